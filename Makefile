@@ -1,0 +1,69 @@
+# Every target prepares what it needs in .venv, from plain pip; nothing is installed elsewhere.
+# Choose another interpreter with: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export PIP_NO_INPUT = 1
+export PIP_ROOT_USER_ACTION = ignore
+
+# Debian's python3 cannot put pip into a virtual environment unless python3-venv is there; the outer pip then fills it from outside.
+PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m pip || echo $(PYTHON) -m pip --python $(BIN)/python)
+INSTALL = $(PIP) install --quiet --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check format bench bench-full coverage clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.core ## Prepare .venv with what Duetime needs to run
+
+demo: $(VENV)/.core ## Unpaid orders expire on time although a worker is killed (embedded store, core only)
+	@$(BIN)/duetime demo $(ARGS)
+
+test: $(VENV)/.dev ## Run all tests, or some: make test ARGS="tests/unit -k retry"
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## Lint, format, types, layers, coverage table: all that CI checks besides the tests
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tools.coverage --check
+
+format: $(VENV)/.dev ## Format the code and repair what the linter can repair
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(VENV)/.dev ## Measure throughput and lateness beside peers and bare statements
+	@$(BIN)/python -m bench $(ARGS)
+
+bench-full: $(VENV)/.dev ## The same at full size
+	@$(BIN)/python -m bench --full $(ARGS)
+
+coverage: $(VENV)/.dev ## Write docs/coverage.md: which test covers which capability
+	@$(BIN)/python -m tools.coverage
+
+clean: ## Remove .venv and everything else that was generated
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Duetime needs Python 3.11 or newer; choose it with: make PYTHON=python3.12")'
+	@echo "Creating $(VENV) …"
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV); }
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Duetime and its core dependencies into $(VENV) …"
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Duetime, its extras and the tools for development into $(VENV) …"
+	@$(INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.core $@

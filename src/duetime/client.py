@@ -1,0 +1,269 @@
+"""The application service: all that App, HTTP API and command line can ask of a store, besides reading overviews (`insight`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias, TypeVar, cast, overload
+
+import msgspec
+
+from duetime.admission import HANDLERS_OWN, Admission, SubmitHook
+from duetime.clock import Seconds, to_seconds
+from duetime.errors import Conflict, DuplicateKey, DuplicateKeys, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
+from duetime.gating import GateKeeper
+from duetime.ids import is_id
+from duetime.model.query import Page, Query
+from duetime.model.task import FINAL, LIVE, NewTask, State, Task, TaskRecord, check_name, check_priority, delay_micros, due_instant, shown
+from duetime.store.protocol import Added, AddVerdict, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind, Store
+
+__all__ = ["HANDLERS_OWN", "AnyTask", "Bulk", "Client", "TaskPage"]
+
+R = TypeVar("R")
+AnyTask: TypeAlias = Task[Any] | str
+
+# A wait is woken by hints; beneath them it looks again this often, because a hint can be lost.
+LOOK_AGAIN = 1.0
+RETRIABLE = FINAL - {State.SUCCEEDED}
+EDITABLE = LIVE - {State.RUNNING}
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """Some tasks and the cursor of the next page, None on the last."""
+
+    items: list[Task[Any]]
+    next: str | None
+
+
+class Bulk(msgspec.Struct, frozen=True):
+    """What a verb on many tasks did: how many matched, and how often each answer was given (none if it was a dry run)."""
+
+    matched: int
+    answers: Mapping[str, int]
+
+
+class Client:
+    """Verbs on tasks and gates over one opened store."""
+
+    def __init__(self, store: Store, *, user: str, own: Callable[[str], bool] = lambda name: False, hooks: Sequence[SubmitHook] = ()) -> None:
+        self.store = store
+        self.user = user
+        self.admission = Admission(store, user=user, own=own, hooks=hooks)
+        self.gates = GateKeeper(store, user=user)
+
+    # ---- submitting ----
+
+    async def submit(self, task: NewTask[R], *, connection: object | None = None, allow_unknown: bool = False) -> Task[R]:
+        """Store one task; DuplicateKey if a live task holds its key and `if_exists` does not allow for that."""
+        [wish] = await self.admission.admit([task], allow_unknown=allow_unknown)
+        [added] = await self._add([wish], connection)
+        if added.verdict is AddVerdict.DUPLICATE:
+            raise DuplicateKey(_taken(task, added), task_id=added.record.id)
+        return shown(added.record)
+
+    async def submit_many(
+        self, tasks: Iterable[NewTask[R]], *, connection: object | None = None, allow_unknown: bool = False
+    ) -> list[Task[R]]:
+        """Store many tasks at once, all checked before anything is written.
+
+        One whose key is taken does not stop the rest: they are stored, and then DuplicateKeys tells which ones were not.
+        """
+        wishes = await self.admission.admit(list(tasks), allow_unknown=allow_unknown)
+        answers = await self._add(wishes, connection)
+        stored = [None if added.verdict is AddVerdict.DUPLICATE else shown(added.record) for added in answers]
+        duplicates = {place: added.record.id for place, added in enumerate(answers) if added.verdict is AddVerdict.DUPLICATE}
+        if duplicates:
+            first = next(iter(duplicates))
+            raise DuplicateKeys(
+                f"{len(duplicates)} of {len(answers)} tasks were not stored because their keys are taken, the others were; "
+                f"the first: {_taken(wishes[first], answers[first])}",
+                tasks=stored,
+                duplicates=duplicates,
+            )
+        return cast(list[Task[R]], stored)
+
+    async def _add(self, wishes: Sequence[NewTask[Any]], connection: object | None) -> list[Added]:
+        if connection is None:
+            return await self.store.add(wishes)
+        return await self.store.add_on(connection, wishes)
+
+    # ---- reading ----
+
+    async def get(self, task: AnyTask) -> Task[Any]:
+        return shown(await self.record(task))
+
+    async def record(self, task: AnyTask) -> TaskRecord:
+        """Give a task as the store tells it; TaskNotFound if it does not."""
+        task_id = _id(task)
+        [record] = await self.store.get([task_id])
+        if record is None:
+            raise _not_found(task_id)
+        return record
+
+    async def find(self, handler: str, key: str) -> Task[Any]:
+        """Give the live task that holds a key, or else the latest finished one that did."""
+        record = await self.store.find(handler, check_name(key, "key"))
+        if record is None:
+            raise TaskNotFound(f"{handler} has no task with the key {key!r}, neither live nor kept")
+        return shown(record)
+
+    async def page(self, query: Query) -> TaskPage:
+        page = await self.store.list(query)
+        return TaskPage([shown(record) for record in page.items], page.next)
+
+    async def tasks(self, query: Query) -> AsyncIterator[Task[Any]]:
+        """Give all tasks that match, page by page."""
+        async for page in self._pages(query):
+            for record in page.items:
+                yield shown(record)
+
+    async def _pages(self, query: Query) -> AsyncIterator[Page]:
+        while True:
+            page = await self.store.list(query)
+            yield page
+            if page.next is None:
+                return
+            query = msgspec.structs.replace(query, cursor=page.next)
+
+    async def result(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
+        """Wait until a task is final and give it if it succeeded; TaskFailed, TaskCancelled or TimeoutError otherwise."""
+        record = await self.wait(task, timeout=timeout)
+        match record.state:
+            case State.SUCCEEDED:
+                return record
+            case State.CANCELLED:
+                raise TaskCancelled(f"task {record.id} of {record.handler} was cancelled", task_id=record.id)
+            case state if state in FINAL:
+                error = record.error
+                how = f": {error.type}: {error.message}" if error else ""
+                raise TaskFailed(
+                    f"task {record.id} of {record.handler} ended {state}{how}",
+                    task_id=record.id,
+                    state=state,
+                    error_type=error.type if error else None,
+                )
+            case state:
+                raise TimeoutError(f"task {record.id} of {record.handler} is still {state} after {timeout} seconds of waiting")
+
+    async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
+        """Wait until a task is final, or as long as `timeout` allows, and give it as it then is."""
+        task_id = _id(task)
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + _waiting(timeout)
+        news = asyncio.Event()
+
+        def heard(hint: Hint) -> None:
+            if hint.kind in (HintKind.DONE, HintKind.CANCEL, HintKind.ANY):
+                news.set()
+
+        listener = self.store.listen(heard)
+        try:
+            while True:
+                news.clear()
+                record = await self.record(task_id)
+                left = LOOK_AGAIN if end is None else min(LOOK_AGAIN, end - loop.time())
+                if record.state in FINAL or left <= 0:
+                    return record
+                try:
+                    async with asyncio.timeout(left):
+                        await news.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            listener.close()
+
+    # ---- changing ----
+
+    async def cancel(self, task: AnyTask | None = None, *, handler: str | None = None, key: str | None = None) -> CancelVerdict:
+        """Cancel one task, given itself or by handler and key: `cancelled`, `cancelling` or `finished`."""
+        if task is None:
+            if handler is None or key is None:
+                raise InvalidValue("cancel takes a task, or handler= and key= together")
+            task = (await self.find(handler, key)).id
+        elif handler is not None or key is not None:
+            raise InvalidValue("cancel takes a task, or handler= and key=, not both")
+        task_id = _id(task)
+        [verdict] = await self.store.cancel([task_id])
+        if verdict is CancelVerdict.UNKNOWN:
+            raise _not_found(task_id)
+        return verdict
+
+    async def retry(self, task: AnyTask) -> Task[Any]:
+        """Take a finished task that did not succeed back to pending."""
+        task_id = _id(task)
+        [verdict] = await self.store.retry([task_id])
+        return await self._changed(task_id, verdict, "retried: it must be final and not have succeeded")
+
+    async def edit(
+        self,
+        task: AnyTask,
+        *,
+        due_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: int | None = None,
+        collection: str | None = None,
+    ) -> Task[Any]:
+        """Change when a waiting task is due, its priority or its collection."""
+        edit = self._edit(_id(task), due_at=due_at, delay=delay, priority=priority, collection=collection)
+        [verdict] = await self.store.edit([edit])
+        return await self._changed(edit.id, verdict, "changed: it must be waiting")
+
+    def _edit(
+        self, task_id: str, *, due_at: datetime | None, delay: Seconds | None, priority: int | None, collection: str | None
+    ) -> Edit:
+        if due_at is not None and delay is not None:
+            raise InvalidValue("give due_at or delay, not both")
+        instant = due_instant(due_at) if due_at is not None else None if delay is None else self.store.now() + delay_micros(delay)
+        if instant is None and priority is None and collection is None:
+            raise InvalidValue("nothing to change: give due_at, delay, priority or collection")
+        return Edit(
+            id=task_id,
+            due_at=instant,
+            priority=None if priority is None else check_priority(priority),
+            collection=None if collection is None else check_name(collection, "collection"),
+        )
+
+    async def _changed(self, task_id: str, verdict: ChangeVerdict, refused: str) -> Task[Any]:
+        match verdict:
+            case ChangeVerdict.CHANGED:
+                return await self.get(task_id)
+            case ChangeVerdict.UNKNOWN:
+                raise _not_found(task_id)
+            case ChangeVerdict.DUPLICATE:
+                record = await self.record(task_id)
+                live = await self.find(record.handler, cast(str, record.key))
+                raise DuplicateKey(f"task {live.id} holds the key {record.key!r} of {record.handler} by now", task_id=live.id)
+            case ChangeVerdict.REFUSED:
+                record = await self.record(task_id)
+                raise Conflict(f"task {task_id} is {record.state} and cannot be {refused}")
+
+    # ---- many at once ----
+
+    async def cancel_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
+        """Cancel all live tasks that match."""
+        return await self._bulk(query, LIVE, self.store.cancel, dry_run)
+
+    async def retry_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
+        """Retry all tasks that match and may be retried: without a state those that failed."""
+        states = RETRIABLE if query.state is not None else frozenset({State.FAILED})
+        return await self._bulk(query, states, self.store.retry, dry_run)
+
+    async def edit_many(
+        self,
+        query: Query,
+        *,
+        due_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: int | None = None,
+        collection: str | None = None,
+        dry_run: bool = False,
+    ) -> Bulk:
+        """Change all waiting tasks that match."""
+        edit = self._edit("", due_at=due_at, delay=delay, priority=priority, collection=collection)
+
+        async def change(ids: Sequence[str]) -> list[ChangeVerdict]:
+            return await self.store.edit([msgspec.structs.replace(edit, id=each) for each in ids])
+
+        return await self._bulk(query, EDITABLE, change, dry_run)

@@ -1,0 +1,91 @@
+"""Instants and durations, and the clock that tells them.
+
+Inside Duetime an instant is an integer: microseconds since the Unix epoch in UTC. It compares and adds without
+allocation, and every store can keep it. `datetime` exists only at the edges: the API, the command line, the pages.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, TypeAlias
+
+from duetime.errors import InvalidValue
+
+Instant: TypeAlias = int
+Seconds: TypeAlias = float | timedelta
+
+SECOND = 1_000_000
+MILLISECOND = 1_000
+DAY = 86_400 * SECOND
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+LATEST: Instant = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+
+
+class Clock(Protocol):
+    """Tells the wall time that decides what is due, and the monotonic time that measures."""
+
+    def now(self) -> Instant: ...
+
+    def monotonic(self) -> float: ...
+
+
+class SystemClock:
+    """The clocks of this host."""
+
+    def now(self) -> Instant:
+        return time.time_ns() // 1_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class ManualClock:
+    """A clock that moves only when told to; for tests."""
+
+    def __init__(self, now: Instant = 1_800_000_000 * SECOND) -> None:
+        self._now = now
+
+    def now(self) -> Instant:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._now / SECOND
+
+    def advance(self, by: Seconds) -> Instant:
+        self._now += to_micros(by)
+        return self._now
+
+    def set(self, now: Instant) -> None:
+        self._now = now
+
+
+def to_instant(when: datetime, name: str = "due_at") -> Instant:
+    """Convert an aware datetime; a naive one is refused because its zone would be a guess."""
+    if not isinstance(when, datetime):
+        raise InvalidValue(f"{name} must be a datetime with a time zone, got {type(when).__name__}")
+    if when.tzinfo is None or when.utcoffset() is None:
+        raise InvalidValue(f"{name} must carry a time zone, got the naive {when.isoformat()}; use datetime.now(UTC) or .replace(tzinfo=…)")
+    return (when - _EPOCH) // _MICROSECOND
+
+
+def to_datetime(instant: Instant) -> datetime:
+    return _EPOCH + timedelta(microseconds=instant)
+
+
+def to_seconds(duration: Seconds, name: str = "duration") -> float:
+    """Check a duration given as seconds or timedelta and return it in seconds."""
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if isinstance(duration, bool) or not isinstance(duration, int | float):
+        raise InvalidValue(f"{name} must be seconds or a timedelta, got {type(duration).__name__}")
+    if not math.isfinite(duration):
+        raise InvalidValue(f"{name} must be finite, got {duration}")
+    return duration
+
+
+def to_micros(duration: Seconds, name: str = "duration") -> int:
+    return round(to_seconds(duration, name) * SECOND)

@@ -1,0 +1,184 @@
+"""Settings: an argument of App comes first, then the environment, then the default.
+
+`SETTINGS` is the one table of them; the documentation prints it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypedDict
+
+import msgspec
+
+from duetime.clock import Seconds, to_seconds
+from duetime.errors import InvalidValue
+from duetime.model.task import FINAL, State
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw])")
+_SIZES = {"": 1, "b": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?b)?", re.IGNORECASE)
+
+
+class Settings(TypedDict, total=False):
+    """What App takes as arguments; the same names as in the table."""
+
+    app: str
+    user: str
+    lease: Seconds
+    grace: Seconds
+    concurrency: int
+    keep_succeeded: Seconds
+    keep_failed: Seconds
+    keep_cancelled: Seconds
+    keep_dropped: Seconds
+    keep_expired: Seconds
+    output: str
+    output_cap: int | str
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings, checked; durations in seconds, sizes in bytes."""
+
+    url: str
+    app: str | None
+    user: str
+    lease: float
+    grace: float
+    concurrency: int | None
+    keep_succeeded: float
+    keep_failed: float
+    keep_cancelled: float
+    keep_dropped: float
+    keep_expired: float
+    output: str | None
+    output_cap: int
+
+    def retention(self) -> dict[State, float]:
+        """Give how long tasks are kept in each final state, in seconds."""
+        return {state: getattr(self, f"keep_{state}") for state in FINAL}
+
+
+def parse_duration(value: Seconds | str, name: str = "duration") -> float:
+    """Read seconds, a timedelta, or text such as 90, 30s, 1h30m or 7d."""
+    if not isinstance(value, str):
+        return to_seconds(value, name)
+    text = value.strip().lower()
+    try:
+        return to_seconds(float(text), name)
+    except ValueError:
+        pass
+    parts = list(_PART.finditer(text))
+    if not parts or _PART.sub("", text).strip():
+        raise InvalidValue(f"{name} must be a duration such as 90, 30s, 10m, 1h30m or 7d, got {value!r}")
+    return sum(float(part[1]) * _UNITS[part[2]] for part in parts)
+
+
+def parse_size(value: int | str, name: str = "size") -> int:
+    """Read bytes, or text such as 64kB or 10MB."""
+    match = _SIZE.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
+    if match is None:
+        raise InvalidValue(f"{name} must be a size such as 65536, 64kB or 10MB, got {value!r}")
+    return int(float(match[1]) * _SIZES[(match[2] or "").lower()])
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidValue(f"{name} must be text and not empty, got {value!r}")
+    return value.strip()
+
+
+def _user(value: Any, name: str) -> str:
+    text = _text(value, name)
+    if len(text) > 200 or not text.isprintable():
+        raise InvalidValue(f"{name} must have at most 200 characters and none that cannot be printed")
+    return text
+
+
+def _duration(value: Any, name: str) -> float:
+    seconds = parse_duration(value, name)
+    if seconds < 0:
+        raise InvalidValue(f"{name} must not be negative, got {value!r}")
+    return seconds
+
+
+def _lease(value: Any, name: str) -> float:
+    seconds = parse_duration(value, name)
+    if not 1 <= seconds <= 3_600:
+        raise InvalidValue(f"{name} must lie between 1 second and 1 hour, got {value!r}")
+    return seconds
+
+
+def _count(value: Any, name: str) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = 0
+    if number < 1 or isinstance(value, bool | float):
+        raise InvalidValue(f"{name} must be a whole number of at least 1, got {value!r}")
+    return number
+
+
+def default_user() -> str:
+    """Name this program's user and host, as far as they can be told."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's user id that no file names
+        user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One row of the table. `default` is shown; a function computes it where it depends on the machine."""
+
+    name: str
+    default: object
+    meaning: str
+    read: Callable[[Any, str], Any] = _text
+
+    @property
+    def variable(self) -> str:
+        return f"DUETIME_{self.name.upper()}"
+
+
+SETTINGS = (
+    Setting("url", "sqlite:///duetime.db", "the store"),
+    Setting("app", None, "where the command line finds the App: module:name"),
+    Setting("user", default_user, "who submits, cancels and sets gates; by default user@host", _user),
+    Setting("lease", timedelta(seconds=15), "how long a worker that cannot reach the store counts as alive", _lease),
+    Setting("grace", timedelta(seconds=25), "how long a stopping worker lets its attempts finish", _duration),
+    Setting("concurrency", None, "slots of one worker process over all handlers; by default the sum of theirs", _count),
+    Setting("keep_succeeded", timedelta(days=7), "how long succeeded tasks are kept", _duration),
+    Setting("keep_failed", timedelta(days=90), "how long failed tasks are kept", _duration),
+    Setting("keep_cancelled", timedelta(days=7), "how long cancelled tasks are kept", _duration),
+    Setting("keep_dropped", timedelta(days=30), "how long dropped tasks are kept", _duration),
+    Setting("keep_expired", timedelta(days=30), "how long expired tasks are kept", _duration),
+    Setting("output", None, "the folder for what attempts print and log; by default beside the store"),
+    Setting("output_cap", "1MB", "how much of an attempt's output is kept", parse_size),
+)
+
+
+def load(arguments: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Config:
+    """Settle every setting; InvalidValue names the argument or variable that is wrong, also when it is empty."""
+    environment = os.environ if environment is None else environment
+    surplus = arguments.keys() - {setting.name for setting in SETTINGS}
+    if surplus:
+        raise InvalidValue(f"{min(surplus)} is not a setting; there are {', '.join(setting.name for setting in SETTINGS)}")
+    return Config(**{setting.name: _settled(setting, arguments, environment) for setting in SETTINGS})
+
+
+def _settled(setting: Setting, arguments: Mapping[str, object], environment: Mapping[str, str]) -> Any:
+    if arguments.get(setting.name) is not None:
+        return setting.read(arguments[setting.name], setting.name)
+    if setting.variable in environment:
+        value = environment[setting.variable]
+        if not value.strip():
+            raise InvalidValue(f"{setting.variable} is set but empty; give it a value or unset it")
+        return setting.read(value, setting.variable)
+    default = setting.default() if callable(setting.default) else setting.default
+    return None if default is None else setting.read(default, setting.name)

@@ -1,0 +1,130 @@
+"""Everything that Duetime raises.
+
+DuetimeError
+├── InvalidValue (ValueError)      an option or argument outside what is allowed
+├── InvalidHandler (TypeError)     a function that cannot be declared as a handler
+├── InvalidPayload (ValueError)    arguments that do not fit the handler
+├── PayloadTooLarge (ValueError)   payload or result over the size limit
+├── UnknownHandler (LookupError)   no process has declared a handler of that name
+├── TaskNotFound (LookupError)     no such task: never submitted, or pruned
+├── DuplicateKey                   a live task holds that (handler, key)
+│   └── DuplicateKeys              the same for some of many; the others were stored
+├── Conflict                       the task is in a state that forbids the request
+├── TaskFailed                     `result` of a task that ended failed, dropped or expired
+├── TaskCancelled                  `result` of a task that ended cancelled
+└── StoreUnavailable               the store cannot be reached, read or written
+
+What handlers raise to end their attempt, and what is raised into them:
+
+Signal
+├── Fatal                          no more retries
+├── RetryLater                     again after a delay, uses up no try
+└── AttemptCancelled               raised by `ctx.check()` once a cancel was asked for or the time is up
+
+HTTP statuses and exit codes are chosen from these classes at the edge, by a table there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+
+class DuetimeError(Exception):
+    """The root of all errors that Duetime raises on purpose."""
+
+
+class InvalidValue(DuetimeError, ValueError):
+    """An option or argument is outside what is allowed."""
+
+
+class InvalidHandler(DuetimeError, TypeError):
+    """A function cannot be declared as a handler."""
+
+
+class InvalidPayload(DuetimeError, ValueError):
+    """The arguments do not fit the handler's parameters; `field` names the one at fault, if it is one."""
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class PayloadTooLarge(DuetimeError, ValueError):
+    """A payload or result is over the size limit."""
+
+
+class UnknownHandler(DuetimeError, LookupError):
+    """No process that opened the store has declared a handler of that name."""
+
+
+class TaskNotFound(DuetimeError, LookupError):
+    """There is no such task: it was never submitted, or it has been pruned."""
+
+
+class DuplicateKey(DuetimeError):
+    """A live task already holds this key; `task_id` names it."""
+
+    def __init__(self, message: str, *, task_id: str) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+
+
+class DuplicateKeys(DuplicateKey):
+    """Some of many tasks found their key taken; the others were stored.
+
+    `tasks` has one entry per task that was asked for, None at a duplicate; `duplicates` maps the place of each duplicate to
+    the id of the live task that holds its key.
+    """
+
+    def __init__(self, message: str, *, tasks: Sequence[Any], duplicates: Mapping[int, str]) -> None:
+        super().__init__(message, task_id=next(iter(duplicates.values())))
+        self.tasks = list(tasks)
+        self.duplicates = dict(duplicates)
+
+
+class Conflict(DuetimeError):
+    """The task is in a state that forbids what was asked."""
+
+
+class TaskFailed(DuetimeError):
+    """The awaited task ended without a result; `error_type` and `state` say how."""
+
+    def __init__(self, message: str, *, task_id: str, state: str, error_type: str | None = None) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+        self.state = state
+        self.error_type = error_type
+
+
+class TaskCancelled(DuetimeError):
+    """The awaited task was cancelled."""
+
+    def __init__(self, message: str, *, task_id: str) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+
+
+class StoreUnavailable(DuetimeError):
+    """The store cannot be reached, read or written; nothing of the request was kept."""
+
+
+class Signal(Exception):
+    """A handler's word on how its attempt ends."""
+
+
+class Fatal(Signal):
+    """End the task as failed: no more retries."""
+
+
+class RetryLater(Signal):
+    """Run the task again after a delay; uses up no try."""
+
+    def __init__(self, delay: timedelta | float, reason: str = "") -> None:
+        super().__init__(reason or f"again in {delay}")
+        self.delay = delay
+
+
+class AttemptCancelled(Signal):
+    """The attempt was told to stop; raised by `ctx.check()`."""

@@ -1,0 +1,210 @@
+"""Handlers as their callers see them: typed ways to submit, and the options of one call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, cast, get_args
+
+import msgspec
+
+from duetime.client import HANDLERS_OWN
+from duetime.clock import Instant, Seconds, to_instant, to_micros, to_seconds
+from duetime.errors import InvalidHandler, InvalidValue
+from duetime.ids import key_shard, new_id
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import IfExists, NewTask, Task, check_meta, check_name, check_priority, delay_micros, due_instant
+from duetime.targets.payload import OpenPayloads
+from duetime.targets.spec import HandlerSpec, Payloads
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F_co = TypeVar("F_co", bound=Callable[..., object], covariant=True)
+
+
+class Home(Protocol):
+    """Where a handler was declared, and so what it submits through."""
+
+    user: str
+
+    def submit_as(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Coroutine[Any, Any, Task[R]]: ...
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How one task differs from its handler's defaults; checked, and in the units of a NewTask."""
+
+    key: str | None = None
+    if_exists: IfExists = "error"
+    collection: str | None = None
+    priority: int | None = None
+    timeout: float | None = None
+    retry: bytes | None = None
+    expires_at: Instant | None = None
+    expires_in: int | None = None
+    meta: Mapping[str, str] | None = None
+    connection: object | None = None
+    allow_unknown: bool = False
+
+
+_NO_OPTIONS = Options()
+
+AnyHandler: TypeAlias = "Handler[..., Any, Callable[..., Any]]"
+
+
+class Handler(Generic[P, R, F_co]):
+    """A declared handler: call it as the function that it is, or submit tasks to it.
+
+    `P` are the function's parameters without the context, `R` its result without the coroutine, `F` the function as written.
+    """
+
+    def __init__(
+        self, name: str, payloads: Payloads, home: Home, *, spec: HandlerSpec | None = None, options: Options = _NO_OPTIONS
+    ) -> None:
+        self.name = name
+        self.spec = spec
+        self._payloads = payloads
+        self._home = home
+        self._options = options
+        self._priority = options.priority if options.priority is not None else spec.priority if spec is not None else HANDLERS_OWN
+        if spec is not None:
+            functools.update_wrapper(self, spec.function)
+
+    def __repr__(self) -> str:
+        return f"<handler {self.name}>"
+
+    @property
+    def __call__(self) -> F_co:
+        """Call the function itself, here and now; no task is made."""
+        if self.spec is None:
+            raise InvalidHandler(
+                f"{self.name} is known by name only and cannot be called here; submit it with .now(…), .after(…) or .at(…)"
+            )
+        return cast(F_co, self.spec.function)
+
+    def now(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Task[R]]:
+        """Submit a task that is due at once."""
+        return self._submit(self._wish(args, kwargs))
+
+    def after(self, delay: Seconds, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Task[R]]:
+        """Submit a task that is due so long after it is stored."""
+        return self._submit(self._wish(args, kwargs, delay=delay_micros(delay)))
+
+    def at(self, when: datetime, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Task[R]]:
+        """Submit a task that is due at an instant; one that has passed means at once."""
+        return self._submit(self._wish(args, kwargs, due_at=due_instant(when)))
+
+    def new(self, /, *args: P.args, **kwargs: P.kwargs) -> NewTask[R]:
+        """Make a task without submitting it, for `app.submit` and `app.submit_many`; `.at` and `.after` of it say when."""
+        if self._options.connection is not None or self._options.allow_unknown:
+            raise InvalidValue("a new task carries neither connection nor allow_unknown; give them to app.submit or app.submit_many")
+        return self._wish(args, kwargs)
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        if_exists: IfExists | None = None,
+        collection: str | None = None,
+        priority: int | None = None,
+        timeout: Seconds | None = None,
+        retry: RetryPolicy | None = None,
+        expires: Seconds | datetime | None = None,
+        meta: Mapping[str, str] | None = None,
+        connection: object | None = None,
+        allow_unknown: bool | None = None,
+    ) -> Self:
+        """Give the same handler with other options for the tasks submitted through it; what is left out stays as it was.
+
+        `expires` as a duration counts from the due time. `connection` is the caller's own, with an open transaction.
+        """
+        changes: dict[str, Any] = {}
+        if key is not None:
+            changes["key"] = check_name(key, "key")
+        if if_exists is not None:
+            changes["if_exists"] = one_of("if_exists", if_exists, get_args(IfExists))
+        if collection is not None:
+            changes["collection"] = check_name(collection, "collection")
+        if priority is not None:
+            changes["priority"] = check_priority(priority)
+        if timeout is not None:
+            changes["timeout"] = positive(timeout, "timeout")
+        if retry is not None:
+            changes["retry"] = stored_policy(retry)
+        if isinstance(expires, datetime):
+            changes.update(expires_at=to_instant(expires, "expires"), expires_in=None)
+        elif expires is not None:
+            positive(expires, "expires")
+            changes.update(expires_at=None, expires_in=to_micros(expires, "expires"))
+        if meta is not None:
+            changes["meta"] = check_meta({**(self._options.meta or {}), **meta})
+        if connection is not None:
+            changes["connection"] = connection
+        if allow_unknown is not None:
+            changes["allow_unknown"] = allow_unknown
+        options = msgspec.structs.replace(self._options, **changes)
+        return type(self)(self.name, self._payloads, self._home, spec=self.spec, options=options)
+
+    def _wish(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, due_at: Instant | None = None, delay: int = 0) -> NewTask[R]:
+        payload = self._payloads.bind(args, kwargs)
+        options = self._options
+        if options is _NO_OPTIONS:
+            return NewTask(
+                id=new_id(),
+                handler=self.name,
+                payload=payload,
+                due_at=due_at,
+                delay=delay,
+                priority=self._priority,
+                submitted_by=self._home.user,
+            )
+        return NewTask(
+            id=new_id(None if options.key is None else key_shard(self.name, options.key)),
+            handler=self.name,
+            payload=payload,
+            due_at=due_at,
+            delay=delay,
+            key=options.key,
+            if_exists=options.if_exists,
+            collection=options.collection,
+            priority=self._priority,
+            timeout=options.timeout,
+            retry=options.retry,
+            expires_at=options.expires_at,
+            expires_in=options.expires_in,
+            meta=options.meta,
+            submitted_by=self._home.user,
+        )
+
+    def _submit(self, task: NewTask[R]) -> Coroutine[Any, Any, Task[R]]:
+        return self._home.submit_as(task, self._options.connection, self._options.allow_unknown)
+
+
+def by_name(name: str, home: Home) -> AnyHandler:
+    """Give a handler that is known by its name only."""
+    return Handler(check_name(name, "the name of a handler"), OpenPayloads(name), home)
+
+
+def one_of(what: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise InvalidValue(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
+    return value
+
+
+def positive(duration: Seconds, what: str) -> float:
+    seconds = to_seconds(duration, what)
+    if seconds <= 0:
+        raise InvalidValue(f"{what} must be positive, got {duration}")
+    return seconds
+
+
+def policy_or_default(retry: RetryPolicy | None) -> RetryPolicy:
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise InvalidValue(f"retry must be a RetryPolicy, for example RetryPolicy(attempts=3), got {retry!r}")
+    return retry or RetryPolicy()
+
+
+def stored_policy(retry: RetryPolicy) -> bytes:
+    if policy_or_default(retry).only or retry.never:
+        raise InvalidValue("the exception types of a retry policy live in code and are not stored: name them in @app.task(retry=…)")
+    return retry.numbers()

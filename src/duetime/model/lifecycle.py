@@ -1,0 +1,112 @@
+"""The task's life: one table of legal moves, and the rules that choose among them.
+
+blocked ──▶ pending ──▶ running ──▶ succeeded │ failed │ cancelled
+   │           │  ▲         │
+   │           │  └─────────┘  retry, retry later, lost worker, shutdown
+   └─────┬─────┘
+         ▼
+cancelled │ dropped │ expired         any final state but succeeded ──▶ pending by an operator's retry
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from duetime.clock import DAY, SECOND, Instant, to_micros
+from duetime.model.outcome import Ended, Outcome, Running, Settlement
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import ErrorInfo, State
+
+MOVES: Mapping[State, frozenset[State]] = {
+    State.BLOCKED: frozenset({State.PENDING, State.CANCELLED, State.EXPIRED}),
+    State.PENDING: frozenset({State.RUNNING, State.CANCELLED, State.DROPPED, State.EXPIRED}),
+    State.RUNNING: frozenset({State.PENDING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
+    State.SUCCEEDED: frozenset(),
+    State.FAILED: frozenset({State.PENDING}),
+    State.CANCELLED: frozenset({State.PENDING}),
+    State.DROPPED: frozenset({State.PENDING}),
+    State.EXPIRED: frozenset({State.PENDING}),
+}
+
+RETRY_LATER_BOUND = 7 * DAY
+QUARANTINE_CRASHES = 3
+
+
+def conclude(running: Running, ended: Ended, policy: RetryPolicy, *, started_at: Instant | None, now: Instant, chance: float) -> Settlement:
+    """Decide what becomes of a task whose attempt has ended."""
+    tries, crashes = running.tries, running.crashes
+    state, due_at, error = State.PENDING, None, ended.error
+    match ended.outcome:
+        case Outcome.SUCCEEDED:
+            state = State.SUCCEEDED
+        case Outcome.FATAL:
+            state = State.FAILED
+        case Outcome.CANCELLED:
+            state = State.CANCELLED
+        case Outcome.FAILED | Outcome.TIMED_OUT:
+            tries += 1
+            delay = policy.delay(tries, chance) if ended.retriable else None
+            due_at = None if delay is None else now + round(delay * SECOND)
+            if due_at is None or due_at > _last_retry_at(running, policy):
+                state, due_at = State.FAILED, None
+        case Outcome.RETRY_LATER:
+            due_at = now + round(ended.delay * SECOND)
+            if due_at > _last_later_at(running, policy):
+                state, due_at = State.FAILED, None
+                error = ErrorInfo(
+                    "RetryLater", "asked to run later than its expiry, its retry policy or seven days after its due time allow"
+                )
+        case Outcome.LOST:
+            crashes += ended.crashed
+            if ended.crashed and ended.alone and crashes >= QUARANTINE_CRASHES:
+                state = State.FAILED
+                error = ErrorInfo("Quarantined", f"the process that ran it died {crashes} times; fix the handler, then retry the task")
+            else:
+                due_at = now
+        case Outcome.RELEASED:
+            due_at = now
+    return Settlement(
+        id=running.id,
+        attempt=running.attempt,
+        outcome=ended.outcome,
+        state=state,
+        tries=tries,
+        crashes=crashes,
+        started_at=started_at,
+        finished_at=now,
+        due_at=due_at,
+        result=ended.result,
+        error=error,
+    )
+
+
+def as_cancelled(settlement: Settlement) -> Settlement:
+    """Give what a settlement becomes when a cancel was asked for: going back to pending turns into cancelled."""
+    if settlement.state is not State.PENDING:
+        return settlement
+    return Settlement(
+        id=settlement.id,
+        attempt=settlement.attempt,
+        outcome=settlement.outcome,
+        state=State.CANCELLED,
+        tries=settlement.tries,
+        crashes=settlement.crashes,
+        started_at=settlement.started_at,
+        finished_at=settlement.finished_at,
+        error=settlement.error,
+    )
+
+
+def _last_retry_at(running: Running, policy: RetryPolicy) -> float:
+    bounds = [float("inf")]
+    if running.expires_at is not None:
+        bounds.append(running.expires_at)
+    if policy.within is not None:
+        bounds.append(running.since_at + to_micros(policy.within))
+    return min(bounds)
+
+
+def _last_later_at(running: Running, policy: RetryPolicy) -> float:
+    if running.expires_at is not None:
+        return running.expires_at
+    return min(_last_retry_at(running, policy), running.since_at + RETRY_LATER_BOUND)

@@ -1,0 +1,243 @@
+"""What a task is: the wish (`NewTask`), the stored fact (`TaskRecord`) and what people are shown of it (`Task`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from duetime.clock import LATEST, Instant, Seconds, to_datetime, to_instant, to_micros
+from duetime.errors import InvalidValue
+
+R = TypeVar("R")
+
+IfExists: TypeAlias = Literal["error", "keep", "replace"]
+
+PRIORITIES = range(10)
+DEFAULT_PRIORITY = 5
+MAX_PAYLOAD = 1_000_000
+MAX_NAME = 200
+
+
+class State(StrEnum):
+    """Where a task stands; `model.lifecycle` has the moves between them."""
+
+    BLOCKED = "blocked"
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DROPPED = "dropped"
+    EXPIRED = "expired"
+
+
+FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.DROPPED, State.EXPIRED})
+LIVE = frozenset(State) - FINAL
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """Why an attempt did not succeed, as it is stored and shown."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """A task that must end before another may start: in any way, or only with success."""
+
+    parent: str
+    needs: Literal["end", "success"] = "success"
+
+
+class NewTask(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
+    """A wish: one piece of work, not yet stored. `.at` and `.after` say when; without them it is due at once.
+
+    `delay` and `expires_in` are microseconds, resolved by the store's clock when the task is added;
+    `expires_in` counts from the due time.
+    """
+
+    id: str
+    handler: str
+    payload: bytes
+    due_at: Instant | None = None
+    delay: int = 0
+    key: str | None = None
+    if_exists: IfExists = "error"
+    collection: str | None = None
+    priority: int = DEFAULT_PRIORITY
+    timeout: float | None = None
+    retry: bytes | None = None
+    expires_at: Instant | None = None
+    expires_in: int | None = None
+    meta: Mapping[str, str] | None = None
+    submitted_by: str = ""
+    schedule: str | None = None
+    planned_at: Instant | None = None
+    edges: tuple[Edge, ...] = ()
+
+    def at(self, when: datetime) -> Self:
+        """Give the same wish with a due time."""
+        return msgspec.structs.replace(self, due_at=due_instant(when), delay=0)
+
+    def after(self, delay: Seconds) -> Self:
+        """Give the same wish, due so long after it is submitted."""
+        return msgspec.structs.replace(self, due_at=None, delay=delay_micros(delay))
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored task, as a store tells it. `due_at` is the next one while it waits for a retry."""
+
+    id: str
+    handler: str
+    state: State
+    payload: bytes
+    due_at: Instant
+    submitted_at: Instant
+    submitted_by: str = ""
+    key: str | None = None
+    collection: str | None = None
+    priority: int = DEFAULT_PRIORITY
+    timeout: float | None = None
+    retry: bytes | None = None
+    expires_at: Instant | None = None
+    meta: Mapping[str, str] | None = None
+    schedule: str | None = None
+    planned_at: Instant | None = None
+    attempt: int = 0
+    tries: int = 0
+    crashes: int = 0
+    cancelling: bool = False
+    worker: str | None = None
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
+    result: bytes | None = None
+    error: ErrorInfo | None = None
+    progress: float | None = None
+    progress_text: str = ""
+
+
+class Task(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
+    """A task as people and programs see it. `R` is the type of the handler's result, for `app.result`."""
+
+    id: str
+    handler: str
+    state: State
+    payload: dict[str, Any]
+    due_at: datetime
+    submitted_at: datetime
+    submitted_by: str = ""
+    key: str | None = None
+    collection: str | None = None
+    priority: int = DEFAULT_PRIORITY
+    timeout: float | None = None
+    retry: dict[str, Any] | None = None
+    expires_at: datetime | None = None
+    meta: dict[str, str] = {}
+    schedule: str | None = None
+    planned_at: datetime | None = None
+    attempt: int = 0
+    tries: int = 0
+    crashes: int = 0
+    cancelling: bool = False
+    worker: str | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    result: Any = None
+    error: ErrorInfo | None = None
+    progress: float | None = None
+    progress_text: str = ""
+
+    @property
+    def final(self) -> bool:
+        return self.state in FINAL
+
+
+def shown(record: TaskRecord) -> Task[Any]:
+    """Turn a stored fact into what people see: instants as datetimes, payload and result decoded."""
+    return Task(
+        id=record.id,
+        handler=record.handler,
+        state=record.state,
+        payload=msgspec.json.decode(record.payload),
+        due_at=to_datetime(record.due_at),
+        submitted_at=to_datetime(record.submitted_at),
+        submitted_by=record.submitted_by,
+        key=record.key,
+        collection=record.collection,
+        priority=record.priority,
+        timeout=record.timeout,
+        retry=None if record.retry is None else msgspec.json.decode(record.retry),
+        expires_at=_datetime(record.expires_at),
+        meta=dict(record.meta or {}),
+        schedule=record.schedule,
+        planned_at=_datetime(record.planned_at),
+        attempt=record.attempt,
+        tries=record.tries,
+        crashes=record.crashes,
+        cancelling=record.cancelling,
+        worker=record.worker,
+        started_at=_datetime(record.started_at),
+        finished_at=_datetime(record.finished_at),
+        result=None if record.result is None else msgspec.json.decode(record.result),
+        error=record.error,
+        progress=record.progress,
+        progress_text=record.progress_text,
+    )
+
+
+def _datetime(instant: Instant | None) -> datetime | None:
+    return None if instant is None else to_datetime(instant)
+
+
+def due_instant(when: datetime) -> Instant:
+    """Check a due time: aware, and not beyond what can be shown again."""
+    instant = to_instant(when)
+    if instant > LATEST:
+        raise InvalidValue(f"due_at must lie before the end of year 9999, got {when.isoformat()}")
+    return instant
+
+
+def delay_micros(delay: Seconds) -> int:
+    """Check a delay: not negative, and short enough to stay inside the calendar."""
+    micros = to_micros(delay, "delay")
+    if micros < 0:
+        raise InvalidValue(f"delay must not be negative, got {delay}; for work that is due now use .now(…) or a delay of 0")
+    if micros > LATEST:
+        raise InvalidValue(f"delay leads beyond the year 9999, got {delay}")
+    return micros
+
+
+def check_priority(priority: int) -> int:
+    if isinstance(priority, bool) or not isinstance(priority, int) or priority not in PRIORITIES:
+        raise InvalidValue(f"priority must be a whole number from 0 to 9 (9 first), got {priority!r}")
+    return priority
+
+
+def check_name(value: str, what: str) -> str:
+    """Check a handler, key or collection: text, not empty, of bounded length, without control characters."""
+    if not isinstance(value, str):
+        raise InvalidValue(f"{what} must be text, got {type(value).__name__}")
+    if not value or value.isspace():
+        raise InvalidValue(f"{what} must not be empty")
+    if len(value) > MAX_NAME:
+        raise InvalidValue(f"{what} must have at most {MAX_NAME} characters, got {len(value)}")
+    if not value.isprintable():
+        raise InvalidValue(f"{what} must not contain control characters, got {value!r}")
+    return value
+
+
+def check_meta(meta: Mapping[str, str]) -> dict[str, str]:
+    """Check the small string map that travels with a task."""
+    checked = {}
+    for name, value in meta.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidValue(f"meta must map text to text, got {name!r}: {value!r}")
+        checked[name] = value
+    if sum(len(name) + len(value) for name, value in checked.items()) > 8_192:
+        raise InvalidValue("meta must stay under 8,192 characters in all; put larger data into the payload")
+    return checked

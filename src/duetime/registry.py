@@ -1,0 +1,174 @@
+"""Where handlers are declared: an App, or a group that an App includes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args, overload
+
+from duetime.clock import Seconds
+from duetime.errors import InvalidHandler, InvalidValue
+from duetime.handlers import AnyHandler, Handler, one_of, policy_or_default, positive
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import NewTask, Task, check_name, check_priority
+from duetime.targets.context import Context
+from duetime.targets.payload import FunctionPayloads
+from duetime.targets.signature import default_name, examine
+from duetime.targets.spec import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT, HandlerSpec, Isolation
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TaskDecorator(Protocol):
+    """What `app.task(…)` with options gives: a decorator with the same four shapes as `app.task` itself."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Handler[P, R, Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> Handler[P, R, Callable[Concatenate[Context, P], R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, R, Callable[P, R]]: ...
+
+
+class Registry:
+    """Declares handlers by name: an App, or a group of Handlers that an App includes."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self.user = ""
+        self._prefix = prefix
+        self._handlers: dict[str, AnyHandler] = {}
+
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Handler[P, R, Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]]: ...
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> Handler[P, R, Callable[Concatenate[Context, P], R]]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Handler[P, R, Callable[P, R]]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        timeout: Seconds = DEFAULT_TIMEOUT,
+        retry: RetryPolicy | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        priority: int = 5,
+        isolation: Isolation = "auto",
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        timeout: Seconds = DEFAULT_TIMEOUT,
+        retry: RetryPolicy | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        priority: int = 5,
+        isolation: Isolation = "auto",
+    ) -> Any:
+        """Declare a handler, as `@app.task` or `@app.task(…)`.
+
+        `concurrency` is the number of slots in each worker process. `aliases` are names that the handler had before; tasks
+        stored under them still find it. `isolation` is "auto" (`async def` on the event loop, `def` in a thread), "thread"
+        or "process" (a sub-process of its own, which can be killed).
+        """
+
+        def declare(function: Callable[..., Any]) -> AnyHandler:
+            full = check_name(self._prefix + (name if name is not None else default_name(function)), "the name of a handler")
+            shape = examine(full, function)
+            one_of("isolation", isolation, get_args(Isolation))
+            if shape.is_async and isolation == "thread":
+                raise InvalidHandler(f'{full} is an `async def` and runs on the event loop; make it a `def`, or use isolation="process"')
+            spec = HandlerSpec(
+                name=full,
+                function=function,
+                payloads=FunctionPayloads(full, function, shape.parameters),
+                takes_context=shape.takes_context,
+                is_async=shape.is_async,
+                isolation=isolation,
+                timeout=positive(timeout, "timeout"),
+                retry=policy_or_default(retry),
+                concurrency=_slots(concurrency),
+                priority=check_priority(priority),
+                aliases=tuple(check_name(self._prefix + alias, "an alias") for alias in _names(aliases)),
+                doc=(getattr(function, "__doc__", None) or "").strip(),
+            )
+            return self._register(spec)
+
+        return declare if function is None else declare(function)
+
+    def specs(self) -> Iterator[HandlerSpec]:
+        """Give all handlers that are declared here."""
+        for handler in self._handlers.values():
+            if handler.spec is not None:
+                yield handler.spec
+
+    def submit_as(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Coroutine[Any, Any, Task[R]]:
+        raise NotImplementedError
+
+    def _register(self, spec: HandlerSpec) -> AnyHandler:
+        self.refuse_taken(spec)
+        handler: AnyHandler = Handler(spec.name, spec.payloads, self, spec=spec)
+        self._handlers[spec.name] = handler
+        return handler
+
+    def refuse_taken(self, spec: HandlerSpec) -> None:
+        """Raise InvalidHandler if a name of this handler is one of another's."""
+        for other in self.specs():
+            twice = {spec.name, *spec.aliases} & {other.name, *other.aliases}
+            if twice:
+                where = f"{getattr(other.function, '__module__', '?')}.{getattr(other.function, '__qualname__', other.name)}"
+                raise InvalidHandler(f"a handler called {min(twice)} is already declared by {where}; give one of them another name=")
+
+
+class Handlers(Registry):
+    """A group of handlers that some module declares and exactly one App includes."""
+
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__(prefix)
+        self._home: Registry | None = None
+
+    def belong_to(self, home: Registry) -> None:
+        """Submit through this App from now on; `App.include` calls it."""
+        if self._home is not None:
+            raise InvalidHandler("these Handlers are already included in an App; a group belongs to exactly one")
+        self._home = home
+        self.user = home.user
+
+    def submit_as(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Coroutine[Any, Any, Task[R]]:
+        if self._home is None:
+            raise InvalidHandler(f"{task.handler} belongs to Handlers that no App includes yet; call app.include(…) first")
+        return self._home.submit_as(task, connection, allow_unknown)
+
+    def refuse_taken(self, spec: HandlerSpec) -> None:
+        if self._home is None:
+            super().refuse_taken(spec)
+        else:
+            self._home.refuse_taken(spec)
+
+
+def _slots(concurrency: int) -> int:
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise InvalidValue(f"concurrency, the slots in each worker process, must be a whole number of at least 1, got {concurrency!r}")
+    return concurrency
+
+
+def _names(aliases: Sequence[str]) -> Sequence[str]:
+    if isinstance(aliases, str):
+        raise InvalidValue(f"aliases is a list of names, got the text {aliases!r}")
+    return aliases

@@ -1,0 +1,27 @@
+"""Choose a store by its URL."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from duetime.clock import Clock
+from duetime.errors import InvalidValue
+from duetime.store.protocol import Store
+
+EXAMPLES = "sqlite:///duetime.db, sqlite:////var/lib/app/duetime.db or sqlite:///:memory:"
+
+
+def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
+    """Make the store that a URL names; nothing is opened or created yet."""
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        from duetime.store.sqlite.store import SqliteStore
+
+        return SqliteStore.from_url(url, clock=clock)
+    raise InvalidValue(f"{_hidden(url)!r} names no store that this version knows; expected a URL such as {EXAMPLES}")
+
+
+def _hidden(url: str) -> str:
+    """Leave out what may be a secret."""
+    parts = urlsplit(url)
+    return url if "@" not in parts.netloc else url.replace(parts.netloc, "…@" + parts.netloc.rsplit("@", 1)[1])

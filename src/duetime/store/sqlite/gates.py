@@ -1,0 +1,46 @@
+"""Gates in the file, and their version."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from duetime.clock import Instant
+from duetime.model.gate import Gate, GateAction, Gates
+from duetime.store.sqlite.statements import SQL
+
+
+def put_gate(connection: sqlite3.Connection, gate: Gate) -> int:
+    values = (gate.handler, gate.collection or "", gate.action.value, gate.until_at, gate.note, gate.set_by, gate.set_at)
+    connection.execute(SQL.put_gate, values)
+    return _next_version(connection)
+
+
+def remove_gate(connection: sqlite3.Connection, handler: str, collection: str | None, now: Instant) -> int | None:
+    """Open a gate. Its lanes kept their next position, so the next claim looks into them."""
+    connection.execute(SQL.delete_ended_gates, (now,))
+    if connection.execute(SQL.delete_gate, (handler, collection or "")).rowcount == 0:
+        return None
+    return _next_version(connection)
+
+
+def _next_version(connection: sqlite3.Connection) -> int:
+    ((version,),) = connection.execute(SQL.next_gates_version).fetchall()
+    return int(version)
+
+
+def read_gates(connection: sqlite3.Connection, now: Instant) -> Gates:
+    rows = connection.execute(SQL.all_gates, (now,)).fetchall()
+    (version,) = connection.execute(SQL.gates_version).fetchone()
+    gates = [
+        Gate(
+            handler=handler,
+            collection=collection or None,
+            action=GateAction(action),
+            until_at=until_at,
+            note=note,
+            set_by=set_by,
+            set_at=set_at,
+        )
+        for handler, collection, action, until_at, note, set_by, set_at in rows
+    ]
+    return Gates(version, gates)

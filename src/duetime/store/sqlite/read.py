@@ -1,0 +1,124 @@
+"""Reading: tasks by id, key and filter, attempts, counts, workers."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.model.outcome import AttemptRecord, Outcome
+from duetime.model.query import Page, Query, read_cursor, write_cursor
+from duetime.model.task import FINAL, State, TaskRecord
+from duetime.store.protocol import Counts, FinalCount, HeldAttempt, LaneCount, WorkerRecord
+from duetime.store.sqlite import liveness
+from duetime.store.sqlite.records import read_error, read_record
+from duetime.store.sqlite.statements import SQL
+
+_decode_slots = msgspec.json.Decoder(dict[str, int]).decode
+_FROM = {State.PENDING: SQL.from_due, State.BLOCKED: SQL.from_held, State.RUNNING: SQL.from_running}
+_FILTERS = {
+    "handler": SQL.only_handler,
+    "collection": SQL.only_collection,
+    "key": SQL.only_key,
+    "schedule": SQL.only_schedule,
+    "retrying": SQL.only_retrying,
+    "due_after": SQL.only_due_after,
+    "due_before": SQL.only_due_before,
+    "submitted_after": SQL.only_submitted_after,
+    "submitted_before": SQL.only_submitted_before,
+    "finished_after": SQL.only_finished_after,
+    "finished_before": SQL.only_finished_before,
+    "error": SQL.only_error,
+}
+
+
+def find(connection: sqlite3.Connection, handler: str, key: str) -> TaskRecord | None:
+    row = connection.execute(f"{SQL.record}\n{SQL.from_all}\n{SQL.where_key}", {"handler": handler, "key": key}).fetchone()
+    return None if row is None else read_record(row)
+
+
+def page(connection: sqlite3.Connection, query: Query) -> Page:
+    """Compose a page's statement from named parts: a filter that is not given must not keep an index from being used."""
+    by_end = query.state in FINAL
+    parameters: dict[str, object] = {"limit": query.limit + 1}
+    conditions = []
+    for name, condition in _FILTERS.items():
+        value = getattr(query, name)
+        if value is not None:
+            parameters[name] = value
+            conditions.append(condition)
+    if by_end and query.state is not None:
+        parameters["state"] = query.state.value
+        conditions.append(SQL.only_state)
+    if query.cursor is not None and by_end:
+        parameters["finished_at"], parameters["seq"] = read_cursor(query.cursor, int, int)
+        conditions.append(SQL.beyond_finished)
+    elif query.cursor is not None:
+        (parameters["seq"],) = read_cursor(query.cursor, int)
+        conditions.append(SQL.beyond_seq)
+    source = SQL.from_all if query.state is None else _FROM.get(query.state, SQL.from_all)
+    where = "where " + " and ".join(conditions) if conditions else ""
+    order = SQL.order_finished if by_end else SQL.order_seq
+    rows = connection.execute("\n".join([SQL.record, source, where, order]), parameters).fetchall()
+    items = [read_record(row) for row in rows[: query.limit]]
+    if len(rows) <= query.limit:
+        return Page(items, None)
+    seq, finished_at = rows[query.limit - 1][0], rows[query.limit - 1][19]
+    return Page(items, write_cursor(finished_at, seq) if by_end else write_cursor(seq))
+
+
+def attempts(connection: sqlite3.Connection, task: str) -> list[AttemptRecord]:
+    return [
+        AttemptRecord(attempt, None if outcome is None else Outcome(outcome), worker, started_at, finished_at, read_error(error))
+        for attempt, outcome, worker, started_at, finished_at, error in connection.execute(SQL.attempts_of_task, {"id": task})
+    ]
+
+
+def attempts_of(connection: sqlite3.Connection, worker: str) -> list[HeldAttempt]:
+    return [
+        HeldAttempt(task_id, attempt, claim, bool(cancelling))
+        for task_id, attempt, claim, cancelling in connection.execute(SQL.attempts_of_worker, (worker,))
+    ]
+
+
+def counts(connection: sqlite3.Connection, now: Instant) -> Counts:
+    lanes: dict[tuple[str, str, int], LaneCount] = {}
+
+    def lane(handler: str, collection: str, priority: int) -> LaneCount:
+        empty = LaneCount(
+            handler=handler, collection=collection or None, priority=priority, due=0, later=0, blocked=0, running=0, oldest_due_at=None
+        )
+        return lanes.get((handler, collection, priority), empty)
+
+    for *place, due, later, oldest in connection.execute(SQL.count_due, {"now": now}):
+        lanes[tuple(place)] = msgspec.structs.replace(lane(*place), due=due, later=later, oldest_due_at=oldest)
+    for *place, held in connection.execute(SQL.count_held):
+        lanes[tuple(place)] = msgspec.structs.replace(lane(*place), blocked=held)
+    for *place, running in connection.execute(SQL.count_running):
+        lanes[tuple(place)] = msgspec.structs.replace(lane(*place), running=running)
+    finals = [FinalCount(handler, State(state), count) for handler, state, count in connection.execute(SQL.count_final)]
+    return Counts(now, [lanes[place] for place in sorted(lanes)], finals)
+
+
+def workers(connection: sqlite3.Connection, folder: Path) -> list[WorkerRecord]:
+    """List workers with what their files tell."""
+    records = []
+    for worker, host, pid, slots, started_at, process, running in connection.execute(SQL.all_workers):
+        beat, beat_at, seen_gates = liveness.read_mark(folder / worker)
+        records.append(
+            WorkerRecord(
+                id=worker,
+                host=host,
+                pid=pid,
+                slots=_decode_slots(slots),
+                started_at=started_at,
+                beat=beat,
+                beat_at=beat_at,
+                seen_gates=seen_gates,
+                running=running,
+                alive=liveness.is_alive(folder / worker, process),
+            )
+        )
+    return records

@@ -1,0 +1,104 @@
+-- record: the columns of a task, wherever it stands
+select t.seq, t.id, t.payload, t.due_at, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry, t.meta, t.schedule, t.planned_at,
+    t.state, t.attempt, t.tries, t.crashes, t.worker, t.started_at, t.finished_at, t.result, t.error,
+    l.handler, l.collection, l.priority,
+    d.due_at, d.attempt, d.tries, d.crashes,
+    h.due_at, h.attempt, h.tries, h.crashes,
+    r.due_at, r.attempt, r.tries, r.crashes, r.worker, r.claimed_at, r.cancelling, r.progress, r.progress_text
+
+-- from_all: every task
+from duetime_task as t join duetime_lane as l on l.id = t.lane
+left join duetime_due as d on d.task = t.seq left join duetime_held as h on h.task = t.seq left join duetime_running as r on r.task = t.seq
+
+-- from_due: tasks that only time holds back, read along the index of their places
+from duetime_due as d indexed by duetime_due_task cross join duetime_task as t on t.seq = d.task join duetime_lane as l on l.id = t.lane
+left join duetime_held as h on h.task = t.seq left join duetime_running as r on r.task = t.seq
+
+-- from_held: tasks that wait for other tasks
+from duetime_held as h cross join duetime_task as t on t.seq = h.task join duetime_lane as l on l.id = t.lane
+left join duetime_due as d on d.task = t.seq left join duetime_running as r on r.task = t.seq
+
+-- from_running: tasks with a live attempt
+from duetime_running as r cross join duetime_task as t on t.seq = r.task join duetime_lane as l on l.id = t.lane
+left join duetime_due as d on d.task = t.seq left join duetime_held as h on h.task = t.seq
+
+-- where_ids: some tasks by id
+where t.id in (select value from json_each(?))
+
+-- where_seqs: some tasks by number
+where t.seq in (select value from json_each(?))
+
+-- where_key: tasks that have or had a key, the live one first
+where t.key = :key and l.handler = :handler order by t.state is not null, t.seq desc limit 1
+
+-- only_state: one final state
+t.state = :state
+
+-- only_handler: one handler
+l.handler = :handler
+
+-- only_collection: one collection
+l.collection = :collection
+
+-- only_key: one key
+t.key = :key
+
+-- only_schedule: one schedule
+t.schedule = :schedule
+
+-- only_retrying: waiting for another try, or not
+(t.state is null and coalesce(d.tries, h.tries, 0) > 0) = :retrying
+
+-- only_due_after: due at or after an instant
+coalesce(d.due_at, h.due_at, r.due_at, t.due_at) >= :due_after
+
+-- only_due_before: due before an instant
+coalesce(d.due_at, h.due_at, r.due_at, t.due_at) < :due_before
+
+-- only_submitted_after: submitted at or after an instant
+t.submitted_at >= :submitted_after
+
+-- only_submitted_before: submitted before an instant
+t.submitted_at < :submitted_before
+
+-- only_finished_after: finished at or after an instant
+t.finished_at >= :finished_after
+
+-- only_finished_before: finished before an instant
+t.finished_at < :finished_before
+
+-- only_error: text in the error
+instr(lower(t.error), lower(:error)) > 0
+
+-- beyond_seq: where a page by submission continues
+t.seq < :seq
+
+-- beyond_finished: where a page by end continues
+(t.finished_at, t.seq) < (:finished_at, :seq)
+
+-- order_seq: newest submitted first
+order by t.seq desc limit :limit
+
+-- order_finished: latest finished first
+order by t.finished_at desc, t.seq desc limit :limit
+
+-- attempts_of_task: every attempt of a task in order
+select a.attempt, a.outcome, a.worker, a.started_at, a.finished_at, a.error from duetime_attempt as a join duetime_task as t on t.seq = a.task where t.id = :id
+union all
+select t.attempt, t.outcome, t.worker, t.started_at, t.finished_at, t.error from duetime_task as t where t.id = :id and t.outcome is not null
+union all
+select r.attempt, null, r.worker, r.claimed_at, null, null from duetime_running as r where r.id = :id
+order by 1
+
+-- count_due: waiting tasks by lane
+select l.handler, l.collection, l.priority, sum(d.pos <= :now), sum(d.pos > :now), min(case when d.pos <= :now then d.due_at end)
+from duetime_due as d join duetime_lane as l on l.id = d.lane group by d.lane
+
+-- count_held: held tasks by lane
+select l.handler, l.collection, l.priority, count(*) from duetime_held as h join duetime_lane as l on l.id = h.lane group by h.lane
+
+-- count_running: running tasks by lane
+select l.handler, l.collection, l.priority, count(*) from duetime_running as r join duetime_lane as l on l.id = r.lane group by r.lane
+
+-- count_final: finished tasks by handler and state
+select l.handler, t.state, count(*) from duetime_task as t join duetime_lane as l on l.id = t.lane where t.state is not null group by l.handler, t.state

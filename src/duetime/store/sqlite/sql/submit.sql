@@ -1,0 +1,53 @@
+-- last_seq: the highest number given to a task so far
+select coalesce(max(seq), 0) from duetime_task
+
+-- find_lane: a lane by what makes it one
+select id, next_at from duetime_lane where handler = ? and collection = ? and priority = ?
+
+-- add_lane: a lane that nothing waits in yet
+insert into duetime_lane (handler, collection, priority, next_at) values (?, ?, ?, 4611686018427387904) returning id, next_at
+
+-- count_collections: how many collections a handler has used
+select count(distinct collection) from duetime_lane where handler = ?
+
+-- lower_lane: let claims look into a lane as early as its newest position asks
+update duetime_lane set next_at = ? where id = ? and next_at > ?
+
+-- insert_task: a live task, standing nowhere yet
+insert into duetime_task (seq, id, lane, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule, planned_at)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- insert_due: a place in a lane
+insert into duetime_due (lane, pos, task, due_at, attempt, tries, crashes) values (?, ?, ?, ?, ?, ?, ?)
+
+-- insert_key: the live holder of a key
+insert into duetime_key (handler, key, task) values (?, ?, ?)
+
+-- insert_held: a task that waits for other tasks
+insert into duetime_held (task, lane, reason, waiting, due_at, attempt, tries, crashes) values (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- insert_edge: a parent that a child waits for
+insert into duetime_edge (parent, child, needs) values (?, ?, ?)
+
+-- known_ids: which of these ids are stored already
+select id from duetime_task where id in (select value from json_each(?))
+
+-- key_holders: which of these [handler, key] pairs are held by a live task
+select k.handler, k.key, k.task from json_each(?) as pair
+join duetime_key as k on k.handler = pair.value ->> 0 and k.key = pair.value ->> 1
+
+-- parents: state of tasks that others want to wait for
+select id, seq, state from duetime_task where id in (select value from json_each(?))
+
+-- replace_task: give a waiting task a new wish
+update duetime_task set lane = ?, payload = ?, due_at = ?, submitted_by = ?, expires_at = ?, timeout = ?, retry = ?, meta = ?
+where seq = ?
+
+-- take_due: remove a task's place in its lane and tell what stood there
+delete from duetime_due where task = ? returning lane, due_at, attempt, tries, crashes
+
+-- move_held: change when and where a held task will wait once it is free
+update duetime_held set lane = ?, due_at = ?, tries = ? where task = ?
+
+-- held_counters: what a held task carries
+select lane, due_at, attempt, tries, crashes from duetime_held where task = ?

@@ -1,0 +1,81 @@
+-- insert_worker: make a worker known
+insert into duetime_worker (id, host, pid, slots, started_at, process) values (?, ?, ?, ?, ?, ?)
+
+-- delete_worker: forget a worker
+delete from duetime_worker where id = ?
+
+-- worker_known: whether a worker may claim
+select process from duetime_worker where id = ?
+
+-- all_workers: every registered worker with its number of attempts
+select w.id, w.host, w.pid, w.slots, w.started_at, w.process, (select count(*) from duetime_running as r where r.worker = w.id)
+from duetime_worker as w order by w.started_at, w.id
+
+-- lanes_with_work: lanes whose next position may be due
+select id, handler, collection, priority from duetime_lane where next_at <= ?
+
+-- lanes_later: lanes with work in the future, earliest first
+select handler, next_at from duetime_lane where next_at > ? and next_at < 4611686018427387904 order by next_at
+
+-- scan_lane: due places of a lane in order
+select lane, pos, task, due_at, attempt, tries, crashes from duetime_due where lane = ? and pos <= ? order by pos, task limit ?
+
+-- raise_lane: remember that a lane has nothing before its next place
+update duetime_lane set next_at = coalesce((select min(pos) from duetime_due where lane = duetime_lane.id), 4611686018427387904) where id = ?
+
+-- claimed_tasks: what attempts need to know of their tasks
+select seq, id, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule, planned_at
+from duetime_task where seq in (select value from json_each(?))
+
+-- delete_due: a place that was claimed
+delete from duetime_due where lane = ? and pos = ? and task = ?
+
+-- insert_running: a claimed attempt
+insert into duetime_running (id, task, lane, worker, claim, attempt, tries, crashes, due_at, claimed_at)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- held_by_worker: the worker's attempts among these ids
+select id, task, lane, attempt, cancelling, claimed_at from duetime_running where worker = ? and id in (select value from json_each(?))
+
+-- attempts_of_worker: all attempts of a worker
+select id, attempt, claim, cancelling from duetime_running where worker = ? order by claim, id
+
+-- delete_running: attempts that ended
+delete from duetime_running where id in (select value from json_each(?))
+
+-- finish_task: how a task ended
+update duetime_task set state = ?, outcome = ?, attempt = ?, tries = ?, crashes = ?, worker = ?, started_at = ?, finished_at = ?, result = ?, error = ?
+where seq = ?
+
+-- free_keys: let go of the keys of finished tasks
+delete from duetime_key where task in (select value from json_each(?))
+
+-- take_edges: edges from finished tasks
+delete from duetime_edge where parent in (select value from json_each(?)) returning parent, child, needs
+
+-- drop_edges_to: edges to a task that waits no more
+delete from duetime_edge where child = ?
+
+-- lower_waiting: one thing less to wait for
+update duetime_held set waiting = waiting - ? where task = ? returning waiting
+
+-- take_held: a task that waits no more
+delete from duetime_held where task = ? returning lane, due_at, attempt, tries, crashes
+
+-- insert_attempt: an ended attempt that was not the last
+insert into duetime_attempt (task, attempt, outcome, worker, started_at, finished_at, error) values (?, ?, ?, ?, ?, ?, ?)
+
+-- settled_before: whether this attempt of this worker has ended already
+select 1 from duetime_task as t where t.id = :id and (
+    (t.state is not null and t.attempt = :attempt and t.worker = :worker)
+    or exists (select 1 from duetime_attempt as a where a.task = t.seq and a.attempt = :attempt and a.worker = :worker))
+
+-- mark_progress: how far an attempt is
+update duetime_running set progress = ?, progress_text = ? where id = ? and attempt = ? and worker = ?
+
+-- running_of_worker: everything needed to end a worker's attempts
+select r.id, r.task, r.lane, r.attempt, r.tries, r.crashes, r.cancelling, r.claimed_at, t.due_at, t.expires_at
+from duetime_running as r join duetime_task as t on t.seq = r.task where r.worker = ?
+
+-- id_of: the id of a task by its number
+select id from duetime_task where seq = ?

@@ -1,0 +1,449 @@
+"""The embedded store: verbs of the seam on one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from duetime.clock import Clock, Instant, SystemClock
+from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.model.gate import Gate, Gates
+from duetime.model.outcome import AttemptRecord, Settlement, Verdict
+from duetime.model.query import Page, Query
+from duetime.model.task import FINAL, NewTask, State, TaskRecord
+from duetime.store.protocol import (
+    Added,
+    CancelVerdict,
+    ChangeVerdict,
+    Claim,
+    Counts,
+    Declaration,
+    Edit,
+    GateBarrier,
+    HeldAttempt,
+    Hint,
+    HintKind,
+    Lease,
+    Listener,
+    NewWorker,
+    Problem,
+    Progress,
+    Pruned,
+    Renewal,
+    WorkerRecord,
+)
+from duetime.store.sql import migrations
+from duetime.store.sqlite import control, gates, liveness, read, upkeep, work
+from duetime.store.sqlite.connection import DatabaseThread, connect, translated
+from duetime.store.sqlite.records import records_by_id
+from duetime.store.sqlite.runner import SyncRunner, check_connection, drive, runner_for
+from duetime.store.sqlite.statements import NEVER, SQL
+from duetime.store.sqlite.submit import Submission
+from duetime.store.sqlite.wakeups import Wakeups
+
+T = TypeVar("T")
+
+OLDEST_SQLITE = (3, 40, 0)
+SYNCHRONOUS = {
+    "extra": "A returned write survives a crash of the process, of the system and a loss of power (synchronous=extra).",
+    "full": "A returned write survives a crash of the process, of the system and a loss of power (synchronous=full).",
+    "normal": "A returned write survives a crash of the process; a loss of power may take back the last ones (synchronous=normal).",
+}
+
+
+class SqliteStore:
+    """One file, or memory, behind the verbs of `store.protocol.Store`."""
+
+    liveness: Literal["lock", "lease"] = "lock"
+
+    def __init__(self, path: str, *, synchronous: str = "full", patience: float = 30.0, clock: Clock | None = None) -> None:
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            raise StoreUnavailable(f"SQLite 3.40 or newer is needed, this Python has {sqlite3.sqlite_version}")
+        self._path = path if path == ":memory:" else os.path.abspath(path)
+        self._synchronous = synchronous
+        self._patience = patience
+        self._clock: Clock = clock or SystemClock()
+        self._turns = work.Turns()
+        self._locks: dict[str, liveness.WorkerLock] = {}
+        self._temporary: str | None = None
+        self._writer: DatabaseThread | None = None
+        self._reader: DatabaseThread | None = None
+        self._wakeups: Wakeups | None = None
+
+    @classmethod
+    def from_url(cls, url: str, *, clock: Clock | None = None) -> SqliteStore:
+        """Read `sqlite:///relative.db`, `sqlite:////absolute.db` or `sqlite:///:memory:`, with options in the query."""
+        parts = urlsplit(url)
+        path = unquote(parts.path).removeprefix("/")
+        if parts.netloc or not path:
+            raise InvalidValue(f"{url!r} names no file; write sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:")
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        synchronous = options.pop("synchronous", "full").lower()
+        if synchronous not in SYNCHRONOUS:
+            raise InvalidValue(f"synchronous must be one of {', '.join(SYNCHRONOUS)}, got {synchronous!r}")
+        try:
+            patience = float(options.pop("timeout", "30"))
+        except ValueError:
+            raise InvalidValue("timeout in a sqlite URL is a number of seconds to wait for the write lock") from None
+        if options:
+            raise InvalidValue(f"a sqlite URL takes the options synchronous and timeout, got {', '.join(sorted(options))}")
+        return cls(path, synchronous=synchronous, patience=patience, clock=clock)
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self._path}"
+
+    @property
+    def durability(self) -> str:
+        if self._path == ":memory:":
+            return "Nothing survives the end of the process (:memory:)."
+        return SYNCHRONOUS[self._synchronous]
+
+    @property
+    def output_folder(self) -> str | None:
+        return str(self._folder / "output")
+
+    @property
+    def _folder(self) -> Path:
+        """What lies beside the file: locks of workers, sockets for wake-ups, output of attempts."""
+        if self._path != ":memory:":
+            return Path(f"{self._path}-duetime")
+        if self._temporary is None:
+            self._temporary = tempfile.mkdtemp(prefix="duetime-")
+        return Path(self._temporary)
+
+    async def open(self, *, migrate: bool = True) -> None:
+        if self._writer is not None:
+            return
+        memory = self._path == ":memory:"
+        open_writer = partial(connect, self._path, synchronous=self._synchronous, writes=True)
+        open_reader = partial(connect, self._path, synchronous=self._synchronous, writes=False)
+        writer = DatabaseThread(open_writer, name="duetime-writer", writes=True, patience=self._patience, path=self._path)
+        try:
+            await writer.run(partial(_migrate if migrate else _check_schema, now=self._clock.now()))
+        except BaseException:
+            await asyncio.to_thread(writer.stop)
+            raise
+        self._writer = writer
+        self._reader = (
+            writer if memory else DatabaseThread(open_reader, name="duetime-reader", writes=False, patience=self._patience, path=self._path)
+        )
+        self._wakeups = Wakeups(None if memory else self._folder / "sockets", None if memory else open_reader)
+
+    async def close(self) -> None:
+        writer, reader, wakeups = self._writer, self._reader, self._wakeups
+        self._writer = self._reader = self._wakeups = None
+        if wakeups is not None:
+            wakeups.close()
+        if writer is not None:
+            await asyncio.to_thread(writer.stop)
+        if reader is not None and reader is not writer:
+            await asyncio.to_thread(reader.stop)
+        for lock in self._locks.values():
+            lock.release()
+        self._locks.clear()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    def now(self) -> Instant:
+        return self._clock.now()
+
+    # ---- submitting ----
+
+    async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        if not tasks:
+            return []
+
+        def job(connection: sqlite3.Connection) -> tuple[list[Added], Instant]:
+            submission = Submission(SyncRunner(connection), self._clock.now())
+            return drive(submission.add(tasks)), submission.earliest
+
+        added, earliest = await self._write(job)
+        self._hint(HintKind.DUE, None if earliest == NEVER else earliest)
+        return added
+
+    async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        runner = runner_for(connection)
+        try:
+            await check_connection(connection, runner, self._path)
+            return await Submission(runner, self._clock.now()).add(tasks) if tasks else []
+        except sqlite3.OperationalError as error:
+            raise translated_on(error, self._path) from error
+        except sqlite3.Error as error:
+            raise translated(error, self._path) from error
+
+    async def declare(self, declarations: Sequence[Declaration]) -> None:
+        if declarations:
+            await self._write(lambda connection: control.declare(connection, declarations, self._clock.now()))
+
+    async def declarations(self) -> list[Declaration]:
+        return await self._read(control.declarations)
+
+    # ---- working ----
+
+    async def register(self, worker: NewWorker) -> Lease:
+        lock = liveness.WorkerLock(self._folder / "workers", worker.id, self._clock)
+        row = (
+            *(worker.id, worker.host, worker.pid, msgspec.json.encode(dict(worker.slots)).decode()),
+            *(self._clock.now(), liveness.process_mark(worker.pid)),
+        )
+        try:
+            await self._write(lambda connection: connection.execute(SQL.insert_worker, row).fetchall())
+        except BaseException:
+            lock.release()
+            raise
+        self._locks[worker.id] = lock
+        return SqliteLease(worker.id, lock, self._path, None if self._path == ":memory:" else self._synchronous)
+
+    async def unregister(self, worker: str) -> None:
+        released = await self._write(lambda connection: work.unregister(connection, worker, self._clock.now()))
+        lock = self._locks.pop(worker, None)
+        if lock is not None:
+            lock.release()
+        if released:
+            self._hint(HintKind.DUE)
+        self._hint(HintKind.GATES)  # a barrier may have waited for this worker only
+
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+        return await self._write(lambda connection: work.claim(connection, worker, claim, wants, total, self._clock.now(), self._turns))
+
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+        if not settlements:
+            return []
+        settled = await self._write(lambda connection: work.settle(connection, worker, settlements, self._clock.now()))
+        if settled.earliest is not None:
+            self._hint(HintKind.DUE, settled.earliest)
+        if settled.finished:
+            self._hint(HintKind.DONE)
+        return settled.verdicts
+
+    async def progress(self, worker: str, marks: Sequence[Progress]) -> None:
+        if marks:
+            rows = [(mark.fraction, mark.text, mark.id, mark.attempt, worker) for mark in marks]
+            await self._write(lambda connection: connection.executemany(SQL.mark_progress, rows).close())
+
+    async def confirm_gates(self, worker: str, version: int) -> None:
+        lock = self._locks.get(worker)
+        if lock is not None:
+            lock.confirm(version)
+            self._hint(HintKind.GATES)
+
+    async def attempts_of(self, worker: str) -> list[HeldAttempt]:
+        return await self._read(lambda connection: read.attempts_of(connection, worker))
+
+    async def workers(self) -> list[WorkerRecord]:
+        return await self._read(lambda connection: read.workers(connection, self._folder / "workers"))
+
+    async def reap(self, worker: str, beat: int) -> int | None:
+        path = self._folder / "workers" / worker
+
+        def job(connection: sqlite3.Connection) -> int | None:
+            row = connection.execute(SQL.worker_known, (worker,)).fetchone()
+            # looked at under the write lock: a worker that registers now is not yet in the table, and one that is dead stays dead
+            if row is None or liveness.read_mark(path)[0] != beat or liveness.is_alive(path, row[0]) is not False:
+                return None
+            return work.reap(connection, worker, self._clock.now())
+
+        taken = await self._write(job)
+        if taken is not None:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            self._hint(HintKind.GATES)
+        if taken:
+            self._hint(HintKind.DUE)
+            self._hint(HintKind.DONE)
+        return taken
+
+    # ---- control ----
+
+    async def cancel(self, ids: Sequence[str]) -> list[CancelVerdict]:
+        if not ids:
+            return []
+        verdicts = await self._write(lambda connection: control.cancel(connection, ids, self._clock.now()))
+        if CancelVerdict.CANCELLING in verdicts:
+            self._hint(HintKind.CANCEL)
+        if CancelVerdict.CANCELLED in verdicts:
+            self._hint(HintKind.DONE)
+        return verdicts
+
+    async def retry(self, ids: Sequence[str]) -> list[ChangeVerdict]:
+        if not ids:
+            return []
+        verdicts = await self._write(lambda connection: control.retry(connection, ids, self._clock.now()))
+        self._hint(HintKind.DUE)
+        return verdicts
+
+    async def edit(self, edits: Sequence[Edit]) -> list[ChangeVerdict]:
+        if not edits:
+            return []
+        verdicts = await self._write(lambda connection: control.edit(connection, edits, self._clock.now()))
+        self._hint(HintKind.DUE)
+        return verdicts
+
+    async def put_gate(self, gate: Gate) -> int:
+        version = await self._write(lambda connection: gates.put_gate(connection, gate))
+        self._hint(HintKind.GATES)
+        return version
+
+    async def remove_gate(self, handler: str, collection: str | None) -> int | None:
+        version = await self._write(lambda connection: gates.remove_gate(connection, handler, collection, self._clock.now()))
+        self._hint(HintKind.GATES)
+        self._hint(HintKind.DUE)
+        return version
+
+    async def gates(self) -> Gates:
+        return await self._read(lambda connection: gates.read_gates(connection, self._clock.now()))
+
+    async def barrier(self, version: int) -> GateBarrier:
+        live = [worker for worker in await self.workers() if worker.alive is not False]
+        return GateBarrier(
+            confirmed=[worker.id for worker in live if worker.seen_gates >= version],
+            waiting=[worker.id for worker in live if worker.seen_gates < version],
+        )
+
+    # ---- upkeep ----
+
+    async def drop(self, limit: int) -> int:
+        return await self._upkeep(lambda connection: control.drop(connection, limit, self._clock.now()))
+
+    async def expire(self, limit: int) -> int:
+        return await self._upkeep(lambda connection: upkeep.expire(connection, limit, self._clock.now()))
+
+    async def prune(self, state: State, before: Instant, limit: int) -> list[Pruned]:
+        if state not in FINAL:
+            raise InvalidValue(f"only final states can be pruned, got {state}")
+        return await self._write(lambda connection: upkeep.prune(connection, state, before, limit))
+
+    async def inspect(self, *, repair: bool) -> list[Problem]:
+        return await self._write(lambda connection: upkeep.inspect(connection, self._clock.now(), repair=repair))
+
+    # ---- reading ----
+
+    async def get(self, ids: Sequence[str]) -> list[TaskRecord | None]:
+        if not ids:
+            return []
+        found = await self._read(lambda connection: records_by_id(connection, ids))
+        return [found.get(task_id) for task_id in ids]
+
+    async def find(self, handler: str, key: str) -> TaskRecord | None:
+        return await self._read(lambda connection: read.find(connection, handler, key))
+
+    async def page(self, query: Query) -> Page:
+        return await self._read(lambda connection: read.page(connection, query))
+
+    async def attempts(self, task: str) -> list[AttemptRecord]:
+        return await self._read(lambda connection: read.attempts(connection, task))
+
+    async def counts(self) -> Counts:
+        return await self._read(lambda connection: read.counts(connection, self._clock.now()))
+
+    # ---- wake-ups ----
+
+    def listen(self, heard: Callable[[Hint], None]) -> Listener:
+        return self._opened(self._wakeups).listen(heard)
+
+    def _hint(self, kind: HintKind, at: Instant | None = None) -> None:
+        if self._wakeups is not None:
+            self._wakeups.send(kind, at)
+
+    # ---- the two threads ----
+
+    async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._opened(self._writer).run(job)
+
+    async def _read(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._opened(self._reader).run(job)
+
+    async def _upkeep(self, job: Callable[[sqlite3.Connection], int]) -> int:
+        changed = await self._write(job)
+        if changed:
+            self._hint(HintKind.DONE)
+        return changed
+
+    def _opened(self, part: T | None) -> T:
+        if part is None:
+            raise StoreUnavailable(f"the store {self.url} is not open; await open() first")
+        return part
+
+
+class SqliteLease:
+    """The lock is the lease: renewing only beats and reads, on a connection of its own."""
+
+    def __init__(self, worker: str, lock: liveness.WorkerLock, path: str, synchronous: str | None) -> None:
+        self._worker = worker
+        self._lock = lock
+        self._path = path
+        self._synchronous = synchronous
+        self._connection: sqlite3.Connection | None = None
+
+    def renew(self) -> Renewal:
+        self._lock.beat()
+        if self._synchronous is None:  # in memory there is no second connection, and no second process to be told of
+            return Renewal(True, 0, [])
+        try:
+            if self._connection is None:
+                self._connection = connect(self._path, synchronous=self._synchronous, writes=False)
+            known = self._connection.execute(SQL.worker_known, (self._worker,)).fetchone() is not None
+            (version,) = self._connection.execute(SQL.gates_version).fetchone()
+            return Renewal(known, version, read.attempts_of(self._connection, self._worker))
+        except sqlite3.Error as error:
+            raise translated(error, self._path) from error
+
+    def inheritable(self) -> Sequence[int]:
+        return (self._lock.descriptor,)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def translated_on(error: sqlite3.OperationalError, path: str) -> Exception:
+    """Explain why a write inside a caller's transaction failed; mostly it began without taking the write lock."""
+    if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreUnavailable(
+            f"the transaction on connection= could not take the write lock of {path}: {error}; "
+            "begin it with BEGIN IMMEDIATE, which waits for the lock before anything is read, then repeat it"
+        )
+    return translated(error, path)
+
+
+def _migrate(connection: sqlite3.Connection, now: Instant) -> None:
+    """Bring the schema up to date; the version row is written before the statements of its step."""
+    connection.execute(SQL.create_versions)
+    current = _current_version(connection)
+    for step in migrations("duetime.store.sqlite"):
+        if step.version > current:
+            connection.execute(SQL.add_version, (step.version, step.name, now))
+            for statement in step.statements:
+                connection.execute(statement)
+
+
+def _check_schema(connection: sqlite3.Connection, now: Instant) -> None:
+    """Refuse to work on a schema that is not the one this code knows."""
+    newest = len(migrations("duetime.store.sqlite"))
+    migrated = connection.execute(SQL.has_versions).fetchone()[0]
+    if not migrated or _current_version(connection) < newest:
+        raise StoreUnavailable("the store's tables are missing or older than this version; run `duetime migrate`")
+
+
+def _current_version(connection: sqlite3.Connection) -> int:
+    (current,) = connection.execute(SQL.current_version).fetchone()
+    newest = len(migrations("duetime.store.sqlite"))
+    if current > newest:
+        raise StoreUnavailable(
+            f"the store's tables have version {current}, but this Duetime knows up to {newest}; upgrade Duetime on this machine"
+        )
+    return int(current)

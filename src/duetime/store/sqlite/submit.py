@@ -1,0 +1,229 @@
+"""Adding tasks: on our own connection, or inside a caller's transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from duetime.clock import LATEST, Instant
+from duetime.errors import InvalidValue, TaskNotFound
+from duetime.model.task import NewTask, State, TaskRecord
+from duetime.store.protocol import Added, AddVerdict
+from duetime.store.sqlite.records import read_record, write_error, write_json, write_meta
+from duetime.store.sqlite.runner import Runner
+from duetime.store.sqlite.statements import NEVER, SQL
+from duetime.store.sqlite.work import unmet
+
+MAX_COLLECTIONS = 10_000
+
+
+class _Lane:
+    """A lane as this transaction sees it. `next_at` follows what we add; `known_at` is what is stored."""
+
+    __slots__ = ("id", "known_at", "next_at")
+
+    def __init__(self, lane: int, next_at: Instant) -> None:
+        self.id = lane
+        self.known_at = next_at
+        self.next_at = next_at
+
+
+class Submission:
+    """One call of `add`: gathers rows and writes them in few statements."""
+
+    def __init__(self, run: Runner, now: Instant) -> None:
+        self._run = run
+        self._now = now
+        self._seq = 0
+        self._lanes: dict[tuple[str, str, int], _Lane] = {}
+        self._holders: dict[tuple[str, str], int] = {}
+        self._tasks: list[tuple[object, ...]] = []
+        self._due: list[tuple[object, ...]] = []
+        self._keys: list[tuple[object, ...]] = []
+        self.earliest: Instant = NEVER
+
+    async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        """Add all; if one of the ids is stored already, begin again and leave out what is a repeat."""
+        await self._run.rows("savepoint duetime_add")
+        try:
+            added = await self._add(tasks, frozenset())
+        except sqlite3.IntegrityError:
+            await self._run.rows("rollback to duetime_add")
+            known = await self._run.rows(SQL.known_ids, (write_json([task.id for task in tasks]),))
+            added = await Submission(self._run, self._now)._add(tasks, frozenset(row[0] for row in known))
+        except BaseException:
+            await self._run.rows("rollback to duetime_add")
+            await self._run.rows("release duetime_add")
+            raise
+        await self._run.rows("release duetime_add")
+        return added
+
+    async def _add(self, tasks: Sequence[NewTask[object]], repeats: frozenset[str]) -> list[Added]:
+        self._seq = (await self._run.rows(SQL.last_seq))[0][0]
+        pairs = [(task.handler, task.key) for task in tasks if task.key is not None]
+        if pairs:
+            for handler, key, seq in await self._run.rows(SQL.key_holders, (write_json(pairs),)):
+                self._holders[handler, key] = seq
+        seen: set[str] = set(repeats)
+        added = []
+        for task in tasks:
+            if task.id in seen:
+                await self._flush()
+                added.append(Added(AddVerdict.REPEATED, await self._record("where_ids", task.id)))
+            elif task.key is not None and (task.handler, task.key) in self._holders:
+                await self._flush()
+                added.append(await self._meet_holder(task, self._holders[task.handler, task.key]))
+            elif task.edges:
+                await self._flush()
+                added.append(await self._add_child(task))
+            else:
+                added.append(await self._add_due(task))
+            seen.add(task.id)
+        await self._flush()
+        for lane in self._lanes.values():
+            if lane.next_at < lane.known_at:
+                await self._run.rows(SQL.lower_lane, (lane.next_at, lane.id, lane.next_at))
+        return added
+
+    async def _add_due(self, task: NewTask[object]) -> Added:
+        due_at = self._due_at(task)
+        lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
+        position = max(self._now, due_at)
+        if position < lane.next_at:
+            lane.next_at = position
+        if position < self.earliest:
+            self.earliest = position
+        expires_at = self._insert(task, lane, due_at)
+        self._due.append((lane.id, position, self._seq, due_at, 0, 0, 0))
+        return Added(AddVerdict.ADDED, self._wished(task, State.PENDING, due_at, expires_at))
+
+    async def _add_child(self, task: NewTask[object]) -> Added:
+        """Add a task that has edges: held, or free if all are met, or cancelled if one cannot be met any more."""
+        rows = await self._run.rows(SQL.parents, (write_json([edge.parent for edge in task.edges]),))
+        parents = {row[0]: (row[1], row[2]) for row in rows}
+        open_edges: dict[int, str] = {}
+        failed_parent = ""
+        for edge in task.edges:
+            if edge.parent not in parents:
+                raise TaskNotFound(f"no task {edge.parent} to wait for; it was never submitted, or it has been pruned")
+            seq, state = parents[edge.parent]
+            if state is None:
+                open_edges[seq] = "success" if open_edges.get(seq) == "success" else edge.needs
+            elif edge.needs == "success" and state != State.SUCCEEDED:
+                failed_parent = edge.parent
+        if not open_edges and not failed_parent:
+            return await self._add_due(task)
+        due_at = self._due_at(task)
+        lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
+        expires_at = self._insert(task, lane, due_at)
+        seq = self._seq
+        if failed_parent:
+            self._keys = [row for row in self._keys if row[2] != seq]
+            self._holders.pop((task.handler, task.key or ""), None)
+            await self._flush()
+            error = write_error(unmet(failed_parent))
+            await self._run.rows(SQL.finish_task, (State.CANCELLED, None, 0, 0, 0, None, None, self._now, None, error, seq))
+        else:
+            await self._flush()
+            await self._run.rows(SQL.insert_held, (seq, lane.id, "blocked", len(open_edges), due_at, 0, 0, 0))
+            await self._run.many(SQL.insert_edge, [(parent, seq, needs) for parent, needs in open_edges.items()])
+        return Added(
+            AddVerdict.ADDED,
+            await self._record("where_seqs", seq) if failed_parent else self._wished(task, State.BLOCKED, due_at, expires_at),
+        )
+
+    async def _meet_holder(self, task: NewTask[object], seq: int) -> Added:
+        """Answer a wish whose key is held by a live task."""
+        record = await self._record("where_seqs", seq)
+        if task.if_exists == "keep":
+            return Added(AddVerdict.KEPT, record)
+        if task.if_exists == "error" or record.state is State.RUNNING:
+            return Added(AddVerdict.DUPLICATE, record)
+        due_at = self._due_at(task)
+        lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
+        expires_at = self._expires_at(task, due_at)
+        numbers = (task.timeout, task.retry, write_meta(task.meta))
+        await self._run.rows(SQL.replace_task, (lane.id, task.payload, due_at, task.submitted_by, expires_at, *numbers, seq))
+        if record.state is State.BLOCKED:
+            await self._run.rows(SQL.move_held, (lane.id, due_at, 0, seq))
+        else:
+            await self._run.rows(SQL.take_due, (seq,))
+            position = max(due_at, self._now)
+            lane.next_at = min(lane.next_at, position)
+            self.earliest = min(self.earliest, position)
+            await self._run.rows(SQL.insert_due, (lane.id, position, seq, due_at, record.attempt, 0, record.crashes))
+        return Added(AddVerdict.REPLACED, await self._record("where_seqs", seq))
+
+    def _due_at(self, task: NewTask[object]) -> Instant:
+        due_at = self._now + task.delay if task.due_at is None else task.due_at
+        if due_at > LATEST:
+            raise InvalidValue("the due time lies beyond the year 9999; choose a shorter delay")
+        return due_at
+
+    def _expires_at(self, task: NewTask[object], due_at: Instant) -> Instant | None:
+        if task.expires_in is None:
+            return task.expires_at
+        return min(LATEST, max(due_at, self._now) + task.expires_in)
+
+    def _insert(self, task: NewTask[object], lane: _Lane, due_at: Instant) -> Instant | None:
+        self._seq += 1
+        expires_at = self._expires_at(task, due_at)
+        self._tasks.append(
+            (
+                *(self._seq, task.id, lane.id, task.key, task.payload, due_at, self._now, task.submitted_by, expires_at),
+                *(task.timeout, task.retry, write_meta(task.meta) if task.meta else None, task.schedule, task.planned_at),
+            )
+        )
+        if task.key is not None:
+            self._keys.append((task.handler, task.key, self._seq))
+            self._holders[task.handler, task.key] = self._seq
+        return expires_at
+
+    async def _lane(self, task: NewTask[object]) -> _Lane:
+        place = (task.handler, task.collection or "", task.priority)
+        rows = await self._run.rows(SQL.find_lane, place)
+        if not rows:
+            ((collections,),) = await self._run.rows(SQL.count_collections, (task.handler,))
+            if collections >= MAX_COLLECTIONS and task.collection:
+                raise InvalidValue(
+                    f"handler {task.handler} has {collections:,} collections already and {task.collection!r} would be one more; "
+                    "a collection is a label of few values (region, tenant class): put other values into the payload or meta"
+                )
+            rows = await self._run.rows(SQL.add_lane, place)
+        lane = self._lanes[place] = _Lane(*rows[0])
+        return lane
+
+    async def _flush(self) -> None:
+        if self._tasks:
+            await self._run.many(SQL.insert_task, self._tasks)
+            self._tasks = []
+        if self._due:
+            await self._run.many(SQL.insert_due, self._due)
+            self._due = []
+        if self._keys:
+            await self._run.many(SQL.insert_key, self._keys)
+            self._keys = []
+
+    async def _record(self, where: str, which: object) -> TaskRecord:
+        (row,) = await self._run.rows(f"{SQL.record}\n{SQL.from_all}\n{getattr(SQL, where)}", (write_json([which]),))
+        return read_record(row)
+
+    def _wished(self, task: NewTask[object], state: State, due_at: Instant, expires_at: Instant | None) -> TaskRecord:
+        return TaskRecord(
+            id=task.id,
+            handler=task.handler,
+            state=state,
+            payload=task.payload,
+            due_at=due_at,
+            submitted_at=self._now,
+            submitted_by=task.submitted_by,
+            key=task.key,
+            collection=task.collection,
+            priority=task.priority,
+            timeout=task.timeout,
+            retry=task.retry,
+            expires_at=expires_at,
+            meta=task.meta,
+            schedule=task.schedule,
+            planned_at=task.planned_at,
+        )

@@ -1,0 +1,121 @@
+"""What keeps the file healthy: expiry, retention, and finding states that cannot be."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+from duetime.clock import Instant
+from duetime.model.outcome import Ended, Outcome
+from duetime.model.task import State
+from duetime.store.protocol import Problem, Pruned
+from duetime.store.sqlite import work
+from duetime.store.sqlite.records import write_json
+from duetime.store.sqlite.statements import SQL
+
+
+def expire(connection: sqlite3.Connection, limit: int, now: Instant) -> int:
+    """Record waiting tasks past their expiry as expired."""
+    finals = []
+    for (seq,) in connection.execute(SQL.expired_tasks, (now, limit)).fetchall():
+        waiting = connection.execute(SQL.take_due, (seq,)).fetchall() or connection.execute(SQL.take_held, (seq,)).fetchall()
+        connection.execute(SQL.drop_edges_to, (seq,))
+        for _, _, attempt, tries, crashes in waiting:
+            finals.append(work.Final(seq, State.EXPIRED, attempt, tries, crashes, now))
+    work.finish(connection, finals, now)
+    return len(finals)
+
+
+def prune(connection: sqlite3.Connection, state: State, before: Instant, limit: int) -> list[Pruned]:
+    """Remove finished tasks past their retention."""
+    rows = connection.execute(SQL.old_tasks, (state.value, before, limit)).fetchall()
+    tasks = write_json([row[0] for row in rows])
+    connection.execute(SQL.delete_attempts, (tasks,))
+    connection.execute(SQL.delete_tasks, (tasks,))
+    return [Pruned(task_id, attempt) for _, task_id, attempt in rows]
+
+
+def inspect(connection: sqlite3.Connection, now: Instant, *, repair: bool) -> list[Problem]:
+    """Look for impossible states; the order matters, later checks rely on earlier repairs."""
+    problems: list[Problem] = []
+    for check in (_damage, _ghost_places, _doubled, _ownerless, _homeless, _ghost_keys, _missing_keys, _edges, _waiting, _lanes):
+        problems.extend(check(connection, now, repair))
+    return problems
+
+
+def _damage(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+    for (text,) in connection.execute("pragma quick_check(10)").fetchall():
+        if text != "ok":
+            yield Problem("damaged file", "database", f"{text}; restore a backup or use sqlite3's .recover", False)
+
+
+def _ghost_places(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+    deletes = {"due": SQL.delete_due_of, "held": SQL.delete_held_of, "running": SQL.delete_running_of}
+    for place, seq in connection.execute(SQL.ghost_places).fetchall():
+        if repair:
+            connection.execute(deletes[place], (seq,))
+        yield Problem("ghost place", f"task number {seq}", f"stands in {place} but is finished or gone; the place is removed", repair)
+
+
+def _doubled(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+    for seq, task_id, running, held, _ in connection.execute(SQL.doubled_places).fetchall():
+        if repair:
+            if running or held:
+                connection.execute(SQL.delete_due_of, (seq,))
+            if running:
+                connection.execute(SQL.delete_held_of, (seq,))
+        yield Problem("two places", task_id, "stands in more than one of running, held and due; the first of these is kept", repair)
+
+
+def _ownerless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+    for row in connection.execute(SQL.ownerless_attempts).fetchall():
+        if repair:
+            work.take_from(connection, row[10], [row], Ended(Outcome.LOST), now)
+        yield Problem("no owner", row[0], f"runs for worker {row[10]}, which is not registered; goes back to pending", repair)
+
+
+def _homeless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+    for seq, task_id, lane, due_at, attempt in connection.execute(SQL.homeless_tasks).fetchall():
+        if repair:
+            work.put_due(connection, [(lane, seq, due_at, attempt, 0, 0)], now)
+        yield Problem("no place", task_id, "is live but waits nowhere; goes back to pending", repair)
+
+
+def _ghost_keys(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+    for handler, key, seq in connection.execute(SQL.ghost_keys).fetchall():
+        if repair:
+            connection.execute(SQL.free_keys, (write_json([seq]),))
+        yield Problem("ghost key", f"{handler} {key}", "is held by a task that is finished or gone; the key is freed", repair)
+
+
+def _missing_keys(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+    for handler, key, seq, task_id in connection.execute(SQL.missing_keys).fetchall():
+        if repair and connection.execute(SQL.key_holder, (handler, key)).fetchone() is None:
+            connection.execute(SQL.insert_key, (handler, key, seq))
+        yield Problem("missing key", task_id, f"is live but does not hold its key {key!r}; takes it", repair)
+
+
+def _edges(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+    for parent, state in connection.execute(SQL.ended_edges).fetchall():
+        if repair:
+            # a parent that is gone was finished once; how is not known, so its children are let go
+            work.release_children(connection, parent, State(state) if state else State.SUCCEEDED, now)
+        yield Problem("ended parent", f"task number {parent}", "has ended but others still wait for it; they go on", repair)
+
+
+def _waiting(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+    for seq, waiting, edges in connection.execute(SQL.wrong_waiting).fetchall():
+        if repair and edges:
+            connection.execute(SQL.set_waiting, (edges, seq))
+        elif repair:
+            for lane, due_at, attempt, tries, crashes in connection.execute(SQL.take_held, (seq,)).fetchall():
+                work.put_due(connection, [(lane, seq, due_at, attempt, tries, crashes)], now)
+        yield Problem("wrong count", f"task number {seq}", f"waits for {waiting} tasks, but {edges} are recorded; put right", repair)
+
+
+def _lanes(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+    for lane, handler, collection, priority in connection.execute(SQL.late_lanes).fetchall():
+        if repair:
+            connection.execute(SQL.raise_lane, (lane,))
+        name = f"{handler} {collection or '-'} {priority}"
+        yield Problem("late lane", name, "would be looked into too late; its next position is put right", repair)

@@ -1,0 +1,201 @@
+"""Wake-ups between processes on one file: datagrams to sockets beside it, and a look at the file's change counter beneath.
+
+Each process that listens binds a socket in a folder beside the database. After a commit the writer sends one small
+datagram to every socket there: the first at once, then at most one of a kind every 20 ms. A commit that nobody
+announced (a caller's own transaction, another program) is found by `pragma data_version`, which costs 5 µs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from duetime.clock import Instant
+from duetime.store.protocol import Hint, HintKind
+
+PAUSE = 0.02
+LOOK_EVERY = 0.02
+
+
+class Wakeups:
+    """Sends and receives hints for one opened store."""
+
+    def __init__(self, folder: Path | None, watch: Callable[[], sqlite3.Connection] | None) -> None:
+        self._folder = folder
+        self._watch = watch
+        self._listeners: set[Subscription] = set()
+        self._sender: socket.socket | None = None
+        self._quiet_until: dict[HintKind, float] = {}
+        self._later: dict[HintKind, Instant | None] = {}
+        self._descriptor: int | None = None
+
+    def listen(self, heard: Callable[[Hint], None]) -> Subscription:
+        subscription = Subscription(self, heard, asyncio.get_running_loop())
+        self._listeners.add(subscription)
+        if self._folder is not None:
+            subscription.bind(self._address_folder(), self._watch)
+        return subscription
+
+    def forget(self, subscription: Subscription) -> None:
+        self._listeners.discard(subscription)
+
+    def send(self, kind: HintKind, at: Instant | None = None) -> None:
+        """Tell listeners of this process at once, and those of others at once or within 20 ms."""
+        for listener in list(self._listeners):
+            listener.deliver(Hint(kind, at))
+        if self._folder is None:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if kind in self._later:
+            known = self._later[kind]
+            self._later[kind] = at if known is None else known if at is None else min(known, at)
+        elif now >= self._quiet_until.get(kind, 0.0):
+            self._quiet_until[kind] = now + PAUSE
+            self._broadcast(kind, at)
+        else:
+            self._later[kind] = at
+            loop.call_at(self._quiet_until[kind], self._send_later, kind, loop)
+
+    def _send_later(self, kind: HintKind, loop: asyncio.AbstractEventLoop) -> None:
+        if kind in self._later:
+            self._quiet_until[kind] = loop.time() + PAUSE
+            self._broadcast(kind, self._later.pop(kind))
+
+    def _broadcast(self, kind: HintKind, at: Instant | None) -> None:
+        if self._sender is None:
+            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._sender.setblocking(False)
+        folder = self._address_folder()
+        own = {listener.name for listener in self._listeners}
+        message = f"{kind} {'' if at is None else at}".encode()
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return
+        for name in names:
+            if name in own:
+                continue
+            try:
+                self._sender.sendto(message, f"{folder}/{name}")
+            except ConnectionRefusedError:
+                with contextlib.suppress(OSError):  # its process is gone
+                    os.unlink(f"{folder}/{name}")
+            except OSError:
+                continue  # full, or just removed: it is only a hint
+
+    def _address_folder(self) -> str:
+        """Give the sockets' folder by a short name: a socket's path may have only some hundred characters."""
+        assert self._folder is not None
+        if self._descriptor is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        short = f"/proc/self/fd/{self._descriptor}"
+        return short if os.path.isdir(short) else str(self._folder)
+
+    def close(self) -> None:
+        for listener in list(self._listeners):
+            listener.close()
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        self._later.clear()
+        self._quiet_until.clear()
+
+
+class Subscription:
+    """One listener: a socket and a look at the change counter, both in the listener's event loop."""
+
+    def __init__(self, wakeups: Wakeups, heard: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
+        self.name = f"{os.getpid()}-{secrets.token_hex(6)}"
+        self._wakeups = wakeups
+        self._heard = heard
+        self._loop = loop
+        self._socket: socket.socket | None = None
+        self._path: str | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._version: int | None = None
+        self._look_handle: asyncio.TimerHandle | None = None
+
+    def bind(self, folder: str, watch: Callable[[], sqlite3.Connection] | None) -> None:
+        receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        receiver.setblocking(False)
+        self._path = f"{folder}/{self.name}"
+        try:
+            receiver.bind(self._path)
+        except OSError:
+            receiver.close()  # no place for sockets here: looking suffices
+            self._path = None
+        else:
+            self._socket = receiver
+            self._loop.add_reader(receiver, self._receive, receiver)
+        if watch is not None:
+            self._connection = watch()
+            self._version = self._read_version()
+            self._look_handle = self._loop.call_later(LOOK_EVERY, self._look)
+
+    def deliver(self, hint: Hint) -> None:
+        if self._loop.is_closed():
+            self.close()
+        elif self._loop is asyncio.get_running_loop():
+            self._heard(hint)
+        else:
+            self._loop.call_soon_threadsafe(self._heard, hint)
+
+    def _receive(self, receiver: socket.socket) -> None:
+        heard: dict[HintKind, Instant | None] = {}
+        for _ in range(100):
+            try:
+                message = receiver.recv(64)
+            except OSError:
+                break
+            kind, _, at = message.decode("ascii", "replace").partition(" ")
+            with contextlib.suppress(ValueError):  # not from us
+                instant = int(at) if at else None
+                hint = HintKind(kind)
+                known = heard.get(hint, instant)
+                heard[hint] = None if known is None or instant is None else min(known, instant)
+        for hint, at_instant in heard.items():
+            self._heard(Hint(hint, at_instant))
+
+    def _look(self) -> None:
+        version = self._read_version()
+        if version != self._version:
+            self._version = version
+            self._heard(Hint(HintKind.ANY))
+        if self._connection is not None:
+            self._look_handle = self._loop.call_later(LOOK_EVERY, self._look)
+
+    def _read_version(self) -> int | None:
+        assert self._connection is not None
+        try:
+            (version,) = self._connection.execute("pragma data_version").fetchone()
+        except sqlite3.Error:
+            return self._version
+        return int(version)
+
+    def close(self) -> None:
+        self._wakeups.forget(self)
+        if self._look_handle is not None:
+            self._look_handle.cancel()
+            self._look_handle = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._socket is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+            if self._path is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._path)

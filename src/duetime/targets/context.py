@@ -1,0 +1,167 @@
+"""What a handler is given besides its arguments."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from collections.abc import Callable, Iterable, MutableMapping
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+from duetime.clock import to_datetime
+from duetime.errors import AttemptCancelled, InvalidValue
+from duetime.model.task import State, Task, TaskRecord, shown
+from duetime.store.protocol import ClaimedTask
+
+T = TypeVar("T")
+
+_logger = logging.getLogger("duetime.task")
+_current: contextvars.ContextVar[Context] = contextvars.ContextVar("duetime.current")
+
+
+class Resources:
+    """What the lifespan provided, found by type."""
+
+    def __init__(self, provided: object = None) -> None:
+        if provided is None:
+            self._things: list[object] = []
+        elif isinstance(provided, list | tuple | set | frozenset):
+            self._things = list(cast(Iterable[object], provided))
+        else:
+            self._things = [provided]
+
+    def get(self, kind: type[T]) -> T:
+        """Give the resource of exactly this type, or else the first that is an instance of it."""
+        for thing in self._things:
+            if type(thing) is kind:
+                return cast(T, thing)
+        for thing in self._things:
+            if isinstance(thing, kind):
+                return thing
+        offered = ", ".join(type(thing).__name__ for thing in self._things) or "nothing"
+        raise InvalidValue(f"the lifespan provides no {kind.__name__}; it provides {offered}. Yield one from App(lifespan=…)")
+
+
+class Context:
+    """One attempt, seen from inside: the task, its fence, its deadline, and ways to report.
+
+    Not generic on purpose: with a type parameter mypy loses the result type of plain `def` handlers.
+    """
+
+    __slots__ = ("_cancelled", "_claimed", "_deadline", "_log", "_progress", "_resources", "_started_at", "_task")
+
+    def __init__(
+        self,
+        claimed: ClaimedTask,
+        *,
+        started_at: int,
+        deadline_at: int,
+        resources: Resources,
+        progress: Callable[[float, str], None],
+    ) -> None:
+        self._claimed = claimed
+        self._started_at = started_at
+        self._deadline = deadline_at
+        self._resources = resources
+        self._progress = progress
+        self._cancelled = False
+        self._task: Task[Any] | None = None
+        self._log: _TaskLog | None = None
+
+    @property
+    def task(self) -> Task[Any]:
+        """The task that runs, as it was when it was claimed."""
+        if self._task is None:
+            self._task = shown(as_record(self._claimed, self._started_at))
+        return self._task
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1; no number is used twice."""
+        return self._claimed.attempt
+
+    @property
+    def fence(self) -> int:
+        """A number that grows with every attempt: give it to resources that can refuse older writers."""
+        return self._claimed.attempt
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this task."""
+        return self._claimed.id
+
+    @property
+    def deadline(self) -> datetime:
+        """When the timeout ends this attempt."""
+        return to_datetime(self._deadline)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt has been told to stop: a cancel, its timeout or a shutdown."""
+        return self._cancelled
+
+    def check(self) -> None:
+        """Raise AttemptCancelled if the attempt has been told to stop; for loops in `def` handlers."""
+        if self._cancelled:
+            raise AttemptCancelled("the attempt was told to stop")
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that names the task and attempt."""
+        if self._log is None:
+            self._log = _TaskLog(_logger, {"task": self._claimed.id, "handler": self._claimed.handler, "attempt": self._claimed.attempt})
+        return self._log
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Tell how far the work is, from 0 to 1; shown beside the task while it runs."""
+        if not 0 <= fraction <= 1:
+            raise InvalidValue(f"progress is a fraction from 0 to 1, got {fraction}")
+        self._progress(fraction, text)
+
+    def get(self, kind: type[T]) -> T:
+        """Give what the lifespan provided, by type."""
+        return self._resources.get(kind)
+
+    def tell_to_stop(self) -> None:
+        """Set the mark that `cancelled` shows."""
+        self._cancelled = True
+
+
+class _TaskLog(logging.LoggerAdapter[logging.Logger]):
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+def current() -> Context:
+    """Give the context of the attempt that this code runs in."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise InvalidValue("no task runs here: duetime.current() works only inside a handler") from None
+
+
+def as_record(claimed: ClaimedTask, started_at: int | None = None) -> TaskRecord:
+    """Give a claimed task as the running task that it is."""
+    return TaskRecord(
+        id=claimed.id,
+        handler=claimed.handler,
+        state=State.RUNNING,
+        payload=claimed.payload,
+        due_at=claimed.due_at,
+        submitted_at=claimed.submitted_at,
+        submitted_by=claimed.submitted_by,
+        key=claimed.key,
+        collection=claimed.collection,
+        priority=claimed.priority,
+        timeout=claimed.timeout,
+        retry=claimed.retry,
+        expires_at=claimed.expires_at,
+        meta=claimed.meta,
+        schedule=claimed.schedule,
+        planned_at=claimed.planned_at,
+        attempt=claimed.attempt,
+        tries=claimed.tries,
+        crashes=claimed.crashes,
+        started_at=started_at,
+    )

@@ -1,0 +1,262 @@
+"""Calls as JSON: a Python function's parameters, compiled once into a struct that checks every payload.
+
+A payload is an object of the arguments that were given, by name. Binding encodes them and decodes the bytes again, so what is
+stored is proved to be what the handler will get; with two integers that takes 0.4 µs, `Signature.bind` and `msgspec.convert` 8 µs.
+Annotations are resolved at the first use, because imports under TYPE_CHECKING cannot be resolved any earlier, if at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from duetime.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
+from duetime.model.task import MAX_PAYLOAD
+from duetime.targets.context import Context
+from duetime.targets.signature import resolve
+
+_ABSENT = object()
+_WHERE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<path>[^`]*)`\Z", re.DOTALL)
+_NAMED = re.compile(r"Object (?:missing required|contains unknown) field `(?P<path>[^`]+)`")
+_UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+
+
+def _is_pydantic(kind: object) -> bool:
+    """Tell a pydantic model; only a program that has imported pydantic can own one, so it is never imported here."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+
+
+def _to_json(value: Any) -> Any:
+    if _is_pydantic(type(value)):
+        return value.model_dump(mode="json")
+    raise TypeError(f"the type {type(value).__name__} has no JSON form")
+
+
+def _from_json(kind: Any, value: object) -> Any:
+    if _is_pydantic(kind):
+        # its JSON mode, because a strict model refuses a date that comes as text in any other
+        return kind.model_validate_json(_encode(value))
+    raise TypeError(f"the type {kind.__name__} cannot be made from JSON")
+
+
+def _schema_of(kind: Any) -> dict[str, Any]:
+    schema: dict[str, Any] = kind.model_json_schema()
+    return schema
+
+
+_encode = msgspec.json.Encoder(enc_hook=_to_json).encode
+
+
+def encode_result(value: object) -> bytes:
+    """Give a handler's return value as JSON; InvalidPayload if it is none, PayloadTooLarge if it is too long."""
+    try:
+        result = _encode(value)
+    except _UNENCODABLE as error:
+        raise InvalidPayload(f"the result, of type {type(value).__name__}, is not JSON: {error}") from None
+    return _bounded(result, "the result")
+
+
+def _bounded(data: bytes, what: str) -> bytes:
+    if len(data) > MAX_PAYLOAD:
+        raise PayloadTooLarge(
+            f"{what} has {len(data):,} bytes and at most {MAX_PAYLOAD:,} are allowed; store the data elsewhere and pass its address"
+        )
+    return data
+
+
+class OpenPayloads:
+    """The parameters of a handler that is known by name only: any keyword arguments that are JSON."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
+        if args:
+            raise InvalidPayload(f"{self._name} is used by name, so its arguments must be named too, got {len(args)} without a name")
+        return _bounded(_encoded(self._name, kwargs), f"{self._name}: the payload")
+
+    def decode(self, payload: bytes) -> dict[str, Any]:
+        return msgspec.json.decode(payload, type=dict[str, Any])
+
+    def schema(self) -> bytes:
+        return b"{}"
+
+
+class FunctionPayloads:
+    """The parameters of a Python function."""
+
+    def __init__(self, name: str, function: Callable[..., object], parameters: Sequence[inspect.Parameter]) -> None:
+        self._name = name
+        self._function = function
+        self._parameters = {parameter.name: parameter for parameter in parameters}
+        self._in_order = [each.name for each in parameters if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+        self._all_required = all(each.default is inspect.Parameter.empty for each in parameters)
+        self._lock = threading.Lock()
+        self._decode: Callable[[bytes], msgspec.Struct] | None = None
+        self._decode_result: Callable[[bytes], Any] | None = None
+
+    def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
+        decode = self._decode or self._compile()
+        if args:
+            kwargs = self._named(args, kwargs)
+        try:
+            payload = _encode(kwargs)
+            decode(payload)
+        except msgspec.ValidationError as error:
+            raise self._misfit(str(error), kwargs) from None
+        except _UNENCODABLE as error:
+            _encoded(self._name, kwargs)
+            raise InvalidPayload(f"{self._name}: {error}") from None
+        return payload if len(payload) <= MAX_PAYLOAD else _bounded(payload, f"{self._name}: the payload")
+
+    def decode(self, payload: bytes) -> dict[str, Any]:
+        decode = self._decode or self._compile()
+        try:
+            arguments = msgspec.structs.asdict(decode(payload))
+        except msgspec.MsgspecError as error:
+            raise self._misfit(str(error), None) from None
+        if self._all_required:
+            return arguments
+        return {name: value for name, value in arguments.items() if value is not _ABSENT}
+
+    def decode_result(self, result: bytes | None) -> Any:
+        """Give a stored result in the type that the function is annotated with, or as plain JSON if it does not fit that."""
+        if result is None:
+            return None
+        decode = self._decode_result or self._compile_result()
+        try:
+            return decode(result)
+        except msgspec.MsgspecError:
+            return msgspec.json.decode(result)
+
+    def schema(self) -> bytes:
+        """Give the JSON Schema of the payload, with the defaults that are JSON."""
+        optional = msgspec.field(default_factory=object)
+        struct = self._struct(self._types(), optional)
+        _, components = msgspec.json.schema_components([struct], schema_hook=_schema_of, ref_template="#/$defs/{name}")
+        schema = {**components.pop("Payload"), "title": self._name}
+        for name, parameter in self._parameters.items():
+            if parameter.default is not inspect.Parameter.empty:
+                with contextlib.suppress(*_UNENCODABLE):
+                    schema["properties"][name]["default"] = msgspec.json.decode(_encode(parameter.default))
+        if components:
+            schema["$defs"] = components
+        return msgspec.json.encode(schema)
+
+    def _struct(self, types: Mapping[str, Any], optional: Any) -> type[msgspec.Struct]:
+        fields = [
+            (name, kind) if self._parameters[name].default is inspect.Parameter.empty else (name, kind, optional)
+            for name, kind in types.items()
+        ]
+        return msgspec.defstruct("Payload", fields, forbid_unknown_fields=True, kw_only=True)
+
+    def _named(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+        if len(args) > len(self._in_order):
+            raise InvalidPayload(f"{self._name} takes {len(self._in_order)} arguments without a name, got {len(args)}: {self._call()}")
+        named = dict(zip(self._in_order, args, strict=False))
+        twice = named.keys() & kwargs.keys()
+        if twice:
+            raise _invalid(self._name, min(twice), "is given twice, by its place and by its name")
+        return {**named, **kwargs}
+
+    def _types(self) -> dict[str, Any]:
+        return {name: self._resolved(name, parameter.annotation) for name, parameter in self._parameters.items()}
+
+    def _resolved(self, name: str, annotation: Any) -> Any:
+        if annotation is inspect.Parameter.empty:
+            return Any
+        try:
+            return resolve(self._function, annotation)
+        except Exception as error:
+            raise InvalidHandler(
+                f"{self._name}: the annotation {annotation!r} of {name} cannot be resolved: {error}. "
+                "It is needed at run time, so import it outside `if TYPE_CHECKING`, at the top of the handler's module"
+            ) from None
+
+    def _compile(self) -> Callable[[bytes], msgspec.Struct]:
+        with self._lock:
+            types = self._types()
+            for name, kind in types.items():
+                self._refuse_unless_json(name, kind)
+            struct = self._struct(types, _ABSENT)
+            self._decode = msgspec.json.Decoder(struct, dec_hook=_from_json).decode
+            return self._decode
+
+    def _compile_result(self) -> Callable[[bytes], Any]:
+        try:
+            annotation = inspect.signature(self._function).return_annotation
+            kind = Any if annotation is inspect.Signature.empty else resolve(self._function, annotation)
+            if any(not _is_pydantic(each) for each in _foreign(kind)):
+                kind = Any
+            decode = msgspec.json.Decoder(kind, dec_hook=_from_json).decode
+        except Exception:  # a result can always be shown as plain JSON
+            decode = msgspec.json.decode
+        self._decode_result = decode
+        return decode
+
+    def _refuse_unless_json(self, name: str, kind: Any) -> None:
+        try:
+            foreign = [each for each in _foreign(kind) if not _is_pydantic(each)]
+        except TypeError as error:
+            raise InvalidHandler(f"{self._name}: {name} cannot be checked: {error}") from None
+        if foreign:
+            hint = "the context must be the first parameter" if Context in foreign else "pass an id and load it in the handler"
+            raise InvalidHandler(f"{self._name}: {name} is a {foreign[0].__name__}, which cannot be made from JSON; {hint}")
+
+    def _misfit(self, problem: str, kwargs: Mapping[str, object] | None) -> InvalidPayload:
+        """Say which argument is wrong, and if it is a name, which one may have been meant."""
+        if kwargs is not None:
+            for name in kwargs:
+                if name not in self._parameters:
+                    meant = difflib.get_close_matches(name, self._parameters, 1)
+                    hint = f"; did you mean {meant[0]}?" if meant else f": {self._call()}"
+                    return _invalid(self._name, name, f"is not a parameter{hint}")
+            for name, parameter in self._parameters.items():
+                if parameter.default is inspect.Parameter.empty and name not in kwargs:
+                    return _invalid(self._name, name, f"is missing: {self._call()}")
+        place = _WHERE.match(problem)
+        if place is not None:
+            return _invalid(self._name, place["path"], f"does not fit: {place['what']}")
+        named = _NAMED.match(problem)
+        return InvalidPayload(f"{self._name}: {problem}", field=named["path"] if named else None)
+
+    def _call(self) -> str:
+        return f"{self._name}{inspect.Signature(list(self._parameters.values()))}"
+
+
+def _invalid(handler: str, path: str, problem: str) -> InvalidPayload:
+    return InvalidPayload(f"{handler}: {path} {problem}", field=path)
+
+
+def _encoded(handler: str, kwargs: Mapping[str, object]) -> bytes:
+    """Encode argument by argument, to name the one that is not JSON."""
+    for name, value in kwargs.items():
+        try:
+            _encode(value)
+        except _UNENCODABLE as error:
+            raise _invalid(handler, name, f"is not JSON: {error}") from None
+    return _encode(kwargs)
+
+
+def _foreign(kind: Any) -> Iterator[Any]:
+    """Find the classes inside a type that msgspec leaves to others."""
+    seen: set[int] = set()
+    waiting: list[object] = [msgspec.inspect.type_info(kind)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, msgspec.inspect.CustomType):
+            yield node.cls
+        elif isinstance(node, tuple | list):
+            waiting.extend(node)
+        elif isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field) and id(node) not in seen:
+            seen.add(id(node))
+            waiting.extend(getattr(node, each) for each in node.__struct_fields__ if each not in ("default", "default_factory", "cls"))

@@ -1,0 +1,84 @@
+"""Python functions as targets: how their arguments, middleware, results and exceptions become an `Ended`."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from duetime.clock import to_seconds
+from duetime.errors import DuetimeError, Fatal, InvalidPayload, InvalidValue, PayloadTooLarge, RetryLater
+from duetime.model.outcome import Ended, Outcome
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import ErrorInfo
+from duetime.targets.context import Context
+from duetime.targets.payload import encode_result
+from duetime.targets.spec import HandlerSpec
+
+Next: TypeAlias = Callable[[], Awaitable[object]]
+Middleware: TypeAlias = Callable[[Context, Next], Awaitable[object]]
+
+MAX_TRACEBACK = 16_384
+MAX_MESSAGE = 2_000
+NOTHING = Ended(Outcome.SUCCEEDED)
+
+
+def positional(spec: HandlerSpec, context: Context) -> tuple[Context, ...]:
+    """Give what goes before the keyword arguments: the context, or nothing."""
+    return (context,) if spec.takes_context else ()
+
+
+def around(middleware: Sequence[Middleware], context: Context, innermost: Next) -> Awaitable[object]:
+    """Put the middleware around a call, the first one outermost."""
+    call = innermost
+    for layer in reversed(middleware):
+        call = _layer(layer, context, call)
+    return call()
+
+
+def _layer(layer: Middleware, context: Context, call_next: Next) -> Next:
+    return lambda: layer(context, call_next)
+
+
+def succeeded(value: Any) -> Ended:
+    """Turn a normal return into success; the work was done, so a value that cannot be stored is never retried."""
+    if value is None:
+        return NOTHING
+    try:
+        return Ended(Outcome.SUCCEEDED, result=encode_result(value))
+    except (DuetimeError, TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        return Ended(Outcome.FATAL, error=ErrorInfo(type(error).__name__, f"the result cannot be stored: {error}"[:MAX_MESSAGE]))
+
+
+def failed(error: BaseException, policy: RetryPolicy) -> Ended:
+    """Turn an exception into the outcome that it stands for."""
+    if isinstance(error, RetryLater):
+        try:
+            delay = to_seconds(error.delay, "RetryLater")
+            if delay < 0:
+                raise InvalidValue(f"RetryLater must not be negative, got {error.delay}")
+        except InvalidValue as invalid:
+            return Ended(Outcome.FATAL, error=describe(invalid))
+        return Ended(Outcome.RETRY_LATER, delay=delay, error=ErrorInfo("RetryLater", str(error)[:MAX_MESSAGE]))
+    if isinstance(error, Fatal | InvalidPayload | PayloadTooLarge):
+        return Ended(Outcome.FATAL, error=describe(error))
+    return Ended(Outcome.FAILED, error=describe(error), retriable=policy.accepts(error))
+
+
+def describe(error: BaseException) -> ErrorInfo:
+    """Give an exception as it is stored: type, message and the end of its traceback."""
+    text = "".join(traceback.format_exception(error))
+    if len(text) > MAX_TRACEBACK:
+        text = "… (cut)\n" + text[-MAX_TRACEBACK:]
+    try:
+        message = str(error)
+    except Exception as broken:
+        message = f"(its message cannot be shown: {broken!r})"
+    return ErrorInfo(type(error).__name__, _clean(message)[:MAX_MESSAGE], _clean(text))
+
+
+def _clean(text: str) -> str:
+    """Replace lone surrogates, which neither JSON nor a database can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")

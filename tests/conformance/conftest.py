@@ -1,0 +1,102 @@
+"""Fixtures of the suite: a store of each kind with a clock that moves only when told to, and workers."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from duetime.clock import ManualClock
+from duetime.ids import new_id
+from duetime.store.open import store_from_url
+from duetime.store.protocol import NewWorker, Store
+from tests.conformance.build import PLENTY, Worker
+from tests.conformance.places import CAPABILITIES, PLACES, Place
+
+Hire: TypeAlias = Callable[..., Awaitable[Worker]]
+Another: TypeAlias = Callable[[], Awaitable[Store]]
+Dead: TypeAlias = Callable[..., Awaitable[str]]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on every store that can do what the test asks for."""
+    if "place" in metafunc.fixturenames:
+        asked = CAPABILITIES & set(metafunc.fixturenames)
+        metafunc.parametrize("place", [pytest.param(place, id=place.name) for place in PLACES if asked <= place.can])
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(place: Place, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Store]:
+    """An open store. Whatever a test did to it, nothing impossible may be found in it afterwards."""
+    store = store_from_url(place.url(tmp_path), clock=clock)
+    await store.open()
+    yield store
+    problems = await store.inspect(repair=False)
+    await store.close()
+    assert problems == []
+
+
+@pytest.fixture
+async def hire(store: Store) -> AsyncIterator[Hire]:
+    """Registers workers, and lets them go after the test."""
+    workers: list[Worker] = []
+
+    async def hire(at: Store = store, slots: int = 100) -> Worker:
+        worker = NewWorker(id=f"worker-{new_id()}", host="here", pid=os.getpid(), slots={"work": slots})
+        workers.append(Worker(at, worker.id, await at.register(worker)))
+        return workers[-1]
+
+    yield hire
+    for worker in workers:
+        worker.lease.close()
+        await store.unregister(worker.id)
+
+
+@pytest.fixture
+async def worker(hire: Hire) -> Worker:
+    return await hire()
+
+
+@pytest.fixture
+async def another(place: Place, store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Another]:
+    """Opens further store objects on the same data, as other processes would."""
+    async with AsyncExitStack() as stack:
+
+        async def another() -> Store:
+            other = store_from_url(place.url(tmp_path), clock=clock)
+            stack.push_async_callback(other.close)
+            await other.open()
+            return other
+
+        yield another
+
+
+@pytest.fixture
+async def dead_worker(place: Place, store: Store, clock: ManualClock, tmp_path: Path) -> Dead:
+    """Makes a worker that claims all due tasks of a handler, or `limit` of them, and dies. Gives its id."""
+
+    async def dead_worker(handler: str = "work", *, holding: int, limit: int = PLENTY) -> str:
+        id = f"dead-{new_id()}"
+        assert place.die(place.url(tmp_path), clock.now(), id, {handler: limit}) == holding
+        return id
+
+    return dead_worker
+
+
+@pytest.fixture
+def connection(place: Place, store: Store, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection of the caller's own to the store's database, in which it has a table of orders."""
+    connection = place.connect(tmp_path)
+    connection.execute("create table orders (id integer primary key, state text)")
+    yield connection
+    connection.close()

@@ -1,0 +1,28 @@
+"""A process that registers a worker, claims, says how much it got, and is killed: `python -m tests.conformance.doomed ORDER`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+
+from duetime.clock import ManualClock
+from duetime.store.open import store_from_url
+from duetime.store.protocol import NewWorker
+
+
+async def main(order: str) -> None:
+    wish = json.loads(order)
+    store = store_from_url(wish["url"], clock=ManualClock(wish["now"]))
+    await store.open()
+    lease = await store.register(NewWorker(id=wish["worker"], host="doomed", pid=os.getpid(), slots=wish["wants"]))
+    claim = await store.claim(wish["worker"], 1, wish["wants"], sum(wish["wants"].values()))
+    assert lease is not None  # it must live until the end, with whatever lock it holds
+    print(len(claim.tasks), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
