@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar, cast, overload
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -15,7 +15,7 @@ from duetime.clock import Seconds, to_seconds
 from duetime.errors import Conflict, DuplicateKey, DuplicateKeys, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
 from duetime.gating import GateKeeper
 from duetime.ids import is_id
-from duetime.model.query import Page, Query
+from duetime.model.query import MAX_PAGE, Page, Query
 from duetime.model.task import FINAL, LIVE, NewTask, State, Task, TaskRecord, check_name, check_priority, delay_micros, due_instant, shown
 from duetime.store.protocol import Added, AddVerdict, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind, Store
 
@@ -47,18 +47,26 @@ class Bulk(msgspec.Struct, frozen=True):
 class Client:
     """Verbs on tasks and gates over one opened store."""
 
-    def __init__(self, store: Store, *, user: str, own: Callable[[str], bool] = lambda name: False, hooks: Sequence[SubmitHook] = ()) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        user: str,
+        own: Callable[[str], bool] = lambda name: False,
+        hooks: Sequence[SubmitHook] = (),
+        opened: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.store = store
         self.user = user
         self.admission = Admission(store, user=user, own=own, hooks=hooks)
-        self.gates = GateKeeper(store, user=user)
+        self.gates = GateKeeper(store, user=user, known=self.admission.declaration, opened=opened or store.open)
 
     # ---- submitting ----
 
     async def submit(self, task: NewTask[R], *, connection: object | None = None, allow_unknown: bool = False) -> Task[R]:
         """Store one task; DuplicateKey if a live task holds its key and `if_exists` does not allow for that."""
-        [wish] = await self.admission.admit([task], allow_unknown=allow_unknown)
-        [added] = await self._add([wish], connection)
+        await self.admission.check([task], allow_unknown=allow_unknown)
+        [added] = await self._add([self.admission.complete(task)], connection)
         if added.verdict is AddVerdict.DUPLICATE:
             raise DuplicateKey(_taken(task, added), task_id=added.record.id)
         return shown(added.record)
@@ -70,7 +78,9 @@ class Client:
 
         One whose key is taken does not stop the rest: they are stored, and then DuplicateKeys tells which ones were not.
         """
-        wishes = await self.admission.admit(list(tasks), allow_unknown=allow_unknown)
+        asked = list(tasks)
+        await self.admission.check(asked, allow_unknown=allow_unknown)
+        wishes = [self.admission.complete(task) for task in asked]
         answers = await self._add(wishes, connection)
         stored = [None if added.verdict is AddVerdict.DUPLICATE else shown(added.record) for added in answers]
         duplicates = {place: added.record.id for place, added in enumerate(answers) if added.verdict is AddVerdict.DUPLICATE}
@@ -110,7 +120,7 @@ class Client:
         return shown(record)
 
     async def page(self, query: Query) -> TaskPage:
-        page = await self.store.list(query)
+        page = await self.store.page(query)
         return TaskPage([shown(record) for record in page.items], page.next)
 
     async def tasks(self, query: Query) -> AsyncIterator[Task[Any]]:
@@ -121,7 +131,7 @@ class Client:
 
     async def _pages(self, query: Query) -> AsyncIterator[Page]:
         while True:
-            page = await self.store.list(query)
+            page = await self.store.page(query)
             yield page
             if page.next is None:
                 return
@@ -210,9 +220,7 @@ class Client:
         [verdict] = await self.store.edit([edit])
         return await self._changed(edit.id, verdict, "changed: it must be waiting")
 
-    def _edit(
-        self, task_id: str, *, due_at: datetime | None, delay: Seconds | None, priority: int | None, collection: str | None
-    ) -> Edit:
+    def _edit(self, task_id: str, *, due_at: datetime | None, delay: Seconds | None, priority: int | None, collection: str | None) -> Edit:
         if due_at is not None and delay is not None:
             raise InvalidValue("give due_at or delay, not both")
         instant = due_instant(due_at) if due_at is not None else None if delay is None else self.store.now() + delay_micros(delay)
@@ -267,3 +275,50 @@ class Client:
             return await self.store.edit([msgspec.structs.replace(edit, id=each) for each in ids])
 
         return await self._bulk(query, EDITABLE, change, dry_run)
+
+    async def _bulk(
+        self, query: Query, states: frozenset[State], verb: Callable[[Sequence[str]], Awaitable[Sequence[str]]], dry_run: bool
+    ) -> Bulk:
+        if query == Query(limit=query.limit, cursor=query.cursor):
+            raise InvalidValue("a verb on many tasks needs at least one filter, for example a handler or a state")
+        if query.state is not None and query.state not in states:
+            raise InvalidValue(f"tasks that are {query.state} cannot be changed so; possible are {', '.join(sorted(states))}")
+        matched, answers = 0, Counter[str]()
+        # in the order of a task's life, so that one which moves on meanwhile is met again rather than missed
+        for state in [each for each in State if each in states and query.state in (None, each)]:
+            async for page in self._pages(msgspec.structs.replace(query, state=state, limit=MAX_PAGE, cursor=None)):
+                matched += len(page.items)
+                if not dry_run:
+                    answers.update(str(answer) for answer in await verb([record.id for record in page.items]))
+        return Bulk(matched, dict(answers))
+
+
+def _id(task: AnyTask) -> str:
+    """Take a task or an id; text that cannot be one is told apart from a task that is gone."""
+    if isinstance(task, Task):
+        return task.id
+    if not isinstance(task, str):
+        raise InvalidValue(f"expected a task or its id, got {type(task).__name__}")
+    if not is_id(task):
+        raise TaskNotFound(f"{task[:80]!r} is not a task id; ids look like 0198c2f4-5d1e-7a3b-8c21-5f0e9d3a7b46")
+    return task
+
+
+def _not_found(task_id: str) -> TaskNotFound:
+    return TaskNotFound(f"there is no task {task_id}: it was never submitted to this store, or it has been pruned")
+
+
+def _taken(task: NewTask[Any], added: Added) -> str:
+    hint = (
+        "it is running, so it cannot be replaced"
+        if task.if_exists == "replace"
+        else 'use if_exists="keep" to get that task or "replace" to change it'
+    )
+    return f"the key {task.key!r} of {task.handler} is held by task {added.record.id}; {hint}"
+
+
+def _waiting(timeout: Seconds) -> float:
+    seconds = to_seconds(timeout, "timeout")
+    if seconds < 0:
+        raise InvalidValue(f"timeout must not be negative, got {timeout}")
+    return seconds

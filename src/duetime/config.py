@@ -59,9 +59,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None
     output_cap: int
 
-    def retention(self) -> dict[State, float]:
-        """Give how long tasks are kept in each final state, in seconds."""
-        return {state: getattr(self, f"keep_{state}") for state in FINAL}
+    def retention(self) -> dict[State, timedelta]:
+        """Give how long tasks are kept in each final state."""
+        return {state: timedelta(seconds=getattr(self, f"keep_{state}")) for state in FINAL}
 
 
 def parse_duration(value: Seconds | str, name: str = "duration") -> float:
@@ -109,8 +109,8 @@ def _duration(value: Any, name: str) -> float:
 
 def _lease(value: Any, name: str) -> float:
     seconds = parse_duration(value, name)
-    if not 1 <= seconds <= 3_600:
-        raise InvalidValue(f"{name} must lie between 1 second and 1 hour, got {value!r}")
+    if not 0.5 <= seconds <= 3_600:
+        raise InvalidValue(f"{name} must lie between half a second and 1 hour, got {value!r}")
     return seconds
 
 
@@ -151,7 +151,7 @@ SETTINGS = (
     Setting("app", None, "where the command line finds the App: module:name"),
     Setting("user", default_user, "who submits, cancels and sets gates; by default user@host", _user),
     Setting("lease", timedelta(seconds=15), "how long a worker that cannot reach the store counts as alive", _lease),
-    Setting("grace", timedelta(seconds=25), "how long a stopping worker lets its attempts finish", _duration),
+    Setting("grace", timedelta(seconds=30), "how long a stopping worker lets its attempts finish", _duration),
     Setting("concurrency", None, "slots of one worker process over all handlers; by default the sum of theirs", _count),
     Setting("keep_succeeded", timedelta(days=7), "how long succeeded tasks are kept", _duration),
     Setting("keep_failed", timedelta(days=90), "how long failed tasks are kept", _duration),
@@ -159,7 +159,7 @@ SETTINGS = (
     Setting("keep_dropped", timedelta(days=30), "how long dropped tasks are kept", _duration),
     Setting("keep_expired", timedelta(days=30), "how long expired tasks are kept", _duration),
     Setting("output", None, "the folder for what attempts print and log; by default beside the store"),
-    Setting("output_cap", "1MB", "how much of an attempt's output is kept", parse_size),
+    Setting("output_cap", 1_048_576, "how much of an attempt's output is kept", parse_size),
 )
 
 

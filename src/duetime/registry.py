@@ -29,9 +29,7 @@ class TaskDecorator(Protocol):
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
     @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, function: Callable[Concatenate[Context, P], R], /
-    ) -> Handler[P, R, Callable[Concatenate[Context, P], R]]: ...
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Handler[P, R, Callable[Concatenate[Context, P], R]]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Handler[P, R, Callable[P, R]]: ...
 
@@ -51,9 +49,7 @@ class Registry:
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
     @overload
-    def task(  # type: ignore[overload-overlap]
-        self, function: Callable[Concatenate[Context, P], R], /
-    ) -> Handler[P, R, Callable[Concatenate[Context, P], R]]: ...
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Handler[P, R, Callable[Concatenate[Context, P], R]]: ...
     @overload
     def task(self, function: Callable[P, R], /) -> Handler[P, R, Callable[P, R]]: ...
     @overload
@@ -71,7 +67,6 @@ class Registry:
     def task(
         self,
         function: Callable[..., Any] | None = None,
-        /,
         *,
         name: str | None = None,
         aliases: Sequence[str] = (),
@@ -112,7 +107,7 @@ class Registry:
 
         return declare if function is None else declare(function)
 
-    def specs(self) -> Iterator[HandlerSpec]:
+    def declared(self) -> Iterator[HandlerSpec]:
         """Give all handlers that are declared here."""
         for handler in self._handlers.values():
             if handler.spec is not None:
@@ -125,11 +120,15 @@ class Registry:
         self.refuse_taken(spec)
         handler: AnyHandler = Handler(spec.name, spec.payloads, self, spec=spec)
         self._handlers[spec.name] = handler
+        self.changed()
         return handler
+
+    def changed(self) -> None:
+        """Note that a handler was declared."""
 
     def refuse_taken(self, spec: HandlerSpec) -> None:
         """Raise InvalidHandler if a name of this handler is one of another's."""
-        for other in self.specs():
+        for other in self.declared():
             twice = {spec.name, *spec.aliases} & {other.name, *other.aliases}
             if twice:
                 where = f"{getattr(other.function, '__module__', '?')}.{getattr(other.function, '__qualname__', other.name)}"
@@ -160,6 +159,10 @@ class Handlers(Registry):
             super().refuse_taken(spec)
         else:
             self._home.refuse_taken(spec)
+
+    def changed(self) -> None:
+        if self._home is not None:
+            self._home.changed()
 
 
 def _slots(concurrency: int) -> int:

@@ -1,30 +1,30 @@
 """A hierarchical timing wheel: who is due, and when to look again, in constant time.
 
-A plain data structure: it has no clock, no threads and no callbacks. Ticks are integers whose unit is the caller's; Duetime
-counts milliseconds. Each level has 1,024 slots, and one slot of a level spans all slots of the level below:
+A plain data structure: it has no clock, no threads and no callbacks. Ticks are integers whose unit is the caller's; a
+millisecond suits timers. Each level has 1,024 slots, and one slot of a level spans all slots of the level below:
 
-| level | a slot spans | in milliseconds | the level reaches |
-| ----- | ------------ | --------------- | ----------------- |
-| 0     | 1 tick       | 1 ms            | 1.02 s            |
-| 1     | 2**10 ticks  | 1.02 s          | 17.5 min          |
-| 2     | 2**20 ticks  | 17.5 min        | 12.4 days         |
-| 3     | 2**30 ticks  | 12.4 days       | 34.8 years        |
-| 4     | 2**40 ticks  | 34.8 years      | 35,700 years      |
-| n     | 2**(10 n)    |                 | levels are added when a deadline needs them, so none is too far |
+| level | a slot spans | with ticks of 1 ms | the level reaches |
+| ----- | ------------ | ------------------ | ----------------- |
+| 0     | 1 tick       | 1 ms               | 1.02 s            |
+| 1     | 2**10 ticks  | 1.02 s             | 17.5 min          |
+| 2     | 2**20 ticks  | 17.5 min           | 12.4 days         |
+| 3     | 2**30 ticks  | 12.4 days          | 34.8 years        |
+| 4     | 2**40 ticks  | 34.8 years         | 35,700 years      |
+| n     | 2**(10 n)    |                    | levels are added when a deadline needs them, so none is too far |
 
 Read ticks as numbers in base 1,024. A timer lies on the level of the highest digit in which its deadline differs from now, in
 the slot which that digit names. It stays there, however time moves, until now enters the slot; then the timer is expired or
 moved to a lower level. A timer is therefore moved at most once per level (a ten-minute timer once or twice), and what lies on
 a level is always due before what lies on the level above.
 
-| operation         | cost                                                                                |
-| ----------------- | ----------------------------------------------------------------------------------- |
-| insert, remove    | constant                                                                            |
-| advance           | levels + timers expired + timers moved down; ticks and slots without timers are free |
-| next_deadline     | levels + slots that removals have left empty, each counted once                     |
+| operation      | cost                                                                                 |
+| -------------- | ------------------------------------------------------------------------------------ |
+| insert, remove | constant                                                                             |
+| advance        | levels + timers expired + timers moved down; ticks and slots without timers are free |
+| next_deadline  | levels + slots that removals have left empty, each counted once                      |
 
-Entering a slot moves all its timers in one go: a million timers within one slot of level 2 stall the advance that enters it
-for most of a second.
+A step that skips a whole slot above level 0 sorts what was in it. Entering a slot moves all its timers in one go: a million
+timers within one slot of level 2 stall the advance that enters it for most of a second.
 
 Why 1,024 slots: with 64 a ten-minute timer is moved three times instead of once. Why a dictionary per slot: it keeps the order
 of insertion, removes in constant time and frees what was removed at once, and a whole slot expires without a line of Python
@@ -150,9 +150,9 @@ class Wheel(Generic[T]):
     def _bucket_for(self, deadline: int) -> dict[Timer[T], T]:
         """Find or make the bucket in which a timer lies now."""
         now = self._now
-        level = ((deadline ^ now).bit_length() - 1) // _DIGIT_BITS
         if deadline <= now:
             return self._overdue
+        level = ((deadline ^ now).bit_length() - 1) // _DIGIT_BITS
         slot = deadline >> level * _DIGIT_BITS
         try:
             return self._levels[level][slot]

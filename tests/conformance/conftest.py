@@ -94,6 +94,12 @@ async def dead_worker(place: Place, store: Store, clock: ManualClock, tmp_path: 
 
 
 @pytest.fixture
+def newer_tables(place: Place, store: Store, tmp_path: Path) -> Callable[[], None]:
+    """Makes the store's schema look like that of a later version."""
+    return lambda: place.make_newer(tmp_path)
+
+
+@pytest.fixture
 def connection(place: Place, store: Store, tmp_path: Path) -> Iterator[sqlite3.Connection]:
     """A connection of the caller's own to the store's database, in which it has a table of orders."""
     connection = place.connect(tmp_path)

@@ -41,6 +41,12 @@ def _connect(folder: Path) -> sqlite3.Connection:
     return sqlite3.connect(folder / "duetime.db", isolation_level=None)
 
 
+def _make_newer(folder: Path) -> None:
+    connection = _connect(folder)
+    connection.execute("insert into duetime_version values (9999, 'from the future', 0)")
+    connection.close()
+
+
 @dataclass(frozen=True)
 class Place:
     """One kind of store.
@@ -48,6 +54,7 @@ class Place:
     `can` names capabilities, which are names of fixtures: a test that asks for one runs only where it is given.
     `another`: a second store object may open the same data. `dead_worker`: a worker can really die.
     `connection`: tasks can be added on a connection of the caller's own.
+    `newer_tables`: its schema can be made to look like that of a later version.
     `examples` is how often the state machine is run, because stores differ in speed.
     """
 
@@ -56,11 +63,12 @@ class Place:
     can: frozenset[str] = field(default_factory=frozenset)
     examples: int = 500
     connect: Callable[[Path], sqlite3.Connection] = _connect
+    make_newer: Callable[[Path], None] = _make_newer
     die: Callable[[str, Instant, str, Mapping[str, int]], int] = die_in_another_process
 
 
 PLACES = [
     Place("sqlite-memory", _memory, examples=500),
-    Place("sqlite-file", _file, can=frozenset({"another", "dead_worker", "connection"}), examples=20),
+    Place("sqlite-file", _file, can=frozenset({"another", "dead_worker", "connection", "newer_tables"}), examples=20),
 ]
 CAPABILITIES = frozenset[str]().union(*(place.can for place in PLACES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duetime.clock import LATEST, SECOND, ManualClock, to_instant
+from duetime.clock import LATEST, SECOND, ManualClock
 from duetime.ids import new_id
 from duetime.model.task import State, TaskRecord
 from duetime.store.protocol import AddVerdict, Store
@@ -44,6 +44,10 @@ async def test_an_expiry_is_an_instant_or_counts_from_the_due_time(store: Store,
     assert (await add(store, expires_at=now + 7)).expires_at == now + 7
     assert (await add(store, due_at=now + 100, expires_in=20)).expires_at == now + 120
     assert (await add(store, delay=50, expires_in=20)).expires_at == now + 70
+
+
+async def test_an_expiry_counts_from_a_due_time_in_the_past_too(store: Store, clock: ManualClock) -> None:
+    assert (await add(store, due_at=clock.now() - 100, expires_in=20)).expires_at == clock.now() - 80
 
 
 async def test_everything_in_a_wish_is_kept(store: Store, clock: ManualClock) -> None:
@@ -113,6 +117,15 @@ async def test_a_repeat_with_the_same_key_is_no_duplicate(store: Store) -> None:
     for if_exists in ("error", "keep", "replace"):
         again = await put(store, id=stored.id, key="k", if_exists=if_exists, payload=b'{"new": 1}')
         assert (again.verdict, again.record) == (AddVerdict.REPEATED, stored)
+
+
+async def test_a_finished_task_is_a_repeat_although_another_holds_its_key_by_now(store: Store, worker: Worker) -> None:
+    finished = await task_in(store, worker, State.SUCCEEDED, key="k")
+    holder = await add(store, key="k")
+    for if_exists in ("error", "keep", "replace"):
+        again = await put(store, id=finished.id, key="k", if_exists=if_exists, payload=b'{"new": 1}')
+        assert (again.verdict, again.record) == (AddVerdict.REPEATED, finished)
+    assert await get(store, holder) == holder
 
 
 async def test_an_id_twice_in_one_call_is_stored_once(store: Store, worker: Worker) -> None:

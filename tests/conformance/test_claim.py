@@ -269,7 +269,7 @@ async def test_places_that_a_handler_does_not_use_go_to_the_others(store: Store,
 
 async def test_a_total_of_one_serves_every_handler_in_turn(store: Store, worker: Worker) -> None:
     await store.add([wish(handler) for handler in ("a", "b", "c") for _ in range(20)])
-    served = Counter(task.handler for _ in range(9) for task in await worker.take("a", "b", "c", total=1))
+    served = Counter([task.handler for _ in range(9) for task in await worker.take("a", "b", "c", total=1)])
     assert served == {"a": 3, "b": 3, "c": 3}
 
 
@@ -304,6 +304,14 @@ async def test_the_next_look_is_when_the_next_task_comes_due(store: Store, worke
     clock.advance(40)
     claim = await worker.claim()
     assert (len(claim.tasks), claim.next_at) == (1, None)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+async def test_the_next_look_is_told_although_the_claim_was_full(store: Store, worker: Worker, lanes: int) -> None:
+    await store.add([wish(priority=place) for place in range(lanes)])
+    later = await add(store, priority=0, delay=20 * SECOND)
+    claim = await worker.claim(wants={"work": lanes}, total=lanes)
+    assert (len(claim.tasks), claim.next_at) == (lanes, later.due_at)
 
 
 async def test_the_next_look_sees_a_retry(store: Store, worker: Worker, clock: ManualClock) -> None:

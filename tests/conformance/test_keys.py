@@ -172,6 +172,17 @@ async def test_a_task_that_goes_back_to_pending_keeps_its_key(store: Store, work
     assert (answer.verdict, answer.record.id) == (AddVerdict.DUPLICATE, holder.id)
 
 
+async def test_find_gives_the_task_that_finished_last_not_the_one_submitted_last(store: Store, worker: Worker, clock: ManualClock) -> None:
+    first = await task_in(store, worker, State.FAILED, key="k")
+    clock.advance(1)
+    second = await task_in(store, worker, State.CANCELLED, key="k")
+    assert await store.find("work", "k") == second
+    clock.advance(1)
+    await store.retry([first.id])
+    await worker.run(State.SUCCEEDED)
+    assert await store.find("work", "k") == await get(store, first)
+
+
 async def test_find_gives_the_live_task_or_the_latest_finished_one(store: Store, worker: Worker, clock: ManualClock) -> None:
     assert await store.find("work", "k") is None
     first = await add(store, key="k")

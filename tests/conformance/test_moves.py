@@ -57,9 +57,7 @@ async def finish_parents(store: Store, worker: Worker) -> None:
 
 @pytest.mark.parametrize("target", State)
 @pytest.mark.parametrize("source", State)
-async def test_a_task_moves_only_as_the_table_says(
-    store: Store, worker: Worker, clock: ManualClock, source: State, target: State
-) -> None:
+async def test_a_task_moves_only_as_the_table_says(store: Store, worker: Worker, clock: ManualClock, source: State, target: State) -> None:
     record = await task_in(store, worker, source, expires_at=clock.now() + 3600 * SECOND)
     await push(store, worker, clock, record, target)
     after = await get(store, record)

@@ -11,9 +11,10 @@ cancelled │ dropped │ expired         any final state but succeeded ──�
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from duetime.clock import DAY, SECOND, Instant, to_micros
-from duetime.model.outcome import Ended, Outcome, Running, Settlement
+from duetime.model.outcome import Ended, Outcome, Settlement
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, State
 
@@ -32,7 +33,9 @@ RETRY_LATER_BOUND = 7 * DAY
 QUARANTINE_CRASHES = 3
 
 
-def conclude(running: Running, ended: Ended, policy: RetryPolicy, *, started_at: Instant | None, now: Instant, chance: float) -> Settlement:
+def conclude(
+    running: AttemptFacts, ended: Ended, policy: RetryPolicy, *, started_at: Instant | None, now: Instant, chance: float
+) -> Settlement:
     """Decide what becomes of a task whose attempt has ended."""
     tries, crashes = running.tries, running.crashes
     state, due_at, error = State.PENDING, None, ended.error
@@ -97,7 +100,7 @@ def as_cancelled(settlement: Settlement) -> Settlement:
     )
 
 
-def _last_retry_at(running: Running, policy: RetryPolicy) -> float:
+def _last_retry_at(running: AttemptFacts, policy: RetryPolicy) -> float:
     bounds = [float("inf")]
     if running.expires_at is not None:
         bounds.append(running.expires_at)
@@ -106,7 +109,7 @@ def _last_retry_at(running: Running, policy: RetryPolicy) -> float:
     return min(bounds)
 
 
-def _last_later_at(running: Running, policy: RetryPolicy) -> float:
+def _last_later_at(running: AttemptFacts, policy: RetryPolicy) -> float:
     if running.expires_at is not None:
         return running.expires_at
     return min(_last_retry_at(running, policy), running.since_at + RETRY_LATER_BOUND)

@@ -40,7 +40,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Running(msgspec.Struct, frozen=True):
-    """The facts of a claimed attempt that its conclusion depends on. `since_at` is the task's own due time."""
+    """The facts of a claimed attempt that its conclusion depends on (`lifecycle.AttemptFacts`)."""
 
     id: str
     attempt: int

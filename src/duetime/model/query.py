@@ -63,6 +63,7 @@ def read_cursor(cursor: str, *kinds: type) -> list[Any]:
         place = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, msgspec.DecodeError):
         place = None
-    if not isinstance(place, list) or [type(part) for part in place] != list(kinds):
+    fits = isinstance(place, list) and [type(part) for part in place] == list(kinds)
+    if not fits or any(isinstance(part, int) and not 0 <= part < 2**63 for part in place):
         raise InvalidValue(f"cursor is not one that this list gave out: {cursor[:80]!r}; begin again without it")
     return place

@@ -34,7 +34,7 @@ class Resources:
         """Give the resource of exactly this type, or else the first that is an instance of it."""
         for thing in self._things:
             if type(thing) is kind:
-                return cast(T, thing)
+                return thing
         for thing in self._things:
             if isinstance(thing, kind):
                 return thing

@@ -148,8 +148,9 @@ class FunctionPayloads:
             if parameter.default is not inspect.Parameter.empty:
                 with contextlib.suppress(*_UNENCODABLE):
                     schema["properties"][name]["default"] = msgspec.json.decode(_encode(parameter.default))
-        if components:
-            schema["$defs"] = components
+        definitions = {**components, **_lift_definitions([schema, components])}
+        if definitions:
+            schema["$defs"] = definitions
         return msgspec.json.encode(schema)
 
     def _struct(self, types: Mapping[str, Any], optional: Any) -> type[msgspec.Struct]:
@@ -230,7 +231,30 @@ class FunctionPayloads:
         return InvalidPayload(f"{self._name}: {problem}", field=named["path"] if named else None)
 
     def _call(self) -> str:
-        return f"{self._name}{inspect.Signature(list(self._parameters.values()))}"
+        parameters = [
+            each.replace(annotation=_Bare(each.annotation)) if isinstance(each.annotation, str) else each
+            for each in self._parameters.values()
+        ]
+        return f"{self._name}{inspect.Signature(parameters)}"
+
+
+class _Bare(str):
+    """An annotation that was left as text, shown as it was written."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _lift_definitions(part: Any) -> dict[str, Any]:
+    """Take the definitions out of schemas that pydantic made: their references name the root of the whole document."""
+    found: dict[str, Any] = {}
+    if isinstance(part, dict):
+        found.update(part.pop("$defs", {}))
+    for each in [*found.values(), *(part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())]:
+        found.update(_lift_definitions(each))
+    return found
 
 
 def _invalid(handler: str, path: str, problem: str) -> InvalidPayload:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import queue
 import sqlite3
@@ -23,10 +24,10 @@ GROUP = 64
 class _Job(Generic[T]):
     __slots__ = ("error", "future", "loop", "value", "work")
 
-    def __init__(self, work: Callable[[sqlite3.Connection], T], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, work: Callable[[sqlite3.Connection], T], loop: asyncio.AbstractEventLoop | None) -> None:
         self.work = work
         self.loop = loop
-        self.future: asyncio.Future[T] = loop.create_future()
+        self.future: Any = concurrent.futures.Future() if loop is None else loop.create_future()
         self.value: T | None = None
         self.error: BaseException | None = None
 
@@ -51,7 +52,15 @@ class DatabaseThread:
         """Run a job in a transaction. Once begun it is finished, also when the caller is cancelled meanwhile."""
         job = _Job(work, asyncio.get_running_loop())
         self._jobs.put(job)
-        return await job.future
+        value: T = await job.future
+        return value
+
+    def call(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a job for a plain thread, which waits for it."""
+        job = _Job(work, None)
+        self._jobs.put(job)
+        value: T = job.future.result()
+        return value
 
     def stop(self) -> None:
         """Let the thread end after the jobs that were given to it, and wait for that."""
@@ -147,7 +156,10 @@ def _resolve_all(batch: Iterable[_Job[Any]]) -> None:
     """Answer the callers, with one call into each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Job[Any]]] = {}
     for job in batch:
-        by_loop.setdefault(job.loop, []).append(job)
+        if job.loop is None:
+            _answer([job])
+        else:
+            by_loop.setdefault(job.loop, []).append(job)
     for loop, jobs in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(_answer, jobs)

@@ -21,7 +21,7 @@ _decode_declaration = msgspec.json.Decoder(Declaration).decode
 def cancel(connection: sqlite3.Connection, ids: Sequence[str], now: Instant) -> list[CancelVerdict]:
     """Cancel what waits and mark what runs."""
     verdicts = []
-    finals = []
+    finals: list[work.Final] = []
     for task_id in ids:
         place = connection.execute(SQL.task_place, (task_id,)).fetchone()
         if place is None:

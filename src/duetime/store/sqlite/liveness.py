@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import threading
 from pathlib import Path
 
 from duetime.clock import Clock, Instant
@@ -26,24 +27,32 @@ class WorkerLock:
         self._clock = clock
         self._beat = 0
         self._seen_gates = 0
+        self._guard = threading.Lock()  # the keeper's thread beats while the event loop confirms and releases
         self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._write()
 
     def beat(self) -> None:
-        self._beat += 1
-        self._write()
+        with self._guard:
+            self._beat += 1
+            self._write()
 
     def confirm(self, version: int) -> None:
-        self._seen_gates = max(self._seen_gates, version)
-        self._write()
+        with self._guard:
+            self._seen_gates = max(self._seen_gates, version)
+            self._write()
 
     def _write(self) -> None:
-        os.pwrite(self.descriptor, _MARK.pack(self._beat, self._clock.now(), self._seen_gates), 0)
+        if self.descriptor >= 0:
+            os.pwrite(self.descriptor, _MARK.pack(self._beat, self._clock.now(), self._seen_gates), 0)
 
     def release(self) -> None:
-        self.path.unlink(missing_ok=True)
-        os.close(self.descriptor)
+        """Let the lock go; children that still run keep it."""
+        with self._guard:
+            if self.descriptor >= 0:
+                self.path.unlink(missing_ok=True)
+                os.close(self.descriptor)
+                self.descriptor = -1
 
 
 def read_mark(path: Path) -> tuple[int, Instant | None, int]:

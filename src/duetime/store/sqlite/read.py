@@ -61,7 +61,7 @@ def page(connection: sqlite3.Connection, query: Query) -> Page:
     source = SQL.from_all if query.state is None else _FROM.get(query.state, SQL.from_all)
     where = "where " + " and ".join(conditions) if conditions else ""
     order = SQL.order_finished if by_end else SQL.order_seq
-    rows = connection.execute("\n".join([SQL.record, source, where, order]), parameters).fetchall()
+    rows = connection.execute(f"{SQL.record}\n{source}\n{where}\n{order}", parameters).fetchall()
     items = [read_record(row) for row in rows[: query.limit]]
     if len(rows) <= query.limit:
         return Page(items, None)

@@ -70,9 +70,8 @@ def runner_for(connection: object) -> Runner:
         return SyncRunner(connection)
     if type(connection).__module__.partition(".")[0] == "aiosqlite" and hasattr(connection, "execute"):
         return AsyncRunner(connection)
-    raise InvalidValue(
-        f"connection= takes a sqlite3 or aiosqlite connection for a SQLite store, got {type(connection).__module__}.{type(connection).__name__}"
-    )
+    kind = f"{type(connection).__module__}.{type(connection).__name__}"
+    raise InvalidValue(f"connection= takes a sqlite3 or aiosqlite connection for a SQLite store, got {kind}")
 
 
 async def check_connection(connection: object, runner: Runner, path: str) -> None:

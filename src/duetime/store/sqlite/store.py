@@ -194,7 +194,7 @@ class SqliteStore:
     # ---- working ----
 
     async def register(self, worker: NewWorker) -> Lease:
-        lock = liveness.WorkerLock(self._folder / "workers", worker.id, self._clock)
+        lock = self._locks.get(worker.id) or liveness.WorkerLock(self._folder / "workers", worker.id, self._clock)
         row = (
             *(worker.id, worker.host, worker.pid, msgspec.json.encode(dict(worker.slots)).decode()),
             *(self._clock.now(), liveness.process_mark(worker.pid)),
@@ -202,10 +202,13 @@ class SqliteStore:
         try:
             await self._write(lambda connection: connection.execute(SQL.insert_worker, row).fetchall())
         except BaseException:
-            lock.release()
+            if worker.id not in self._locks:
+                lock.release()
             raise
         self._locks[worker.id] = lock
-        return SqliteLease(worker.id, lock, self._path, None if self._path == ":memory:" else self._synchronous)
+        if self._path == ":memory:":
+            return SqliteLease(worker.id, lock, self._path, self._opened(self._writer).call)
+        return SqliteLease(worker.id, lock, self._path, OwnReader(self._path, self._synchronous))
 
     async def unregister(self, worker: str) -> None:
         released = await self._write(lambda connection: work.unregister(connection, worker, self._clock.now()))
@@ -276,6 +279,7 @@ class SqliteStore:
             self._hint(HintKind.CANCEL)
         if CancelVerdict.CANCELLED in verdicts:
             self._hint(HintKind.DONE)
+            self._hint(HintKind.DUE)  # a child may have waited only for its end
         return verdicts
 
     async def retry(self, ids: Sequence[str]) -> list[ChangeVerdict]:
@@ -370,6 +374,7 @@ class SqliteStore:
         changed = await self._write(job)
         if changed:
             self._hint(HintKind.DONE)
+            self._hint(HintKind.DUE)  # a child may have waited only for its end
         return changed
 
     def _opened(self, part: T | None) -> T:
@@ -378,36 +383,57 @@ class SqliteStore:
         return part
 
 
-class SqliteLease:
-    """The lock is the lease: renewing only beats and reads, on a connection of its own."""
+class OwnReader:
+    """A connection for one plain thread, opened at its first use; reading never waits for a writer."""
 
-    def __init__(self, worker: str, lock: liveness.WorkerLock, path: str, synchronous: str | None) -> None:
-        self._worker = worker
-        self._lock = lock
-        self._path = path
-        self._synchronous = synchronous
+    def __init__(self, path: str, synchronous: str) -> None:
+        self._open = partial(connect, path, synchronous=synchronous, writes=False)
         self._connection: sqlite3.Connection | None = None
 
-    def renew(self) -> Renewal:
-        self._lock.beat()
-        if self._synchronous is None:  # in memory there is no second connection, and no second process to be told of
-            return Renewal(True, 0, [])
-        try:
-            if self._connection is None:
-                self._connection = connect(self._path, synchronous=self._synchronous, writes=False)
-            known = self._connection.execute(SQL.worker_known, (self._worker,)).fetchone() is not None
-            (version,) = self._connection.execute(SQL.gates_version).fetchone()
-            return Renewal(known, version, read.attempts_of(self._connection, self._worker))
-        except sqlite3.Error as error:
-            raise translated(error, self._path) from error
-
-    def inheritable(self) -> Sequence[int]:
-        return (self._lock.descriptor,)
+    def __call__(self, job: Callable[[sqlite3.Connection], Renewal]) -> Renewal:
+        if self._connection is None:
+            self._connection = self._open()
+        return job(self._connection)
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+class SqliteLease:
+    """The lock is the lease: renewing only beats and reads."""
+
+    def __init__(
+        self,
+        worker: str,
+        lock: liveness.WorkerLock,
+        path: str,
+        run: Callable[[Callable[[sqlite3.Connection], Renewal]], Renewal],
+    ) -> None:
+        self._worker = worker
+        self._lock = lock
+        self._path = path
+        self._run = run
+
+    def renew(self) -> Renewal:
+        self._lock.beat()
+        try:
+            return self._run(self._renewal)
+        except sqlite3.Error as error:
+            raise translated(error, self._path) from error
+
+    def _renewal(self, connection: sqlite3.Connection) -> Renewal:
+        known = connection.execute(SQL.worker_known, (self._worker,)).fetchone() is not None
+        (version,) = connection.execute(SQL.gates_version).fetchone()
+        return Renewal(known, version, read.attempts_of(connection, self._worker))
+
+    def inheritable(self) -> Sequence[int]:
+        return (self._lock.descriptor,)
+
+    def close(self) -> None:
+        if isinstance(self._run, OwnReader):
+            self._run.close()
 
 
 def translated_on(error: sqlite3.OperationalError, path: str) -> Exception:

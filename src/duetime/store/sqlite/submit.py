@@ -65,6 +65,9 @@ class Submission:
             for handler, key, seq in await self._run.rows(SQL.key_holders, (write_json(pairs),)):
                 self._holders[handler, key] = seq
         seen: set[str] = set(repeats)
+        met = [task.id for task in tasks if task.key is not None and (task.handler, task.key) in self._holders]
+        if met:  # a repeat meets its own key, or that of a later task
+            seen.update(row[0] for row in await self._run.rows(SQL.known_ids, (write_json(met),)))
         added = []
         for task in tasks:
             if task.id in seen:
@@ -123,14 +126,11 @@ class Submission:
             await self._flush()
             error = write_error(unmet(failed_parent))
             await self._run.rows(SQL.finish_task, (State.CANCELLED, None, 0, 0, 0, None, None, self._now, None, error, seq))
-        else:
-            await self._flush()
-            await self._run.rows(SQL.insert_held, (seq, lane.id, "blocked", len(open_edges), due_at, 0, 0, 0))
-            await self._run.many(SQL.insert_edge, [(parent, seq, needs) for parent, needs in open_edges.items()])
-        return Added(
-            AddVerdict.ADDED,
-            await self._record("where_seqs", seq) if failed_parent else self._wished(task, State.BLOCKED, due_at, expires_at),
-        )
+            return Added(AddVerdict.ADDED, await self._record("where_seqs", seq))
+        await self._flush()
+        await self._run.rows(SQL.insert_held, (seq, lane.id, "blocked", len(open_edges), due_at, 0, 0, 0))
+        await self._run.many(SQL.insert_edge, [(parent, seq, needs) for parent, needs in open_edges.items()])
+        return Added(AddVerdict.ADDED, self._wished(task, State.BLOCKED, due_at, expires_at))
 
     async def _meet_holder(self, task: NewTask[object], seq: int) -> Added:
         """Answer a wish whose key is held by a live task."""
@@ -163,7 +163,7 @@ class Submission:
     def _expires_at(self, task: NewTask[object], due_at: Instant) -> Instant | None:
         if task.expires_in is None:
             return task.expires_at
-        return min(LATEST, max(due_at, self._now) + task.expires_in)
+        return min(LATEST, due_at + task.expires_in)
 
     def _insert(self, task: NewTask[object], lane: _Lane, due_at: Instant) -> Instant | None:
         self._seq += 1

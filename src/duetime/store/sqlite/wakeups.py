@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -18,6 +19,8 @@ from pathlib import Path
 
 from duetime.clock import Instant
 from duetime.store.protocol import Hint, HintKind
+
+logger = logging.getLogger("duetime.store")
 
 PAUSE = 0.02
 LOOK_EVERY = 0.02
@@ -147,9 +150,16 @@ class Subscription:
         if self._loop.is_closed():
             self.close()
         elif self._loop is asyncio.get_running_loop():
-            self._heard(hint)
+            self._tell(hint)
         else:
-            self._loop.call_soon_threadsafe(self._heard, hint)
+            self._loop.call_soon_threadsafe(self._tell, hint)
+
+    def _tell(self, hint: Hint) -> None:
+        """Pass a hint on; a listener that fails is its owner's trouble, not the sender's."""
+        try:
+            self._heard(hint)
+        except Exception:
+            logger.exception("a listener failed on %s", hint)
 
     def _receive(self, receiver: socket.socket) -> None:
         heard: dict[HintKind, Instant | None] = {}
@@ -165,13 +175,13 @@ class Subscription:
                 known = heard.get(hint, instant)
                 heard[hint] = None if known is None or instant is None else min(known, instant)
         for hint, at_instant in heard.items():
-            self._heard(Hint(hint, at_instant))
+            self._tell(Hint(hint, at_instant))
 
     def _look(self) -> None:
         version = self._read_version()
         if version != self._version:
             self._version = version
-            self._heard(Hint(HintKind.ANY))
+            self._tell(Hint(HintKind.ANY))
         if self._connection is not None:
             self._look_handle = self._loop.call_later(LOOK_EVERY, self._look)
 

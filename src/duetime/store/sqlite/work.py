@@ -215,8 +215,12 @@ def unmet(parent: str) -> ErrorInfo:
     return ErrorInfo("PredecessorFailed", f"task {parent}, whose success it needed, ended otherwise")
 
 
-def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant) -> None:
-    """Write ends of tasks that have left their places; free keys and children, and cancel children in vain."""
+def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant) -> Instant | None:
+    """Write ends of tasks that have left their places; free keys and children, and cancel children in vain.
+
+    Gives the earliest position that a freed child took.
+    """
+    earliest = None
     while finals:
         connection.executemany(
             SQL.finish_task,
@@ -229,16 +233,21 @@ def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant
             ],
         )
         connection.execute(SQL.free_keys, (write_json([final.task for final in finals]),))
-        finals = _follow_edges(connection, {final.task: final.state for final in finals}, now)
+        finals, freed = _follow_edges(connection, {final.task: final.state for final in finals}, now)
+        earliest = freed if earliest is None else earliest
+    return earliest
 
 
 def release_children(connection: sqlite3.Connection, parent: int, state: State, now: Instant) -> None:
     """Let the children of one ended task go on, or end them in vain."""
-    finish(connection, _follow_edges(connection, {parent: state}, now), now)
+    finish(connection, _follow_edges(connection, {parent: state}, now)[0], now)
 
 
-def _follow_edges(connection: sqlite3.Connection, states: Mapping[int, State], now: Instant) -> list[Final]:
-    """Free children whose last edge went, and give the ends of those whose edge can no longer be met."""
+def _follow_edges(connection: sqlite3.Connection, states: Mapping[int, State], now: Instant) -> tuple[list[Final], Instant | None]:
+    """Free children whose last edge went, and give the ends of those whose edge can no longer be met.
+
+    Also gives the earliest position that a freed child took.
+    """
     edges = connection.execute(SQL.take_edges, (write_json(list(states)),)).fetchall()
     met: dict[int, int] = {}
     vain: dict[int, int] = {}
@@ -248,6 +257,7 @@ def _follow_edges(connection: sqlite3.Connection, states: Mapping[int, State], n
         else:
             met[child] = met.get(child, 0) + 1
     finals = []
+    freed = []
     for child, parent in vain.items():
         held = connection.execute(SQL.take_held, (child,)).fetchall()
         connection.execute(SQL.drop_edges_to, (child,))
@@ -260,8 +270,8 @@ def _follow_edges(connection: sqlite3.Connection, states: Mapping[int, State], n
         rows = connection.execute(SQL.lower_waiting, (count, child)).fetchall()
         if rows and rows[0][0] <= 0:
             for lane, due_at, attempt, tries, crashes in connection.execute(SQL.take_held, (child,)).fetchall():
-                put_due(connection, [(lane, child, due_at, attempt, tries, crashes)], now)
-    return finals
+                freed.append((lane, child, due_at, attempt, tries, crashes))
+    return finals, put_due(connection, freed, now) if freed else None
 
 
 def put_due(connection: sqlite3.Connection, entries: Sequence[tuple[int, int, Instant, int, int, int]], now: Instant) -> Instant | None:
@@ -335,9 +345,8 @@ def _apply(
             )
     if attempts:
         connection.executemany(SQL.insert_attempt, attempts)
-    earliest = put_due(connection, again, now) if again else None
-    finish(connection, finals, now)
-    return earliest
+    positions = [put_due(connection, again, now) if again else None, finish(connection, finals, now)]
+    return min((position for position in positions if position is not None), default=None)
 
 
 _NO_POLICY = RetryPolicy()

@@ -1,6 +1,7 @@
 -- record: the columns of a task, wherever it stands
 select t.seq, t.id, t.payload, t.due_at, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry, t.meta, t.schedule, t.planned_at,
-    t.state, t.attempt, t.tries, t.crashes, t.worker, t.started_at, t.finished_at, t.result, t.error,
+    t.state, t.attempt, t.tries, t.crashes, t.worker, t.started_at, t.finished_at, t.result,
+    case when t.state is null then (select a.error from duetime_attempt as a where a.task = t.seq order by a.attempt desc limit 1) else t.error end,
     l.handler, l.collection, l.priority,
     d.due_at, d.attempt, d.tries, d.crashes,
     h.due_at, h.attempt, h.tries, h.crashes,
@@ -68,7 +69,7 @@ t.finished_at >= :finished_after
 t.finished_at < :finished_before
 
 -- only_error: text in the error
-instr(lower(t.error), lower(:error)) > 0
+instr(lower((t.error ->> 'type') || ': ' || (t.error ->> 'message') || char(10) || (t.error ->> 'traceback')), lower(:error)) > 0
 
 -- beyond_seq: where a page by submission continues
 t.seq < :seq

@@ -1,5 +1,5 @@
--- insert_worker: make a worker known
-insert into duetime_worker (id, host, pid, slots, started_at, process) values (?, ?, ?, ?, ?, ?)
+-- insert_worker: make a worker known, or known again
+insert or replace into duetime_worker (id, host, pid, slots, started_at, process) values (?, ?, ?, ?, ?, ?)
 
 -- delete_worker: forget a worker
 delete from duetime_worker where id = ?

@@ -1,0 +1,103 @@
+"""What happens to wishes before they are stored: is the handler known, does the payload fit, who submits, what do hooks add."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from duetime.errors import InvalidPayload, InvalidValue, PayloadTooLarge, UnknownHandler
+from duetime.model.task import DEFAULT_PRIORITY, MAX_PAYLOAD, NewTask, check_meta
+from duetime.store.protocol import Declaration, Store
+from duetime.targets.schema import misfit
+
+R = TypeVar("R")
+SubmitHook: TypeAlias = Callable[[NewTask[Any]], Mapping[str, str] | None]
+
+# Stands in a wish for "the priority that the handler declares", where its caller does not have the handler's code.
+HANDLERS_OWN = -1
+
+
+class Admission:
+    """Checks and completes wishes. Suspends only when it must ask the store, never for what it has asked before."""
+
+    def __init__(self, store: Store, *, user: str, own: Callable[[str], bool], hooks: Sequence[SubmitHook]) -> None:
+        self._store = store
+        self._user = user
+        self._own = own
+        self._hooks = hooks
+        self._declared: dict[str, Declaration] = {}
+
+    async def check(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
+        """Raise for the first wish that may not be stored."""
+        for task in tasks:
+            if not isinstance(task, NewTask):
+                raise InvalidValue(f"only new tasks can be submitted, as handler.new(…) makes them; got {type(task).__name__}")
+        foreign = [task for task in tasks if not self._own(task.handler)]
+        if foreign:
+            await self._check_foreign(foreign, allow_unknown)
+
+    def complete(self, task: NewTask[R]) -> NewTask[R]:
+        """Give a checked wish with all that its caller left open."""
+        changes: dict[str, Any] = {}
+        if not task.submitted_by:
+            changes["submitted_by"] = self._user
+        if task.priority == HANDLERS_OWN:
+            declared = self._declared.get(task.handler)
+            changes["priority"] = DEFAULT_PRIORITY if declared is None else declared.priority
+        if self._hooks:
+            meta = dict(task.meta or {})
+            for hook in self._hooks:
+                meta.update(hook(task) or {})
+            changes["meta"] = check_meta(meta) or None
+        return msgspec.structs.replace(task, **changes) if changes else task
+
+    async def declaration(self, handler: str) -> Declaration:
+        """Give what is declared of a handler; UnknownHandler, with the name that may have been meant, if nothing is."""
+        if handler not in self._declared:
+            await self._refresh()
+        try:
+            return self._declared[handler]
+        except KeyError:
+            meant = difflib.get_close_matches(handler, self._declared, 1)
+            hint = f"did you mean {meant[0]}?" if meant else "start a worker that declares it, or allow_unknown=True"
+            raise UnknownHandler(f"no process that opened this store has declared a handler {handler!r}; {hint}") from None
+
+    async def _refresh(self) -> None:
+        self._declared = {declaration.name: declaration for declaration in await self._store.declarations()}
+
+    async def _check_foreign(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
+        if not {task.handler for task in tasks} <= self._declared.keys():
+            await self._refresh()
+        try:
+            await self._fit(tasks, allow_unknown)
+        except InvalidPayload:
+            # the handler may have been declared anew, with other parameters, since it was read
+            await self._refresh()
+            await self._fit(tasks, allow_unknown)
+
+    async def _fit(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
+        schemas: dict[str, Mapping[str, Any]] = {}
+        for task in tasks:
+            if len(task.payload) > MAX_PAYLOAD:
+                raise PayloadTooLarge(
+                    f"{task.handler}: the payload has {len(task.payload):,} bytes and at most {MAX_PAYLOAD:,} are allowed"
+                )
+            if task.handler not in schemas:
+                known = task.handler in self._declared or not allow_unknown
+                schemas[task.handler] = msgspec.json.decode((await self.declaration(task.handler)).schema) if known else {}
+            _check(task.handler, schemas[task.handler], task.payload)
+
+
+def _check(handler: str, schema: Mapping[str, Any], payload: bytes) -> None:
+    try:
+        value = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidPayload(f"{handler}: the payload is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidPayload(f"{handler}: the payload must be a JSON object of named arguments")
+    found = misfit(schema, value)
+    if found is not None:
+        raise InvalidPayload(f"{handler}: {found.path} {found.problem}", field=found.path)

@@ -1,0 +1,327 @@
+"""App: the handlers of a program, and the verbs on the store that they share."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import logging
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
+
+from duetime.admission import SubmitHook
+from duetime.client import Client
+from duetime.config import Settings
+from duetime.config import load as load_config
+from duetime.errors import InvalidHandler, InvalidValue, UnknownHandler
+from duetime.filters import name_of
+from duetime.handlers import AnyHandler, by_name
+from duetime.insight import Insight
+from duetime.model.task import NewTask, Task
+from duetime.portal import Inline, Portal, refuse_inside_loop, running_loop
+from duetime.registry import Handlers, Registry
+from duetime.store.open import store_from_url
+from duetime.store.protocol import Declaration, Store
+from duetime.targets.python import Middleware
+from duetime.targets.spec import HandlerSpec
+from duetime.verbs import Verbs
+
+if TYPE_CHECKING:
+    from duetime.service import Alarms, Service
+    from duetime.worker.worker import Worker
+
+R = TypeVar("R")
+T = TypeVar("T")
+M = TypeVar("M", bound=Middleware)
+H = TypeVar("H", bound=SubmitHook)
+
+_logger = logging.getLogger("duetime")
+
+
+class App(Registry, Verbs):
+    """Declares handlers and submits tasks; opens its store when it is first used, in whichever event loop that is."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        lifespan: Callable[[], AbstractAsyncContextManager[object]] | None = None,
+        imports: Sequence[str] = (),
+        **settings: Unpack[Settings],
+    ) -> None:
+        super().__init__()
+        self.config = load_config({"url": url, **settings})
+        self.user = self.config.user
+        self.lifespan = lifespan
+        self._imports = list(imports)
+        self.middlewares: list[Middleware] = []
+        self._hooks: list[SubmitHook] = []
+        self._groups: list[Handlers] = []
+        self._names: dict[str, HandlerSpec] = {}
+        self._portal = Portal()
+        self._door = threading.Lock()
+        self._entered = 0
+        self._use(self._new_store())
+
+    def __repr__(self) -> str:
+        return f"<App on {self.store.url}>"
+
+    # ---- opening ----
+
+    def _new_store(self) -> Store:
+        url = self.config.url
+        if url.startswith(("http://", "https://")):
+            raise InvalidValue(
+                f"this version cannot use a server ({url}) as a store yet; give the URL of the store, such as sqlite:///duetime.db"
+            )
+        return store_from_url(url)
+
+    def _use(self, store: Store) -> None:
+        self.store = store
+        self.client = Client(store, user=self.user, own=self._names.__contains__, hooks=self._hooks, opened=self.open)
+        self.gates = self.client.gates
+        self.insight = Insight(store)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
+        self._opened = self._declared = False
+
+    async def open(self) -> None:
+        """Open the store and declare the handlers; harmless when done before. Everything else does it by itself."""
+        if self._pid != os.getpid():  # a forked child must not use its parent's connections
+            self._use(self._new_store())
+        if self._ready():
+            return
+        while not self._door.acquire(blocking=False):  # noqa: ASYNC110  # two threads' loops may come at once; neither may block
+            await asyncio.sleep(0.005)
+        try:
+            await self.store.open()
+            self._loop, self._opened = running_loop(), True
+            if not self._declared:
+                self._declared = True
+                try:
+                    await self.store.declare([_declaration(spec) for spec in self.declared()])
+                except BaseException:
+                    self._declared = False
+                    raise
+        finally:
+            self._door.release()
+
+    def _ready(self) -> bool:
+        loop = running_loop()
+        return self._opened and self._declared and (loop is None or loop is self._loop) and self._pid == os.getpid()
+
+    async def close(self) -> None:
+        """Free what the store holds; the next use opens it again."""
+        self._opened = False
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        self._entered += 1
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._entered -= 1
+        if self._entered == 0:
+            await self.close()
+
+    @asynccontextmanager
+    async def using_store(self, store: Store) -> AsyncIterator[Self]:
+        """Work on another store meanwhile; for tests."""
+        before = self.store
+        self._use(store)
+        try:
+            async with self:
+                yield self
+        finally:
+            self._use(before)
+
+    def sync(self, call: Awaitable[T], /) -> T:
+        """Run a call from synchronous code: `app.sync(expire_order.now(order_id=7))`."""
+        refuse_inside_loop(call)
+        # where a loop of the program holds the app open, its connections live there
+        loop = self._loop if self._entered and self._loop is not None and self._loop.is_running() else None
+        if isinstance(call, Inline):
+            inline: Inline[T] = call
+            self._portal.run(inline.prepare(), loop=loop)
+            return inline.run()
+        return self._portal.run(call, loop=loop)
+
+    # ---- declaring ----
+
+    def include(self, group: Handlers, /) -> None:
+        """Take over a group of handlers, also those that it declares later."""
+        for spec in group.declared():
+            self.refuse_taken(spec)
+        group.belong_to(self)
+        self._groups.append(group)
+        self.changed()
+
+    def declared(self) -> Iterator[HandlerSpec]:
+        yield from super().declared()
+        for group in self._groups:
+            yield from group.declared()
+
+    def changed(self) -> None:
+        self._declared = False
+        self._names.clear()
+        self._names.update({name: spec for spec in self.declared() for name in (spec.name, *spec.aliases)})
+
+    def handler(self, name: str, /) -> AnyHandler:
+        """Give a handler by name, also one that this program does not have; its arguments are not typed."""
+        spec = self._names.get(name)
+        for registry in (self, *self._groups):
+            if spec is not None and spec.name in registry._handlers:
+                return registry._handlers[spec.name]
+        return by_name(name, self)
+
+    def middleware(self, function: M) -> M:
+        """Put a function around each attempt: `async def f(ctx, call_next): …; return await call_next()`."""
+        is_async: bool = inspect.iscoroutinefunction(function)
+        if not is_async:
+            raise InvalidHandler(f"middleware must be an `async def` of ctx and call_next, got {function!r}")
+        self.middlewares.append(function)
+        return function
+
+    def on_submit(self, function: H) -> H:
+        """Let a function see each task before it is stored; the mapping that it returns is added to the task's meta."""
+        if inspect.iscoroutinefunction(function):
+            raise InvalidHandler(
+                f"an on_submit function must be a plain `def`, because submitting on a connection may not wait: {function!r}"
+            )
+        self._hooks.append(function)
+        return function
+
+    @property
+    def specs(self) -> Mapping[str, HandlerSpec]:
+        """All handlers by name and former name, those of `imports=` included: importing these is left to who runs tasks."""
+        while self._imports:
+            importlib.import_module(self._imports[0])
+            del self._imports[0]
+        return self._names
+
+    @asynccontextmanager
+    async def worker(
+        self,
+        *,
+        handlers: Iterable[str | AnyHandler] | None = None,
+        concurrency: int | None = None,
+        path: str | None = None,
+        on_stuck: Literal["exit", "report"] = "report",
+    ) -> AsyncIterator[Worker]:
+        """Run tasks inside this program as long as the block lasts; for the given handlers, or all.
+
+        `concurrency` bounds the slots of all handlers together. `path` is the import string of this App (`module:name`), which
+        handlers with isolation="process" are started by; it is found by itself unless the App lives in the main script.
+        """
+        from duetime.duties import all_duties
+        from duetime.output import OutputFiles
+        from duetime.worker.worker import Worker, WorkerSettings
+
+        def duties(store: Store, alarms: Alarms) -> Sequence[Service]:
+            folder = self.config.output or store.output_folder
+            output = None if folder is None else OutputFiles(folder, self.config.output_cap)
+            return all_duties(store, alarms, lease=self.config.lease, retention=self.config.retention(), output=output)
+
+        settings = WorkerSettings(
+            concurrency=self.config.concurrency if concurrency is None else concurrency,
+            lease=self.config.lease,
+            grace=self.config.grace,
+            on_stuck=on_stuck,
+            output_folder=self.config.output,
+            output_cap=self.config.output_cap,
+        )
+        async with self:
+            worker = Worker(
+                self.store,
+                self._specs_for(handlers),
+                middleware=self.middlewares,
+                lifespan=self.lifespan,
+                app_path=path or self.config.app or self._import_string(),
+                settings=settings,
+                duties=duties,
+            )
+            async with worker:
+                yield worker
+
+    def _specs_for(self, handlers: Iterable[str | AnyHandler] | None) -> dict[str, HandlerSpec]:
+        """Give the handlers of a worker by name and alias; one whose annotations cannot be resolved is refused here."""
+        specs = self.specs
+        names = list(specs) if handlers is None else [name_of(handler) for handler in handlers]
+        unknown = [name for name in names if name not in specs]
+        if unknown:
+            raise UnknownHandler(f"this App declares no handler {unknown[0]!r}; it declares {', '.join(specs) or 'none'}")
+        chosen = {specs[name].name: specs[name] for name in names}
+        for spec in chosen.values():
+            spec.payloads.schema()
+        return {name: spec for name, spec in specs.items() if spec.name in chosen}
+
+    def _import_string(self) -> str | None:
+        """Find the module that holds this App under a name, for child processes to import it by."""
+        for module_name, module in list(sys.modules.items()):
+            if module_name != "__main__":
+                for name, value in list(getattr(module, "__dict__", {}).items()):
+                    if value is self:
+                        return f"{module_name}:{name}"
+        return None
+
+    # ---- submitting ----
+
+    def submit_as(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Coroutine[Any, Any, Task[R]]:
+        return self.submit(task, connection=connection, allow_unknown=allow_unknown)
+
+    def submit(self, task: NewTask[R], /, *, connection: object | None = None, allow_unknown: bool = False) -> Coroutine[Any, Any, Task[R]]:
+        """Store a task that `handler.new(…)` made."""
+        call = self._submit(task, connection, allow_unknown)
+        return call if connection is None else Inline(call, lambda: self._prepare([task], allow_unknown))
+
+    async def _submit(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Task[R]:
+        await self.open()
+        return await self.client.submit(task, connection=connection, allow_unknown=allow_unknown)
+
+    @overload
+    def submit_many(
+        self, tasks: Iterable[NewTask[R]], /, *, connection: object | None = None, allow_unknown: bool = False
+    ) -> Coroutine[Any, Any, list[Task[R]]]: ...
+    @overload
+    def submit_many(
+        self, tasks: Iterable[NewTask[Any]], /, *, connection: object | None = None, allow_unknown: bool = False
+    ) -> Coroutine[Any, Any, list[Task[Any]]]: ...
+    def submit_many(
+        self, tasks: Iterable[NewTask[Any]], /, *, connection: object | None = None, allow_unknown: bool = False
+    ) -> Coroutine[Any, Any, list[Task[Any]]]:
+        """Store many tasks at once, all checked before anything is written; DuplicateKeys tells of keys that were taken."""
+        wishes = list(tasks)
+        call = self._submit_many(wishes, connection, allow_unknown)
+        return call if connection is None else Inline(call, lambda: self._prepare(wishes, allow_unknown))
+
+    async def _submit_many(self, tasks: Sequence[NewTask[Any]], connection: object | None, allow_unknown: bool) -> list[Task[Any]]:
+        await self.open()
+        return await self.client.submit_many(tasks, connection=connection, allow_unknown=allow_unknown)
+
+    async def _prepare(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
+        await self.open()
+        await self.client.admission.check(tasks, allow_unknown=allow_unknown)
+
+
+def _declaration(spec: HandlerSpec) -> Declaration:
+    try:
+        schema = spec.payloads.schema()
+    except InvalidHandler as error:  # it harms nobody until that handler is used
+        _logger.warning("handler %s is declared without a payload schema: %s", spec.name, error)
+        schema = b"{}"
+    return Declaration(
+        name=spec.name,
+        schema=schema,
+        doc=spec.doc,
+        timeout=spec.timeout,
+        priority=spec.priority,
+        concurrency=spec.concurrency,
+        isolation=spec.isolation,
+        retry=spec.retry.numbers(),
+    )

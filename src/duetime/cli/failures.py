@@ -1,0 +1,83 @@
+"""How a command ends: one table from kinds of errors to exit codes, and one line on stderr that says what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Final
+
+import click
+
+from duetime import errors
+
+DONE: Final = 0
+REFUSED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+CONFLICT: Final = 4
+UNREACHABLE: Final = 5
+INTERRUPTED: Final = 130
+
+# The first row whose class fits decides.
+EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
+    (click.UsageError, USAGE),
+    (errors.InvalidValue, USAGE),
+    (errors.TaskNotFound, NOT_FOUND),
+    (errors.UnknownHandler, NOT_FOUND),
+    (errors.DuplicateKey, CONFLICT),
+    (errors.Conflict, CONFLICT),
+    (errors.StoreUnavailable, UNREACHABLE),
+    (click.Abort, INTERRUPTED),
+    (KeyboardInterrupt, INTERRUPTED),
+    (errors.DuetimeError, REFUSED),
+    (TimeoutError, REFUSED),
+    (click.ClickException, REFUSED),
+    (Exception, REFUSED),
+)
+
+
+def exit_code(error: BaseException) -> int:
+    return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+
+
+def report(error: BaseException) -> int:
+    """Say on stderr what went wrong, in one line, and give the exit code."""
+    if os.environ.get("DUETIME_DEBUG") == "1":
+        traceback.print_exception(error)
+    complain(_line(error))
+    return exit_code(error)
+
+
+def complain(message: str) -> None:
+    click.echo(f"duetime: {' '.join(message.split())}", err=True)
+
+
+def _line(error: BaseException) -> str:
+    match error:
+        case click.UsageError():
+            where = "duetime" if error.ctx is None else error.ctx.command_path
+            return f"{_sentence(error.format_message())}; see {where} --help"
+        case click.ClickException():
+            return _sentence(error.format_message())
+        case click.Abort() | KeyboardInterrupt():
+            return "interrupted"
+        case errors.DuetimeError() | TimeoutError():
+            return str(error)
+        case _:
+            where = traceback.extract_tb(error.__traceback__)[-1:]
+            place = f" ({where[0].filename}, line {where[0].lineno})" if where else ""
+            return f"unexpected {type(error).__name__}: {error}{place}; DUETIME_DEBUG=1 shows the traceback"
+
+
+def _sentence(message: str) -> str:
+    """Write click's messages as we write ours: small first letter, no full stop."""
+    message = message.rstrip(".")
+    return message[:1].lower() + message[1:] if message[1:2].islower() else message
+
+
+def forget_output() -> None:
+    """Let the interpreter end quietly although nobody reads what it still has to write."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

@@ -1,0 +1,23 @@
+"""Background jobs of the system itself; each is safe when many processes perform it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from duetime.duties.pruner import Pruner
+from duetime.duties.reaper import Reaper
+from duetime.duties.sweeper import Sweeper
+from duetime.model.task import State
+from duetime.output import OutputFiles
+from duetime.service import Alarms, Service
+from duetime.store.protocol import Store
+
+__all__ = ["Pruner", "Reaper", "Sweeper", "all_duties"]
+
+
+def all_duties(
+    store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta], output: OutputFiles | None
+) -> Sequence[Service]:
+    """Make every duty for one process."""
+    return (Reaper(store, alarms, lease=lease), Sweeper(store, alarms), Pruner(store, alarms, retention, output))

@@ -1,0 +1,55 @@
+"""The reaper: takes tasks back from workers that died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from duetime.service import Alarms, Service
+from duetime.store.protocol import Store, WorkerRecord
+
+logger = logging.getLogger("duetime.duties")
+
+LOOK_EVERY = 0.5
+
+
+class Reaper(Service):
+    """Looks at all workers and reaps the dead.
+
+    Where the store knows (a lock that the kernel frees), its word is taken. Elsewhere a worker is dead when this process
+    has seen the same beat for a whole lease on its own monotonic clock; no wall clock of another host decides.
+    """
+
+    name = "reaper"
+
+    def __init__(self, store: Store, alarms: Alarms, *, lease: float) -> None:
+        super().__init__(alarms)
+        self._store = store
+        self._lease = lease
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    async def turn(self) -> float | None:
+        await self.run_once(asyncio.get_running_loop().time())
+        return LOOK_EVERY
+
+    async def run_once(self, now: float) -> int:
+        """Reap what is dead at this instant of the monotonic clock; return how many attempts were taken back."""
+        workers = await self._store.workers()
+        taken = 0
+        for worker in workers:
+            if self._is_dead(worker, now):
+                attempts = await self._store.reap(worker.id, worker.beat)
+                if attempts is not None:
+                    logger.warning("worker %s (process %d on %s) died; %d attempts go back", worker.id, worker.pid, worker.host, attempts)
+                    taken += attempts
+        self._seen = {worker.id: self._seen[worker.id] for worker in workers if worker.id in self._seen}
+        return taken
+
+    def _is_dead(self, worker: WorkerRecord, now: float) -> bool:
+        if worker.alive is not None:
+            return not worker.alive
+        beat, since = self._seen.get(worker.id, (-1, now))
+        if beat != worker.beat:
+            self._seen[worker.id] = (worker.beat, now)
+            return False
+        return now - since >= self._lease

@@ -1,0 +1,26 @@
+"""The sweeper: ends waiting tasks that nobody will claim, because they expired or a gate drops them."""
+
+from __future__ import annotations
+
+from duetime.service import Alarms, Service
+from duetime.store.protocol import Store
+
+BATCH = 2_000
+LOOK_EVERY = 1.0
+
+
+class Sweeper(Service):
+    """Records expired and dropped tasks, a bounded number per turn, so that no turn holds up the claims."""
+
+    name = "sweeper"
+
+    def __init__(self, store: Store, alarms: Alarms) -> None:
+        super().__init__(alarms)
+        self._store = store
+
+    async def turn(self) -> float | None:
+        return 0.01 if await self.run_once() >= BATCH else LOOK_EVERY
+
+    async def run_once(self) -> int:
+        """Sweep one batch of each kind; return how many tasks ended."""
+        return await self._store.expire(BATCH) + await self._store.drop(BATCH)

@@ -1,0 +1,186 @@
+"""Setting gates, and waiting until they are in force."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from duetime.clock import Seconds, to_datetime, to_micros, to_seconds
+from duetime.errors import InvalidValue
+from duetime.model.gate import Gate, GateAction
+from duetime.model.task import check_name
+from duetime.store.protocol import GateBarrier, Hint, HintKind, Store
+
+# A gate is in force within one round trip of each worker; a worker that does not answer is reaped after its lease (15 s).
+IN_FORCE_WITHIN = 20.0
+LOOK_AGAIN = 0.25
+
+
+class Named(Protocol):
+    """A handler."""
+
+    name: str
+
+
+class GateInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A gate as people see it."""
+
+    handler: str
+    collection: str | None
+    action: GateAction
+    until_at: datetime | None
+    note: str
+    set_by: str
+    set_at: datetime
+
+
+class GateSet(msgspec.Struct, frozen=True, kw_only=True):
+    """A gate that was set, and which live workers have confirmed that they start nothing against it."""
+
+    gate: GateInfo
+    version: int
+    confirmed: list[str]
+    waiting: list[str]
+
+    @property
+    def in_force(self) -> bool:
+        """Whether every live worker has confirmed it: no affected task starts any more."""
+        return not self.waiting
+
+    def __str__(self) -> str:
+        total = len(self.confirmed) + len(self.waiting)
+        return "in force" if self.in_force else f"in force on {len(self.confirmed)} of {total} workers"
+
+
+def gate_info(gate: Gate) -> GateInfo:
+    return GateInfo(
+        handler=gate.handler,
+        collection=gate.collection,
+        action=gate.action,
+        until_at=None if gate.until_at is None else to_datetime(gate.until_at),
+        note=gate.note,
+        set_by=gate.set_by,
+        set_at=to_datetime(gate.set_at),
+    )
+
+
+class GateKeeper:
+    """`app.gates`: pause or drop a handler's tasks, all of them or those of one collection."""
+
+    def __init__(
+        self, store: Store, *, user: str, known: Callable[[str], Awaitable[object]], opened: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._user = user
+        self._known = known
+        self._opened = opened
+
+    async def pause(
+        self,
+        handler: str | Named,
+        *,
+        collection: str | None = None,
+        lasting: Seconds | None = None,
+        note: str = "",
+        timeout: Seconds = IN_FORCE_WITHIN,
+        allow_unknown: bool = False,
+    ) -> GateSet:
+        """Let no such task start until the gate opens: by itself after `lasting`, or by `open`.
+
+        Returns when every live worker has confirmed it, or after `timeout`; the answer tells which.
+        """
+        gate = self._gate(GateAction.PAUSE, handler, collection, lasting, note)
+        return await self.put(gate, timeout=timeout, allow_unknown=allow_unknown)
+
+    async def drop(
+        self,
+        handler: str | Named,
+        *,
+        collection: str | None = None,
+        lasting: Seconds | None = None,
+        note: str = "",
+        timeout: Seconds = IN_FORCE_WITHIN,
+        allow_unknown: bool = False,
+    ) -> GateSet:
+        """Record such tasks that come due as `dropped` instead of running them, as long as the gate is closed."""
+        gate = self._gate(GateAction.DROP, handler, collection, lasting, note)
+        return await self.put(gate, timeout=timeout, allow_unknown=allow_unknown)
+
+    async def put(self, gate: Gate, *, timeout: Seconds = IN_FORCE_WITHIN, allow_unknown: bool = False) -> GateSet:
+        """Set a gate and wait until every live worker has confirmed it."""
+        seconds = to_seconds(timeout, "timeout")
+        await self._opened()
+        if not allow_unknown:
+            await self._known(gate.handler)
+        version = await self._store.put_gate(gate)
+        barrier = await self._confirmed(version, seconds)
+        return GateSet(gate=gate_info(gate), version=version, confirmed=barrier.confirmed, waiting=barrier.waiting)
+
+    async def open(self, handler: str | Named, *, collection: str | None = None) -> bool:
+        """Remove a gate; tells whether there was one."""
+        await self._opened()
+        return await self._store.remove_gate(_name(handler), collection) is not None
+
+    async def list(self) -> list[GateInfo]:
+        """Give the closed gates, by handler and collection."""
+        await self._opened()
+        gates = [gate_info(gate) for gate in await self._store.gates()]
+        return sorted(gates, key=lambda gate: (gate.handler, gate.collection or ""))
+
+    def _gate(self, action: GateAction, handler: str | Named, collection: str | None, lasting: Seconds | None, note: str) -> Gate:
+        now = self._store.now()
+        return Gate(
+            handler=check_name(_name(handler), "handler"),
+            collection=None if collection is None else check_name(collection, "collection"),
+            action=action,
+            until_at=None if lasting is None else now + _lasting(lasting),
+            note=_note(note),
+            set_by=self._user,
+            set_at=now,
+        )
+
+    async def _confirmed(self, version: int, seconds: float) -> GateBarrier:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        news = asyncio.Event()
+
+        def heard(hint: Hint) -> None:
+            if hint.kind in (HintKind.GATES, HintKind.ANY):
+                news.set()
+
+        listener = self._store.listen(heard)
+        try:
+            while True:
+                news.clear()
+                barrier = await self._store.barrier(version)
+                left = min(LOOK_AGAIN, end - loop.time())
+                if not barrier.waiting or left <= 0:
+                    return barrier
+                try:
+                    async with asyncio.timeout(left):
+                        await news.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            listener.close()
+
+
+def _name(handler: str | Named) -> str:
+    return handler if isinstance(handler, str) else handler.name
+
+
+def _lasting(lasting: Seconds) -> int:
+    micros = to_micros(lasting, "lasting")
+    if micros <= 0:
+        raise InvalidValue(f"lasting must be positive, got {lasting}; to end a gate now, open it")
+    return micros
+
+
+def _note(note: str) -> str:
+    if len(note) > 1_000:
+        raise InvalidValue(f"note must have at most 1,000 characters, got {len(note)}")
+    return note

@@ -1,0 +1,225 @@
+"""Read models for the API, the dashboard and the command line: overviews, and why a task is where it is."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from duetime.clock import Instant, to_datetime
+from duetime.model.outcome import Outcome
+from duetime.model.retry import DEFAULT_ATTEMPTS
+from duetime.model.task import FINAL, ErrorInfo, State, TaskRecord
+from duetime.model.why import Facts, Reason, why
+from duetime.store.protocol import Counts, Declaration, Store, WorkerRecord
+
+
+class AttemptInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt of a task; without an outcome it still runs."""
+
+    attempt: int
+    outcome: Outcome | None
+    worker: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: ErrorInfo | None
+
+
+class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A declared handler: its policies, the schema of its payload, and how its tasks stand."""
+
+    name: str
+    doc: str
+    schema: dict[str, Any]
+    timeout: float
+    priority: int
+    concurrency: int
+    isolation: str
+    retry: dict[str, Any]
+    declared_at: datetime
+    workers: int
+    slots: int
+    states: Mapping[State, int]
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered worker. `alive` is None where only its next beats can tell."""
+
+    id: str
+    host: str
+    pid: int
+    slots: Mapping[str, int]
+    running: int
+    started_at: datetime
+    beat_at: datetime | None
+    alive: bool | None
+
+
+class HandlerCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How a handler's tasks stand. `due` and `later` are pending; `oldest_due_at` is of those that are due."""
+
+    handler: str
+    due: int
+    later: int
+    blocked: int
+    running: int
+    finals: Mapping[State, int]
+    oldest_due_at: datetime | None
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole store at a glance."""
+
+    now: datetime
+    states: Mapping[State, int]
+    handlers: list[HandlerCounts]
+    workers: int
+    durability: str
+
+
+class Insight:
+    """Gathers facts from a store and shows them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def why(self, record: TaskRecord) -> list[Reason]:
+        """Give everything that holds a task now, or how it ended."""
+        return why(record, await self._facts(record))
+
+    async def attempts(self, task_id: str) -> list[AttemptInfo]:
+        return [
+            AttemptInfo(
+                attempt=each.attempt,
+                outcome=each.outcome,
+                worker=each.worker,
+                started_at=_datetime(each.started_at),
+                finished_at=_datetime(each.finished_at),
+                error=each.error,
+            )
+            for each in await self._store.attempts(task_id)
+        ]
+
+    async def handlers(self) -> list[HandlerInfo]:
+        """Give all declared handlers, by name."""
+        workers = [worker for worker in await self._store.workers() if worker.alive is not False]
+        counts = {each.handler: each for each in _by_handler(await self._store.counts())}
+        return [_handler_info(declared, workers, counts.get(declared.name)) for declared in await self._store.declarations()]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Give all registered workers, also dead ones that have not been reaped, by start."""
+        workers = sorted(await self._store.workers(), key=lambda worker: worker.started_at)
+        return [
+            WorkerInfo(
+                id=worker.id,
+                host=worker.host,
+                pid=worker.pid,
+                slots=worker.slots,
+                running=worker.running,
+                started_at=to_datetime(worker.started_at),
+                beat_at=_datetime(worker.beat_at),
+                alive=worker.alive,
+            )
+            for worker in workers
+        ]
+
+    async def stats(self) -> Stats:
+        counts = await self._store.counts()
+        handlers = _by_handler(counts)
+        states: Counter[State] = Counter()
+        for each in handlers:
+            states.update(_states(each))
+        workers = [worker for worker in await self._store.workers() if worker.alive is not False]
+        return Stats(
+            now=to_datetime(counts.now),
+            states={state: states[state] for state in State},
+            handlers=handlers,
+            workers=len(workers),
+            durability=self._store.durability,
+        )
+
+    async def _facts(self, record: TaskRecord) -> Facts:
+        now = self._store.now()
+        attempts = await self._store.attempts(record.id)
+        last = next((each for each in reversed(attempts) if each.outcome is not None), None)
+        allowed = await self._tries_allowed(record)
+        if record.state in FINAL or record.state is State.RUNNING:
+            return Facts(now=now, tries_allowed=allowed)
+        live = [worker for worker in await self._store.workers() if worker.alive is not False]
+        own = [worker for worker in live if record.handler in worker.slots]
+        lanes = [lane for lane in (await self._store.counts()).lanes if lane.handler == record.handler]
+        return Facts(
+            now=now,
+            gate=(await self._store.gates()).holding(record.handler, record.collection, now),
+            live_workers=len(live),
+            workers_of_handler=len(own),
+            slots=sum(worker.slots[record.handler] for worker in own),
+            running=sum(lane.running for lane in lanes),
+            due_before=max(0, sum(lane.due for lane in lanes) - 1),
+            tries_allowed=allowed,
+            last_outcome=last.outcome if last else None,
+            last_error=last.error if last else None,
+        )
+
+    async def _tries_allowed(self, record: TaskRecord) -> int:
+        numbers = record.retry
+        if numbers is None:
+            declared = {each.name: each for each in await self._store.declarations()}.get(record.handler)
+            numbers = b"{}" if declared is None else declared.retry
+        policy: dict[str, Any] = msgspec.json.decode(numbers)
+        return int(policy.get("attempts", DEFAULT_ATTEMPTS))
+
+
+def _by_handler(counts: Counts) -> list[HandlerCounts]:
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    oldest: dict[str, Instant] = {}
+    finals: dict[str, dict[State, int]] = defaultdict(dict)
+    for lane in counts.lanes:
+        sums[lane.handler].update(due=lane.due, later=lane.later, blocked=lane.blocked, running=lane.running)
+        if lane.oldest_due_at is not None:
+            oldest[lane.handler] = min(lane.oldest_due_at, oldest.get(lane.handler, lane.oldest_due_at))
+    for final in counts.finals:
+        finals[final.handler][final.state] = final.count
+    return [
+        HandlerCounts(
+            handler=name,
+            due=sums[name]["due"],
+            later=sums[name]["later"],
+            blocked=sums[name]["blocked"],
+            running=sums[name]["running"],
+            finals=finals.get(name, {}),
+            oldest_due_at=_datetime(oldest.get(name)),
+        )
+        for name in sorted({*sums, *finals})
+    ]
+
+
+def _states(counts: HandlerCounts) -> dict[State, int]:
+    live = {State.PENDING: counts.due + counts.later, State.BLOCKED: counts.blocked, State.RUNNING: counts.running}
+    return {**live, **counts.finals}
+
+
+def _handler_info(declared: Declaration, workers: list[WorkerRecord], counts: HandlerCounts | None) -> HandlerInfo:
+    own = [worker for worker in workers if declared.name in worker.slots]
+    states = {} if counts is None else _states(counts)
+    return HandlerInfo(
+        name=declared.name,
+        doc=declared.doc,
+        schema=msgspec.json.decode(declared.schema),
+        timeout=declared.timeout,
+        priority=declared.priority,
+        concurrency=declared.concurrency,
+        isolation=declared.isolation,
+        retry=msgspec.json.decode(declared.retry),
+        declared_at=to_datetime(declared.declared_at),
+        workers=len(own),
+        slots=sum(worker.slots[declared.name] for worker in own),
+        states={state: states.get(state, 0) for state in State},
+    )
+
+
+def _datetime(instant: Instant | None) -> datetime | None:
+    return None if instant is None else to_datetime(instant)

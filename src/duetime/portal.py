@@ -1,0 +1,112 @@
+"""The synchronous façade: one daemon thread with an event loop, and calls that need none."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from duetime.errors import InvalidValue
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Inline(Coroutine[Any, Any, T_co]):
+    """A coroutine that suspends nowhere once `prepare` has been awaited, so it can run in any thread without an event loop.
+
+    That is how a write on the caller's own synchronous connection stays in the caller's thread. Awaited as usual, it is
+    nothing but the coroutine inside.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T_co], prepare: Callable[[], Awaitable[object]]) -> None:
+        self._coroutine = coroutine
+        self.prepare = prepare
+
+    def run(self) -> T_co:
+        """Run it here and now."""
+        try:
+            self._coroutine.send(None)
+        except StopIteration as stop:
+            result: T_co = stop.value
+            return result
+        self._coroutine.close()
+        raise InvalidValue("connection= is an asynchronous connection, which app.sync cannot use; await the call in its event loop instead")
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, kind: Any, value: Any = None, traceback: TracebackType | None = None, /) -> Any:
+        return self._coroutine.throw(kind) if value is None else self._coroutine.throw(kind, value, traceback)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+
+class Portal:
+    """Runs awaitables for threads that have no event loop. The thread never keeps the interpreter alive."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def run(self, call: Awaitable[T], *, loop: asyncio.AbstractEventLoop | None = None) -> T:
+        """Run an awaitable to its end, in another thread's event loop or the portal's own, with the caller's context variables."""
+        refuse_inside_loop(call)
+        loop = loop or self._started()
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+        context = contextvars.copy_context()
+        # held here, because an event loop refers to its tasks weakly
+        tasks: list[asyncio.Task[None]] = []
+
+        def start() -> None:
+            tasks.append(loop.create_task(_run(call, done), context=context))
+
+        loop.call_soon_threadsafe(start)
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():  # the caller was interrupted while it waited
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            raise
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():  # a forked child has no thread
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                threading.Thread(target=self._loop.run_forever, name="duetime-portal", daemon=True).start()
+            return self._loop
+
+
+async def _run(call: Awaitable[T], done: concurrent.futures.Future[T]) -> None:
+    try:
+        result = await call
+    except BaseException as error:
+        done.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
+    else:
+        done.set_result(result)
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def refuse_inside_loop(call: Awaitable[object]) -> None:
+    if running_loop() is not None:
+        if isinstance(call, Coroutine):
+            call.close()
+        raise RuntimeError("app.sync was called inside a running event loop, which it would block: await the call instead")

@@ -1,0 +1,518 @@
+"""The inside of a sub-process that performs attempts: `python -m duetime.targets.child MODULE:ATTRIBUTE …`.
+
+It imports the app, enters its lifespan, and then performs one attempt after the other. Orders come and answers go as
+frames over one socket: four bytes of length, then JSON. `targets.process` is the other end.
+
+The main thread does everything. An event loop runs in it while a coroutine handler runs and while the child is idle, so
+that connections and background tasks of the lifespan stay alive. A `def` handler is called while the loop stands still, not
+from inside it: it may then use `asyncio.run` and whatever else insists on the main thread or on no running loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import fcntl
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial, reduce
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, TypeAlias
+
+import msgspec
+
+from duetime.errors import InvalidValue
+from duetime.model.outcome import Ended, Outcome
+from duetime.model.task import ErrorInfo
+from duetime.output import LogHandler, Writer, cut_line
+from duetime.store.protocol import ClaimedTask
+from duetime.targets import context as contexts
+from duetime.targets.context import Context, Resources
+from duetime.targets.python import Middleware, around, describe, failed, positional, succeeded
+from duetime.targets.spec import HandlerSpec
+
+MAX_FRAME = 16 * 1_048_576
+PROGRESS_EVERY = 0.1
+MAX_PROGRESS_TEXT = 1_000
+
+
+class App(Protocol):
+    """What a child needs of the object that it imports."""
+
+    @property
+    def specs(self) -> Mapping[str, HandlerSpec]:
+        """The handlers by name and by alias."""
+        ...
+
+    @property
+    def middlewares(self) -> Sequence[Middleware]: ...
+
+    @property
+    def lifespan(self) -> Callable[[], AbstractAsyncContextManager[object]] | None: ...
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """The first frame to a child: where to import from, what, and which descriptors serve what."""
+
+    app: str
+    path: list[str]
+    heard: int
+    passed_through: int
+    kept: list[int]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt to perform."""
+
+    task: ClaimedTask
+    started_at: int
+    deadline_at: int
+    output_path: str | None
+    output_cap: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The app is there and its lifespan entered."""
+
+
+class NotReady(msgspec.Struct, frozen=True, tag="not_ready"):
+    """The app could not be imported or its lifespan not entered; the child ends."""
+
+    error: ErrorInfo
+
+
+class Began(msgspec.Struct, frozen=True, tag="began"):
+    """The attempt's own code is about to run: from now on the child's death is the attempt's."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far the attempt is."""
+
+    fraction: float
+    text: str
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The attempt's code has ended."""
+
+    ended: Ended
+
+
+Answer: TypeAlias = Ready | NotReady | Began | Progress | Done
+
+
+def frame(message: msgspec.Struct) -> bytes:
+    """Give a message as it is sent."""
+    data = msgspec.json.encode(message)
+    return len(data).to_bytes(4, "big") + data
+
+
+class Channel:
+    """A child's end of the socket. Orders are awaited in the loop; answers are sent by any thread, whole."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._writable = select.poll()
+        self._writable.register(connection, select.POLLOUT)
+
+    async def receive(self) -> bytes | None:
+        """Give the next frame, or None when the worker has closed its end."""
+        size = await self._exactly(4)
+        return None if size is None else await self._exactly(int.from_bytes(size, "big"))
+
+    async def _exactly(self, size: int) -> bytes | None:
+        loop = asyncio.get_running_loop()
+        data = bytearray()
+        while len(data) < size:
+            part = await loop.sock_recv(self._connection, size - len(data))
+            if not part:
+                return None
+            data += part
+        return bytes(data)
+
+    def send(self, answer: Answer) -> None:
+        left = memoryview(frame(answer))
+        with self._lock:
+            while left:
+                try:
+                    left = left[self._connection.send(left) :]
+                except BlockingIOError:
+                    self._writable.poll()
+                except OSError:
+                    os._exit(1)  # nobody is there to work for
+
+
+def die_with(life: int) -> None:
+    """Have the kernel kill this process group when the last writer of a pipe, the worker, is gone.
+
+    The pipe's owner is the group and its signal SIGKILL, so its end of file kills the child and what the child started,
+    at once, also while a C call holds the GIL or everything is stopped. PR_SET_PDEATHSIG is left out on purpose: it kills
+    the child alone, sometimes before the pipe is closed, and nobody is then left to be the group's reason to die. With
+    both, 59 of 240 grandchildren outlived a killed worker; with the pipe alone none. Where a pipe has no such signal, a
+    thread waits for the end of file and needs the GIL.
+    """
+    try:
+        fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+    except (AttributeError, OSError):
+        threading.Thread(target=_kill_group_at_end_of, args=(life,), name="duetime-life", daemon=True).start()
+    already = select.poll()
+    already.register(life, 0)  # a hang-up is always reported
+    if already.poll(0):
+        os.killpg(0, signal.SIGKILL)
+
+
+def _kill_group_at_end_of(life: int) -> None:
+    os.read(life, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+class Drain(threading.Thread):
+    """Takes what comes out of descriptors 1 and 2, from Python, C code and sub-processes alike, to the attempt's file.
+
+    Between attempts it goes to the worker's own standard error. At the cap the descriptors are led to /dev/null, so a
+    handler that prints without end costs nothing more. Data moves by `splice`: no thread ever holds text that neither the
+    pipe nor the file has, so the worker, which can read the pipe too, misses nothing when this process dies.
+    """
+
+    def __init__(self, source: int, passed_through: int) -> None:
+        super().__init__(name="duetime-output", daemon=True)
+        self._source = source
+        self._passed_through = passed_through
+        self._can_pass = select.poll()
+        self._can_pass.register(passed_through, select.POLLOUT)
+        self._entry = os.dup(1)
+        self._nowhere = os.open(os.devnull, os.O_RDWR)
+        self._lock = threading.Lock()
+        self._path: Path | None = None
+        self._file: int | None = None
+        self._cap = 0
+        self._room = 0
+        self._cut = False
+        faulthandler.enable(file=self._entry)
+
+    @property
+    def capturing(self) -> bool:
+        return self._path is not None
+
+    def run(self) -> None:
+        readable = select.poll()
+        readable.register(self._source, select.POLLIN)
+        while True:
+            # the GIL is needed between poll and read: text of a crashing process stays in the pipe
+            readable.poll()
+            with self._lock:
+                self._move()
+
+    def begin(self, path: str | None, cap: int) -> None:
+        """Lead output to a file from now on."""
+        with self._lock:
+            self._empty()
+            self._path = None if path is None else Path(path)
+            self._cap = self._room = cap
+
+    def end(self) -> None:
+        """Put everything printed so far into the file and close it."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        with self._lock:
+            self._empty()
+            if self._file is not None:
+                os.close(self._file)
+            if self._cut:
+                os.dup2(self._entry, 1)
+                os.dup2(self._entry, 2)
+            self._path, self._file, self._cut = None, None, False
+
+    def _empty(self) -> None:
+        """Move what is in the pipe now, not what a sub-process keeps adding."""
+        left = int.from_bytes(fcntl.ioctl(self._source, termios.FIONREAD, b"\0\0\0\0"), sys.byteorder)
+        while left > 0:
+            moved = self._move()
+            if not moved:
+                return
+            left -= moved
+
+    def _move(self) -> int:
+        try:
+            if self._path is None:
+                return self._pass_through()
+            if self._room == 0 and not self._cut:
+                self._cut_off()
+            if self._cut:
+                return self._splice(self._nowhere, 65_536)
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+                os.lseek(self._file, 0, os.SEEK_END)
+            moved = self._splice(self._file, self._room)
+            self._room -= moved
+            return moved
+        except BlockingIOError:
+            return 0
+        except OSError:  # a full disk and the like: the attempt must not notice
+            self._cut_off()
+            return 0
+
+    def _cut_off(self) -> None:
+        self._cut = True
+        os.dup2(self._nowhere, 1)
+        os.dup2(self._nowhere, 2)
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._file, cut_line(self._cap))
+
+    def _splice(self, target: int, limit: int) -> int:
+        try:
+            return os.splice(self._source, target, limit)
+        except BlockingIOError:
+            raise
+        except (AttributeError, OSError):  # not on this system, or not into this kind of file
+            data = os.read(self._source, limit)
+            left = memoryview(data)
+            while left:
+                left = left[os.write(target, left) :]
+            return len(data)
+
+    def _pass_through(self) -> int:
+        data = os.read(self._source, select.PIPE_BUF)
+        if self._can_pass.poll(0):  # a worker whose standard error is stuck must not stop the next attempt
+            with contextlib.suppress(OSError):
+                os.write(self._passed_through, data)
+        return len(data)
+
+
+class Reporter:
+    """Sends progress, at most every 100 ms and the latest for sure, so that a tight loop does not flood the worker."""
+
+    def __init__(self, send: Callable[[Answer], None]) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._waiting: Progress | None = None
+        self._sent_at = 0.0
+        self._timer: threading.Timer | None = None
+        self._over = False
+
+    def __call__(self, fraction: float, text: str) -> None:
+        mark = Progress(float(fraction), _sendable(str(text)[:MAX_PROGRESS_TEXT]))
+        with self._lock:
+            if self._over:
+                return
+            wait = self._sent_at + PROGRESS_EVERY - time.monotonic()
+            self._waiting = mark
+            if wait <= 0:
+                self._flush()
+            elif self._timer is None:
+                self._timer = threading.Timer(wait, self._late)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._flush()
+            self._over = True
+
+    def _late(self) -> None:
+        with self._lock:
+            self._timer = None
+            self._flush()
+
+    def _flush(self) -> None:
+        mark, self._waiting = self._waiting, None
+        if mark is not None and not self._over:
+            self._send(mark)
+            self._sent_at = time.monotonic()
+
+
+class Performer:
+    """Performs attempts with an app's handlers and middleware in an event loop that runs only when asked to."""
+
+    def __init__(self, app: App, resources: Resources, loop: asyncio.AbstractEventLoop) -> None:
+        self._app = app
+        self._resources = resources
+        self._loop = loop
+
+    def perform(self, order: Order, progress: Callable[[float, str], None]) -> Ended:
+        """Run one attempt to its end."""
+        name = order.task.handler
+        spec = self._app.specs.get(name)
+        if spec is None:
+            problem = f"the app that the sub-process imported has no handler {name!r}"
+            return Ended(Outcome.FAILED, error=ErrorInfo("UnknownHandler", problem))
+        context = Context(
+            order.task, started_at=order.started_at, deadline_at=order.deadline_at, resources=self._resources, progress=progress
+        )
+        try:
+            arguments = spec.payloads.decode(order.task.payload)
+        except Exception as error:
+            return Ended(Outcome.FATAL, error=describe(error))
+        token = contexts._current.set(context)
+        try:
+            return succeeded(self._call(spec, context, arguments))
+        except BaseException as error:  # also SystemExit: it ends the attempt, not the child
+            return failed(error, spec.retry)
+        finally:
+            contexts._current.reset(token)
+
+    def _call(self, spec: HandlerSpec, context: Context, arguments: dict[str, Any]) -> object:
+        function = partial(spec.function, *positional(spec, context), **arguments)
+        if spec.is_async:
+            return self._wait(_caught(lambda: around(self._app.middlewares, context, function)))
+        if not self._app.middlewares:
+            return function()
+        return self._call_between(context, function)
+
+    def _call_between(self, context: Context, function: Callable[[], object]) -> object:
+        """Run the middleware in the loop, and stop the loop for each call that it makes of the function."""
+        calls: asyncio.Queue[asyncio.Future[object] | None] = asyncio.Queue()
+
+        async def innermost() -> object:
+            answer = self._loop.create_future()
+            calls.put_nowait(answer)
+            return await answer
+
+        attempt = self._loop.create_task(_caught(lambda: around(self._app.middlewares, context, innermost)))
+        attempt.add_done_callback(lambda _: calls.put_nowait(None))
+        while (call := self._loop.run_until_complete(calls.get())) is not None:
+            try:
+                value = function()
+            except StopIteration as error:
+                call.set_exception(RuntimeError(f"the handler raised {error!r}"))  # a future cannot carry it
+            except BaseException as error:
+                call.set_exception(error)
+            else:
+                call.set_result(value)
+        return self._wait(attempt)
+
+    def _wait(self, attempt: Any) -> object:
+        value, error = self._loop.run_until_complete(attempt)
+        if error is not None:
+            raise error
+        return value
+
+
+async def _caught(call: Callable[[], Any]) -> tuple[object, BaseException | None]:
+    """Await a call and give its exception as a value: SystemExit would otherwise break out of the loop."""
+    try:
+        return await call(), None
+    except BaseException as error:
+        return None, error
+
+
+def load(app: str) -> App:
+    """Import an app by `module:attribute`."""
+    module, _, attribute = app.partition(":")
+    found = reduce(getattr, (attribute or "app").split("."), importlib.import_module(module))
+    missing = [name for name in ("specs", "middlewares", "lifespan") if not hasattr(found, name)]
+    if missing:
+        raise InvalidValue(f"{app} is a {type(found).__name__}, not a duetime App: it has no {', '.join(missing)}")
+    app_found: App = found
+    return app_found
+
+
+class _Lifespan:
+    """An app's lifespan, entered and left by one and the same task, as cancel scopes inside it require."""
+
+    def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._entered: asyncio.Future[object] = loop.create_future()
+        self._leave = asyncio.Event()
+        self._task = loop.create_task(self._hold(app))
+
+    async def _hold(self, app: App) -> None:
+        if app.lifespan is None:
+            self._entered.set_result(None)
+            return
+        async with app.lifespan() as provided:
+            self._entered.set_result(provided)
+            await self._leave.wait()
+
+    def enter(self) -> Resources:
+        self._loop.run_until_complete(asyncio.wait((self._entered, self._task), return_when=asyncio.FIRST_COMPLETED))
+        if not self._entered.done():
+            self._task.result()
+            raise InvalidValue("the lifespan ended without a yield")
+        return Resources(self._entered.result())
+
+    def leave(self) -> None:
+        self._leave.set()
+        self._loop.run_until_complete(self._task)
+
+
+def main() -> NoReturn:
+    """Serve the worker until it closes its end, then leave the lifespan and go."""
+    _, _, descriptor, life = sys.argv
+    die_with(int(life))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    channel = Channel(socket.socket(fileno=int(descriptor)))
+    with asyncio.Runner() as runner:
+        _serve(channel, runner.get_loop(), (int(descriptor), int(life)))
+    os._exit(0)
+
+
+def _serve(channel: Channel, loop: asyncio.AbstractEventLoop, own: Sequence[int]) -> None:
+    first = loop.run_until_complete(channel.receive())
+    if first is None:
+        return
+    setup = msgspec.json.decode(first, type=Setup)
+    for each in (*own, setup.heard, setup.passed_through, *setup.kept):
+        os.set_inheritable(each, False)
+    sys.path[:] = setup.path
+    try:
+        app = load(setup.app)
+        lifespan = _Lifespan(app, loop)
+        performer = Performer(app, lifespan.enter(), loop)
+    except BaseException as error:
+        channel.send(NotReady(_sendable_error(describe(error))))
+        os._exit(1)
+    drain = Drain(setup.heard, setup.passed_through)
+    drain.start()
+    # installed after the program's own configuration of logging, which would otherwise be refused
+    LogHandler(lambda: _stderr_during(drain), (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)).install()
+    channel.send(Ready())
+    while (data := loop.run_until_complete(channel.receive())) is not None:
+        order = msgspec.json.decode(data, type=Order)
+        drain.begin(order.output_path, order.output_cap)
+        reporter = Reporter(channel.send)
+        channel.send(Began())
+        ended = performer.perform(order, reporter)
+        reporter.close()
+        drain.end()
+        if ended.error is not None:
+            ended = msgspec.structs.replace(ended, error=_sendable_error(ended.error))
+        channel.send(Done(ended))
+    lifespan.leave()
+
+
+def _stderr_during(drain: Drain) -> Writer | None:
+    return sys.stderr if drain.capturing else None
+
+
+def _sendable(text: str) -> str:
+    """Replace lone surrogates, which JSON cannot hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _sendable_error(error: ErrorInfo) -> ErrorInfo:
+    return ErrorInfo(_sendable(error.type), _sendable(error.message), _sendable(error.traceback))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,457 @@
+"""Handlers in sub-processes of their own, from the worker's side; `targets.child` is the inside.
+
+A child performs one attempt at a time and is used again, because starting one takes a fifth of a second and importing the
+app perhaps longer. It leads its own session: what it starts is in its process group and dies with it. An attempt has ended
+when its `Done` frame is here, or when the whole group is gone; until then nobody is told that it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from duetime.errors import InvalidHandler
+from duetime.model.outcome import Ended, Outcome
+from duetime.model.task import ErrorInfo
+from duetime.output import DEFAULT_CAP, CappedFile
+from duetime.store.protocol import ClaimedTask
+from duetime.targets.child import MAX_FRAME, Answer, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
+
+START_WITHIN = 30.0
+LEAVE_WITHIN = 5.0
+MAX_TAIL = 8_192
+_STARTS = 3
+
+_logger = logging.getLogger("duetime.process")
+_answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+
+
+class ChildPool:
+    """Performs attempts of one app's handlers in sub-processes, as many at once as there are calls.
+
+    `inherit` are descriptors that every child holds as long as it lives, such as the worker's lock. Up to `max_idle`
+    children wait for the next attempt; one that has performed `max_attempts` is replaced.
+    """
+
+    def __init__(
+        self,
+        app_path: str,
+        *,
+        inherit: Sequence[int] = (),
+        max_idle: int = 4,
+        max_attempts: int | None = None,
+        output_cap: int = DEFAULT_CAP,
+        start_within: float = START_WITHIN,
+    ) -> None:
+        self._app_path = app_path
+        self._inherit = tuple(inherit)
+        self._max_idle = max_idle
+        self._max_attempts = max_attempts
+        self._output_cap = output_cap
+        self._start_within = start_within
+        self._idle: list[_Child] = []
+        self._children: set[_Child] = set()
+        self._closed = False
+
+    async def perform(
+        self,
+        claimed: ClaimedTask,
+        *,
+        started_at: int,
+        deadline_at: int,
+        output_path: str | None,
+        progress: Callable[[float, str], None],
+    ) -> Ended:
+        """Run one attempt to its end. When cancelled, kill it, wait until it is gone, and only then raise CancelledError."""
+        order = Order(task=claimed, started_at=started_at, deadline_at=deadline_at, output_path=output_path, output_cap=self._output_cap)
+        for _ in range(_STARTS):
+            try:
+                child = await self._take()
+            except _NotStarted as problem:
+                return Ended(Outcome.FAILED, error=problem.error)
+            try:
+                ended = await child.perform(order, progress)
+            except _Broken as broken:
+                await child.end()
+                if child.began:
+                    return Ended(Outcome.LOST, error=child.obituary(broken, order), crashed=not child.killed_on_purpose, alone=True)
+                # it died while it was idle; the attempt had not begun, so another child may have it
+            except BaseException:
+                await child.end()
+                raise
+            else:
+                self._put_back(child)
+                return ended
+        error = ErrorInfo("ProcessDied", f"{_STARTS} sub-processes, one after the other, died before the attempt began")
+        return Ended(Outcome.FAILED, error=error)
+
+    def kill(self) -> None:
+        """Kill all children now, from any thread: for a worker that has lost its lease while its event loop is blocked."""
+        for child in tuple(self._children):
+            child.killed_on_purpose = True
+            child.kill()
+
+    async def close(self) -> None:
+        """Let idle children leave their lifespan, kill the others, and wait until all are gone."""
+        self._closed = True
+        for child in tuple(self._children):
+            if child in self._idle:
+                child.retire()
+            else:
+                child.killed_on_purpose = True
+                child.kill()
+        self._idle.clear()
+        for child in tuple(self._children):
+            await child.wait_until_gone()
+
+    async def _take(self) -> _Child:
+        if self._closed:
+            raise RuntimeError("the pool of sub-processes is closed")
+        while self._idle:
+            child = self._idle.pop()
+            if not child.exited:
+                return child
+        child = _Child(self._app_path, self._inherit)
+        self._children.add(child)
+        child.gone.add_done_callback(lambda _: self._children.discard(child))
+        try:
+            await child.start(self._start_within)
+        except BaseException:
+            await child.end()
+            raise
+        return child
+
+    def _put_back(self, child: _Child) -> None:
+        worn_out = self._max_attempts is not None and child.attempts >= self._max_attempts
+        if self._closed or worn_out or len(self._idle) >= self._max_idle:
+            child.retire()
+        else:
+            self._idle.append(child)
+
+
+class _Broken(Exception):
+    """The child died, or said something that it should not."""
+
+
+class _NotStarted(Exception):
+    """The child could not be started."""
+
+    def __init__(self, error: ErrorInfo) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class _Child:
+    """One sub-process, from the fork to the end of its process group."""
+
+    def __init__(self, app_path: str, inherit: Sequence[int]) -> None:
+        self._app_path = app_path
+        self._loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self.exited = False
+        self.began = False
+        self.attempts = 0
+        self.killed_on_purpose = False
+        self._lock = threading.Lock()
+        self._reaped = False
+        self._said = b""
+        self._transport: asyncio.BaseTransport | None = None
+        try:
+            self._spawn(inherit)
+        except OSError as problem:
+            raise _NotStarted(ErrorInfo("ProcessNotStarted", f"no sub-process can be started: {problem}")) from None
+        _living.add(self)
+        self._watch()
+
+    def _spawn(self, inherit: Sequence[int]) -> None:
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            self._socket, socket_of_child = socket.socketpair()
+            ours.callback(self._socket.close)
+            theirs.callback(socket_of_child.close)
+            life_of_child, self._life = os.pipe()
+            ours.callback(os.close, self._life)
+            theirs.callback(os.close, life_of_child)
+            # held by both: the child empties it, and what a dead child has left in it is still to be had here
+            self._heard, said = os.pipe()
+            ours.callback(os.close, self._heard)
+            theirs.callback(os.close, said)
+            os.set_blocking(self._heard, False)
+            passed_through = _standard_error()
+            theirs.callback(os.close, passed_through)
+            self._setup = Setup(app=self._app_path, path=sys.path, heard=self._heard, passed_through=passed_through, kept=list(inherit))
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "duetime.targets.child", self._app_path, str(socket_of_child.fileno()), str(life_of_child)],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                pass_fds=(socket_of_child.fileno(), life_of_child, self._heard, passed_through, *inherit),
+                start_new_session=True,
+            )
+            ours.pop_all()
+
+    async def start(self, within: float) -> None:
+        """Wait until the app is imported and its lifespan entered."""
+        self._loop.add_reader(self._heard, self._listen)
+        try:
+            async with asyncio.timeout(within):
+                self._reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
+                self._transport = self._writer.transport
+                self._writer.write(frame(self._setup))
+                answer = await self._receive()
+            if isinstance(answer, NotReady):
+                raise _NotStarted(self._not_ready(answer.error))
+            if not isinstance(answer, Ready):
+                raise _Broken(f"it answered {type(answer).__name__} when it should have been ready")
+        except TimeoutError:
+            raise await self._failed_to_start(f"it was not ready within {within:g} s") from None
+        except _Broken as broken:
+            raise await self._failed_to_start(str(broken)) from None
+        finally:
+            self._loop.remove_reader(self._heard)
+        if self._said:
+            _logger.info("sub-process %d said while it started: %s", self._process.pid, self._tail())
+            self._said = b""
+
+    async def perform(self, order: Order, progress: Callable[[float, str], None]) -> Ended:
+        """Have an attempt performed; _Broken if the child does not live to tell its end."""
+        self.began = False
+        self.attempts += 1
+        self._writer.write(frame(order))
+        while True:
+            match await self._receive():
+                case Began():
+                    self.began = True
+                case Progress(fraction, text):
+                    progress(fraction, text)
+                case Done(ended):
+                    return ended
+                case Ready() | NotReady() as answer:
+                    raise _Broken(f"it answered {type(answer).__name__} in the middle of an attempt")
+
+    async def _receive(self) -> Answer:
+        try:
+            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            if size > MAX_FRAME:
+                raise _Broken(f"it sent a frame of {size:,} bytes; at most {MAX_FRAME:,} are allowed")
+            return _answers.decode(await self._reader.readexactly(size))
+        except (asyncio.IncompleteReadError, OSError):
+            raise _Broken("") from None
+        except msgspec.MsgspecError as problem:
+            raise _Broken(f"it sent a malformed frame: {problem}") from None
+
+    # ---- its end ----
+
+    def kill(self) -> None:
+        """Kill the process group. Under a lock with reaping, because a reaped process's number may be another's."""
+        with self._lock:
+            if not self._reaped:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+
+    def retire(self) -> None:
+        """Ask an idle child to leave its lifespan and go; kill it if it takes too long."""
+        self._writer.close()
+        patience = self._loop.call_later(LEAVE_WITHIN, self.kill)
+        self.gone.add_done_callback(lambda _: patience.cancel())
+
+    async def end(self) -> None:
+        """Kill it and wait."""
+        self.kill()
+        await self.wait_until_gone()
+
+    async def wait_until_gone(self) -> None:
+        """Wait for the end of the whole group, however often the waiting is cancelled meanwhile."""
+        cancelled: asyncio.CancelledError | None = None
+        while not self.gone.done():
+            try:
+                await asyncio.wait((self.gone,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        self._hang_up()
+        if cancelled is not None:
+            raise cancelled
+
+    def obituary(self, broken: _Broken, order: Order) -> ErrorInfo:
+        """Say how it died, with the last that it printed; what it could not put into the output file goes there now."""
+        left = self._said
+        if order.output_path is not None:
+            path = Path(order.output_path)
+            if left:
+                file = CappedFile(path, order.output_cap)
+                file.write(left)
+                file.close()
+            with contextlib.suppress(OSError), path.open("rb") as output:
+                output.seek(max(0, os.fstat(output.fileno()).st_size - MAX_TAIL))
+                left = output.read()
+        why = f"{broken} and was killed" if str(broken) else _manner(self._process.returncode)
+        return ErrorInfo("ProcessDied", f"the sub-process of the attempt died: {why}", left[-MAX_TAIL:].decode("utf-8", "replace"))
+
+    async def _failed_to_start(self, why: str) -> _NotStarted:
+        await self.end()
+        why = why or _manner(self._process.returncode)
+        return _NotStarted(ErrorInfo("ProcessNotStarted", f"the sub-process for {self._app_path} did not start: {why}", self._tail()))
+
+    def _not_ready(self, error: ErrorInfo) -> ErrorInfo:
+        message = f"the sub-process for {self._app_path} did not start: {error.type}: {error.message}"
+        self._listen()
+        return ErrorInfo("ProcessNotStarted", message, "\n".join(filter(None, (error.traceback, self._tail()))))
+
+    def _listen(self) -> None:
+        """Read what it said; the last part is kept."""
+        with contextlib.suppress(OSError):
+            self._said = (self._said + os.read(self._heard, 65_536))[-65_536:]
+
+    def _tail(self) -> str:
+        return self._said[-MAX_TAIL:].decode("utf-8", "replace")
+
+    # ---- watching ----
+
+    def _watch(self) -> None:
+        try:
+            self._handle = os.pidfd_open(self._process.pid)
+        except (AttributeError, OSError):
+            self._look()
+        else:
+            self._loop.add_reader(self._handle, self._leave_handle)
+
+    def _leave_handle(self) -> None:
+        self._loop.remove_reader(self._handle)
+        os.close(self._handle)
+        self._on_exit()
+
+    def _look(self) -> None:
+        """Look now and then, where the kernel cannot tell."""
+        if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            self._loop.call_later(0.02, self._look)
+        else:
+            self._on_exit()
+
+    def _on_exit(self) -> None:
+        self.exited = True
+        self.kill()  # before it is reaped: until then its number cannot be another group's
+        with self._lock:
+            self._reaped = True
+            self._process.wait()
+        self._listen()
+        self._wait_for_group(0.001)
+
+    def _wait_for_group(self, pause: float) -> None:
+        if _group_lives(self._process.pid, thorough=pause > 0.02):
+            self._loop.call_later(pause, self._wait_for_group, min(pause * 2, 0.5))
+            return
+        _living.discard(self)
+        self._close_life()
+        os.close(self._heard)
+        # an answer may still be in the socket, and a process that left the group may hold it open for ever
+        self._loop.call_later(0.1, self._hang_up)
+        self.gone.set_result(None)
+
+    def _hang_up(self) -> None:
+        if isinstance(self._transport, asyncio.WriteTransport):
+            self._transport.abort()
+        else:
+            self._socket.close()
+
+    def _close_life(self) -> None:
+        life, self._life = self._life, -1
+        if life >= 0:
+            os.close(life)
+
+    def forget_after_fork(self) -> None:
+        self._close_life()
+
+
+_living: weakref.WeakSet[_Child] = weakref.WeakSet()
+
+
+def _forget_after_fork() -> None:
+    """Close the life lines in a fork of the worker: held there, they would keep children alive without their worker."""
+    for child in tuple(_living):
+        child.forget_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def _standard_error() -> int:
+    try:
+        return os.dup(2)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+
+
+def _manner(returncode: int) -> str:
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = "unknown"
+    hint = "; perhaps the system ran out of memory" if -returncode == signal.SIGKILL else ""
+    return f"killed by signal {-returncode} ({name}){hint}"
+
+
+def _group_lives(group: int, *, thorough: bool) -> bool:
+    """Tell whether a process group has a member that still runs; zombies that nobody collects do not count."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not thorough or any(_runs_in(group, stat) for stat in Path("/proc").glob("[0-9]*/stat")) or not Path("/proc/self/stat").exists()
+
+
+def _runs_in(group: int, stat: Path) -> bool:
+    try:
+        state, _, its_group, *_ = stat.read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return False
+    return int(its_group) == group and state not in "ZX"
+
+
+def import_string_of(app: object, function: Callable[..., object]) -> str | None:
+    """Find `module:attribute` by which another process can import an app; None if there is none.
+
+    The handler's module is looked at first. What is declared in `__main__` cannot be imported elsewhere: doing so would
+    run the program again.
+    """
+    home = sys.modules.get(getattr(function, "__module__", None) or "")
+    others = (module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] not in sys.stdlib_module_names)
+    for module in (home, *others):
+        if isinstance(module, ModuleType) and module.__name__ != "__main__":
+            for name, value in tuple(vars(module).items()):
+                if value is app:
+                    return f"{module.__name__}:{name}"
+    return None
+
+
+def require_import_string(app: object, function: Callable[..., object], name: str) -> str:
+    """Find `module:attribute` of an app, or refuse the handler that needs it with the reason."""
+    found = import_string_of(app, function)
+    if found is not None:
+        return found
+    main = sys.modules.get("__main__")
+    if main is not None and any(value is app for value in tuple(vars(main).values())):
+        raise InvalidHandler(
+            f"{name} runs in a sub-process, which must import its app, but the app is declared in __main__; "
+            "move it into a module or start it with `duetime worker module:app`"
+        )
+    raise InvalidHandler(
+        f"{name} runs in a sub-process, which must import its app, but the app is no module's attribute; "
+        "assign it to a name at the top level of a module"
+    )

@@ -1,0 +1,161 @@
+"""The keeper: a thread that proves the worker alive, and watches an event loop which cannot watch itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from duetime.worker.deadman import DeadMan
+
+from duetime.clock import Clock, SystemClock
+from duetime.errors import StoreUnavailable
+from duetime.store.protocol import Lease, Renewal
+from duetime.worker.attempt import Attempt, Current, Interrupted
+
+logger = logging.getLogger("duetime.worker")
+
+LOOK = 0.1
+BLOCKED_AFTER = 1.0
+
+# Shares of the lease, counted from the sending of the last renewal that succeeded.
+RENEW, HOLD, STOP, KILL = 0.2, 0.6, 0.7, 0.9
+
+# A real-time signal that nobody uses by habit; it makes the main thread run our handler between two steps of Python code,
+# and ends a blocking system call there.
+INTERRUPT = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
+
+
+class Keeper:
+    """Renews the lease from a thread of its own and interrupts handlers that block the event loop past their deadline."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        current: Current,
+        *,
+        period: float,
+        deadly: bool,
+        renewed: Callable[[Renewal], None],
+        hold: Callable[[], None],
+        lost: Callable[[], None],
+        hopeless: Callable[[Attempt], None],
+        clock: Clock | None = None,
+    ) -> None:
+        self._lease = lease
+        self._current = current
+        self._period = period
+        self._deadly = deadly
+        self._renewed = renewed
+        self._hold = hold
+        self._lost = lost
+        self._hopeless = hopeless
+        self._clock: Clock = clock or SystemClock()
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._interrupts = INTERRUPT is not None and threading.current_thread() is threading.main_thread()
+        self._deadman = DeadMan() if deadly else None
+        self._ended = threading.Event()
+        self._beat_answered = True
+        self._beat_asked_at = 0.0
+        self._reported: Attempt | None = None
+        self.blocked = 0  # how often the loop was found blocked
+        self._thread = threading.Thread(target=self._run, name="duetime-keeper", daemon=True)
+
+    def start(self) -> None:
+        if self._interrupts and INTERRUPT is not None:
+            self._previous = signal.signal(INTERRUPT, self._interrupt)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._interrupts and INTERRUPT is not None:
+            signal.signal(INTERRUPT, self._previous)
+        if self._deadman is not None:
+            self._deadman.disarm()
+        self._lease.close()
+
+    def arm(self, seconds: float) -> None:
+        """Let the kernel end this process after so many seconds, whatever it does until then."""
+        self._deadman = self._deadman or DeadMan()
+        self._deadman.arm(seconds)
+
+    def _run(self) -> None:
+        """Look ten times a second; renew every fifth of the lease."""
+        succeeded_at = renew_at = time.monotonic()
+        told = 0
+        while not self._ended.wait(LOOK):
+            now = time.monotonic()
+            if now >= renew_at:
+                sent_at = time.monotonic()
+                try:
+                    renewal = self._lease.renew()
+                except StoreUnavailable as error:
+                    renew_at = now + self._period * RENEW / 4
+                    logger.warning("the lease could not be renewed: %s", error)
+                except Exception:
+                    renew_at = now + self._period * RENEW / 4
+                    logger.exception("the lease could not be renewed")
+                else:
+                    succeeded_at, renew_at, told = sent_at, sent_at + self._period * RENEW, 0
+                    if self._deadman is not None and self._deadly:
+                        self._deadman.arm(max(0.001, self._period * KILL - (time.monotonic() - sent_at)))
+                    self._call(self._renewed, renewal)
+            if self._deadly:
+                told = self._fence(time.monotonic() - succeeded_at, told)
+            self._watch(time.monotonic())
+
+    def _fence(self, unproved: float, told: int) -> int:
+        """Stop the worker's attempts before anyone else may have them."""
+        if unproved >= self._period * HOLD and told < 1:
+            self._call(self._hold)
+            told = 1
+        if unproved >= self._period * STOP and told < 2:
+            logger.error("the lease could not be renewed for %.1f s: stopping all attempts", unproved)
+            self._call(self._lost)
+            told = 2
+        return told
+
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def _watch(self, now: float) -> None:
+        """Ask the loop for a sign of life; name the handler that blocks it, and end it once its time is over."""
+        if self._beat_answered:
+            self._beat_answered, self._beat_asked_at = False, now
+            self._call(self._answer)
+            return
+        blocked_for = now - self._beat_asked_at
+        attempt = self._current.attempt
+        if blocked_for < BLOCKED_AFTER or attempt is None:
+            return
+        if self._reported is not attempt:
+            self._reported = attempt
+            self.blocked += 1
+            logger.warning(
+                "handler %s has blocked the event loop for %.1f s (task %s): use `def` or isolation='process' for such work",
+                attempt.spec.name,
+                blocked_for,
+                attempt.claimed.id,
+            )
+        overdue = (self._clock.now() - attempt.deadline_at) / 1_000_000
+        if overdue > 0 and self._interrupts and INTERRUPT is not None:
+            signal.pthread_kill(self._loop_thread, INTERRUPT)
+        if overdue > max(self._period, 10.0):
+            self._hopeless(attempt)
+
+    def _answer(self) -> None:
+        self._beat_answered = True
+        self._reported = None
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        """Runs in the main thread, in the middle of whatever blocks it."""
+        attempt = self._current.attempt
+        if attempt is not None and self._clock.now() > attempt.deadline_at:
+            raise Interrupted

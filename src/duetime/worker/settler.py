@@ -1,0 +1,87 @@
+"""The settler: gathers how attempts ended and writes many at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from duetime.errors import StoreUnavailable
+from duetime.model.outcome import Settlement, Verdict
+from duetime.service import Alarms, Service
+from duetime.store.protocol import Progress, Store
+
+logger = logging.getLogger("duetime.worker")
+
+LARGEST_BATCH = 1_000
+
+
+class Settler(Service):
+    """Writes settlements and progress. No outcome is lost while the process lives: what failed is tried again."""
+
+    name = "settler"
+
+    def __init__(self, store: Store, worker: str, alarms: Alarms, *, settled: Callable[[int], None]) -> None:
+        super().__init__(alarms)
+        self._store = store
+        self._worker = worker
+        self._settled = settled
+        self._waiting: list[Settlement] = []
+        self._in_flight: list[Settlement] = []
+        self._marks: dict[str, Progress] = {}
+        self.stale = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def ids(self) -> set[str]:
+        """Give the tasks whose end is not written yet."""
+        return {settlement.id for settlement in (*self._waiting, *self._in_flight)}
+
+    def put(self, settlement: Settlement) -> None:
+        if not self._waiting:
+            self.wake()
+        self._waiting.append(settlement)
+
+    def mark(self, progress: Progress) -> None:
+        if not self._marks:
+            self.wake()
+        self._marks[progress.id] = progress
+
+    async def turn(self) -> float | None:
+        while self._waiting:
+            await self.write()
+        if self._marks:
+            marks, self._marks = self._marks, {}
+            await self._store.progress(self._worker, list(marks.values()))
+            return 0.25  # progress is for people: a few times a second is enough
+        return None
+
+    async def write(self) -> None:
+        """Write one batch; on failure it stays first in line."""
+        batch, self._waiting = self._waiting[:LARGEST_BATCH], self._waiting[LARGEST_BATCH:]
+        self._in_flight = batch
+        try:
+            verdicts = await self._store.settle(self._worker, batch)
+        except BaseException:
+            self._waiting = batch + self._waiting
+            raise
+        finally:
+            self._in_flight = []
+        for settlement, verdict in zip(batch, verdicts, strict=True):
+            if verdict is Verdict.STALE:
+                self.stale += 1
+                logger.warning(
+                    "attempt %d of task %s ended %s, but the task is no longer this worker's; nothing was changed",
+                    settlement.attempt,
+                    settlement.id,
+                    settlement.outcome,
+                )
+        self._settled(len(batch))
+
+    async def drain(self) -> None:
+        """Write all that is left; gives up when the store does not take it, because the tasks then run again."""
+        try:
+            while self._waiting:
+                await self.write()
+        except StoreUnavailable as error:
+            logger.error("%d outcomes could not be written; these tasks will run again: %s", len(self._waiting), error)

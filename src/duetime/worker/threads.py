@@ -1,0 +1,100 @@
+"""Threads for `def` handlers: daemons, reused, one attempt at a time, and reachable while they run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import ctypes
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Thread:
+    """One thread that runs calls; daemon, so that a handler which never ends cannot keep the interpreter alive."""
+
+    def __init__(self, room: ThreadRoom) -> None:
+        self._room = room
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="duetime-handler", daemon=True)
+        self._thread.start()
+
+    def put(self, call: Callable[[], None] | None) -> None:
+        self._calls.put(call)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            # an exception that was thrown at the last moment must not end the thread between two calls
+            with contextlib.suppress(BaseException):
+                call()
+
+    def throw(self, error: type[BaseException]) -> None:
+        """Raise an exception in the thread as soon as it runs Python code again."""
+        if self._thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(error))
+
+
+class ThreadCall:
+    """A call under way in a thread. Awaiting `future` shields it: the call ends when its code ends, not when we say so."""
+
+    def __init__(self, thread: Thread, loop: asyncio.AbstractEventLoop) -> None:
+        self.thread = thread
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def throw(self, error: type[BaseException]) -> None:
+        """Raise an exception in the handler, unless it has ended: the thread may already run another's."""
+        with self._lock:
+            if not self._ended:
+                self.thread.throw(error)
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+
+
+class ThreadRoom:
+    """The threads of one worker; as many as there are attempts of `def` handlers at once."""
+
+    def __init__(self) -> None:
+        self._idle: list[Thread] = []
+
+    def start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> ThreadCall:
+        """Run a function in a thread, in a copy of this context."""
+        loop = asyncio.get_running_loop()
+        thread = self._idle.pop() if self._idle else Thread(self)
+        call = ThreadCall(thread, loop)
+        context = contextvars.copy_context()
+
+        def run() -> None:
+            value, failure = None, None
+            try:
+                try:
+                    value = context.run(function, *args, **kwargs)
+                finally:
+                    call.end()
+            except BaseException as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._ended, call, value, failure)
+
+        thread.put(run)
+        return call
+
+    def _ended(self, call: ThreadCall, value: Any, failure: BaseException | None) -> None:
+        self._idle.append(call.thread)
+        if call.future.done():
+            return
+        if failure is None:
+            call.future.set_result(value)
+        elif isinstance(failure, StopIteration):
+            call.future.set_exception(RuntimeError("the handler raised StopIteration"))
+        else:
+            call.future.set_exception(failure)
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().put(None)

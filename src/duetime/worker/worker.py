@@ -1,0 +1,301 @@
+"""The worker: lease, feeder, executor and settler wired together, with a clean start and a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import TracebackType
+from typing import Literal, Self
+
+import msgspec
+
+from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.model.lifecycle import conclude
+from duetime.model.outcome import Ended, Outcome, Running
+from duetime.model.retry import RetryPolicy
+from duetime.output import Capture, OutputFiles
+from duetime.service import Alarms, Service
+from duetime.store.protocol import Hint, HintKind, NewWorker, Renewal, Store
+from duetime.targets.context import Resources
+from duetime.targets.process import ChildPool
+from duetime.targets.python import Middleware
+from duetime.targets.spec import HandlerSpec
+from duetime.worker.attempt import Attempt, Stop
+from duetime.worker.executor import Executor
+from duetime.worker.feeder import Feeder
+from duetime.worker.keeper import Keeper
+from duetime.worker.reconciler import Reconciler
+from duetime.worker.settler import Settler
+
+logger = logging.getLogger("duetime.worker")
+
+DEFAULT_LEASE = 15.0
+DEFAULT_GRACE = 30.0
+LAST_WORD = 5.0  # seconds that a cancelled coroutine may use to clean up when the worker stops
+
+Lifespan = Callable[[], AbstractAsyncContextManager[object]]
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker runs. `concurrency` bounds all handlers of the process together; `grace` is for stopping.
+
+    `on_stuck`: what to do when an attempt's code does not end although it was told to. "exit" ends the process after the
+    others have finished (for workers of their own), "report" only says so (for workers inside a user's program).
+    """
+
+    concurrency: int | None = None
+    lease: float = DEFAULT_LEASE
+    grace: float = DEFAULT_GRACE
+    on_stuck: Literal["exit", "report"] = "report"
+    output_folder: str | None = None
+    output_cap: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None and self.concurrency < 1:
+            raise InvalidValue(f"concurrency must be at least 1, got {self.concurrency}")
+        if self.lease < 0.5:
+            raise InvalidValue(f"lease must be at least half a second, got {self.lease}")
+
+
+class Worker:
+    """A live process part that claims and executes. Use as an async context manager, or `start` and `stop`."""
+
+    def __init__(
+        self,
+        store: Store,
+        specs: Mapping[str, HandlerSpec],
+        *,
+        middleware: Sequence[Middleware] = (),
+        lifespan: Lifespan | None = None,
+        app_path: str | None = None,
+        settings: WorkerSettings | None = None,
+        duties: Callable[[Store, Alarms], Sequence[Service]] = lambda store, alarms: (),
+    ) -> None:
+        self.id = secrets.token_hex(8)
+        self._store = store
+        self._specs = specs
+        self._middleware = middleware
+        self._lifespan = lifespan
+        self._app_path = app_path
+        self._settings = settings or WorkerSettings()
+        self._make_duties = duties
+        self._resources = AsyncExitStack()
+        self._stopped = False
+        self._reconciler = Reconciler()
+        self.stuck: Attempt | None = None
+        self.on_stuck: Callable[[], None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    # ---- start ----
+
+    async def start(self) -> None:
+        """Open resources, register, confirm the gates and begin to claim."""
+        settings = self._settings
+        self._alarms = Alarms()
+        folder = settings.output_folder or self._store.output_folder
+        output = None if folder is None else OutputFiles(folder, settings.output_cap)
+        self._capture = Capture()
+        if output is not None:
+            self._capture.install()
+        self.settler = Settler(self._store, self.id, self._alarms, settled=self._after_settle)
+        self.executor = Executor(
+            self._store,
+            self._specs,
+            self._alarms,
+            concurrency=settings.concurrency,
+            middleware=self._middleware,
+            output=output,
+            settle=self.settler.put,
+            mark=self.settler.mark,
+            freed=lambda: self.feeder.wake(),
+            stuck=self._on_stuck,
+        )
+        self.feeder = Feeder(self._store, self.id, self.executor, self._alarms)
+        try:
+            if self._lifespan is not None:
+                self.executor.resources = Resources(await self._resources.enter_async_context(self._lifespan()))
+            await self._register()
+        except BaseException:
+            self._capture.uninstall()
+            self._alarms.close()
+            await self._resources.aclose()
+            raise
+        self._news = News(self._store, self, self._alarms)
+        self._duties = list(self._make_duties(self._store, self._alarms))
+        self._listener = self._store.listen(self._heard)
+        self._keeper.start()
+        for service in (self.settler, self._news, self.feeder, *self._duties):
+            service.start()
+
+    async def _register(self) -> None:
+        slots = {spec.name: spec.concurrency for spec in self._specs.values()}
+        slots |= {alias: spec.concurrency for alias, spec in self._specs.items()}
+        lease = await self._store.register(NewWorker(id=self.id, host=socket.gethostname(), pid=os.getpid(), slots=slots))
+        # registered before the gates are read: whoever sets one either counts this worker or is seen by it
+        await self.confirm_gates()
+        if self._app_path is not None:
+            self.executor.children = ChildPool(self._app_path, inherit=lease.inheritable())
+        self._keeper = Keeper(
+            lease,
+            self.executor.current,
+            period=self._settings.lease,
+            deadly=self._store.liveness == "lease",
+            renewed=self._on_renewal,
+            hold=self.executor.hold_starts,
+            lost=self._on_lost,
+            hopeless=self._on_hopeless,
+        )
+
+    async def confirm_gates(self) -> None:
+        """Take the newest gates, give back what they hold, and only then confirm them."""
+        gates = await self._store.gates()
+        self.executor.gates = gates
+        self.executor.release_queued()
+        await self._store.confirm_gates(self.id, gates.version)
+
+    # ---- news ----
+
+    def _heard(self, hint: Hint) -> None:
+        if hint.kind is HintKind.GATES or hint.kind is HintKind.CANCEL:
+            self._news.note(hint.kind)
+        else:
+            self.feeder.heard(hint)
+
+    def _on_renewal(self, renewal: Renewal) -> None:
+        """Compare what the store counts as ours with what we have; both sides may have lost something."""
+        if not renewal.known:
+            logger.error("worker %s was taken for dead: stopping all its attempts", self.id)
+            self._on_lost()
+            return
+        if renewal.gates_version != self.executor.gates.version:
+            self._news.note(HintKind.GATES)
+        if any(held.cancelling for held in renewal.attempts):
+            self._news.note(HintKind.CANCEL)
+        strays, losses = self._reconciler.compare(renewal.attempts, self.executor.attempts(), self.settler.ids(), self.feeder.known)
+        now = self._store.now()
+        for held in strays:
+            logger.warning("task %s was claimed for this worker but never arrived; it goes back", held.id)
+            facts = Running(held.id, held.attempt, 0, 0, now, None)
+            self.settler.put(conclude(facts, Ended(Outcome.RELEASED), RetryPolicy(), started_at=None, now=now, chance=0.0))
+        for task in losses:
+            logger.error("task %s is no longer this worker's: stopping its attempt", task)
+            self.executor.lose(task)
+
+    def _on_lost(self) -> None:
+        self.executor.hold_starts()
+        self.executor.stop_all(Stop.LOST)
+
+    def _after_settle(self, count: int) -> None:
+        self.feeder.wake()
+
+    def _on_stuck(self, attempt: Attempt) -> None:
+        """Give up on an attempt whose code does not end; it stays claimed as long as this process lives."""
+        logger.error(
+            "attempt %d of task %s (%s) was told to stop but its code does not end; it stays claimed until this process ends",
+            attempt.claimed.attempt,
+            attempt.claimed.id,
+            attempt.spec.name,
+        )
+        if self.stuck is None and self._settings.on_stuck == "exit":
+            self.stuck = attempt
+            if self.on_stuck is not None:
+                self.on_stuck()
+
+    def _on_hopeless(self, attempt: Attempt) -> None:
+        """Called by the keeper's thread: the event loop has been blocked far beyond the attempt's deadline."""
+        logger.error("handler %s blocks the event loop for good; its process must end", attempt.spec.name)
+        if self._settings.on_stuck == "exit":
+            os._exit(70)
+
+    # ---- stop ----
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Claim nothing more, let attempts finish for a while, then stop them, and give everything back."""
+        if self._stopped:
+            return
+        self._stopped = True
+        grace = self._settings.grace if grace is None else grace
+        await self.feeder.stop()
+        self.executor.hold_starts()
+        await self._until_idle(grace)
+        self.executor.stop_all(Stop.RELEASE)
+        await self._until_idle(LAST_WORD)
+        for service in (*self._duties, self._news, self.settler):
+            await service.stop()
+        await self.settler.drain()
+        self._listener.close()
+        await self.executor.close()
+        await self._leave()
+        self._keeper.stop()
+        self._capture.uninstall()
+        self._alarms.close()
+        await self._resources.aclose()
+
+    async def _leave(self) -> None:
+        """Unregister; but code that still runs keeps its claims, because nobody else may run them yet."""
+        left = list(self.executor.running.values())
+        if left and self._settings.on_stuck == "report":
+            logger.error("%d attempts still run in threads that do not end; their tasks stay claimed until this process ends", len(left))
+            return
+        if left:
+            # the kernel ends this process in a second; what it held is free a second later
+            self._keeper.arm(1.0)
+            await asyncio.sleep(0)
+            os._exit(70)
+        with contextlib.suppress(StoreUnavailable):
+            await self._store.unregister(self.id)
+
+    async def _until_idle(self, seconds: float) -> None:
+        deadline = asyncio.get_running_loop().time() + seconds
+        while self.executor.running and asyncio.get_running_loop().time() < deadline:
+            if self.stuck is not None and len(self.executor.running) == 1:
+                return
+            await asyncio.sleep(0.01)
+
+
+class News(Service):
+    """Fetches what a wake-up only hints at: changed gates and asked-for cancels."""
+
+    name = "news"
+
+    def __init__(self, store: Store, worker: Worker, alarms: Alarms) -> None:
+        super().__init__(alarms)
+        self._store = store
+        self._worker = worker
+        self._noted: set[HintKind] = set()
+
+    def note(self, kind: HintKind) -> None:
+        self._noted.add(kind)
+        self.wake()
+
+    async def turn(self) -> float | None:
+        noted, self._noted = self._noted, set()
+        try:
+            if HintKind.GATES in noted:
+                await self._take_gates()
+            if HintKind.CANCEL in noted:
+                for held in await self._store.attempts_of(self._worker.id):
+                    if held.cancelling:
+                        self._worker.executor.cancel(held.id)
+        except BaseException:
+            self._noted |= noted
+            raise
+        return None
+
+    async def _take_gates(self) -> None:
+        version = (await self._store.gates()).version
+        if version != self._worker.executor.gates.version:
+            await self._worker.confirm_gates()
+            self._worker.feeder.wake()

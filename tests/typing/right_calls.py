@@ -1,0 +1,184 @@
+"""Calls that a type checker must accept, with the types that it must see. Never run; test_typing.py has mypy read it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+from duetime import App, CancelVerdict, Context, GateSet, Handler, Handlers, NewTask, Next, Reason, RetryPolicy, Task
+
+
+class Pool:
+    pass
+
+
+@asynccontextmanager
+async def resources() -> AsyncIterator[Pool]:
+    yield Pool()
+
+
+app = App("sqlite:///:memory:", lifespan=resources, imports=["shop.tasks"], lease=5, keep_failed=timedelta(days=1))
+
+
+@app.task
+async def async_with_context(ctx: Context, order_id: int, note: str = "") -> str:
+    assert_type(ctx.get(Pool), Pool)
+    assert_type(ctx.attempt, int)
+    return note
+
+
+@app.task
+async def async_without(order_id: int) -> str:
+    return str(order_id)
+
+
+@app.task
+def sync_with_context(ctx: Context, order_id: int) -> list[int]:
+    return [order_id]
+
+
+@app.task
+def sync_without(order_id: int) -> float:
+    return order_id / 2
+
+
+@app.task
+async def nothing() -> None: ...
+
+
+@app.task(timeout=30, retry=RetryPolicy(attempts=8, base=1, cap=300), concurrency=50, priority=7)
+async def with_options(ctx: Context, order_id: int) -> str:
+    return ""
+
+
+@app.task(name="other", aliases=["older"], isolation="process", timeout=timedelta(minutes=1))
+def with_options_sync(order_id: int) -> bytes:
+    return b""
+
+
+@app.task
+async def clashing(delay: int, when: str, key: str, self: int = 0) -> None: ...
+
+
+shop = Handlers(prefix="shop.")
+app.include(shop)
+
+
+@shop.task
+async def grouped(ctx: Context, sku: str) -> int:
+    return 1
+
+
+class Billing:
+    async def charge(self, cents: int) -> str:
+        return ""
+
+    def refund(self, ctx: Context, cents: int) -> bool:
+        return True
+
+
+class Mailer:
+    def __call__(self, to: str) -> int:
+        return 0
+
+
+billing = Billing()
+charge = app.task(billing.charge)
+refund = app.task(billing.refund)
+mail = app.task(Mailer())
+moment = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@app.middleware
+async def report(ctx: Context, call_next: Next) -> object:
+    return await call_next()
+
+
+@app.on_submit
+def trace(task: NewTask[Any]) -> dict[str, str]:
+    return {"trace": task.id}
+
+
+def handlers() -> None:
+    assert_type(app.handler("anything"), Handler[..., Any, Callable[..., Any]])
+    taken: Callable[[int], Coroutine[Any, Any, str]] = async_without.__call__
+    assert_type(nothing, Handler[[], None, Callable[[], Coroutine[Any, Any, None]]])
+
+
+async def submitting() -> None:
+    assert_type(await async_with_context.now(order_id=7), Task[str])
+    assert_type(await async_with_context.now(7, "note"), Task[str])
+    assert_type(await async_with_context.after(60, order_id=7), Task[str])
+    assert_type(await async_with_context.after(timedelta(minutes=1), 7, note="x"), Task[str])
+    assert_type(await async_with_context.at(moment, order_id=7), Task[str])
+    assert_type(await async_without.now(order_id=7), Task[str])
+    assert_type(await sync_with_context.now(order_id=7), Task[list[int]])
+    assert_type(await sync_without.now(7), Task[float])
+    assert_type(await nothing.now(), Task[None])
+    assert_type(await with_options.after(1.5, order_id=7), Task[str])
+    assert_type(await with_options_sync.now(order_id=7), Task[bytes])
+    assert_type(await clashing.after(5, delay=1, when="x", key="k"), Task[None])
+    assert_type(await grouped.now(sku="a"), Task[int])
+    assert_type(await charge.now(cents=5), Task[str])
+    assert_type(await refund.now(cents=5), Task[bool])
+    assert_type(await mail.now(to="me"), Task[int])
+    assert_type(await app.handler("anything").after(60, order_id=7, whatever=[1]), Task[Any])
+    assert_type(await asyncio.create_task(async_without.now(order_id=7)), Task[str])
+    await asyncio.gather(async_without.now(order_id=7), sync_without.now(order_id=7))
+
+
+async def with_call_options(connection: object) -> None:
+    assert_type(await async_with_context.options(key="order-7", if_exists="replace", priority=9).now(order_id=7), Task[str])
+    chosen = async_without.options(collection="eu", timeout=timedelta(seconds=5), retry=RetryPolicy.none(), expires=3600, meta={"a": "b"})
+    assert_type(await chosen.at(moment, order_id=7), Task[str])
+    assert_type(await sync_without.options(connection=connection, expires=moment, allow_unknown=True).now(7), Task[float])
+
+
+async def many() -> None:
+    assert_type(async_without.new(order_id=7), NewTask[str])
+    assert_type(async_without.new(order_id=7).at(moment), NewTask[str])
+    assert_type(async_without.new(order_id=7).after(60), NewTask[str])
+    assert_type(await app.submit(sync_without.new(7)), Task[float])
+    assert_type(await app.submit_many([async_without.new(order_id=n).after(n) for n in range(3)]), list[Task[str]])
+    await app.submit_many([async_without.new(order_id=1), sync_without.new(order_id=2)])
+    mixed: list[NewTask[Any]] = [async_without.new(order_id=1), sync_without.new(order_id=2)]
+    assert_type(await app.submit_many(mixed), list[Task[Any]])
+
+
+async def asking() -> None:
+    task = await async_with_context.now(order_id=7)
+    assert_type(await app.result(task, timeout=10), str)
+    assert_type(await app.result(task.id), Any)
+    assert_type(await app.get(task), Task[str])
+    assert_type(await app.get(task.id), Task[Any])
+    assert_type(await app.retry(task), Task[str])
+    assert_type(await app.reschedule(task, due_at=moment), Task[str])
+    assert_type(await app.reschedule(task.id, delay=60), Task[Any])
+    assert_type(await app.cancel(task), CancelVerdict)
+    assert_type(await app.cancel(handler="expire_order", key="order-7"), CancelVerdict)
+    assert_type(await app.cancel(handler=async_with_context, key="order-7"), CancelVerdict)
+    assert_type(await app.why(task), list[Reason])
+    async for dead in app.tasks(state="failed", handler=async_with_context, due_before=moment):
+        assert_type(dead, Task[Any])
+    assert_type(await app.gates.pause("expire_order", collection="eu", lasting=600, note="down"), GateSet)
+    assert_type(await app.gates.drop(async_with_context), GateSet)
+    await app.cancel_many(handler="expire_order", state="pending", dry_run=True)
+
+
+def synchronously() -> None:
+    assert_type(app.sync(async_with_context.now(order_id=7)), Task[str])
+    assert_type(app.sync(app.result(app.sync(sync_without.now(7)))), float)
+
+
+async def called_directly(ctx: Context) -> None:
+    assert_type(await async_with_context(ctx, 7), str)
+    assert_type(await asyncio.create_task(async_with_context(ctx, 7, note="x")), str)
+    assert_type(sync_without(7), float)
+
+
+async def lifetimes() -> None:
+    async with app:
+        pass
+    async with app.worker(handlers=[async_without, "other"], concurrency=5):
+        pass

@@ -1,0 +1,99 @@
+"""Calls that a type checker must refuse: every line that is marked, and no other. Never run; test_typing.py has mypy read it."""
+
+from datetime import UTC, datetime
+
+from duetime import App, Context, Handlers, NewTask, Next, RetryPolicy
+
+app = App("sqlite:///:memory:")
+moment = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@app.task
+async def expire_order(ctx: Context, order_id: int, note: str = "") -> str:
+    return note
+
+
+@app.task(priority=7)
+def halve(number: int) -> float:
+    return number / 2
+
+
+async def submitting(ctx: Context) -> None:
+    await expire_order.now()  # error
+    await expire_order.now(order_id="7")  # error
+    await expire_order.now(order_id=7, ctx=ctx)  # error
+    await expire_order.now(ctx, 7)  # error
+    await expire_order.now(order_id=7, order=8)  # error
+    await expire_order.now(7, "note", 8)  # error
+    await expire_order.after(order_id=7)  # error
+    await expire_order.after("60", order_id=7)  # error
+    await expire_order.after(delay=60, order_id=7)  # error
+    await expire_order.at(60, order_id=7)  # error
+    await expire_order.at("2030-01-01", order_id=7)  # error
+    await halve.now(number=None)  # error
+    await halve.now(number=1.5)  # error
+    expire_order.new(order="7")  # error
+
+
+async def with_options() -> None:
+    await expire_order.options(priority="high").now(order_id=7)  # error
+    await expire_order.options(if_exists="ignore").now(order_id=7)  # error
+    await expire_order.options(retry=3).now(order_id=7)  # error
+    await expire_order.options(meta={"a": 1}).now(order_id=7)  # error
+    await expire_order.options(delay=60).now(order_id=7)  # error
+    await expire_order.options("key").now(order_id=7)  # error
+    await expire_order.options(key="k").now(order="7")  # error
+
+
+async def results() -> None:
+    task = await expire_order.now(order_id=7)
+    number: int = await app.result(task)  # error
+    number = (await halve.now(4)).nothing  # error
+    await app.result(7)  # error
+    await app.result(task, 10)  # error
+    await app.submit(task)  # error
+    await app.submit_many([task])  # error
+    await app.submit_many(expire_order.new(order_id=7))  # error
+    wish: NewTask[int] = expire_order.new(order_id=7)  # error
+    await app.cancel(task, key=7)  # error
+    await app.reschedule(task, moment)  # error
+    await app.gates.pause("expire_order", "eu")  # error
+    async for other in app.tasks(status="failed"):  # error
+        print(other)
+
+
+def synchronously() -> None:
+    app.sync(expire_order)  # error
+    name: int = app.sync(expire_order.now(order_id=7)).handler  # error
+
+
+async def called_directly(ctx: Context) -> None:
+    await expire_order(7)  # error
+    await expire_order(ctx, order="7")  # error
+    halve("x")  # error
+
+
+def declaring() -> None:
+    app.task(7)  # error
+    app.task(retry=3)  # error
+    app.task(isolation="container")  # error
+    app.task(prio=3)  # error
+    App("sqlite:///:memory:", leese=3)  # error
+    App(lifespan=3)  # error
+    app.include(app)  # error
+    Handlers("a", "b")  # error
+    RetryPolicy(3)  # error
+
+
+@app.middleware  # error
+async def too_few(ctx: Context) -> object:
+    return None
+
+
+@app.middleware  # error
+def not_async(ctx: Context, call_next: Next) -> object:
+    return None
+
+
+@app.on_submit  # error
+def hook(task: str) -> None: ...

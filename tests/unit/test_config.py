@@ -1,0 +1,137 @@
+"""Settings: argument, then environment, then default; wrong ones are named."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from duetime import App, InvalidValue
+from duetime.config import SETTINGS, Config, Settings, load, parse_duration, parse_size
+from duetime.model.task import FINAL
+
+
+def test_an_argument_comes_before_the_environment_and_that_before_the_default() -> None:
+    environment = {"DUETIME_URL": "sqlite:///b.db", "DUETIME_LEASE": "20s"}
+    assert load({}, {}).url == "sqlite:///duetime.db"
+    assert load({}, environment).url == "sqlite:///b.db"
+    assert load({"url": "sqlite:///a.db"}, environment).url == "sqlite:///a.db"
+    assert (load({}, {}).lease, load({}, environment).lease, load({"lease": timedelta(seconds=30)}, environment).lease) == (15, 20, 30)
+
+
+def test_the_table_names_every_setting_once() -> None:
+    names = [setting.name for setting in SETTINGS]
+    assert names == list(Config.__struct_fields__)
+    assert {"url", *Settings.__annotations__} == set(names)
+    assert all(setting.meaning for setting in SETTINGS)
+    assert len({setting.variable for setting in SETTINGS}) == len(SETTINGS)
+
+
+def test_every_setting_can_be_given_in_the_environment() -> None:
+    values: dict[str, tuple[str, object]] = {
+        "url": ("sqlite:///x.db", "sqlite:///x.db"),
+        "app": ("shop:app", "shop:app"),
+        "user": ("anna", "anna"),
+        "lease": ("5", 5.0),
+        "grace": ("1m", 60.0),
+        "concurrency": ("7", 7),
+        "keep_succeeded": ("1h", 3600.0),
+        "keep_failed": ("1d", 86400.0),
+        "keep_cancelled": ("2w", 1209600.0),
+        "keep_dropped": ("0", 0.0),
+        "keep_expired": ("1h30m", 5400.0),
+        "output": ("/var/log/out", "/var/log/out"),
+        "output_cap": ("64kB", 64000),
+    }
+    assert set(values) == {setting.name for setting in SETTINGS}
+    config = load({}, {f"DUETIME_{name.upper()}": text for name, (text, _) in values.items()})
+    assert {name: getattr(config, name) for name in values} == {name: value for name, (_, value) in values.items()}
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_variable_is_refused(setting: Any, empty: str) -> None:
+    with pytest.raises(InvalidValue, match=f"{setting.variable} is set but empty"):
+        load({}, {setting.variable: empty})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("DUETIME_LEASE", "soon"),
+        ("DUETIME_LEASE", "0"),
+        ("DUETIME_LEASE", "2h"),
+        ("DUETIME_LEASE", "nan"),
+        ("DUETIME_GRACE", "-1"),
+        ("DUETIME_GRACE", "1x"),
+        ("DUETIME_CONCURRENCY", "0"),
+        ("DUETIME_CONCURRENCY", "many"),
+        ("DUETIME_CONCURRENCY", "1.5"),
+        ("DUETIME_KEEP_FAILED", "1 fortnight"),
+        ("DUETIME_OUTPUT_CAP", "big"),
+        ("DUETIME_OUTPUT_CAP", "-5"),
+        ("DUETIME_USER", "a\nb"),
+    ],
+)
+def test_a_malformed_variable_is_refused_by_name(variable: str, value: str) -> None:
+    with pytest.raises(InvalidValue, match=variable):
+        load({}, {variable: value})
+
+
+@pytest.mark.parametrize("arguments", [{"url": ""}, {"url": 7}, {"lease": True}, {"concurrency": 1.0}, {"concurrency": True}, {"user": ""}])
+def test_a_malformed_argument_is_refused_by_name(arguments: dict[str, object]) -> None:
+    with pytest.raises(InvalidValue, match=next(iter(arguments))):
+        load(arguments, {})
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="leese is not a setting; there are url, app"):
+        load({"leese": 1}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("1.5", 1.5),
+        ("250ms", 0.25),
+        ("30s", 30),
+        ("10 m", 600),
+        ("1h30m", 5400),
+        ("1H 30M", 5400),
+        ("7d", 604800),
+        ("1w", 604800),
+    ],
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(("text", "size"), [("1", 1), ("64kB", 64_000), ("10MB", 10_000_000), ("1.5gb", 1_500_000_000), (7, 7)])
+def test_sizes_are_read(text: str | int, size: int) -> None:
+    assert parse_size(text) == size
+
+
+def test_retention_is_told_for_every_final_state() -> None:
+    retention = load({"keep_failed": 5}, {}).retention()
+    assert retention.keys() == FINAL
+    assert retention[next(state for state in FINAL if state == "failed")] == timedelta(seconds=5)
+
+
+def test_an_app_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUETIME_URL", "sqlite:///:memory:")
+    monkeypatch.setenv("DUETIME_USER", "anna@shop")
+    assert App().store.url == "sqlite:///:memory:"
+    assert App().user == "anna@shop"
+
+
+@pytest.mark.parametrize(
+    "url", ["", "duetime.db", "mysql://x/y", "sqlite://", "sqlite://host/x.db", "sqlite:///", "sqlite:///x.db?synchronous=off"]
+)
+def test_a_malformed_url_is_refused_when_the_app_is_made(url: str) -> None:
+    with pytest.raises(InvalidValue):
+        App(url)
+
+
+def test_a_server_as_a_store_is_refused_for_now() -> None:
+    with pytest.raises(InvalidValue, match="cannot use a server"):
+        App("https://duetime.example")
