@@ -23,7 +23,7 @@ from duetime.filters import name_of
 from duetime.handlers import AnyHandler, by_name
 from duetime.insight import Insight
 from duetime.model.task import NewTask, Task
-from duetime.portal import Inline, Portal, refuse_inside_loop, running_loop
+from duetime.portal import PORTAL, Inline, refuse_inside_loop, running_loop
 from duetime.registry import Handlers, Registry
 from duetime.store.open import store_from_url
 from duetime.store.protocol import Declaration, Store
@@ -63,7 +63,6 @@ class App(Registry, Verbs):
         self._hooks: list[SubmitHook] = []
         self._groups: list[Handlers] = []
         self._names: dict[str, HandlerSpec] = {}
-        self._portal = Portal()
         self._door = threading.Lock()
         self._entered = 0
         self._use(self._new_store())
@@ -92,28 +91,37 @@ class App(Registry, Verbs):
 
     async def open(self) -> None:
         """Open the store and declare the handlers; harmless when done before. Everything else does it by itself."""
+        await self._open(declare=True)
+
+    async def _open(self, *, declare: bool) -> None:
         if self._pid != os.getpid():  # a forked child must not use its parent's connections
             self._use(self._new_store())
-        if self._ready():
+        if self._is_open(declare=declare):
             return
         while not self._door.acquire(blocking=False):  # noqa: ASYNC110  # two threads' loops may come at once; neither may block
             await asyncio.sleep(0.005)
         try:
             await self.store.open()
             self._loop, self._opened = running_loop(), True
-            if not self._declared:
-                self._declared = True
+            if declare and not self._declared:
+                self._declared = True  # before it is done, because a handler declared meanwhile takes it back
                 try:
-                    await self.store.declare([_declaration(spec) for spec in self.declared()])
+                    await self._declare()
                 except BaseException:
                     self._declared = False
                     raise
         finally:
             self._door.release()
 
-    def _ready(self) -> bool:
+    def _is_open(self, *, declare: bool) -> bool:
         loop = running_loop()
-        return self._opened and self._declared and (loop is None or loop is self._loop) and self._pid == os.getpid()
+        return self._opened and (self._declared or not declare) and (loop is None or loop is self._loop)
+
+    async def _declare(self) -> None:
+        """Make the handlers known; what the store knows already is not written again."""
+        known = {each.name: each for each in await self.store.declarations()}
+        mine = [_declaration(spec, known.get(spec.name)) for spec in self.declared()]
+        await self.store.declare([each for each in mine if each != known.get(each.name)])
 
     async def close(self) -> None:
         """Free what the store holds; the next use opens it again."""
@@ -148,9 +156,12 @@ class App(Registry, Verbs):
         loop = self._loop if self._entered and self._loop is not None and self._loop.is_running() else None
         if isinstance(call, Inline):
             inline: Inline[T] = call
-            self._portal.run(inline.prepare(), loop=loop)
-            return inline.run()
-        return self._portal.run(call, loop=loop)
+            try:
+                PORTAL.run(inline.prepare(), loop=loop)
+                return inline.run()
+            finally:
+                inline.close()
+        return PORTAL.run(call, loop=loop)
 
     # ---- declaring ----
 
@@ -281,7 +292,7 @@ class App(Registry, Verbs):
         return call if connection is None else Inline(call, lambda: self._prepare([task], allow_unknown))
 
     async def _submit(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Task[R]:
-        await self.open()
+        await self._open(declare=connection is None)
         return await self.client.submit(task, connection=connection, allow_unknown=allow_unknown)
 
     @overload
@@ -301,15 +312,16 @@ class App(Registry, Verbs):
         return call if connection is None else Inline(call, lambda: self._prepare(wishes, allow_unknown))
 
     async def _submit_many(self, tasks: Sequence[NewTask[Any]], connection: object | None, allow_unknown: bool) -> list[Task[Any]]:
-        await self.open()
+        await self._open(declare=connection is None)
         return await self.client.submit_many(tasks, connection=connection, allow_unknown=allow_unknown)
 
     async def _prepare(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
-        await self.open()
+        # nothing may be written here: the caller's transaction may hold the store's only write lock
+        await self._open(declare=False)
         await self.client.admission.check(tasks, allow_unknown=allow_unknown)
 
 
-def _declaration(spec: HandlerSpec) -> Declaration:
+def _declaration(spec: HandlerSpec, known: Declaration | None) -> Declaration:
     try:
         schema = spec.payloads.schema()
     except InvalidHandler as error:  # it harms nobody until that handler is used
@@ -324,4 +336,5 @@ def _declaration(spec: HandlerSpec) -> Declaration:
         concurrency=spec.concurrency,
         isolation=spec.isolation,
         retry=spec.retry.numbers(),
+        declared_at=0 if known is None else known.declared_at,
     )

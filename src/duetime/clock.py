@@ -6,6 +6,7 @@ allocation, and every store can keep it. `datetime` exists only at the edges: th
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from datetime import UTC, datetime, timedelta
@@ -72,6 +73,7 @@ def to_instant(when: datetime, name: str = "due_at") -> Instant:
     return (when - _EPOCH) // _MICROSECOND
 
 
+@functools.lru_cache(maxsize=1024)  # tasks of one batch share their instants
 def to_datetime(instant: Instant) -> datetime:
     return _EPOCH + timedelta(microseconds=instant)
 

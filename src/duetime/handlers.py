@@ -37,7 +37,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     if_exists: IfExists = "error"
     collection: str | None = None
-    priority: int | None = None
     timeout: float | None = None
     retry: bytes | None = None
     expires_at: Instant | None = None
@@ -58,17 +57,15 @@ class Handler(Generic[P, R, F_co]):
     `P` are the function's parameters without the context, `R` its result without the coroutine, `F` the function as written.
     """
 
-    def __init__(
-        self, name: str, payloads: Payloads, home: Home, *, spec: HandlerSpec | None = None, options: Options = _NO_OPTIONS
-    ) -> None:
+    def __init__(self, name: str, payloads: Payloads, home: Home, *, spec: HandlerSpec | None = None) -> None:
         self.name = name
         self.spec = spec
         self._payloads = payloads
         self._home = home
-        self._options = options
-        self._priority = options.priority if options.priority is not None else spec.priority if spec is not None else HANDLERS_OWN
+        self._options = _NO_OPTIONS
+        self._priority = HANDLERS_OWN if spec is None else spec.priority
         if spec is not None:
-            functools.update_wrapper(self, spec.function)
+            functools.update_wrapper(self, spec.function, updated=())
 
     def __repr__(self) -> str:
         return f"<handler {self.name}>"
@@ -125,8 +122,6 @@ class Handler(Generic[P, R, F_co]):
             changes["if_exists"] = one_of("if_exists", if_exists, get_args(IfExists))
         if collection is not None:
             changes["collection"] = check_name(collection, "collection")
-        if priority is not None:
-            changes["priority"] = check_priority(priority)
         if timeout is not None:
             changes["timeout"] = positive(timeout, "timeout")
         if retry is not None:
@@ -142,8 +137,12 @@ class Handler(Generic[P, R, F_co]):
             changes["connection"] = connection
         if allow_unknown is not None:
             changes["allow_unknown"] = allow_unknown
-        options = msgspec.structs.replace(self._options, **changes)
-        return type(self)(self.name, self._payloads, self._home, spec=self.spec, options=options)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._options = msgspec.structs.replace(self._options, **changes)
+        if priority is not None:
+            other._priority = check_priority(priority)
+        return other
 
     def _wish(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, due_at: Instant | None = None, delay: int = 0) -> NewTask[R]:
         payload = self._payloads.bind(args, kwargs)

@@ -17,7 +17,6 @@ import time
 import zlib
 
 SHARDS = 4096
-_COUNTER_BITS = 62
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
 
 
@@ -35,21 +34,26 @@ class _Generator:
         self._random = random.Random(os.urandom(32))
         self._milliseconds = 0
         self._counter = 0
-        self._shard = 0
+        self._time = ""  # the parts of an id that the ids of one millisecond share
+        self._shard = ""
+        self._top = ""
 
     def __call__(self, shard: int | None = None) -> str:
         with self._lock:
             now = time.time_ns() // 1_000_000
             if now > self._milliseconds:
-                self._milliseconds = now
-                # the top bit is left free so that counting up never runs over
-                self._counter = self._random.getrandbits(_COUNTER_BITS - 1)
-                self._shard = self._random.getrandbits(12)
-            else:
-                self._counter += 1
-            at, count = self._milliseconds, self._counter
-            shard = self._shard if shard is None else shard
-        return f"{at >> 16:08x}-{at & 0xFFFF:04x}-7{shard:03x}-{0x8000 | count >> 48:04x}-{count & 0xFFFFFFFFFFFF:012x}"
+                self._begin(now)
+            self._counter += 1
+            head = f"{self._time}{self._shard}" if shard is None else f"{self._time}{shard:03x}"
+            return f"{head}{self._top}{self._counter:012x}"
+
+    def _begin(self, now: int) -> None:
+        self._milliseconds = now
+        # the top bit of the counter is left free so that counting up never runs over
+        self._counter = self._random.getrandbits(47)
+        self._time = f"{now >> 16:08x}-{now & 0xFFFF:04x}-7"
+        self._shard = f"{self._random.getrandbits(12):03x}"
+        self._top = f"-{0x8000 | self._random.getrandbits(14):04x}-"
 
 
 new_id = _Generator()

@@ -52,7 +52,7 @@ class Inline(Coroutine[Any, Any, T_co]):
 
 
 class Portal:
-    """Runs awaitables for threads that have no event loop. The thread never keeps the interpreter alive."""
+    """Runs awaitables for threads that have no event loop. One is enough for a process; it never keeps the interpreter alive."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -85,6 +85,9 @@ class Portal:
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
                 threading.Thread(target=self._loop.run_forever, name="duetime-portal", daemon=True).start()
             return self._loop
+
+
+PORTAL = Portal()
 
 
 async def _run(call: Awaitable[T], done: concurrent.futures.Future[T]) -> None:

@@ -170,6 +170,15 @@ async def sleep_long(note: str) -> None:
 
 
 @app.task
+async def wait_for(note: str, word: str) -> str:
+    with open(note, "w") as file:  # noqa: ASYNC230 - no one else runs here
+        file.write(f"{os.getpid()}\n")
+    while not os.path.exists(word):  # noqa: ASYNC110, ASYNC240 - only a file can tell
+        await asyncio.sleep(0.01)
+    return "done"
+
+
+@app.task
 def block(note: str, hold_gil: bool = False) -> None:
     """Note the pids of this process and of one that it started, and never return."""
     with subprocess.Popen([sys.executable, "-c", QUIET]) as grandchild:

@@ -271,6 +271,27 @@ async def test_a_child_that_died_while_idle_is_replaced_and_no_task_is_blamed(po
     assert result_of(await run(pool, "echo"))["pid"] != first
 
 
+async def test_a_child_does_not_heed_the_signals_that_stop_its_worker(pool: ChildPool, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    attempt = asyncio.ensure_future(run(pool, "wait_for", note=str(note), word=str(tmp_path / "word")))
+    [pid] = await pids_in(note)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(pid, number)
+    (tmp_path / "word").touch()
+    assert result_of(await attempt) == "done"
+
+
+async def test_a_death_is_noticed_where_the_kernel_has_no_handles_for_processes(
+    pool: ChildPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    ended = await run(pool, "die", how="forked holder")
+    assert (ended.outcome, ended.crashed) == (Outcome.LOST, True)
+
+
 async def test_a_child_killed_because_the_lease_is_lost_is_no_crash(pool: ChildPool, tmp_path: Path) -> None:
     note = tmp_path / "note"
     attempt = asyncio.ensure_future(run(pool, "block", note=str(note)))

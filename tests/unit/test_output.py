@@ -28,6 +28,13 @@ def files(tmp_path: Path) -> OutputFiles:
     return OutputFiles(tmp_path / "output")
 
 
+@pytest.fixture(autouse=True)
+def enabled_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what import-linter does in another test: its logging configuration disables every logger that exists."""
+    for name in ("duetime.output", "duetime.task", "shop"):
+        monkeypatch.setattr(logging.getLogger(name), "disabled", False)
+
+
 @contextmanager
 def captured() -> Iterator[tuple[io.StringIO, io.StringIO]]:
     """Give the process streams of its own with a capture over them. No fixture: pytest changes streams before the test's body."""

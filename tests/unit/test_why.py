@@ -12,7 +12,7 @@ from duetime.model.task import ErrorInfo, State, TaskRecord
 from duetime.model.why import Facts, ReasonKind, why
 
 NOW = 1_800_000_000 * SECOND
-BUSY = {"live_workers": 2, "workers_of_handler": 2, "slots": 4, "running": 1}
+BUSY: dict[str, Any] = {"live_workers": 2, "workers_of_handler": 2, "slots": 4, "running": 1}
 
 
 def record(state: State = State.PENDING, **facts: Any) -> TaskRecord:

@@ -63,11 +63,25 @@ def _line(error: BaseException) -> str:
         case click.Abort() | KeyboardInterrupt():
             return "interrupted"
         case errors.DuetimeError() | TimeoutError():
-            return str(error)
+            return _as_options(str(error))
         case _:
-            where = traceback.extract_tb(error.__traceback__)[-1:]
-            place = f" ({where[0].filename}, line {where[0].lineno})" if where else ""
+            last = traceback.extract_tb(error.__traceback__)[-1:]
+            place = f" ({last[0].filename}, line {last[0].lineno})" if last else ""
             return f"unexpected {type(error).__name__}: {error}{place}; DUETIME_DEBUG=1 shows the traceback"
+
+
+# The library names arguments of functions; people at a terminal need the options.
+_OPTIONS = {
+    "allow_unknown=True": "--allow-unknown",
+    'if_exists="keep"': "--if-exists keep",
+    'or "replace"': "or --if-exists replace",
+}
+
+
+def _as_options(message: str) -> str:
+    for argument, option in _OPTIONS.items():
+        message = message.replace(argument, option)
+    return message
 
 
 def _sentence(message: str) -> str:

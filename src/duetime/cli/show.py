@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 import msgspec
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 # As good as no limit: what is piped into another program is neither cut nor folded.
 _UNBOUNDED = 10_000
+_GAP = 2
+_CUT_TO = 14  # a spare column is still worth showing with so many characters
+SHOW_AFTER = 0.4
+_NOTHING = ("–", "0")
 
 COLOURS = {
     "blocked": "magenta",
@@ -30,34 +35,55 @@ COLOURS = {
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of a table; `whole` ones are never cut, because people copy from them."""
+    """A column of a table.
+
+    `whole`: never cut, because people copy from it. `spare`: left out where it holds nothing or the terminal has no room
+    for it, the highest number first; 0 always stays.
+    """
 
     title: str
     whole: bool = False
     right: bool = False
+    spare: int = 0
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print rows as a table that fits the terminal; where there is none, one full line per row."""
+    """Print rows as a table that fits the terminal; where there is none, everything, one full line per row."""
     from rich.table import Table
     from rich.text import Text
 
-    filled = [[Text(printable(cell), style=COLOURS.get(str(cell), "")) for cell in row] for row in rows]
-    if not filled:
+    texts = [[printable(cell) for cell in row] for row in rows]
+    if not texts:
         note(empty)
         return
+    console = _console()
+    places = _fitting(columns, texts, console.width) if sys.stdout.isatty() else range(len(columns))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(
-            column.title,
-            no_wrap=True,
-            overflow="ignore" if column.whole else "ellipsis",
-            min_width=36 if column.whole else None,
-            justify="right" if column.right else "left",
-        )
-    for cells in filled:
-        table.add_row(*cells)
-    _print(table)
+    for place in places:
+        column = columns[place]
+        # rich narrows the columns that it may wrap; their cells are cut instead, so that a row stays one line
+        table.add_column(column.title, no_wrap=column.whole, overflow="ellipsis", justify="right" if column.right else "left")
+    for row in texts:
+        cells = (row[place] for place in places)
+        table.add_row(*(Text(cell, style=COLOURS.get(cell, ""), no_wrap=True, overflow="ellipsis") for cell in cells))
+    _print(table, console)
+
+
+def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Choose the columns that a terminal has room for."""
+    from rich.cells import cell_len
+
+    def width(place: int) -> int:
+        needed = max(cell_len(columns[place].title), *(cell_len(row[place]) for row in rows))
+        return min(needed, _CUT_TO) if columns[place].spare and not columns[place].whole else needed
+
+    places = [place for place, column in enumerate(columns) if not column.spare or any(row[place] not in _NOTHING for row in rows)]
+    while sum(width(place) + _GAP for place in places) - _GAP > room:
+        spare = max(places, key=lambda place: columns[place].spare)
+        if not columns[spare].spare:
+            break
+        places.remove(spare)
+    return places
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
@@ -71,11 +97,10 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     for name, value in facts:
         if value is not None and value != "":
             table.add_row(name, Text(printable(value), style=COLOURS.get(str(value), "")))
-    _print(table)
+    _print(table, _console())
 
 
-def _print(renderable: Any) -> None:
-    console = _console()
+def _print(renderable: Any, console: Console) -> None:
     with console.capture() as captured:
         console.print(renderable)
     lines = captured.get().splitlines()
@@ -173,6 +198,28 @@ def absolute(when: datetime | None) -> str | None:
 # ---- waiting ----
 
 
+class _Live(Protocol):
+    """What draws on the terminal until it is stopped."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@contextmanager
+def _patiently(live: _Live) -> Iterator[None]:
+    """Draw only what takes so long that people would wonder."""
+    timer = threading.Timer(SHOW_AFTER, live.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        live.stop()
+
+
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
     """Show on a terminal that something goes on; give a function that changes the words."""
@@ -180,6 +227,25 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
         yield lambda text: None
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True, markup=False, highlight=False).status(printable(text)) as status:
-        yield lambda text: status.update(printable(text))
+    status = Console(stderr=True).status(Text(printable(text)))
+    with _patiently(status):
+        yield lambda text: status.update(Text(printable(text)))
+
+
+@contextmanager
+def bar(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how far something is; give a function that advances. Without a total it only shows that it goes on."""
+    if not sys.stderr.isatty():
+        yield lambda steps: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    counted = [] if total is None else [MofNCompleteColumn()]
+    name = TextColumn("{task.description}", markup=False)
+    progress = Progress(name, BarColumn(), *counted, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+    task = progress.add_task(printable(text), total=total)
+    with _patiently(progress):
+        yield lambda steps: progress.advance(task, steps)

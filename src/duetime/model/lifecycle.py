@@ -33,6 +33,23 @@ RETRY_LATER_BOUND = 7 * DAY
 QUARANTINE_CRASHES = 3
 
 
+class AttemptFacts(Protocol):
+    """What the end of an attempt depends on. `since_at` is the task's own due time, from which bounds in time count."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def tries(self) -> int: ...
+    @property
+    def crashes(self) -> int: ...
+    @property
+    def since_at(self) -> Instant: ...
+    @property
+    def expires_at(self) -> Instant | None: ...
+
+
 def conclude(
     running: AttemptFacts, ended: Ended, policy: RetryPolicy, *, started_at: Instant | None, now: Instant, chance: float
 ) -> Settlement:

@@ -23,7 +23,7 @@ class Outcome(StrEnum):
     RELEASED = "released"
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """The handler's word, or what was observed instead of it.
 
     `retriable` is False where the policy's exception filter forbids another try. `crashed` means that the process
@@ -39,7 +39,7 @@ class Ended(msgspec.Struct, frozen=True):
     alone: bool = False
 
 
-class Running(msgspec.Struct, frozen=True):
+class Running(msgspec.Struct, frozen=True, gc=False):
     """The facts of a claimed attempt that its conclusion depends on (`lifecycle.AttemptFacts`)."""
 
     id: str
@@ -50,7 +50,7 @@ class Running(msgspec.Struct, frozen=True):
     expires_at: Instant | None
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """What to store for an ended attempt: a final state, or `pending` with the next due time."""
 
     id: str

@@ -59,11 +59,20 @@ def write_cursor(*place: int | str) -> str:
 
 def read_cursor(cursor: str, *kinds: type) -> list[Any]:
     """Unpack a cursor, which came from outside: anything that we did not write is refused."""
+    place: list[Any] | None
     try:
         place = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, msgspec.DecodeError):
         place = None
-    fits = isinstance(place, list) and [type(part) for part in place] == list(kinds)
-    if not fits or any(isinstance(part, int) and not 0 <= part < 2**63 for part in place):
+    if (
+        not isinstance(place, list)
+        or [type(part) for part in place] != list(kinds)
+        or any(isinstance(part, int) and not 0 <= part < 2**63 for part in place)
+    ):
         raise InvalidValue(f"cursor is not one that this list gave out: {cursor[:80]!r}; begin again without it")
     return place
+
+
+def _beyond(part: object) -> bool:
+    """Tell a number that no store can have written."""
+    return isinstance(part, int) and not 0 <= part < 2**63

@@ -21,6 +21,8 @@ DEFAULT_PRIORITY = 5
 MAX_PAYLOAD = 1_000_000
 MAX_NAME = 200
 
+_decode = msgspec.json.Decoder().decode
+
 
 class State(StrEnum):
     """Where a task stands; `model.lifecycle` has the moves between them."""
@@ -39,7 +41,7 @@ FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.DROPPED
 LIVE = frozenset(State) - FINAL
 
 
-class ErrorInfo(msgspec.Struct, frozen=True):
+class ErrorInfo(msgspec.Struct, frozen=True, gc=False):
     """Why an attempt did not succeed, as it is stored and shown."""
 
     type: str
@@ -54,7 +56,7 @@ class Edge(msgspec.Struct, frozen=True):
     needs: Literal["end", "success"] = "success"
 
 
-class NewTask(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
+class NewTask(msgspec.Struct, Generic[R], frozen=True, gc=False, kw_only=True):
     """A wish: one piece of work, not yet stored. `.at` and `.after` say when; without them it is due at once.
 
     `delay` and `expires_in` are microseconds, resolved by the store's clock when the task is added;
@@ -89,7 +91,7 @@ class NewTask(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
         return msgspec.structs.replace(self, due_at=None, delay=delay_micros(delay))
 
 
-class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+class TaskRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A stored task, as a store tells it. `due_at` is the next one while it waits for a retry."""
 
     id: str
@@ -159,11 +161,11 @@ class Task(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
 
 def shown(record: TaskRecord) -> Task[Any]:
     """Turn a stored fact into what people see: instants as datetimes, payload and result decoded."""
-    return Task(
+    wished: Task[Any] = Task(
         id=record.id,
         handler=record.handler,
         state=record.state,
-        payload=msgspec.json.decode(record.payload),
+        payload=_decode(record.payload),
         due_at=to_datetime(record.due_at),
         submitted_at=to_datetime(record.submitted_at),
         submitted_by=record.submitted_by,
@@ -171,11 +173,16 @@ def shown(record: TaskRecord) -> Task[Any]:
         collection=record.collection,
         priority=record.priority,
         timeout=record.timeout,
-        retry=None if record.retry is None else msgspec.json.decode(record.retry),
+        retry=None if record.retry is None else _decode(record.retry),
         expires_at=_datetime(record.expires_at),
-        meta=dict(record.meta or {}),
+        meta=dict(record.meta) if record.meta else {},
         schedule=record.schedule,
         planned_at=_datetime(record.planned_at),
+    )
+    if record.state is State.PENDING and not record.attempt:
+        return wished  # nothing has happened to it yet; bulk submitting shows tens of thousands of these a second
+    return msgspec.structs.replace(
+        wished,
         attempt=record.attempt,
         tries=record.tries,
         crashes=record.crashes,
@@ -183,7 +190,7 @@ def shown(record: TaskRecord) -> Task[Any]:
         worker=record.worker,
         started_at=_datetime(record.started_at),
         finished_at=_datetime(record.finished_at),
-        result=None if record.result is None else msgspec.json.decode(record.result),
+        result=None if record.result is None else _decode(record.result),
         error=record.error,
         progress=record.progress,
         progress_text=record.progress_text,

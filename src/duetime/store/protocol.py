@@ -37,7 +37,7 @@ class AddVerdict(StrEnum):
     DUPLICATE = "duplicate"
 
 
-class Added(msgspec.Struct, frozen=True):
+class Added(msgspec.Struct, frozen=True, gc=False):
     """The verdict on a wish, with the task that is now stored: its own, or the one that holds the key."""
 
     verdict: AddVerdict
@@ -82,7 +82,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool | None
 
 
-class ClaimedTask(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimedTask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One task handed to a worker: all that an attempt needs. `attempt` is the fence of this claim."""
 
     id: str
@@ -118,7 +118,7 @@ class Claim(msgspec.Struct, frozen=True):
     next_at: Instant | None
 
 
-class HeldAttempt(msgspec.Struct, frozen=True):
+class HeldAttempt(msgspec.Struct, frozen=True, gc=False):
     """An attempt that the store counts as a worker's own."""
 
     id: str

@@ -458,6 +458,10 @@ def main() -> NoReturn:
     """Serve the worker until it closes its end, then leave the lifespan and go."""
     _, _, descriptor, life = sys.argv
     die_with(int(life))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # a service manager that stops a worker tells its children too; when they end is for the worker to say. A handler
+        # and not SIG_IGN, which what they start would inherit.
+        signal.signal(number, lambda *_: None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)

@@ -168,7 +168,8 @@ class _Child:
         self._lock = threading.Lock()
         self._reaped = False
         self._said = b""
-        self._transport: asyncio.BaseTransport | None = None
+        self._receiving = False
+        self._transport: asyncio.WriteTransport | None = None
         try:
             self._spawn(inherit)
         except OSError as problem:
@@ -191,7 +192,13 @@ class _Child:
             os.set_blocking(self._heard, False)
             passed_through = _standard_error()
             theirs.callback(os.close, passed_through)
-            self._setup = Setup(app=self._app_path, path=sys.path, heard=self._heard, passed_through=passed_through, kept=list(inherit))
+            self._setup = Setup(
+                app=self._app_path,
+                path=[str(place) for place in sys.path],
+                heard=self._heard,
+                passed_through=passed_through,
+                kept=list(inherit),
+            )
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "duetime.targets.child", self._app_path, str(socket_of_child.fileno()), str(life_of_child)],
                 stdin=subprocess.DEVNULL,
@@ -242,6 +249,7 @@ class _Child:
                     raise _Broken(f"it answered {type(answer).__name__} in the middle of an attempt")
 
     async def _receive(self) -> Answer:
+        self._receiving = True
         try:
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             if size > MAX_FRAME:
@@ -251,6 +259,8 @@ class _Child:
             raise _Broken("") from None
         except msgspec.MsgspecError as problem:
             raise _Broken(f"it sent a malformed frame: {problem}") from None
+        finally:
+            self._receiving = False
 
     # ---- its end ----
 
@@ -346,24 +356,29 @@ class _Child:
             self._reaped = True
             self._process.wait()
         self._listen()
-        self._wait_for_group(0.001)
+        self._wait_for_group(0)
 
-    def _wait_for_group(self, pause: float) -> None:
-        if _group_lives(self._process.pid, thorough=pause > 0.02):
-            self._loop.call_later(pause, self._wait_for_group, min(pause * 2, 0.5))
+    def _wait_for_group(self, looks: int) -> None:
+        if _group_lives(self._process.pid, thorough=looks > 4):
+            if looks == 12:
+                _logger.warning("what sub-process %d started cannot be killed yet; its attempt has not ended", self._process.pid)
+            self._loop.call_later(min(0.001 * 2**looks, 0.5), self._wait_for_group, min(looks + 1, 13))
             return
         _living.discard(self)
         self._close_life()
         os.close(self._heard)
-        # an answer may still be in the socket, and a process that left the group may hold it open for ever
-        self._loop.call_later(0.1, self._hang_up)
+        if self._receiving:
+            # an answer may still be in the socket; but a process that left the group may hold it open for ever
+            self._loop.call_later(0.1, self._hang_up)
+        else:
+            self._hang_up()
         self.gone.set_result(None)
 
     def _hang_up(self) -> None:
-        if isinstance(self._transport, asyncio.WriteTransport):
-            self._transport.abort()
-        else:
+        if self._transport is None:
             self._socket.close()
+        else:
+            self._transport.abort()
 
     def _close_life(self) -> None:
         life, self._life = self._life, -1

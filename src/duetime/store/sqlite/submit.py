@@ -80,7 +80,8 @@ class Submission:
                 await self._flush()
                 added.append(await self._add_child(task))
             else:
-                added.append(await self._add_due(task))
+                lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
+                added.append(self._add_due(task, lane))
             seen.add(task.id)
         await self._flush()
         for lane in self._lanes.values():
@@ -88,10 +89,9 @@ class Submission:
                 await self._run.rows(SQL.lower_lane, (lane.next_at, lane.id, lane.next_at))
         return added
 
-    async def _add_due(self, task: NewTask[object]) -> Added:
+    def _add_due(self, task: NewTask[object], lane: _Lane) -> Added:
         due_at = self._due_at(task)
-        lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
-        position = max(self._now, due_at)
+        position = due_at if due_at > self._now else self._now
         if position < lane.next_at:
             lane.next_at = position
         if position < self.earliest:
@@ -114,10 +114,10 @@ class Submission:
                 open_edges[seq] = "success" if open_edges.get(seq) == "success" else edge.needs
             elif edge.needs == "success" and state != State.SUCCEEDED:
                 failed_parent = edge.parent
-        if not open_edges and not failed_parent:
-            return await self._add_due(task)
-        due_at = self._due_at(task)
         lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
+        if not open_edges and not failed_parent:
+            return self._add_due(task, lane)
+        due_at = self._due_at(task)
         expires_at = self._insert(task, lane, due_at)
         seq = self._seq
         if failed_parent:
@@ -170,8 +170,20 @@ class Submission:
         expires_at = self._expires_at(task, due_at)
         self._tasks.append(
             (
-                *(self._seq, task.id, lane.id, task.key, task.payload, due_at, self._now, task.submitted_by, expires_at),
-                *(task.timeout, task.retry, write_meta(task.meta) if task.meta else None, task.schedule, task.planned_at),
+                self._seq,
+                task.id,
+                lane.id,
+                task.key,
+                task.payload,
+                due_at,
+                self._now,
+                task.submitted_by,
+                expires_at,
+                task.timeout,
+                task.retry,
+                write_meta(task.meta) if task.meta else None,
+                task.schedule,
+                task.planned_at,
             )
         )
         if task.key is not None:

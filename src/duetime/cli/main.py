@@ -1,0 +1,127 @@
+"""The entry of the command line. Nothing heavy is imported here or at the top of a command's module: `--help` must be quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from duetime.cli.change import cancel, edit, reschedule, retry
+from duetime.cli.failures import DONE, forget_output, report
+from duetime.cli.gates import gates
+from duetime.cli.logs import logs
+from duetime.cli.overview import handlers, stats, workers
+from duetime.cli.submit import submit
+from duetime.cli.tasks import task, tasks, why
+from duetime.cli.upkeep import doctor, migrate
+from duetime.cli.worker import worker
+
+
+class _ReaderGone(Exception):
+    """Whoever read our output has ended; not an OSError, because click has its own opinion about those."""
+
+
+class CommandLine(click.Group):
+    """A group that ends with our exit codes and one line of explanation."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise _ReaderGone from None
+        return answer
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character must not end a command
+        try:
+            code = super().main(
+                args, prog_name or "duetime", complete_var, standalone_mode=False, windows_expand_args=windows_expand_args, **extra
+            )
+        except _ReaderGone:
+            forget_output()
+            code = DONE
+        except (Exception, KeyboardInterrupt) as error:
+            code = report(error)
+        sys.exit(code if isinstance(code, int) else DONE)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Give the commands in the order in which they were added: by what people do, not by name."""
+        return list(self.commands)
+
+
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="duetime", message="duetime %(version)s")
+def cli() -> None:
+    """Run work at the right time, at least once and never twice at once.
+
+    The store is given by --url or DUETIME_URL (otherwise sqlite:///duetime.db). Exit codes: 0 done, 1 refused or failed,
+    2 usage, 3 not found, 4 conflict, 5 store unreachable, 130 interrupted.
+    """
+
+
+_PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
+
+
+@click.command(context_settings=_PASSED_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def demo(arguments: tuple[str, ...]) -> None:
+    """Show it at work.
+
+    Unpaid orders expire on time although a worker is killed.
+    """
+    from duetime.cli.demo import run
+
+    _end(run(list(arguments)))
+
+
+@click.command(context_settings=_PASSED_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def bench(arguments: tuple[str, ...]) -> None:
+    """Measure throughput and lateness here."""
+    from duetime.cli.bench import run
+
+    _end(run(list(arguments)))
+
+
+def _end(code: int | None) -> None:
+    raise click.exceptions.Exit(code or DONE)
+
+
+for _command in (
+    worker,
+    submit,
+    tasks,
+    task,
+    logs,
+    why,
+    cancel,
+    retry,
+    edit,
+    reschedule,
+    gates,
+    handlers,
+    workers,
+    stats,
+    migrate,
+    doctor,
+    demo,
+    bench,
+):
+    cli.add_command(_command)
+
+
+def main() -> NoReturn:
+    cli.main()

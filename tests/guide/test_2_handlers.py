@@ -1,0 +1,270 @@
+"""Chapter 2: what a handler is given, what it may raise, and what stands around it."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import duetime
+from duetime import App, Context, Fatal, Handlers, Next, RetryLater, RetryPolicy, State, TaskFailed
+from duetime.model.outcome import Outcome
+from tests.guide.waiting import until
+
+
+class Pool:
+    def __init__(self) -> None:
+        self.open = True
+
+
+async def test_the_context_tells_about_the_attempt(app: App) -> None:
+    @app.task(timeout=60)
+    async def look(ctx: Context, number: int) -> list[object]:
+        assert duetime.current() is ctx
+        assert ctx.deadline - datetime.now(UTC) <= timedelta(seconds=60)
+        return [ctx.task.id, ctx.task.handler, ctx.task.payload, ctx.attempt, ctx.fence, ctx.idempotency_key, ctx.cancelled]
+
+    async with app.worker():
+        task = await look.now(number=7)
+        assert await app.result(task, timeout=10) == [task.id, "look", {"number": 7}, 1, 1, task.id, False]
+
+
+async def test_the_lifespan_provides_what_handlers_need(tmp_path: Path) -> None:
+    pools = []
+
+    @asynccontextmanager
+    async def resources() -> AsyncIterator[Pool]:
+        pools.append(Pool())
+        yield pools[0]
+        pools[0].open = False
+
+    app = App(f"sqlite:///{tmp_path}/duetime.db", lifespan=resources)
+
+    @app.task
+    async def query(ctx: Context) -> bool:
+        return ctx.get(Pool).open
+
+    async with app.worker():
+        assert await app.result(await query.now(), timeout=10)
+    assert [pool.open for pool in pools] == [False]
+
+
+async def test_a_plain_function_runs_in_a_thread_and_may_submit_too(app: App) -> None:
+    @app.task
+    def shout(text: str) -> str:
+        return f"{text.upper()} {threading.current_thread() is threading.main_thread()}"
+
+    @app.task
+    def parent(text: str) -> str:
+        return app.sync(shout.now(text=text)).id
+
+    async with app.worker():
+        child = await app.result(await parent.now(text="hi"), timeout=10)
+        assert await app.result(child, timeout=10) == "HI False"
+
+
+class Line(msgspec.Struct):
+    sku: str
+    pieces: int = 1
+
+
+async def test_arguments_and_results_keep_their_types(app: App) -> None:
+    @app.task
+    async def next_delivery(day: date, lines: list[Line], every: timedelta = timedelta(days=7)) -> date:
+        assert lines == [Line("a"), Line("b", 2)]
+        return day + every
+
+    async with app.worker():
+        task = await next_delivery.now(date(2030, 1, 1), lines=[Line("a"), Line("b", 2)])
+        assert await app.result(task, timeout=10) == date(2030, 1, 8)
+
+
+@pytest.mark.covers("ATF.6", "DBS.5")
+async def test_an_exception_is_retried_with_back_off_until_the_tries_are_used_up(app: App) -> None:
+    calls: list[int] = []
+
+    @app.task(retry=RetryPolicy(attempts=3, base=0.02, jitter=0))
+    async def flaky(ctx: Context, succeed_at: int) -> int:
+        calls.append(ctx.attempt)
+        if ctx.attempt < succeed_at:
+            raise ValueError("not yet")
+        return ctx.attempt
+
+    async with app.worker():
+        assert await app.result(await flaky.now(succeed_at=3), timeout=10) == 3
+        hopeless = await flaky.now(succeed_at=9)
+        with pytest.raises(TaskFailed, match="ValueError: not yet"):
+            await app.result(hopeless, timeout=10)
+        assert [attempt.outcome for attempt in await app.attempts(hopeless)] == [Outcome.FAILED] * 3
+        assert calls == [1, 2, 3, 1, 2, 3]
+
+
+@pytest.mark.covers("CEL.3", "HF.4")
+async def test_only_some_exceptions_are_worth_another_try(app: App) -> None:
+    @app.task(retry=RetryPolicy(attempts=3, base=0.01, only=(ConnectionError,)))
+    async def call(kind: str) -> None:
+        raise ConnectionError("down") if kind == "network" else ValueError("wrong")
+
+    async with app.worker():
+        network, wrong = await call.now(kind="network"), await call.now(kind="other")
+        for task in (network, wrong):
+            with pytest.raises(TaskFailed):
+                await app.result(task, timeout=10)
+        assert ((await app.get(network)).tries, (await app.get(wrong)).tries) == (3, 1)
+
+
+async def test_fatal_ends_it_and_retry_later_uses_up_no_try(app: App) -> None:
+    @app.task(retry=RetryPolicy.none())
+    async def patient(ctx: Context) -> int:
+        if ctx.attempt < 4:
+            raise RetryLater(0.01)
+        return ctx.attempt
+
+    @app.task
+    async def strict() -> None:
+        raise Fatal("order unknown")
+
+    async with app.worker():
+        task = await patient.now()
+        assert await app.result(task, timeout=10) == 4
+        assert (await app.get(task)).tries == 0
+        with pytest.raises(TaskFailed, match="Fatal: order unknown"):
+            await app.result(await strict.now(), timeout=10)
+
+
+async def test_a_result_that_is_not_json_is_fatal_because_the_work_was_done(app: App) -> None:
+    @app.task
+    async def odd() -> object:
+        return object()
+
+    async with app.worker():
+        task = await odd.now()
+        with pytest.raises(TaskFailed, match="result cannot be stored"):
+            await app.result(task, timeout=10)
+        assert len(await app.attempts(task)) == 1
+
+
+@pytest.mark.covers("XXL.7")
+async def test_a_timeout_ends_an_attempt(app: App) -> None:
+    @app.task(timeout=0.1, retry=RetryPolicy.none())
+    async def slow() -> None:
+        await asyncio.sleep(30)
+
+    async with app.worker():
+        task = await slow.now()
+        with pytest.raises(TaskFailed):
+            await app.result(task, timeout=10)
+        assert [attempt.outcome for attempt in await app.attempts(task)] == [Outcome.TIMED_OUT]
+
+
+async def test_a_running_task_is_told_to_stop(app: App) -> None:
+    stopped = asyncio.Event()
+
+    @app.task
+    async def endless(ctx: Context) -> None:
+        ctx.progress(0)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+
+    async with app.worker():
+        task = await endless.now()
+        await until(app, task, lambda task: task.progress is not None, "its first progress")
+        assert await app.cancel(task) == "cancelling"
+        await asyncio.wait_for(stopped.wait(), 10)
+        assert (await until(app, task, lambda task: task.final, "its end")).state is State.CANCELLED
+
+
+@pytest.mark.covers("RSQ.4")
+async def test_middleware_stands_around_each_attempt_and_hooks_before_each_task(app: App) -> None:
+    seen = []
+
+    @app.on_submit
+    def trace(task: duetime.NewTask[object]) -> dict[str, str]:
+        return {"trace": f"t-{task.handler}"}
+
+    @app.middleware
+    async def outer(ctx: Context, call_next: Next) -> object:
+        seen.append(f"before {ctx.task.meta['trace']}")
+        try:
+            return await call_next()
+        finally:
+            seen.append("after")
+
+    @app.middleware
+    async def inner(ctx: Context, call_next: Next) -> object:
+        seen.append("inner")
+        return await call_next()
+
+    @app.task
+    def work(fail: bool) -> str:
+        seen.append("work")
+        if fail:
+            raise Fatal("no")
+        return "done"
+
+    async with app.worker():
+        assert await app.result(await work.now(fail=False), timeout=10) == "done"
+        with pytest.raises(TaskFailed):
+            await app.result(await work.now(fail=True), timeout=10)
+    assert seen == ["before t-work", "inner", "work", "after"] * 2
+
+
+async def test_other_modules_declare_groups_and_objects_bring_their_methods(app: App) -> None:
+    shop = Handlers(prefix="shop.")
+
+    @shop.task
+    async def price(sku: str) -> int:
+        return len(sku)
+
+    class Billing:
+        def __init__(self, rate: int) -> None:
+            self.rate = rate
+
+        async def charge(self, ctx: Context, cents: int) -> int:
+            return cents * self.rate
+
+    app.include(shop)
+    charge = app.task(Billing(2).charge)
+    async with app.worker():
+        assert await app.result(await price.now(sku="abc"), timeout=10) == 3
+        assert await app.result(await charge.now(cents=5), timeout=10) == 10
+
+
+async def test_a_renamed_handler_still_runs_what_was_stored_under_its_old_name(app: App) -> None:
+    before = App(app.config.url)
+
+    @before.task
+    async def old_name(number: int) -> int:
+        return number
+
+    async with before:
+        task = await old_name.now(number=7)
+
+    @app.task(aliases=["old_name"])
+    async def new_name(number: int) -> int:
+        return number + 1
+
+    async with app.worker():
+        assert await app.result(task, timeout=10) == 8
+
+
+async def test_a_worker_can_be_given_some_handlers_only(app: App) -> None:
+    @app.task
+    async def mine() -> str:
+        return "mine"
+
+    @app.task
+    async def theirs() -> str:
+        return "theirs"
+
+    async with app.worker(handlers=[mine]):
+        waiting = await theirs.now()
+        assert await app.result(await mine.now(), timeout=10) == "mine"
+        assert "no live worker runs theirs; there is 1 worker of other handlers" in (await app.why(waiting))[0].text

@@ -1,0 +1,122 @@
+"""Chapter 3: see why a task waits, pause and drop kinds of work, replay what failed."""
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from duetime import App, Context, Fatal, RetryPolicy, State, Task, TaskFailed
+from duetime.model.why import ReasonKind
+from tests.guide.waiting import until
+
+
+async def why(app: App, task: Task[Any]) -> list[ReasonKind]:
+    return [reason.kind for reason in await app.why(task)]
+
+
+@pytest.mark.covers("ATF.4", "REQ.14")
+async def test_a_gate_pauses_or_drops_a_handler_or_one_of_its_collections(app: App) -> None:
+    ran = []
+
+    @app.task
+    async def sync_stock(region: str) -> None:
+        ran.append(region)
+
+    async with app.worker():
+        answer = await app.gates.pause("sync_stock", collection="eu", note="stock service down")
+        assert (answer.in_force, len(answer.confirmed)) == (True, 1)
+        held = await sync_stock.options(collection="eu").now(region="eu")
+        free = await sync_stock.options(collection="us").now(region="us")
+        await app.result(free, timeout=10)
+        [reason] = await app.why(held)
+        assert reason.text == "a gate pauses sync_stock, collection eu until it is opened; set by anna@shop: stock service down"
+        assert ran == ["us"]
+
+        await app.gates.open("sync_stock", collection="eu")
+        await app.result(held, timeout=10)
+        assert ran == ["us", "eu"]
+
+        await app.gates.drop(sync_stock)
+        dropped = await sync_stock.now(region="asia")
+        with pytest.raises(TaskFailed, match="ended dropped"):
+            await app.result(dropped, timeout=10)
+        assert ran == ["us", "eu"]
+
+
+async def test_a_gate_can_open_by_itself(app: App) -> None:
+    @app.task
+    async def work() -> datetime:
+        return datetime.now().astimezone()
+
+    async with app.worker():
+        answer = await app.gates.pause(work, lasting=0.3)
+        done_at = await app.result(await work.now(), timeout=10)
+        assert answer.gate.until_at is not None
+        assert done_at >= answer.gate.until_at
+
+
+@pytest.mark.covers("AIR.10")
+async def test_why_says_what_holds_a_task(app: App) -> None:
+    going_on = asyncio.Event()
+
+    @app.task(concurrency=1, retry=RetryPolicy(attempts=3, base=60, jitter=0))
+    async def job(fail: bool = False) -> None:
+        if fail:
+            raise ValueError("no stock")
+        await going_on.wait()
+
+    assert await why(app, await job.after(3600)) == [ReasonKind.LATER, ReasonKind.NO_WORKER]
+    async with app.worker():
+        failing = await job.now(fail=True)
+        await until(app, failing, lambda task: task.tries == 1, "the first failure")
+        [reason] = await app.why(failing)
+        assert (reason.kind, reason.text[:42]) == (ReasonKind.RETRY, "try 1 of 3 failed (ValueError: no stock); ")
+
+        running = await job.now()
+        await until(app, running, lambda task: task.state is State.RUNNING, "the start")
+        assert await why(app, running) == [ReasonKind.RUNNING]
+        assert await why(app, await job.now()) == [ReasonKind.SLOTS_FULL]
+        going_on.set()
+        await app.result(running, timeout=10)
+        assert await why(app, running) == [ReasonKind.FINISHED]
+
+
+async def test_failed_tasks_are_kept_and_can_be_replayed(app: App) -> None:
+    broken = True
+
+    @app.task
+    async def deliver(ctx: Context, parcel: int) -> int:
+        if broken:
+            raise Fatal("van broken")
+        return ctx.attempt
+
+    async with app.worker():
+        tasks = await app.submit_many([deliver.new(parcel=number) for number in range(5)])
+        for task in tasks:
+            with pytest.raises(TaskFailed, match="van broken"):
+                await app.result(task, timeout=10)
+        broken = False
+        dead = [task async for task in app.tasks(state="failed", handler=deliver)]
+        assert {task.id for task in dead} == {task.id for task in tasks}
+        again = await app.retry(dead[0])
+        assert await app.result(again, timeout=10) == 2
+        assert (await app.retry_many(handler=deliver)).answers == {"changed": 4}
+        assert [await app.result(task, timeout=10) for task in tasks] == [2] * 5
+
+
+async def test_an_overview_of_everything(app: App) -> None:
+    @app.task(concurrency=7)
+    async def quick(number: int) -> None:
+        """Be quick."""
+
+    async with app.worker(concurrency=3):
+        tasks = await app.submit_many([quick.new(number=number) for number in range(10)])
+        await asyncio.gather(*(app.result(task, timeout=10) for task in tasks))
+        await quick.after(3600, number=1)
+        stats = await app.stats()
+        assert (stats.states[State.SUCCEEDED], stats.states[State.PENDING], stats.workers) == (10, 1, 1)
+        [handler] = await app.handlers()
+        assert (handler.name, handler.doc, handler.concurrency, handler.workers) == ("quick", "Be quick.", 7, 1)
+        [worker] = await app.workers()
+        assert (worker.alive, set(worker.slots)) == (True, {"quick"})
