@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sqlite3
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 
 from bench.rounds import Report, answer, in_process, interleave, median, median_ratio
 from bench.submitting import rows
 from duetime import App
+from duetime.model.outcome import Settlement, Verdict
 from duetime.model.task import State
 from duetime.store.sqlite.connection import connect
 from duetime.store.sqlite.records import write_json
@@ -39,13 +42,13 @@ async def duetime(folder: str) -> dict[str, float]:
         async with app.worker() as worker:
             settle = app.store.settle
 
-            async def counted(*args):  # type: ignore[no-untyped-def]
+            async def counted(worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
                 nonlocal settles
                 settles += 1
-                return await settle(*args)
+                return await settle(worker, settlements)
 
             app.store.settle = counted  # type: ignore[method-assign]
-            while worker.executor.finished < TASKS or len(worker.settler):
+            while worker.executor.finished < TASKS or len(worker.settler):  # noqa: ASYNC110  # an event would be measured too
                 await asyncio.sleep(0.002)
             elapsed = time.perf_counter() - began
         await app.open()
@@ -62,7 +65,7 @@ def huey(folder: str) -> dict[str, float]:
     done = threading.Event()
     count = 0
 
-    @queue.task()
+    @queue.task()  # type: ignore[untyped-decorator]
     def noop(number: int) -> None:
         nonlocal count
         count += 1
@@ -106,7 +109,7 @@ def bare(folder: str, batch: int) -> dict[str, float]:
         return {"rate": TASKS / (time.perf_counter() - began)}
 
 
-def _bare_claim(connection, lane, number, batch):  # type: ignore[no-untyped-def]
+def _bare_claim(connection: sqlite3.Connection, lane: int, number: int, batch: int) -> list[tuple[str, int]]:
     now = time.time_ns() // 1000
     connection.execute("begin immediate")
     connection.execute(SQL.worker_known, ("w",)).fetchall()
@@ -123,7 +126,7 @@ def _bare_claim(connection, lane, number, batch):  # type: ignore[no-untyped-def
     return [(ids[place[2]], place[2]) for place in places]
 
 
-def _bare_settle(connection, places):  # type: ignore[no-untyped-def]
+def _bare_settle(connection: sqlite3.Connection, places: list[tuple[str, int]]) -> None:
     now = time.time_ns() // 1000
     ids = write_json([task_id for task_id, _ in places])
     connection.execute("begin immediate")

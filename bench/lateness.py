@@ -13,6 +13,7 @@ import resource
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.rounds import Report, answer, in_process, interleave, median
@@ -69,7 +70,8 @@ async def duetime(path: str) -> dict[str, float]:
         memory = resident()
         began = time.time()
         for start in range(0, TASKS, 500):
-            await app.submit_many([ring.new(due=began + offset).after(began + offset - time.time()) for offset in instants()[start : start + 500]])
+            dues = [began + offset for offset in instants()[start : start + 500]]
+            await app.submit_many([ring.new(due=due).at(datetime.fromtimestamp(due, UTC)) for due in dues])
         async with asyncio.timeout(LEAD + WINDOW + 60):
             await done.wait()
         assert min(lateness) > -0.0005, f"a task started {-min(lateness) * 1e3:.2f} ms early"
@@ -99,8 +101,8 @@ def fill(path: str) -> None:
         for start in range(0, BACKLOG, 10_000):
             tasks, due = rows(start + 1, 10_000, lane)
             connection.execute("begin immediate")
-            connection.executemany(SQL.insert_task, [(*task[:5], task[5] + YEAR, *task[6:]) for task in tasks])  # type: ignore[operator]
-            connection.executemany(SQL.insert_due, [(row[0], row[1] + YEAR, row[2], row[3] + YEAR, 0, 0, 0) for row in due])  # type: ignore[operator]
+            connection.executemany(SQL.insert_task, [(*task[:5], task[5] + YEAR, *task[6:]) for task in tasks])
+            connection.executemany(SQL.insert_due, [(row[0], row[1] + YEAR, row[2], row[3] + YEAR, 0, 0, 0) for row in due])
             connection.execute("commit")
         connection.execute(SQL.raise_lane, (lane,))
 

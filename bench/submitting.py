@@ -7,6 +7,8 @@ import contextlib
 import sys
 import tempfile
 import time
+from functools import partial
+from typing import Any
 
 from bench.rounds import Report, answer, in_process, interleave, median, median_ratio
 from duetime import App
@@ -46,11 +48,14 @@ async def single(folder: str) -> float:
         return SINGLE / (time.perf_counter() - began)
 
 
-def rows(first: int, count: int, lane: int) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+Row = tuple[Any, ...]
+
+
+def rows(first: int, count: int, lane: int) -> tuple[list[Row], list[Row]]:
     now = time.time_ns() // 1000
     payload = b'{"order_id":12345,"note":"unpaid"}'
     numbers = range(first, first + count)
-    tasks = [(seq, new_id(), lane, None, payload, now, now, "someone@host", *(None,) * 6) for seq in numbers]
+    tasks: list[Row] = [(seq, new_id(), lane, None, payload, now, now, "someone@host", *(None,) * 6) for seq in numbers]
     return tasks, [(lane, now, seq, now, 0, 0, 0) for seq in numbers]
 
 
@@ -82,8 +87,12 @@ CASES = {
 }
 
 
+def _measure(case: str) -> float:
+    return in_process("bench.submitting", case)["rate"]
+
+
 def run(report: Report) -> None:
-    figures = interleave({name: lambda name=name: in_process("bench.submitting", name)["rate"] for name in CASES})  # type: ignore[misc]
+    figures = interleave({name: partial(_measure, name) for name in CASES})
     for case, goal in (("bulk", 0.5), ("single", 0.5)):
         measured, beside = figures[case], figures[f"raw {case}"]
         name = f"submit_many, {BATCH:,} a call" if case == "bulk" else "submitting one by one"

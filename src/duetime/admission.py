@@ -29,6 +29,7 @@ class Admission:
         self._own = own
         self._hooks = hooks
         self._declared: dict[str, Declaration] = {}
+        self._tolerated: set[str] = set()
 
     async def check(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
         """Raise for the first wish that may not be stored."""
@@ -69,8 +70,11 @@ class Admission:
         self._declared = {declaration.name: declaration for declaration in await self._store.declarations()}
 
     async def _check_foreign(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
-        if not {task.handler for task in tasks} <= self._declared.keys():
+        missing = {task.handler for task in tasks} - self._declared.keys()
+        if missing and not (allow_unknown and missing <= self._tolerated):
             await self._refresh()
+            if allow_unknown:
+                self._tolerated |= missing
         try:
             await self._fit(tasks, allow_unknown)
         except InvalidPayload:

@@ -125,7 +125,7 @@ class App(Registry, Verbs):
 
     async def close(self) -> None:
         """Free what the store holds; the next use opens it again."""
-        self._opened = False
+        self._opened = self._declared = False
         await self.store.close()
 
     async def __aenter__(self) -> Self:
@@ -141,13 +141,15 @@ class App(Registry, Verbs):
     @asynccontextmanager
     async def using_store(self, store: Store) -> AsyncIterator[Self]:
         """Work on another store meanwhile; for tests."""
-        before = self.store
+        before, entered = self.store, self._entered
         self._use(store)
+        self._entered = 0
         try:
             async with self:
                 yield self
         finally:
             self._use(before)
+            self._entered = entered
 
     def sync(self, call: Awaitable[T], /) -> T:
         """Run a call from synchronous code: `app.sync(expire_order.now(order_id=7))`."""
@@ -247,10 +249,11 @@ class App(Registry, Verbs):
             output_folder=self.config.output,
             output_cap=self.config.output_cap,
         )
+        specs = self._specs_for(handlers)
         async with self:
             worker = Worker(
                 self.store,
-                self._specs_for(handlers),
+                specs,
                 middleware=self.middlewares,
                 lifespan=self.lifespan,
                 app_path=path or self.config.app or self._import_string(),

@@ -155,7 +155,8 @@ class Client:
                     error_type=error.type if error else None,
                 )
             case state:
-                raise TimeoutError(f"task {record.id} of {record.handler} is still {state} after {timeout} seconds of waiting")
+                waited = 0.0 if timeout is None else to_seconds(timeout)
+                raise TimeoutError(f"task {record.id} of {record.handler} is still {state} after {waited:g} seconds of waiting")
 
     async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
         """Wait until a task is final, or as long as `timeout` allows, and give it as it then is."""

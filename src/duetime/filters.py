@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from duetime.clock import to_instant
 from duetime.errors import InvalidValue
-from duetime.handlers import AnyHandler
+from duetime.handlers import AnyHandler, Handler
 from duetime.model.query import Query, parse_state
 from duetime.model.task import State
 
@@ -47,4 +47,8 @@ def query_of(filters: Filters) -> Query:
 
 
 def name_of(handler: str | AnyHandler) -> str:
-    return handler if isinstance(handler, str) else handler.name
+    if isinstance(handler, str):
+        return handler
+    if isinstance(handler, Handler):
+        return handler.name
+    raise InvalidValue(f"a handler is given by its name or as what @app.task made of it, got {type(handler).__name__}")

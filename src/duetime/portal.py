@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import os
 import threading
@@ -12,6 +13,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from duetime.errors import InvalidValue
+
+# A loop of the program may end while a thread waits for it; nobody would tell the thread.
+LOOK_AGAIN = 1.0
+ENDED = "the event loop that held the app open ended before the call was done"
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -73,10 +78,11 @@ class Portal:
 
         loop.call_soon_threadsafe(start)
         try:
-            return done.result()
+            return _wait(done, loop)
         except BaseException:
             if not done.done():  # the caller was interrupted while it waited
-                loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             raise
 
     def _started(self) -> asyncio.AbstractEventLoop:
@@ -90,9 +96,23 @@ class Portal:
 PORTAL = Portal()
 
 
+def _wait(done: concurrent.futures.Future[T], loop: asyncio.AbstractEventLoop) -> T:
+    while True:
+        try:
+            return done.result(timeout=LOOK_AGAIN)
+        except TimeoutError:
+            if done.done():
+                return done.result()
+            if loop.is_closed():
+                raise RuntimeError(ENDED) from None
+
+
 async def _run(call: Awaitable[T], done: concurrent.futures.Future[T]) -> None:
     try:
         result = await call
+    except asyncio.CancelledError:
+        done.set_exception(RuntimeError(ENDED))
+        raise
     except BaseException as error:
         done.set_exception(error)
         if not isinstance(error, Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
 from duetime.clock import Seconds
 from duetime.errors import InvalidHandler, InvalidValue
@@ -17,6 +17,18 @@ from duetime.targets.spec import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT, HandlerSp
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class TaskOptions(TypedDict, total=False):
+    """What can be said of a handler when it is declared; `Registry.task` explains."""
+
+    name: str | None
+    aliases: Sequence[str]
+    timeout: Seconds
+    retry: RetryPolicy | None
+    concurrency: int
+    priority: int
+    isolation: Isolation
 
 
 class TaskDecorator(Protocol):
@@ -44,26 +56,20 @@ class Registry:
 
     @overload
     def task(  # type: ignore[overload-overlap]
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /, **options: Unpack[TaskOptions]
     ) -> Handler[P, R, Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]]: ...
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
-    @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Handler[P, R, Callable[Concatenate[Context, P], R]]: ...
-    @overload
-    def task(self, function: Callable[P, R], /) -> Handler[P, R, Callable[P, R]]: ...
+    def task(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[TaskOptions]
+    ) -> Handler[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
     @overload
     def task(
-        self,
-        *,
-        name: str | None = None,
-        aliases: Sequence[str] = (),
-        timeout: Seconds = DEFAULT_TIMEOUT,
-        retry: RetryPolicy | None = None,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        priority: int = 5,
-        isolation: Isolation = "auto",
-    ) -> TaskDecorator: ...
+        self, function: Callable[Concatenate[Context, P], R], /, **options: Unpack[TaskOptions]
+    ) -> Handler[P, R, Callable[Concatenate[Context, P], R]]: ...
+    @overload
+    def task(self, function: Callable[P, R], /, **options: Unpack[TaskOptions]) -> Handler[P, R, Callable[P, R]]: ...
+    @overload
+    def task(self, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     def task(
         self,
         function: Callable[..., Any] | None = None,
@@ -76,7 +82,7 @@ class Registry:
         priority: int = 5,
         isolation: Isolation = "auto",
     ) -> Any:
-        """Declare a handler, as `@app.task` or `@app.task(…)`.
+        """Declare a handler, as `@app.task`, `@app.task(…)` or `app.task(function, …)`.
 
         `concurrency` is the number of slots in each worker process. `aliases` are names that the handler had before; tasks
         stored under them still find it. `isolation` is "auto" (`async def` on the event loop, `def` in a thread), "thread"

@@ -9,7 +9,7 @@ from duetime.errors import TaskNotFound
 from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import FINAL, LIVE, Edge, State, TaskRecord
-from duetime.store.protocol import CancelVerdict, Store
+from duetime.store.protocol import AddVerdict, CancelVerdict, Store
 from tests.conformance.build import PLENTY, Worker, add, ended, get, needs, put, state_of, task_in, wish
 
 
@@ -215,6 +215,16 @@ async def test_a_pruned_parent_is_unknown(store: Store, worker: Worker, clock: M
     await store.prune(State.SUCCEEDED, clock.now() + 1, PLENTY)
     with pytest.raises(TaskNotFound):
         await store.add([wish(edges=(needs(parent),))])
+
+
+async def test_a_child_is_a_repeat_although_its_parent_has_been_pruned(store: Store, worker: Worker, clock: ManualClock) -> None:
+    parent = await add(store)
+    wished = wish("child", edges=(needs(parent),))
+    [added] = await store.add([wished])
+    await worker.run(State.SUCCEEDED)
+    await store.prune(State.SUCCEEDED, clock.now() + 1, PLENTY)
+    [again] = await store.add([wished])
+    assert (again.verdict, again.record.id) == (AddVerdict.REPEATED, added.record.id)
 
 
 async def test_a_cancelled_child_is_not_revived_by_its_parent(store: Store, worker: Worker) -> None:

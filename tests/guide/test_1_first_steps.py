@@ -49,8 +49,8 @@ async def test_a_task_runs_when_it_is_due_and_not_before(app: App) -> None:
         started.append((name, datetime.now(UTC)))
 
     async with app.worker():
-        late = await ring.after(timedelta(milliseconds=400), name="late")
         early = await ring.at(datetime.now(UTC) + timedelta(milliseconds=150), name="early")
+        late = await ring.after(timedelta(milliseconds=400), name="late")
         await app.result(late, timeout=10)
         await app.result(early, timeout=10)
     assert [name for name, _ in started] == ["early", "late"]

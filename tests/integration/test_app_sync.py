@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import aiosqlite
 import pytest
 
 from duetime import App, InvalidPayload, InvalidValue, NewTask, UnknownHandler
+from duetime.store.open import store_from_url
 
 trace = contextvars.ContextVar("trace", default="none")
 
@@ -104,6 +105,29 @@ async def test_many_first_uses_at_once_open_it_once(app: App) -> None:
     assert len({task.id for task in tasks}) == 20
     await app.close()
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("duetime-writer")] == []
+
+
+def test_a_thread_that_waits_for_a_loop_which_ends_is_told(app: App) -> None:
+    waiting: list[Future[None]] = []
+
+    async def leave_a_thread_waiting() -> None:
+        await app.__aenter__()
+        waiting.append(pool.submit(lambda: app.sync(asyncio.sleep(60))))
+        await asyncio.sleep(0.2)
+
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.run(leave_a_thread_waiting())
+        with pytest.raises(RuntimeError, match="ended before the call was done"):
+            waiting[0].result(10)
+
+
+async def test_another_store_can_stand_in_meanwhile(app: App) -> None:
+    async with app:
+        await app.handler("expire_order").now(order_id=1)
+        async with app.using_store(store_from_url("sqlite:///:memory:")):
+            await app.handler("expire_order").now(order_id=2)
+            assert [task.payload async for task in app.tasks()] == [{"order_id": 2}]
+        assert [task.payload async for task in app.tasks()] == [{"order_id": 1}]
 
 
 def test_an_interrupted_wait_cancels_the_call(app: App) -> None:
@@ -204,6 +228,8 @@ def test_a_handler_of_another_process_is_known_before_the_callers_thread_writes(
     assert other.sync(other.handler("expire_order").options(connection=connection).now(order_id=1)).handler == "expire_order"
     with pytest.raises(UnknownHandler):
         other.sync(other.handler("unheard_of").options(connection=connection).now(order_id=1))
+    tolerated = other.handler("unheard_of").options(connection=connection, allow_unknown=True)
+    assert other.sync(tolerated.now(order_id=1)).handler == "unheard_of"
     connection.execute("commit")
     connection.close()
     other.sync(other.close())

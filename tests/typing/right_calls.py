@@ -86,7 +86,7 @@ class Mailer:
 billing = Billing()
 charge = app.task(billing.charge)
 refund = app.task(billing.refund)
-mail = app.task(Mailer())
+mail = app.task(Mailer(), name="mail", timeout=5)
 moment = datetime(2030, 1, 1, tzinfo=UTC)
 
 

@@ -78,6 +78,7 @@ def declaring() -> None:
     app.task(retry=3)  # error
     app.task(isolation="container")  # error
     app.task(prio=3)  # error
+    app.task(print, prio=3)  # error
     App("sqlite:///:memory:", leese=3)  # error
     App(lifespan=3)  # error
     app.include(app)  # error

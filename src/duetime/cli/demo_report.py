@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +22,16 @@ EIGHTHS = " ▁▂▃▄▅▆▇█"
 LEFT_EIGHTHS = " ▏▎▍▌▋▊▉█"
 # Upper bounds of the histogram's rows, in milliseconds.
 BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, math.inf)
+
+# What the breaches of a report would break, in the order in which they are shown.
+PROMISES = {
+    "lost": "every unpaid order expired",
+    "expired although paid": "no order was both",
+    "started although cancelled": "a cancelled expiry never starts",
+    "overlapping": "no two attempts of an order at once",
+    "early": "none started before its due time",
+    "stock wrong": "delivered = sold + in stock",
+}
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -195,46 +204,51 @@ def duration(micros: float) -> str:
 
 
 def print_report(console: Console, report: Report, facts: Facts) -> None:
-    """Print the table and the two pictures."""
+    """Print the findings, the lateness in figures and as a picture, and what happened when."""
     width = min(console.width, 100)
-    console.print()
-    console.print(_table(report), width=width)
-    console.print(_histogram(report, width))
-    console.print()
-    console.print(_timeline(report, facts, width))
-    console.print()
+    with console.capture() as captured:
+        for part in (_findings(report), _lateness(report), _histogram(report, width), _timeline(report, facts, width)):
+            console.print()
+            console.print(part, width=width)
+    # rich fills lines with blanks, which nobody wants in a file
+    lines = captured.get().splitlines()
+    console.file.write("\n".join(lines if console.is_terminal else [line.rstrip() for line in lines]) + "\n\n")
 
 
-def _table(report: Report) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="What the journal and the shop's tables say", title_style="bold", pad_edge=False)
-    table.add_column("")
-    table.add_column("", justify="right")
-    table.add_column("")
-    rows: list[tuple[str, str, str]] = [
-        ("orders placed", f"{report.placed:,}", "each with its expiry, in one transaction"),
-        ("paid, expiry cancelled", f"{report.cancelled:,}", "these never started"),
-        ("paid at the last moment", f"{report.paid_late:,}", "the handler already ran and found them paid"),
-        ("expired", f"{report.expired:,}", f"{report.pieces:,} pieces given back; {report.refused:,} payments came too late"),
-        ("lateness (start − due)", f"{len(report.lateness):,}", _quantiles(report.lateness)),
-        ("… of those hit by the kill", f"{len(report.hit):,}", _quantiles(report.hit)),
-        ("run twice by the kill", f"{report.run_twice:,}", "at least once is the promise; the shop makes it harmless"),
-    ]
-    for row in rows:
-        table.add_row(*row)
-    table.add_section()
+def _findings(report: Report) -> Group:
+    table = Table.grid(padding=(0, 2), pad_edge=True)
+    table.add_column(width=27)
+    table.add_column(justify="right", width=7)
+    table.add_column()
+    for name, number, remark in (
+        ("orders placed", report.placed, "each with its expiry, in one transaction"),
+        ("paid, expiry cancelled", report.cancelled, "none started after the answer"),
+        ("paid in the last moment", report.paid_late, "the handler ran and found them paid"),
+        ("payments refused", report.refused, "they came after the order had expired"),
+        ("expired", report.expired, f"{report.pieces:,} pieces went back into stock"),
+        ("run twice", report.run_twice, "by the kill; harmless to the stock"),
+    ):
+        table.add_row(name, f"{number:,}", Text(remark, "dim"))
     for name, found in report.breaches.items():
-        verdict = Text("✓ promise kept", "green") if not found else Text(f"✗ for example {', '.join(map(str, found[:5]))}", "bold red")
-        table.add_row(name, Text(f"{len(found):,}", "bold green" if not found else "bold red"), verdict)
-    return table
+        style = "bold red" if found else "green"
+        remark = f"✗ broken, for example {', '.join(map(str, found[:5]))}" if found else f"✓ {PROMISES[name]}"
+        table.add_row(Text(name, style), Text(f"{len(found):,}", style), Text(remark, style))
+    return Group(Text("What the shop's tables and the handlers' journal say", "bold"), table)
 
 
-def _quantiles(samples: Sequence[tuple[int, int]]) -> str:
-    if not samples:
-        return "none"
-    ordered = sorted(late for _, late in samples)
-    return "  ".join(
-        [*(f"p{percent} {duration(percentile(ordered, percent))}" for percent in (50, 95, 99)), f"max {duration(ordered[-1])}"]
-    )
+def _lateness(report: Report) -> Group:
+    percents = (50, 95, 99, 100)
+    table = Table.grid(padding=(0, 2), pad_edge=True)
+    table.add_column(width=27)
+    for _ in range(1 + len(percents)):
+        table.add_column(justify="right", width=7)
+    table.add_row("", *(Text(title, "dim") for title in ("orders", "p50", "p95", "p99", "max")))
+    for name, samples in (("not touched by the kill", report.lateness), ("hit by the kill", report.hit)):
+        ordered = sorted(late for _, late in samples)
+        figures = [duration(percentile(ordered, percent)) for percent in percents] if ordered else ["–"] * len(percents)
+        table.add_row(name, f"{len(ordered):,}", *figures)
+    remark = Text("  (those hit: from their due time to the start of the attempt that finished)", "dim")
+    return Group(Text("Lateness: from the due time to the start of the handler", "bold"), table, remark)
 
 
 def _histogram(report: Report, width: int) -> Group:
@@ -245,11 +259,12 @@ def _histogram(report: Report, width: int) -> Group:
             counts[next(row for row, bound in enumerate(BOUNDS) if late < bound * 1_000)] += 1
     totals = [one + other for one, other in zip(normal, hit, strict=True)]
     filled = [row for row, total in enumerate(totals) if total] or [0]
-    room = width - 38
-    lines = [Text("How late the expiries started", "bold")]
+    room = width - 48
+    lines = [Text("How many started how late", "bold")]
     for row in range(filled[0], filled[-1] + 1):
-        bar = _bar(totals[row] / max(*totals, 1) * room)
-        line = Text(f"{_row_name(row):>16}  ").append(bar, "red" if hit[row] > normal[row] else "green").append(f" {totals[row]:,}")
+        bar = _bar(totals[row] / max(totals) * room) if totals[row] else ""
+        line = Text(f"{_row_name(row):>16}  ").append(bar, "red" if hit[row] > normal[row] else "green")
+        line.append(f" {totals[row]:,}" if totals[row] else "")
         if hit[row]:
             line.append(f"  ({hit[row]:,} hit by the kill)" if normal[row] else "  (hit by the kill)", "red")
         lines.append(line)

@@ -62,7 +62,7 @@ class CommandLine(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group("duetime", cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="duetime", message="duetime %(version)s")
 def cli() -> None:
     """Run work at the right time, at least once and never twice at once.

@@ -11,7 +11,7 @@ import msgspec
 from duetime.clock import SECOND, Instant, to_datetime
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Outcome
-from duetime.model.task import FINAL, ErrorInfo, State, TaskRecord
+from duetime.model.task import ErrorInfo, State, TaskRecord
 
 
 class ReasonKind(StrEnum):
@@ -140,7 +140,6 @@ def _finished(task: TaskRecord, facts: Facts) -> Reason:
             text = f"it came due{ago} under a gate that drops {task.handler}"
         case _:
             text = f"it expired{ago}: it could not start before its expiry"
-    assert task.state in FINAL
     return Reason(kind=ReasonKind.FINISHED, text=text, by=task.worker)
 
 

@@ -61,7 +61,7 @@ def failed(error: BaseException, policy: RetryPolicy) -> Ended:
                 raise InvalidValue(f"RetryLater must not be negative, got {error.delay}")
         except InvalidValue as invalid:
             return Ended(Outcome.FATAL, error=describe(invalid))
-        return Ended(Outcome.RETRY_LATER, delay=delay, error=ErrorInfo("RetryLater", str(error)[:MAX_MESSAGE]))
+        return Ended(Outcome.RETRY_LATER, delay=delay, error=ErrorInfo("RetryLater", _clean(str(error))[:MAX_MESSAGE]))
     if isinstance(error, Fatal | InvalidPayload | PayloadTooLarge):
         return Ended(Outcome.FATAL, error=describe(error))
     return Ended(Outcome.FAILED, error=describe(error), retriable=policy.accepts(error))

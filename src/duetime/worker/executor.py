@@ -128,6 +128,11 @@ class Executor:
         return wants, min(total, LARGEST_BUFFER, max(room_left, 0) + max((self._rooms[name].buffer() for name in wants), default=0))
 
     @property
+    def handlers(self) -> int:
+        """How many names of handlers there are to claim for."""
+        return len(self._rooms)
+
+    @property
     def busy(self) -> int:
         return len(self.running)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from itertools import count
 
 from duetime.clock import SECOND, Instant
@@ -27,6 +28,7 @@ class Feeder(Service):
         self._numbers = count(1)
         self._sleeps_until: Instant | None = None
         self._claimed_at = 0.0
+        self._left_behind = True  # whether there may be due tasks that the last claim had no room for
         self.in_flight: int | None = None  # the number of a claim whose reply is not here yet
         self.known = 0  # every claim up to this number has been answered
 
@@ -37,11 +39,16 @@ class Feeder(Service):
         ):
             self.wake()
 
+    def freed(self) -> None:
+        """Wake up because there is room again, if there may be something to put into it."""
+        if self._left_behind:
+            self.wake()
+
     async def turn(self) -> float | None:
         loop = asyncio.get_running_loop()
         wants, total = self._executor.wants()
         if not wants:
-            self._sleeps_until = None
+            self._sleeps_until, self._left_behind = None, True
             return LONGEST_SLEEP
         wait = self._claimed_at + SHORTEST_INTERVAL - loop.time()
         if wait > 0 and self._executor.busy:
@@ -54,9 +61,13 @@ class Feeder(Service):
         received = loop.time()
         self.known = number
         self._executor.offer(claim.tasks)
+        taken = Counter(task.handler for task in claim.tasks)
+        self._left_behind = len(wants) < self._executor.handlers or any(taken[name] >= want for name, want in wants.items())
         if claim.tasks:
             self._claimed_at = received
-            return 0.0 if len(claim.tasks) >= total else SHORTEST_INTERVAL
+        if len(claim.tasks) >= total:
+            self._left_behind = True
+            return 0.0
         self._sleeps_until = claim.next_at
         if claim.next_at is None:
             return LONGEST_SLEEP

@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from duetime.worker.deadman import DeadMan
-
 from duetime.clock import Clock, SystemClock
 from duetime.errors import StoreUnavailable
 from duetime.store.protocol import Lease, Renewal
 from duetime.worker.attempt import Attempt, Current, Interrupted
+from duetime.worker.deadman import DeadMan
 
 logger = logging.getLogger("duetime.worker")
 
@@ -93,6 +92,7 @@ class Keeper:
             now = time.monotonic()
             if now >= renew_at:
                 sent_at = time.monotonic()
+                armed_at = None if self._deadman is None else self._deadman.now()
                 try:
                     renewal = self._lease.renew()
                 except StoreUnavailable as error:
@@ -104,7 +104,7 @@ class Keeper:
                 else:
                     succeeded_at, renew_at, told = sent_at, sent_at + self._period * RENEW, 0
                     if self._deadman is not None and self._deadly:
-                        self._deadman.arm(max(0.001, self._period * KILL - (time.monotonic() - sent_at)))
+                        self._deadman.arm(self._period * KILL, since=armed_at)
                     self._call(self._renewed, renewal)
             if self._deadly:
                 told = self._fence(time.monotonic() - succeeded_at, told)

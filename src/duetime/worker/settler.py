@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from duetime.errors import StoreUnavailable
 from duetime.model.outcome import Settlement, Verdict
@@ -20,11 +19,10 @@ class Settler(Service):
 
     name = "settler"
 
-    def __init__(self, store: Store, worker: str, alarms: Alarms, *, settled: Callable[[int], None]) -> None:
+    def __init__(self, store: Store, worker: str, alarms: Alarms) -> None:
         super().__init__(alarms)
         self._store = store
         self._worker = worker
-        self._settled = settled
         self._waiting: list[Settlement] = []
         self._in_flight: list[Settlement] = []
         self._marks: dict[str, Progress] = {}
@@ -76,7 +74,6 @@ class Settler(Service):
                     settlement.id,
                     settlement.outcome,
                 )
-        self._settled(len(batch))
 
     async def drain(self) -> None:
         """Write all that is left; gives up when the store does not take it, because the tasks then run again."""

@@ -107,9 +107,7 @@ class Worker:
         folder = settings.output_folder or self._store.output_folder
         output = None if folder is None else OutputFiles(folder, settings.output_cap)
         self._capture = Capture()
-        if output is not None:
-            self._capture.install()
-        self.settler = Settler(self._store, self.id, self._alarms, settled=self._after_settle)
+        self.settler = Settler(self._store, self.id, self._alarms)
         self.executor = Executor(
             self._store,
             self._specs,
@@ -119,13 +117,15 @@ class Worker:
             output=output,
             settle=self.settler.put,
             mark=self.settler.mark,
-            freed=lambda: self.feeder.wake(),
+            freed=lambda: self.feeder.freed(),
             stuck=self._on_stuck,
         )
         self.feeder = Feeder(self._store, self.id, self.executor, self._alarms)
         try:
             if self._lifespan is not None:
                 self.executor.resources = Resources(await self._resources.enter_async_context(self._lifespan()))
+            if output is not None:
+                self._capture.install()  # after the lifespan, in which programs set up their logging
             await self._register()
         except BaseException:
             self._capture.uninstall()
@@ -146,7 +146,7 @@ class Worker:
         # registered before the gates are read: whoever sets one either counts this worker or is seen by it
         await self.confirm_gates()
         if self._app_path is not None:
-            self.executor.children = ChildPool(self._app_path, inherit=lease.inheritable())
+            self.executor.children = ChildPool(self._app_path, inherit=lease.inheritable(), output_cap=self._settings.output_cap)
         self._keeper = Keeper(
             lease,
             self.executor.current,
@@ -196,9 +196,6 @@ class Worker:
     def _on_lost(self) -> None:
         self.executor.hold_starts()
         self.executor.stop_all(Stop.LOST)
-
-    def _after_settle(self, count: int) -> None:
-        self.feeder.wake()
 
     def _on_stuck(self, attempt: Attempt) -> None:
         """Give up on an attempt whose code does not end; it stays claimed as long as this process lives."""

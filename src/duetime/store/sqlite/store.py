@@ -365,6 +365,7 @@ class SqliteStore:
     # ---- the two threads ----
 
     async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        self._opened(self._wakeups).own_writes += 1
         return await self._opened(self._writer).run(job)
 
     async def _read(self, job: Callable[[sqlite3.Connection], T]) -> T:

@@ -24,6 +24,7 @@ logger = logging.getLogger("duetime.store")
 
 PAUSE = 0.02
 LOOK_EVERY = 0.02
+LOOK_AT_OWN_EVERY = 0.1  # while this process writes itself, every look finds a change; most of them are its own
 
 
 class Wakeups:
@@ -37,6 +38,7 @@ class Wakeups:
         self._quiet_until: dict[HintKind, float] = {}
         self._later: dict[HintKind, Instant | None] = {}
         self._descriptor: int | None = None
+        self.own_writes = 0
 
     def listen(self, heard: Callable[[Hint], None]) -> Subscription:
         subscription = Subscription(self, heard, asyncio.get_running_loop())
@@ -128,6 +130,8 @@ class Subscription:
         self._connection: sqlite3.Connection | None = None
         self._version: int | None = None
         self._look_handle: asyncio.TimerHandle | None = None
+        self._own_writes = 0
+        self._told_at = 0.0
 
     def bind(self, folder: str, watch: Callable[[], sqlite3.Connection] | None) -> None:
         receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -178,9 +182,10 @@ class Subscription:
             self._tell(Hint(hint, at_instant))
 
     def _look(self) -> None:
-        version = self._read_version()
-        if version != self._version:
-            self._version = version
+        version, now = self._read_version(), self._loop.time()
+        ours = self._wakeups.own_writes != self._own_writes
+        if version != self._version and (not ours or now - self._told_at >= LOOK_AT_OWN_EVERY):
+            self._version, self._own_writes, self._told_at = version, self._wakeups.own_writes, now
             self._tell(Hint(HintKind.ANY))
         if self._connection is not None:
             self._look_handle = self._loop.call_later(LOOK_EVERY, self._look)

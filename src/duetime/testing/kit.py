@@ -1,0 +1,367 @@
+"""The kit in a test's hands: move the clock, look at tasks, let things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any, TypeVar, Unpack, overload
+
+import msgspec
+
+from duetime.app import App
+from duetime.client import AnyTask
+from duetime.clock import LATEST, Instant, ManualClock, Seconds, to_datetime, to_instant, to_micros
+from duetime.duties import Sweeper
+from duetime.errors import InvalidValue, TaskFailed, TaskNotFound, UnknownHandler
+from duetime.filters import Filters, name_of, query_of
+from duetime.handlers import AnyHandler, Handler
+from duetime.model.outcome import Ended, Outcome
+from duetime.model.query import Query
+from duetime.model.task import FINAL, State, Task, TaskRecord, shown
+from duetime.service import Alarms
+from duetime.store.protocol import ClaimedTask, NewWorker
+from duetime.targets.context import Resources, current
+from duetime.targets.spec import HandlerSpec
+from duetime.testing.matching import as_call, as_line, check_names, has_arguments
+from duetime.testing.parts import SteppedExecutor, SteppedStore
+from duetime.worker.attempt import Stop
+from duetime.worker.settler import Settler
+
+R = TypeVar("R")
+
+logger = logging.getLogger("duetime.testing")
+
+LAST_WORD = 5.0  # seconds that an attempt may use to clean up when the block ends while it runs
+SHOWN_TASKS = 10  # in the message of an assertion
+FAILURES = (Outcome.FAILED, Outcome.FATAL, Outcome.TIMED_OUT)
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt that ran. `task` is as the attempt left it, `error` is the exception that the handler raised."""
+
+    task: Task[Any]
+    attempt: int
+    outcome: Outcome
+    at: datetime
+    error: BaseException | None = None
+
+    @property
+    def handler(self) -> str:
+        return self.task.handler
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return self.task.payload
+
+
+class Kit:
+    """What `using` gives: a clock to move, and a look at what was submitted and what became of it."""
+
+    def __init__(self, app: App, store: SteppedStore, clock: ManualClock, *, raise_errors: bool, limit: int) -> None:
+        self.app = app
+        self.clock = clock
+        self.raise_errors = raise_errors
+        self.limit = limit
+        self._store = store
+        self._worker = secrets.token_hex(8)
+        self._claims = count(1)
+        self._next_at: Instant | None = None
+        self._moving = False
+        self._wait_for_hints = app.client.wait
+
+    # ---- time ----
+
+    @property
+    def now(self) -> datetime:
+        """The time that the app sees."""
+        return to_datetime(self.clock.now())
+
+    async def advance(
+        self,
+        by: Seconds = 0,
+        /,
+        *,
+        weeks: float = 0,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        raise_errors: bool | None = None,
+    ) -> list[Ran]:
+        """Move the clock, and run what comes due on the way at its own instant: retries, and tasks that handlers submit, too.
+
+        Takes seconds, a timedelta, or the keywords of one; gives what ran, in order.
+        """
+        step = to_micros(by, "the step") + to_micros(timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds))
+        if step <= 0:
+            raise InvalidValue("advance moves the clock forward and takes a positive duration; to run what is due now use drain")
+        return await self._go_to(self.clock.now() + step, raise_errors)
+
+    async def advance_to(self, when: datetime, /, *, raise_errors: bool | None = None) -> list[Ran]:
+        """Move the clock to an instant, as `advance` does."""
+        instant = to_instant(when, "when")
+        if instant < self.clock.now():
+            raise InvalidValue(f"time does not run backwards: it is {self.now.isoformat()} already, got {when.isoformat()}")
+        return await self._go_to(instant, raise_errors)
+
+    async def drain(self, *, raise_errors: bool | None = None) -> list[Ran]:
+        """Run what is due now, and what that submits for now, until nothing is due; give what ran, in order."""
+        return await self._go_to(self.clock.now(), raise_errors)
+
+    async def _go_to(self, end: Instant, raise_errors: bool | None) -> list[Ran]:
+        if end > LATEST:
+            raise InvalidValue("the clock cannot be moved beyond the year 9999")
+        if _inside_handler():
+            raise RuntimeError("a handler cannot move the clock or drain: call advance and drain from the test itself")
+        if self._moving:
+            raise RuntimeError("advance or drain is under way already; await one before you call the next")
+        self._moving = True
+        ran: list[Ran] = []
+        try:
+            strict = self.raise_errors if raise_errors is None else raise_errors
+            await self._run_due(ran, strict)
+            while (instant := self._next_instant()) is not None and instant <= end:
+                self.clock.set(instant)
+                await self._run_due(ran, strict)
+            if self.clock.now() < end:
+                self.clock.set(end)
+                await self._run_due(ran, strict)
+        finally:
+            self._moving = False
+        return ran
+
+    def _next_instant(self) -> Instant | None:
+        """Tell when something can happen next: a task comes due, a gate opens, an expiry passes."""
+        now = self.clock.now()
+        instants = [self._next_at, self._store.next_expiry(now)]
+        return min((instant for instant in instants if instant is not None and instant > now), default=None)
+
+    async def _run_due(self, into: list[Ran], strict: bool) -> None:
+        done, allowed, counted = 0, self.limit, False
+        while (ran := await self._step()) is not None:
+            into.append(ran)
+            done += 1
+            if strict and ran.error is not None and ran.outcome in FAILURES:
+                raise ran.error
+            if done >= allowed:
+                if counted:
+                    raise RuntimeError(
+                        f"{done:,} attempts ran at {self.now.isoformat()} and more are due at once; the last was of {ran.handler}. "
+                        "Does a handler submit itself again without a delay? If so many are meant to run, use using(app, limit=…)"
+                    )
+                left = sum(lane.due for lane in (await self._store.counts()).lanes)
+                allowed, counted = allowed + left + self.limit, True
+
+    async def _step(self) -> Ran | None:
+        """Run the one attempt whose turn it is; None if none is due."""
+        await self._learn()
+        swept = False
+        while True:
+            claim = await self._store.claim(self._worker, next(self._claims), self._executor.ready(), 1)
+            self._next_at = claim.next_at
+            for claimed in claim.tasks:
+                return await self._perform(claimed)
+            if swept:
+                return None
+            # a claim that met only an expired task gives nothing, although more may be due
+            while await self._sweeper.run_once():
+                pass
+            swept = True
+
+    async def _perform(self, claimed: ClaimedTask) -> Ran:
+        at = self.now
+        end = self._executor.expect(claimed)
+        try:
+            await asyncio.wait([end])
+        except asyncio.CancelledError:
+            await self._stop_attempts()
+            raise
+        ended, error = end.result()
+        await self._settler.turn()
+        if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
+            raise error  # such as pytest.fail() in a handler, or an interrupt: nobody means it as an outcome
+        [record] = await self._store.get([claimed.id])
+        assert record is not None
+        task = shown(record)
+        return Ran(task=task, attempt=claimed.attempt, outcome=ended.outcome, at=at, error=_exception(ended, error, claimed))
+
+    # ---- looking ----
+
+    @overload
+    def submitted(self, handler: Handler[..., R, Callable[..., object]], /, **arguments: object) -> list[Task[R]]: ...
+    @overload
+    def submitted(self, handler: str, /, **arguments: object) -> list[Task[Any]]: ...
+    def submitted(self, handler: str | AnyHandler, /, **arguments: object) -> list[Task[Any]]:
+        """Give the tasks of a handler that were submitted with at least these arguments, live or finished, in that order."""
+        spec = self._spec(handler)
+        names = {name_of(handler)} if spec is None else {spec.name, *spec.aliases}
+        if spec is not None:
+            check_names(spec, arguments)
+        return [shown(record) for record in self._store.look(Query()) if record.handler in names and has_arguments(record, spec, arguments)]
+
+    @overload
+    def assert_submitted(self, handler: Handler[..., R, Callable[..., object]], /, **arguments: object) -> Task[R]: ...
+    @overload
+    def assert_submitted(self, handler: str, /, **arguments: object) -> Task[Any]: ...
+    def assert_submitted(self, handler: str | AnyHandler, /, **arguments: object) -> Task[Any]:
+        """Fail unless such a task was submitted; give it, the latest one if there are several."""
+        __tracebackhide__ = True
+        found = self.submitted(handler, **arguments)
+        if not found:
+            raise AssertionError(f"{as_call(name_of(handler), arguments)} was not submitted.\n{self._overview(name_of(handler))}")
+        return found[-1]
+
+    def assert_not_submitted(self, handler: str | AnyHandler, /, **arguments: object) -> None:
+        """Fail if such a task was submitted."""
+        __tracebackhide__ = True
+        found = self.submitted(handler, **arguments)
+        if found:
+            listed = "\n".join(f"  {as_line(task)}" for task in found[:SHOWN_TASKS])
+            raise AssertionError(f"{as_call(name_of(handler), arguments)} was submitted {len(found)} times:\n{listed}")
+
+    def tasks(self, **filters: Unpack[Filters]) -> list[Task[Any]]:
+        """Give all tasks that match the filters of `app.tasks`, in the order of submitting."""
+        return [shown(record) for record in self._store.look(query_of(filters))]
+
+    @overload
+    def task(self, task: Task[R], /) -> Task[R]: ...
+    @overload
+    def task(self, task: str, /) -> Task[Any]: ...
+    def task(self, task: AnyTask, /) -> Task[Any]:
+        """Give a task as it is now."""
+        task_id = task.id if isinstance(task, Task) else task
+        record = self._store.look_at(task_id)
+        if record is None:
+            raise TaskNotFound(f"there is no task {task_id} in this test's store")
+        return shown(record)
+
+    def _overview(self, handler: str) -> str:
+        tasks = self.tasks()
+        own = [task for task in tasks if task.handler == handler]
+        others = [task for task in tasks if task.handler != handler]
+        lines = [f"Tasks of {handler}: {len(own) or 'none'}", *(f"  {as_line(task)}" for task in own[:SHOWN_TASKS])]
+        if others:
+            lines += [f"Tasks of other handlers: {len(others)}", *(f"  {as_line(task)}" for task in others[:SHOWN_TASKS])]
+        return "\n".join(lines)
+
+    # ---- faults ----
+
+    def fail_next(self, handler: str | AnyHandler, error: BaseException, *, times: int = 1) -> None:
+        """Let the next attempts of a handler raise this instead of running; middleware sees it too."""
+        self._executor.failures.setdefault(self._known(handler).name, deque()).extend([error] * times)
+
+    def crash_next(self, handler: str | AnyHandler, *, times: int = 1) -> None:
+        """Let the worker die at the end of the handler's next attempts: their work is done, but nobody has recorded it.
+
+        Each of them ends as Lost and the task runs again, which is what at-least-once means.
+        """
+        crashes = self._executor.crashes
+        name = self._known(handler).name
+        crashes[name] = crashes.get(name, 0) + times
+
+    def _known(self, handler: str | AnyHandler) -> HandlerSpec:
+        spec = self._spec(handler)
+        if spec is None:
+            raise UnknownHandler(f"this App declares no handler {name_of(handler)!r}; it declares {', '.join(self.app.specs) or 'none'}")
+        return spec
+
+    def _spec(self, handler: str | AnyHandler) -> HandlerSpec | None:
+        return self.app.specs.get(name_of(handler))
+
+    # ---- the worker's parts ----
+
+    @contextlib.asynccontextmanager
+    async def _running(self, resources: Sequence[object] | None) -> AsyncIterator[None]:
+        """Put the parts of a worker together, without the services that would move them."""
+        alarms = Alarms()
+        self._settler = Settler(self._store, self._worker, alarms)
+        self._sweeper = Sweeper(self._store, alarms)
+        self._executor = SteppedExecutor(self._store, alarms, self._settler.put)
+        self._store.take_gates, self._store.stop = self._take_gates, self._executor.cancel
+        self.app.client.wait = self._wait  # type: ignore[method-assign]  # hints would come from nobody
+        lifespan = AsyncExitStack()
+        try:
+            if resources is not None:
+                self._executor.resources = Resources(resources)
+            elif self.app.lifespan is not None:
+                self._executor.resources = Resources(await lifespan.enter_async_context(self.app.lifespan()))
+            await self._learn()
+            yield
+        finally:
+            try:
+                await self._stop_attempts()
+                await self._settler.drain()
+                await self._executor.close()
+                alarms.close()
+            finally:
+                await lifespan.aclose()
+        await self._store.unregister(self._worker)
+
+    async def _learn(self) -> None:
+        """Take over handlers that were declared meanwhile; being registered, the worker is seen and gates count it."""
+        if self._executor.learn(self.app):
+            slots = {name: spec.concurrency for name, spec in self.app.specs.items()}
+            await self._store.register(NewWorker(id=self._worker, host=socket.gethostname(), pid=os.getpid(), slots=slots))
+            await self._take_gates()
+
+    async def _take_gates(self) -> None:
+        gates = await self._store.gates()
+        self._executor.gates = gates
+        self._executor.release_queued()
+        await self._store.confirm_gates(self._worker, gates.version)
+
+    async def _stop_attempts(self) -> None:
+        """Give back what still runs, because its test was cancelled or ended without waiting for it."""
+        self._executor.stop_all(Stop.RELEASE)
+        runners = [attempt.runner for attempt in self._executor.running.values() if attempt.runner is not None]
+        if runners:
+            await asyncio.wait(runners, timeout=LAST_WORD)
+            await self._settler.turn()
+        for attempt in self._executor.running.values():
+            logger.error("an attempt of %s was told to stop but its code does not end", attempt.spec.name)
+
+    async def _wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
+        """Stand in for waiting (`app.result`): run what is due until the task is final, because nobody else will."""
+        record = await self.app.client.record(task)
+        while record.state not in FINAL:
+            if record.state is State.RUNNING:
+                return await self._wait_for_hints(task, timeout=timeout)
+            ran = await self._step()
+            record = await self.app.client.record(task)
+            if ran is None and record.state not in FINAL:
+                if timeout is not None:
+                    return record
+                raise TimeoutError(
+                    f"task {record.id} of {record.handler} is {record.state} and due at {to_datetime(record.due_at).isoformat()}, now is "
+                    f"{self.now.isoformat()}, and nothing runs by itself in a test: move the clock with `await t.advance(…)` first"
+                )
+        return record
+
+
+def _inside_handler() -> bool:
+    try:
+        current()
+    except InvalidValue:
+        return False
+    return True
+
+
+def _exception(ended: Ended, error: BaseException | None, claimed: ClaimedTask) -> BaseException | None:
+    """Give the exception that stands for an outcome: the handler's own, or one that says what happened instead."""
+    told = ended.error
+    if ended.outcome is Outcome.TIMED_OUT:
+        return TimeoutError(f"{claimed.handler} {told.message if told else 'ran too long'}")
+    if ended.outcome in (Outcome.FAILED, Outcome.FATAL) and error is None:
+        text = f"{told.type}: {told.message}" if told else ended.outcome.value
+        message = f"attempt {claimed.attempt} of {claimed.handler} ended {ended.outcome}: {text}"
+        return TaskFailed(message, task_id=claimed.id, state=ended.outcome.value, error_type=told.type if told else None)
+    return error if ended.outcome in (Outcome.FAILED, Outcome.FATAL, Outcome.RETRY_LATER) else None

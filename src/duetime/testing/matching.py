@@ -1,0 +1,46 @@
+"""Which tasks a test asks about, and how they are shown when they are not there."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from duetime.errors import DuetimeError, InvalidValue
+from duetime.model.task import Task, TaskRecord
+from duetime.targets.spec import HandlerSpec
+
+
+def check_names(spec: HandlerSpec, arguments: Iterable[str]) -> None:
+    """Refuse an argument that the handler does not have: nothing could have been submitted with it, whatever the code does."""
+    names = list(inspect.signature(spec.function).parameters)[1 if spec.takes_context else 0 :]
+    for argument in arguments:
+        if argument not in names:
+            raise InvalidValue(f"{spec.name} has no parameter {argument!r}; it has {', '.join(names) or 'none'}")
+
+
+def has_arguments(record: TaskRecord, spec: HandlerSpec | None, arguments: Mapping[str, object]) -> bool:
+    """Compare with what the handler would get, its defaults included, or with the JSON that is stored."""
+    if not arguments:
+        return True
+    stored: dict[str, object] = msgspec.json.decode(record.payload)
+    given: dict[str, object] = {}
+    if spec is not None:
+        parameters = inspect.signature(spec.function).parameters
+        given = {name: each.default for name, each in parameters.items() if each.default is not inspect.Parameter.empty}
+        with contextlib.suppress(DuetimeError):
+            given |= spec.payloads.decode(record.payload)
+    missing = object()
+    return all(value in (given.get(name, missing), stored.get(name, missing)) for name, value in arguments.items())
+
+
+def as_call(handler: str, arguments: Mapping[str, object]) -> str:
+    return f"{handler}({', '.join(f'{name}={value!r}' for name, value in arguments.items()) or '…'})"
+
+
+def as_line(task: Task[Any]) -> str:
+    key = f", key {task.key!r}" if task.key is not None else ""
+    return f"{as_call(task.handler, task.payload)} {task.state}, due {task.due_at.isoformat()}{key}"

@@ -1,0 +1,169 @@
+"""The parts of a worker as the kit needs them: the real ones, moved step by step instead of by services in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+
+from duetime.app import App
+from duetime.clock import Instant, ManualClock
+from duetime.model.outcome import Ended, Outcome, Settlement
+from duetime.model.query import MAX_PAGE, Query
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import FINAL, ErrorInfo, NewTask, TaskRecord
+from duetime.service import Alarms
+from duetime.store.protocol import Added, CancelVerdict, ClaimedTask, GateBarrier
+from duetime.store.sqlite import read
+from duetime.store.sqlite.records import records_by_id
+from duetime.store.sqlite.store import SqliteStore
+from duetime.worker.attempt import Attempt
+from duetime.worker.executor import Executor, Room
+
+
+class SteppedStore(SqliteStore):
+    """The embedded store, told apart in three things that services of a worker would otherwise listen for in the background."""
+
+    def __init__(self, path: str, clock: ManualClock) -> None:
+        super().__init__(path, synchronous="normal", clock=clock)
+        self._expiries: list[Instant] = []
+        self.take_gates: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.stop: Callable[[str], None] | None = None
+
+    def look(self, query: Query) -> list[TaskRecord]:
+        """Give all tasks that match, in the order of submitting, in the caller's thread: an assertion must not need an await."""
+        query = msgspec.structs.replace(query, limit=MAX_PAGE)
+        found: list[TaskRecord] = []
+        while True:
+            page = self._opened(self._reader).call(partial(read.page, query=query))
+            found.extend(page.items)
+            if page.next is None:
+                break
+            query = msgspec.structs.replace(query, cursor=page.next)
+        return found[::-1] if query.state not in FINAL else sorted(found, key=lambda record: (record.submitted_at, record.id))
+
+    def look_at(self, task_id: str) -> TaskRecord | None:
+        return self._opened(self._reader).call(partial(records_by_id, ids=[task_id])).get(task_id)
+
+    def next_expiry(self, now: Instant) -> Instant | None:
+        """Give the next instant at which a task may expire, that of a finished one included: looking then does no harm."""
+        while self._expiries and self._expiries[0] <= now:
+            heapq.heappop(self._expiries)
+        return self._expiries[0] if self._expiries else None
+
+    async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        return self._noted(await super().add(tasks))
+
+    async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        return self._noted(await super().add_on(connection, tasks))
+
+    def _noted(self, answers: list[Added]) -> list[Added]:
+        for added in answers:
+            if added.record.expires_at is not None:
+                heapq.heappush(self._expiries, added.record.expires_at)
+        return answers
+
+    async def cancel(self, ids: Sequence[str]) -> list[CancelVerdict]:
+        verdicts = await super().cancel(ids)
+        for task_id, verdict in zip(ids, verdicts, strict=True):
+            if verdict is CancelVerdict.CANCELLING and self.stop is not None:
+                self.stop(task_id)
+        return verdicts
+
+    async def barrier(self, version: int) -> GateBarrier:
+        if self.take_gates is not None:
+            await self.take_gates()
+        return await super().barrier(version)
+
+    async def remove_gate(self, handler: str, collection: str | None) -> int | None:
+        version = await super().remove_gate(handler, collection)
+        if self.take_gates is not None:
+            await self.take_gates()
+        return version
+
+
+_End = tuple[Ended, BaseException | None]
+
+
+class SteppedExecutor(Executor):
+    """The real executor. It tells who waits how an attempt ended, leaves no delay to chance, and can be told to fail."""
+
+    def __init__(self, store: SteppedStore, alarms: Alarms, settle: Callable[[Settlement], None]) -> None:
+        super().__init__(
+            store,
+            {},
+            alarms,
+            concurrency=1 << 30,  # the slots of each handler are the bound
+            middleware=(),
+            output=None,  # what handlers print is the test's own output
+            settle=settle,
+            mark=lambda _: None,
+            freed=lambda: None,
+            stuck=self._give_up,
+        )
+        self.failures: dict[str, deque[BaseException]] = {}
+        self.crashes: dict[str, int] = {}
+        self._ends: dict[str, asyncio.Future[_End]] = {}
+        self._errors: dict[str, BaseException] = {}
+
+    def learn(self, app: App) -> bool:
+        """Make room for handlers that are new; tell whether there were any."""
+        self._middleware = list(app.middlewares)
+        new = [(name, spec) for name, spec in app.specs.items() if name not in self._rooms]
+        for name, spec in new:
+            known = next((room for room in self._rooms.values() if room.spec.name == spec.name), None)
+            # a child process would import another copy of the app, with another store
+            self._rooms[name] = known or Room(msgspec.structs.replace(spec, isolation="auto"), spec.concurrency)
+        return bool(new)
+
+    def ready(self) -> Mapping[str, int]:
+        """Give the handlers that have a free slot."""
+        return {name: 1 for name, room in self._rooms.items() if room.free > 0}
+
+    def expect(self, claimed: ClaimedTask) -> asyncio.Future[_End]:
+        """Start an attempt; the future tells how it ended, once that has been given to the settler."""
+        self._ends[claimed.id] = end = asyncio.get_running_loop().create_future()
+        self.offer([claimed])
+        return end
+
+    def _work(self, attempt: Attempt) -> Coroutine[Any, Any, Any]:
+        failures = self.failures.get(attempt.spec.name)
+        if failures:
+            attempt.spec = msgspec.structs.replace(attempt.spec, function=_raising(failures.popleft()), is_async=True)
+        return super()._work(attempt)
+
+    def _policy(self, attempt: Attempt) -> RetryPolicy:
+        return msgspec.structs.replace(cast(RetryPolicy, super()._policy(attempt)), jitter=0.0)
+
+    def _ended_by(self, attempt: Attempt, error: BaseException) -> Ended:
+        self._errors[attempt.claimed.id] = error
+        return super()._ended_by(attempt, error)
+
+    def _conclude(self, attempt: Attempt, ended: Ended, started_at: Instant | None, now: Instant | None = None) -> None:
+        task_id, name = attempt.claimed.id, attempt.spec.name
+        error = self._errors.pop(task_id, None)
+        if self.crashes.get(name, 0) and started_at is not None:
+            self.crashes[name] -= 1
+            died = ErrorInfo("WorkerDied", f"the worker died while it ran this task: crash_next({name})")
+            ended, error = Ended(Outcome.LOST, error=died, crashed=True, alone=True), None
+        super()._conclude(attempt, ended, started_at, now)
+        end = self._ends.pop(task_id, None)
+        if end is not None and not end.done():
+            end.set_result((ended, error))
+
+    def _give_up(self, attempt: Attempt) -> None:
+        end = self._ends.pop(attempt.claimed.id, None)
+        if end is not None and not end.done():
+            end.set_exception(RuntimeError(f"an attempt of {attempt.spec.name} was told to stop but its code does not end"))
+
+
+def _raising(error: BaseException) -> Callable[..., Coroutine[Any, Any, None]]:
+    async def handler(*args: object, **kwargs: object) -> None:
+        raise error
+
+    return handler

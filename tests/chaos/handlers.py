@@ -1,0 +1,164 @@
+"""The handlers that chaos tests run in worker processes; all write down when their code began and ended."""
+
+import asyncio
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+from duetime import App, Context, RetryPolicy
+from duetime.worker import executor
+from tests.chaos.history import Journal
+
+app = App()
+journal = Journal(Path(os.environ["CHAOS_JOURNAL"]))
+FOLDER = journal.path.parent
+
+# seconds in real life: tests that wait for an attempt to be given up shorten them
+executor.THROW_AFTER = float(os.environ.get("CHAOS_THROW_AFTER", executor.THROW_AFTER))
+executor.STUCK_AFTER = float(os.environ.get("CHAOS_STUCK_AFTER", executor.STUCK_AFTER))
+
+AT_ONCE = RetryPolicy(attempts=5, base=0.01, cap=0.01)
+
+
+@app.task(concurrency=int(os.environ.get("CHAOS_SLOTS", "8")), retry=AT_ONCE)
+async def quick(ctx: Context, seconds: float = 0.0) -> None:
+    """Wait for a moment."""
+    with journal.attempt(ctx):
+        await asyncio.sleep(seconds)
+
+
+@app.task(concurrency=8, retry=AT_ONCE)
+def threaded(ctx: Context, seconds: float = 0.0) -> None:
+    """Wait in a thread, ready to stop."""
+    with journal.attempt(ctx):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            ctx.check()
+            time.sleep(0.005)
+
+
+@app.task(concurrency=4, isolation="process", retry=AT_ONCE)
+def boxed(ctx: Context, seconds: float = 0.0) -> None:
+    """Wait in a sub-process."""
+    with journal.attempt(ctx):
+        time.sleep(seconds)
+
+
+@app.task(concurrency=200, retry=AT_ONCE, timeout=100)
+async def crowd(ctx: Context, poison: str = "", wait_for: int = 0) -> None:
+    """Be one of many; the poisonous one takes its process down as soon as it is surrounded."""
+    with journal.attempt(ctx):
+        if not poison:
+            await asyncio.sleep(0.5)
+            return
+        while ctx.attempt == 1 and len(list((FOLDER / "attempts").iterdir())) < wait_for:
+            await asyncio.sleep(0.01)
+        os._exit(9)
+
+
+@app.task(retry=AT_ONCE)
+async def exits_on_the_loop(ctx: Context, times: int = 99) -> int:
+    """End the process that it runs in."""
+    with journal.attempt(ctx):
+        if ctx.attempt <= times:
+            os._exit(7)
+        return os.getpid()
+
+
+@app.task(retry=AT_ONCE)
+def exits_in_a_thread(ctx: Context, times: int = 99) -> int:
+    """End the process from a thread."""
+    with journal.attempt(ctx):
+        if ctx.attempt <= times:
+            os._exit(7)
+        return os.getpid()
+
+
+@app.task(retry=AT_ONCE, isolation="process")
+def exits_in_a_child(ctx: Context, times: int = 99) -> int:
+    """End the sub-process, as a crash in a C library would."""
+    with journal.attempt(ctx):
+        if ctx.attempt <= times:
+            os.kill(os.getpid(), signal.SIGSEGV)
+            time.sleep(60)
+        return os.getpid()
+
+
+@app.task(timeout=1, retry=RetryPolicy.none())
+async def sleeps_on_the_loop(ctx: Context, seconds: float) -> None:
+    """Block the event loop in a system call."""
+    with journal.attempt(ctx):
+        time.sleep(seconds)  # noqa: ASYNC251 - the fault on purpose
+
+
+@app.task(timeout=1, retry=RetryPolicy.none())
+async def spins_on_the_loop(ctx: Context) -> None:
+    """Block the event loop with Python code that never ends."""
+    with journal.attempt(ctx):
+        number = 0
+        while True:
+            number += 1
+
+
+@app.task(timeout=1, retry=RetryPolicy.none())
+async def spins_and_will_not_stop(ctx: Context) -> None:
+    """Block the event loop for ever and swallow whatever is raised."""
+    with journal.attempt(ctx):
+        while True:
+            try:
+                while True:
+                    pass
+            except BaseException:
+                pass
+
+
+@app.task(timeout=30, retry=RetryPolicy.none())
+async def holds_the_lock_of_the_interpreter(ctx: Context, length: int) -> None:
+    """Match a regular expression that backtracks for seconds and lets no other thread run meanwhile."""
+    with journal.attempt(ctx):
+        re.match(r"(a+)+$", "a" * length + "b")
+
+
+@app.task(timeout=0.5, retry=RetryPolicy.none())
+async def holds_it_beyond_its_timeout(ctx: Context, length: int) -> None:
+    with journal.attempt(ctx):
+        re.match(r"(a+)+$", "a" * length + "b")
+
+
+@app.task(timeout=0.5, retry=AT_ONCE)
+def never_ends(ctx: Context, patience: float = 3_600) -> None:
+    """Ignore every wish to stop."""
+    with journal.attempt(ctx):
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                continue
+
+
+@app.task(timeout=0.5, retry=RetryPolicy.none())
+def ends_when_interrupted(ctx: Context) -> None:
+    """Know nothing of ctx, but let exceptions through."""
+    with journal.attempt(ctx):
+        while True:
+            time.sleep(0.01)
+
+
+@app.task(timeout=60, retry=AT_ONCE)
+def sleeps_deeply(ctx: Context, seconds: float) -> None:
+    """Sit in a system call that nothing interrupts."""
+    with journal.attempt(ctx):
+        time.sleep(seconds)
+
+
+@app.task(timeout=60, retry=AT_ONCE)
+async def cleans_up(ctx: Context, seconds: float, cleaning: float) -> None:
+    """Need a moment to put things away when cancelled."""
+    with journal.attempt(ctx):
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await asyncio.sleep(cleaning)

@@ -1,0 +1,101 @@
+"""Stopping a worker burns nothing: what can finish finishes, the rest goes back with a higher number and no try used."""
+
+import asyncio
+
+import pytest
+
+from duetime import State
+from tests.chaos.fleet import Fleet, until
+
+
+@pytest.mark.timeout(120)
+async def test_running_attempts_finish_within_the_grace(fleet: Fleet) -> None:
+    worker = await fleet.start("--grace", "20s")
+    tasks = await fleet.submit(fleet.new(handler, seconds=1.0) for handler in ("quick", "threaded", "boxed"))
+    await until("all have started", lambda: fleet.started(*tasks))
+    waiting = await fleet.submit([fleet.new("quick").after(0.3)])
+    worker.terminate()
+    assert await worker.ended() == 0
+    assert {(await fleet.app.get(task.id)).state for task in tasks} == {State.SUCCEEDED}
+    assert (await fleet.app.get(waiting[0].id)).state is State.PENDING, "a stopping worker claims nothing more"
+    assert await fleet.store.workers() == []
+    await fleet.start()
+    await fleet.finish()
+    await fleet.check()
+
+
+@pytest.mark.timeout(120)
+async def test_what_does_not_finish_within_the_grace_goes_back_without_using_up_a_try(fleet: Fleet) -> None:
+    worker = await fleet.start("--grace", "0.3s")
+    tasks = await fleet.submit(
+        [fleet.new("quick", seconds=30), fleet.new("threaded", seconds=30), fleet.new("boxed", seconds=30), fleet.new("cleans_up", seconds=30, cleaning=0.5)]
+    )
+    await until("all have started", lambda: fleet.started(*tasks))
+    worker.terminate()
+    assert await worker.ended() == 0
+    for task in tasks:
+        back = await fleet.app.get(task.id)
+        assert (back.state, back.attempt, back.tries, back.crashes) == (State.PENDING, 1, 0, 0), back.handler
+        [attempt] = await fleet.app.attempts(task)
+        assert attempt.outcome == "released"
+    assert await fleet.store.workers() == []
+    other = await fleet.start()
+    await until("all have started again", lambda: all(len(fleet.history().attempts[task.id]) == 2 for task in tasks))
+    for task in tasks:
+        await fleet.app.cancel(task.id)
+    await fleet.finish()
+    await fleet.check()
+    assert other.running
+
+
+@pytest.mark.timeout(120)
+async def test_a_thread_deep_in_a_system_call_goes_back_when_its_process_has_ended(fleet: Fleet) -> None:
+    worker = await fleet.start("--grace", "0.2s", chaos_throw_after=0.1)
+    task = await fleet.one("sleeps_deeply", seconds=25.0)
+    await until("it has started", lambda: fleet.started(task))
+    worker.terminate()
+    await worker.ended()
+    await fleet.start()
+    await until("it runs again", lambda: len(fleet.history().attempts[task.id]) == 2)
+    again = await fleet.app.get(task.id)
+    assert (again.attempt, again.tries, again.crashes) == (2, 0, 0)
+    attempts = await fleet.app.attempts(task)
+    assert attempts[0].outcome == "released"
+    assert fleet.history().violations({task.id: "failed"}) == []
+
+
+@pytest.mark.timeout(120)
+async def test_a_second_signal_ends_at_once_and_what_ran_runs_again(fleet: Fleet) -> None:
+    worker = await fleet.start("--grace", "60s")
+    tasks = await fleet.submit(fleet.new(handler, seconds=3) for handler in ("quick", "threaded", "boxed"))
+    await until("all have started", lambda: fleet.started(*tasks))
+    worker.terminate()
+    await until("it is stopping", lambda: "SIGTERM: stopping" in worker.log())
+    worker.terminate()
+    assert await worker.ended() == 130
+    await fleet.start()
+    await fleet.finish()
+    assert set((await fleet.states()).values()) == {"succeeded"}
+    await fleet.check()
+
+
+@pytest.mark.timeout(150)
+async def test_twenty_rolling_restarts_lose_nothing_and_use_up_no_try(fleet: Fleet) -> None:
+    fleet_size = 2
+    for _ in range(fleet_size):
+        await fleet.start("--grace", "0.1s", ready=False)
+    for worker in fleet.workers:
+        await fleet.is_ready(worker)
+    for _ in range(20):
+        await fleet.submit(fleet.new(handler, seconds=seconds) for handler in ("quick", "threaded") for seconds in (0, 0.05, 0.4))
+        old = next(worker for worker in fleet.workers if worker.running)
+        await fleet.start("--grace", "0.1s", ready=True)
+        old.terminate()
+        assert await old.ended() == 0
+    await fleet.finish()
+    history = await fleet.check()
+    states = await fleet.states()
+    assert set(states.values()) == {"succeeded"}
+    records = [await fleet.app.get(task) for task in states]
+    assert {(record.tries, record.crashes) for record in records} == {(0, 0)}
+    assert any(len(attempts) > 1 for attempts in history.attempts.values()), "some went back, or this shows nothing"

@@ -1,0 +1,70 @@
+"""The App that the tests' workers run."""
+
+import asyncio
+import logging
+import os
+import time
+from pathlib import Path
+
+from duetime import App, Context, Fatal, RetryPolicy
+
+app = App()
+
+
+@app.task
+async def greet(ctx: Context, name: str, times: int = 1) -> str:
+    """Say hello."""
+    for number in range(times):
+        print(f"hello {name} {number}")
+        ctx.progress((number + 1) / times, "greeting")
+    ctx.log.info("greeted %s", name)
+    return f"hello {name}"
+
+
+@app.task(retry=RetryPolicy(attempts=1))
+async def fail(text: str) -> None:
+    print("before it fails")
+    raise ValueError(text)
+
+
+@app.task
+async def refuse(text: str) -> None:
+    raise Fatal(text)
+
+
+@app.task(retry=RetryPolicy(attempts=3, base=0, cap=0))
+async def second_time(ctx: Context) -> int:
+    print(f"this is attempt {ctx.attempt}")
+    if ctx.attempt == 1:
+        raise ValueError("not yet")
+    return ctx.attempt
+
+
+@app.task(concurrency=1)
+async def wait_for(path: str) -> str:
+    """Run until a file exists."""
+    print("waiting", flush=True)
+    while not Path(path).exists():  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(0.01)
+    return path
+
+
+@app.task(isolation="process")
+def in_child(path: str) -> None:
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(3_600)
+
+
+@app.task(timeout=0.2, retry=RetryPolicy(attempts=1))
+def stubborn(path: str) -> None:
+    """Never end in the first process that runs it, whatever is raised here."""
+    mark = Path(path)
+    if mark.exists():
+        return
+    mark.touch()
+    while True:
+        try:
+            while True:
+                time.sleep(0.02)
+        except BaseException:
+            logging.getLogger(__name__).info("not impressed")

@@ -1,0 +1,46 @@
+"""Gates from the command line."""
+
+import pytest
+
+from tests.cli.conftest import CommandLine, Program, Shop, until
+
+
+def test_closed_gates_are_listed_until_they_are_opened(duetime: CommandLine, shop: Shop) -> None:
+    assert duetime("gates").stderr == "all gates are open\n"
+    assert duetime.lines("gates", "pause", "greet", "--collection", "eu", "--note", "stock service down") == [
+        "pause greet, collection eu, until it is opened: in force"
+    ]
+    assert duetime.lines("gates", "drop", "fail", "--for", "10m")[0].endswith("UTC: in force")
+    listed = duetime.lines("gates")
+    assert listed == duetime.lines("gates", "list")
+    assert "stock service down" in listed[2]
+    dropping, pausing = duetime.json("gates")["items"]
+    assert (dropping["handler"], dropping["action"], dropping["until_at"] is None) == ("fail", "drop", False)
+    assert (pausing["handler"], pausing["collection"], pausing["action"]) == ("greet", "eu", "pause")
+    assert duetime.lines("gates", "open", "fail") == ["open fail"]
+    assert "no gate on greet;" in duetime("gates", "open", "greet", code=3).stderr
+    duetime("gates", "open", "greet", "--collection", "eu")
+    assert duetime.json("gates")["items"] == []
+
+
+def test_an_unknown_handler_may_be_gated_in_advance(duetime: CommandLine, shop: Shop) -> None:
+    duetime("gates", "pause", "planned", code=3)
+    answer = duetime.json("gates", "pause", "planned", "--allow-unknown")
+    assert (answer["in_force"], answer["gate"]["handler"]) == (True, "planned")
+
+
+@pytest.mark.covers("ATF.4", "REQ.14")
+def test_a_gate_holds_or_drops_what_a_running_worker_would_start(program: Program, duetime: CommandLine) -> None:
+    with program.worker():
+        assert duetime.lines("gates", "pause", "greet", "--collection", "eu") == [
+            "pause greet, collection eu, until it is opened: in force"
+        ]
+        held = duetime.submit("greet", "name=held", "--collection", "eu")
+        # the other collection passes, after the worker has had every chance to start the first
+        assert duetime("submit", "greet", "name=free", "--collection", "us", "--wait").stdout == '"hello free"\n'
+        assert duetime.json("task", held)["attempt"] == 0
+        duetime("gates", "drop", "greet", "--collection", "us")
+        dropped = duetime("submit", "greet", "name=x", "--collection", "us", "--wait", code=1)
+        assert "ended dropped" in dropped.stderr
+        duetime("gates", "open", "greet", "--collection", "eu")
+        until(lambda: duetime.json("task", held)["state"] == "succeeded", lambda: "the held task to run")

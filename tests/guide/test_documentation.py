@@ -1,0 +1,293 @@
+"""The documentation is true: its examples run, its commands exist, its links lead somewhere, its tables are complete.
+
+Conventions of the pages, all as HTML comments, which readers do not see:
+
+* Python blocks of a page run one after the other in one program, in an empty folder.
+* `<!-- file: shop.py -->` before a block makes it a module in that folder instead.
+* `<!-- prints -->` before a text block: it is what the Python block before it prints.
+* `<!-- skip: reason -->` before a block leaves it out.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+import duetime
+from duetime import errors
+from duetime.cli.main import cli
+from duetime.config import SETTINGS
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
+SHELLS = ("sh", "bash", "shell", "console")
+
+_FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*)[^\n]*\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"<!--\s*(?P<word>file|prints|skip)\b:?\s*(?P<text>.*?)\s*-->\s*\Z", re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+)\)")
+_INLINE = re.compile(r"(?<!`)`(?!`)(?P<code>[^`\n]+)`(?!`)")
+
+# Runs in a process of its own: blocks share one namespace, and each one's output goes to a file of its number.
+_RUNNER = """
+import contextlib, json, sys
+blocks = json.load(open("blocks.json", encoding="utf-8"))
+namespace = sys.modules["__main__"].__dict__
+for number, (page, line, source) in enumerate(blocks):
+    code = compile("\\n" * line + source, page, "exec")
+    with open(f"printed.{number}", "w", encoding="utf-8") as printed, contextlib.redirect_stdout(printed):
+        exec(code, namespace)
+"""
+
+
+class Block(NamedTuple):
+    """A fenced block: where its body begins (lines before it), and what the comment above it says."""
+
+    line: int
+    language: str
+    body: str
+    word: str
+    text: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    source = page.read_text(encoding="utf-8")
+    found = []
+    for fence in _FENCE.finditer(source):
+        comment = _COMMENT.search(source[: fence.start()])
+        indent = len(fence["indent"])
+        body = "".join(line[indent:] for line in fence["body"].splitlines(keepends=True))
+        word, text = (comment["word"], comment["text"]) if comment else ("", "")
+        found.append(Block(source[: fence.start("body")].count("\n"), fence["language"], body, word, text))
+    return found
+
+
+def prose_of(page: Path) -> str:
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
+
+
+# ---- examples ----
+
+
+@pages
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    programs: list[Block] = []
+    printed: dict[int, str] = {}
+    for block in blocks_of(page):
+        if block.word == "skip":
+            assert block.text, f"{name_of(page)}, line {block.line}: a block is skipped without a reason"
+        elif block.word == "prints":
+            assert programs, f"{name_of(page)}, line {block.line}: no Python block stands before this output"
+            printed[len(programs) - 1] = block.body
+        elif block.language == "python" and block.word == "file":
+            (tmp_path / block.text).write_text(block.body, encoding="utf-8")
+        elif block.language == "python":
+            programs.append(block)
+    if not programs:
+        return
+    run_program(page, programs, tmp_path)
+    for number, expected in printed.items():
+        assert (tmp_path / f"printed.{number}").read_text(encoding="utf-8") == expected, f"what line {programs[number].line} prints"
+
+
+def run_program(page: Path, programs: list[Block], folder: Path) -> None:
+    import json
+
+    blocks = [(name_of(page), block.line, block.body) for block in programs]
+    (folder / "blocks.json").write_text(json.dumps(blocks), encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
+    environment |= {"PYTHONPATH": str(folder), "DUETIME_USER": "anna@shop"}
+    command = [sys.executable, "-W", "error", "-c", _RUNNER]
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    assert run.returncode == 0, f"an example of {name_of(page)} failed:\n{run.stderr}"
+
+
+def test_the_examples_of_all_pages_are_typed_as_they_say(tmp_path: Path) -> None:
+    """What readers copy passes a strict type checker; names that later blocks of a page use again are not its business."""
+    for page in PAGES:
+        for block in blocks_of(page):
+            folder = tmp_path / page.stem if page.parent.name != "design" else tmp_path / f"design-{page.stem}"
+            if block.language == "python" and block.word in ("", "file"):
+                folder.mkdir(exist_ok=True)
+                file = folder / (block.text or f"line_{block.line}.py")
+                file.write_text(block.body, encoding="utf-8")
+    whole_pages(tmp_path)
+    settings = ["--strict", "--disable-error-code=no-redef", "--explicit-package-bases", "--python-version=3.11"]
+    failures = []
+    for folder in sorted(tmp_path.iterdir()):
+        command = [sys.executable, "-m", "mypy", *settings, f"--cache-dir={ROOT / '.mypy_cache'}", "."]
+        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=50, check=False)
+        if run.returncode != 0:
+            failures.append(f"{folder.name}:\n{run.stdout}{run.stderr}")
+    assert not failures, "\n".join(failures)
+
+
+def whole_pages(folder: Path) -> None:
+    """Put the blocks of each page, which build on each other, into one file."""
+    for place in folder.iterdir():
+        parts = sorted(place.glob("line_*.py"), key=lambda part: int(part.stem.removeprefix("line_")))
+        (place / "page.py").write_text("\n".join(part.read_text(encoding="utf-8") for part in parts), encoding="utf-8")
+        for part in parts:
+            part.unlink()
+
+
+# ---- commands ----
+
+
+def shell_lines(page: Path) -> Iterator[str]:
+    """Give what a page tells people to type: lines of shell blocks, and `duetime …` or `make …` in the text."""
+    for block in blocks_of(page):
+        if block.language in SHELLS and block.word != "skip":
+            for line in block.body.replace("\\\n", " ").splitlines():
+                if not line.startswith("#"):
+                    yield line.removeprefix("$ ")
+    for found in _INLINE.finditer(prose_of(page)):
+        if found["code"].startswith(("duetime ", "make ")):
+            yield found["code"]
+
+
+def commands_in(line: str, program: str) -> Iterator[list[str]]:
+    """Give the arguments of each call of a program in a line; placeholders such as [APP] or … are left to the reader."""
+    words = shlex.split(line, comments=True)
+    while program in words:
+        words = words[words.index(program) + 1 :]
+        end = next((place for place, word in enumerate(words) if word in ("|", "&&", ";", ">", program)), len(words))
+        yield words[:end]
+
+
+def wrong_in(arguments: list[str]) -> str | None:
+    """Say what is wrong with a call of `duetime`: a command or an option that does not exist."""
+    command: click.Command = cli
+    for word in arguments:
+        if isinstance(command, click.Group) and re.fullmatch(r"[a-z][a-z-]*", word):
+            found = command.commands.get(word)
+            if found is None:
+                return f"there is no command {word!r}"
+            command = found
+        elif word.startswith("-") and command.name not in ("demo", "bench"):  # these read their arguments themselves
+            options = {name for parameter in command.params for name in parameter.opts} | {"--help", "-h"}
+            if word.partition("=")[0] not in options:
+                return f"`{command.name}` has no option {word}"
+    return None
+
+
+@pages
+def test_every_command_that_a_page_names_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    wrong = []
+    for line in shell_lines(page):
+        for arguments in commands_in(line, "duetime"):
+            problem = wrong_in(arguments)
+            if problem:
+                wrong.append(f"{line}: {problem}")
+        for arguments in commands_in(line, "make"):
+            wrong.extend(f"{line}: no target {word!r}" for word in arguments if re.fullmatch(r"[a-z-]+", word) and word not in targets)
+    assert not wrong
+
+
+def test_the_check_of_commands_finds_what_does_not_exist() -> None:
+    assert list(commands_in("DUETIME_URL=x duetime tasks --state failed | head # all", "duetime")) == [["tasks", "--state", "failed"]]
+    assert wrong_in(["tasks", "--state", "failed"]) is None
+    assert wrong_in(["gates", "pause", "sync_stock", "--for", "10m"]) is None
+    assert wrong_in(["tusks"]) == "there is no command 'tusks'"
+    assert wrong_in(["gates", "pause", "sync_stock", "--during", "10m"]) == "`pause` has no option --during"
+
+
+# ---- links ----
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Give the anchors of a page's headings, made as GitHub makes them."""
+    anchors: set[str] = set()
+    for heading in re.findall(r"^#+ +(.+?) *$", prose_of(page), re.MULTILINE):
+        text = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number = 0
+        while (anchor := f"{text}-{number}" if number else text) in anchors:
+            number += 1
+        anchors.add(anchor)
+    return anchors
+
+
+@pages
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    wrong = []
+    for link in _LINK.finditer(prose_of(page)):
+        path, _, anchor = link["target"].partition("#")
+        if re.match(r"[a-z]+:", link["target"]):
+            continue
+        target = page if not path else (page.parent / path).resolve()
+        if not target.exists():
+            wrong.append(f"{link['target']}: there is no such file")
+        elif anchor and anchor not in anchors_of(target):
+            wrong.append(f"{link['target']}: there is no such heading")
+    assert not wrong
+
+
+def test_every_page_is_linked_from_the_index() -> None:
+    index = DOCS / "index.md"
+    linked = {(DOCS / link["target"].partition("#")[0]).resolve() for link in _LINK.finditer(prose_of(index))}
+    assert {name_of(page) for page in DOCS.rglob("*.md")} - {name_of(index)} <= {name_of(page) for page in linked if page.is_relative_to(ROOT)}
+
+
+def test_the_readme_leads_to_the_index_and_begins_with_what_matters() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    screen = "\n".join(readme.splitlines()[:45])
+    assert "docs/index.md" in readme
+    assert all(text in screen for text in ("make demo", "make test", "pip install", "```python"))
+
+
+# ---- tables ----
+
+
+def rows_of(page: Path) -> list[list[str]]:
+    """Give the cells of all table rows of a page."""
+    lines = [line.strip() for line in prose_of(page).splitlines() if line.strip().startswith("|")]
+    return [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip("|"))] for line in lines]
+
+
+def shown(default: object) -> str:
+    """Write a default as the page does."""
+    if default is None:
+        return "–"
+    if callable(default):
+        return "`user@host`"
+    if isinstance(default, timedelta):
+        days, rest = divmod(int(default.total_seconds()), 86_400)
+        return f"`{days}d`" if days and not rest else f"`{rest}s`"
+    return f"`{default}`"
+
+
+def test_the_page_of_settings_prints_the_table_of_the_code() -> None:
+    rows = rows_of(DOCS / "configuration.md")
+    documented = [row for row in rows if row[1].startswith("`DUETIME_")]
+    expected = [[f"`{setting.name}`", f"`{setting.variable}`", shown(setting.default), setting.meaning] for setting in SETTINGS]
+    assert documented == expected
+
+
+def test_the_page_of_errors_lists_every_error() -> None:
+    listed = {row[0].strip("`") for row in rows_of(DOCS / "errors.md")}
+    everything = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert everything <= listed
+    assert {name for name in duetime.__all__ if isinstance(getattr(duetime, name), type) and issubclass(getattr(duetime, name), Exception)} <= listed
+
+
+def test_the_states_and_moves_are_those_of_the_code() -> None:
+    from duetime.model.lifecycle import MOVES
+
+    moves = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[2])) for row in rows_of(DOCS / "concepts.md") if len(row) == 3}
+    assert {state: {str(each) for each in after} for state, after in MOVES.items()} == {state: moves[str(state)] for state in MOVES}
