@@ -7,7 +7,6 @@ import importlib
 import inspect
 import logging
 import os
-import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -234,6 +233,7 @@ class App(Registry, Verbs):
         """
         from duetime.duties import all_duties
         from duetime.output import OutputFiles
+        from duetime.targets.process import import_string_of
         from duetime.worker.worker import Worker, WorkerSettings
 
         def duties(store: Store, alarms: Alarms) -> Sequence[Service]:
@@ -256,7 +256,7 @@ class App(Registry, Verbs):
                 specs,
                 middleware=self.middlewares,
                 lifespan=self.lifespan,
-                app_path=path or self.config.app or self._import_string(),
+                app_path=path or self.config.app or import_string_of(self),
                 settings=settings,
                 duties=duties,
             )
@@ -274,15 +274,6 @@ class App(Registry, Verbs):
         for spec in chosen.values():
             spec.payloads.schema()
         return {name: spec for name, spec in specs.items() if spec.name in chosen}
-
-    def _import_string(self) -> str | None:
-        """Find the module that holds this App under a name, for child processes to import it by."""
-        for module_name, module in list(sys.modules.items()):
-            if module_name != "__main__":
-                for name, value in list(getattr(module, "__dict__", {}).items()):
-                    if value is self:
-                        return f"{module_name}:{name}"
-        return None
 
     # ---- submitting ----
 

@@ -55,7 +55,7 @@ def in_child(path: str) -> None:
     time.sleep(3_600)
 
 
-@app.task(timeout=0.2, retry=RetryPolicy(attempts=1))
+@app.task(timeout=2, retry=RetryPolicy(attempts=1))
 def stubborn(path: str) -> None:
     """Never end in the first process that runs it, whatever is raised here."""
     mark = Path(path)

@@ -26,7 +26,7 @@ def test_the_doctor_finds_nothing_in_a_healthy_store(duetime: CommandLine, shop:
 def test_the_doctor_repairs_what_cannot_be(duetime: CommandLine, shop: Shop, tmp_path: Path) -> None:
     task_id = duetime.submit("greet", "name=x", "--key", "k", "--in", "1h")
     with contextlib.closing(sqlite3.connect(tmp_path / "store.db")) as damaged:
-        damaged.execute("delete from due")
+        damaged.execute("delete from duetime_due")
         damaged.commit()
     answer = duetime("doctor", code=1)
     assert f"problem: no place: {task_id}: is live but waits nowhere" in answer.stdout

@@ -57,9 +57,9 @@ def command(url: str | None, tasks: int, as_json: bool) -> None:
     click.echo(f"{durability} Figures of one run on this machine; compare only with others taken beside them.")
 
 
-def run(arguments: Sequence[str]) -> None:
+def run(arguments: Sequence[str]) -> int:
     """Run the command with arguments that `duetime` passes on."""
-    command.main(args=list(arguments), prog_name="duetime bench", standalone_mode=False)
+    return command.main(args=list(arguments), prog_name="duetime bench", standalone_mode=False) or 0
 
 
 async def measure(url: str, tasks: int) -> tuple[list[Figure], str]:

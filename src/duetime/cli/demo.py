@@ -69,7 +69,7 @@ def command(orders: int, seconds: float, synchronous: str, keep: bool) -> int:
     finally:
         workers.stop()
         if keep:
-            _look_around(console, folder)
+            look_around(console, folder)
         else:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -273,8 +273,13 @@ class Demo:
         )
 
 
-def _look_around(console: Console, folder: Path) -> None:
-    url = f"sqlite:///{folder}/shop.db"
-    console.print(f"The folder {folder} is kept; look around with:", soft_wrap=True)
-    for line in (f"duetime stats --url {url}", f"duetime tasks --url {url} --state cancelled", f"head {folder}/journal.jsonl"):
-        console.print(f"  {line}", soft_wrap=True)
+def look_around(console: Console, folder: Path) -> None:
+    """Name commands that show what is left in the folder."""
+    from duetime.cli.demo_report import read_journal
+
+    journal, _ = read_journal(folder / "journal.jsonl")
+    twice = next((entry.task for entry in journal if entry.attempt > 1), None)
+    look = "duetime stats" if twice is None else f"duetime task {twice}"
+    console.print(f"The folder {folder} is kept. Look around with:", soft_wrap=True)
+    for verb in ("duetime tasks --state cancelled", "duetime why ID", look):
+        console.print(f"  {verb} --url sqlite:///{folder}/shop.db", soft_wrap=True)

@@ -217,7 +217,7 @@ def print_report(console: Console, report: Report, facts: Facts) -> None:
 
 def _findings(report: Report) -> Group:
     table = Table.grid(padding=(0, 2), pad_edge=True)
-    table.add_column(width=27)
+    table.add_column(width=28, no_wrap=True)
     table.add_column(justify="right", width=7)
     table.add_column()
     for name, number, remark in (
@@ -239,7 +239,7 @@ def _findings(report: Report) -> Group:
 def _lateness(report: Report) -> Group:
     percents = (50, 95, 99, 100)
     table = Table.grid(padding=(0, 2), pad_edge=True)
-    table.add_column(width=27)
+    table.add_column(width=28, no_wrap=True)
     for _ in range(1 + len(percents)):
         table.add_column(justify="right", width=7)
     table.add_row("", *(Text(title, "dim") for title in ("orders", "p50", "p95", "p99", "max")))

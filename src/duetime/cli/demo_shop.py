@@ -24,7 +24,7 @@ FOLDER = Path(os.environ.get("DUETIME_DEMO_FOLDER", "."))
 SYNCHRONOUS = os.environ.get("DUETIME_DEMO_SYNCHRONOUS", "full")
 DATABASE = FOLDER / "shop.db"
 JOURNAL = FOLDER / "journal.jsonl"
-PROVIDER_ANSWERS_IN = 0.1  # seconds; long enough for a kill to find attempts in the middle of their work
+PROVIDER_ANSWERS_IN = 0.05  # seconds; long enough for a kill to find attempts in the middle of their work
 
 TABLES = """
 create table products (id integer primary key, delivered integer not null, stock integer not null check (stock >= 0));

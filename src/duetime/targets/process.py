@@ -439,7 +439,7 @@ def _runs_in(group: int, stat: Path) -> bool:
     return int(its_group) == group and state not in "ZX"
 
 
-def import_string_of(app: object, function: Callable[..., object]) -> str | None:
+def import_string_of(app: object, function: Callable[..., object] | None = None) -> str | None:
     """Find `module:attribute` by which another process can import an app; None if there is none.
 
     The handler's module is looked at first. What is declared in `__main__` cannot be imported elsewhere: doing so would

@@ -210,7 +210,7 @@ def connect(path: str, *, synchronous: str, writes: bool) -> sqlite3.Connection:
         raise StoreUnavailable(f"the folder of {path} does not exist; create it, or choose another path")
     connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False, cached_statements=256)
     try:
-        connection.execute("pragma journal_mode = wal")
+        _use_wal(connection)
         connection.execute(f"pragma synchronous = {synchronous}")
         connection.execute("pragma journal_size_limit = 67108864")
         connection.execute("pragma cache_size = -65536")
@@ -222,3 +222,16 @@ def connect(path: str, *, synchronous: str, writes: bool) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to WAL mode. SQLite's busy handler is not asked when several do this to a new file at once, so ask again here."""
+    deadline = time.monotonic() + 5.0
+    while True:
+        try:
+            connection.execute("pragma journal_mode = wal")
+            return
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(0.005)

@@ -43,8 +43,7 @@ from duetime.store.protocol import (
     Renewal,
     WorkerRecord,
 )
-from duetime.store.sql import migrations
-from duetime.store.sqlite import control, gates, liveness, read, upkeep, work
+from duetime.store.sqlite import control, gates, liveness, read, schema, upkeep, work
 from duetime.store.sqlite.connection import DatabaseThread, connect, translated
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.runner import SyncRunner, check_connection, drive, runner_for
@@ -77,6 +76,7 @@ class SqliteStore:
         self._turns = work.Turns()
         self._locks: dict[str, liveness.WorkerLock] = {}
         self._temporary: str | None = None
+        self._door = asyncio.Lock()
         self._writer: DatabaseThread | None = None
         self._reader: DatabaseThread | None = None
         self._wakeups: Wakeups | None = None
@@ -124,24 +124,31 @@ class SqliteStore:
         return Path(self._temporary)
 
     async def open(self, *, migrate: bool = True) -> None:
-        if self._writer is not None:
-            return
+        async with self._door:
+            if self._writer is None:
+                await self._open(migrate)
+
+    async def _open(self, migrate: bool) -> None:
         memory = self._path == ":memory:"
-        open_writer = partial(connect, self._path, synchronous=self._synchronous, writes=True)
-        open_reader = partial(connect, self._path, synchronous=self._synchronous, writes=False)
-        writer = DatabaseThread(open_writer, name="duetime-writer", writes=True, patience=self._patience, path=self._path)
+        threads: list[DatabaseThread] = []
+        for name, writes in (("writer", True),) if memory else (("writer", True), ("reader", False)):
+            opening = partial(connect, self._path, synchronous=self._synchronous, writes=writes)
+            threads.append(DatabaseThread(opening, name=f"duetime-{name}", writes=writes, patience=self._patience, path=self._path))
+        writer, reader = threads[0], threads[-1]
         try:
-            await writer.run(partial(_migrate if migrate else _check_schema, now=self._clock.now()))
+            # looked at by reading: whoever is up to date need not wait for a writer, which may be this very program's transaction
+            if not await reader.run(schema.is_current):
+                await writer.run(partial(schema.migrate if migrate else schema.refuse_old, now=self._clock.now()))
         except BaseException:
-            await asyncio.to_thread(writer.stop)
+            for thread in threads:
+                await asyncio.to_thread(thread.stop)
             raise
-        self._writer = writer
-        self._reader = (
-            writer if memory else DatabaseThread(open_reader, name="duetime-reader", writes=False, patience=self._patience, path=self._path)
-        )
-        self._wakeups = Wakeups(None if memory else self._folder / "sockets", None if memory else open_reader)
+        self._writer, self._reader = writer, reader
+        watch = partial(connect, self._path, synchronous=self._synchronous, writes=False)
+        self._wakeups = Wakeups(None if memory else self._folder / "sockets", None if memory else watch)
 
     async def close(self) -> None:
+        self._door = asyncio.Lock()  # a later event loop needs its own
         writer, reader, wakeups = self._writer, self._reader, self._wakeups
         self._writer = self._reader = self._wakeups = None
         if wakeups is not None:
@@ -445,32 +452,3 @@ def translated_on(error: sqlite3.OperationalError, path: str) -> Exception:
             "begin it with BEGIN IMMEDIATE, which waits for the lock before anything is read, then repeat it"
         )
     return translated(error, path)
-
-
-def _migrate(connection: sqlite3.Connection, now: Instant) -> None:
-    """Bring the schema up to date; the version row is written before the statements of its step."""
-    connection.execute(SQL.create_versions)
-    current = _current_version(connection)
-    for step in migrations("duetime.store.sqlite"):
-        if step.version > current:
-            connection.execute(SQL.add_version, (step.version, step.name, now))
-            for statement in step.statements:
-                connection.execute(statement)
-
-
-def _check_schema(connection: sqlite3.Connection, now: Instant) -> None:
-    """Refuse to work on a schema that is not the one this code knows."""
-    newest = len(migrations("duetime.store.sqlite"))
-    migrated = connection.execute(SQL.has_versions).fetchone()[0]
-    if not migrated or _current_version(connection) < newest:
-        raise StoreUnavailable("the store's tables are missing or older than this version; run `duetime migrate`")
-
-
-def _current_version(connection: sqlite3.Connection) -> int:
-    (current,) = connection.execute(SQL.current_version).fetchone()
-    newest = len(migrations("duetime.store.sqlite"))
-    if current > newest:
-        raise StoreUnavailable(
-            f"the store's tables have version {current}, but this Duetime knows up to {newest}; upgrade Duetime on this machine"
-        )
-    return int(current)

@@ -91,7 +91,7 @@ class Submission:
 
     def _add_due(self, task: NewTask[object], lane: _Lane) -> Added:
         due_at = self._due_at(task)
-        position = due_at if due_at > self._now else self._now
+        position = max(self._now, due_at)
         if position < lane.next_at:
             lane.next_at = position
         if position < self.earliest:

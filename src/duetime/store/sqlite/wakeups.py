@@ -40,6 +40,10 @@ class Wakeups:
         self._descriptor: int | None = None
         self.own_writes = 0
 
+    def __del__(self) -> None:
+        if self._sender is not None:  # a program may end without closing its App
+            self._sender.close()
+
     def listen(self, heard: Callable[[Hint], None]) -> Subscription:
         subscription = Subscription(self, heard, asyncio.get_running_loop())
         self._listeners.add(subscription)
