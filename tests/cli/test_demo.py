@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from duetime.cli.demo import verdict
 from duetime.cli.demo_report import Facts, Order, Product, Report, examine, print_report, read_journal
 from duetime.cli.demo_shop import Entry
 
@@ -167,6 +168,15 @@ def test_the_report_fits_the_terminal_and_names_what_is_broken(width: int) -> No
     assert max(map(len, lines)) <= width
     assert any(re.match(r" *lost +1  ✗ broken, for example 1$", line) for line in lines)
     assert any("▲ SIGKILL at 0.0 s" in line for line in lines)
+
+
+def test_the_exit_code_tells_whether_all_promises_were_kept() -> None:
+    good, written = a_good_story(), io.StringIO()
+    assert verdict(Console(file=written), good) == 0
+    assert "Every promise was kept." in written.getvalue()
+    broken = msgspec.structs.replace(good, journal=without(1)(list(good.journal)))
+    assert verdict(Console(file=written), broken) == 1
+    assert "Promises were broken: lost 1." in written.getvalue()
 
 
 def test_the_journal_is_read_line_by_line_as_it_grows(tmp_path: Path) -> None:

@@ -189,9 +189,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.say(worker, settlement)
 
     @precondition(lambda self: self.model.tasks)
-    @rule(pick=picks)
-    def cancel(self, pick: int) -> None:
-        id = self.task(pick).wish.id
+    @rule(pick=picks, rather_running=st.booleans())
+    def cancel(self, pick: int, rather_running: bool) -> None:
+        entries = self.running()
+        entry = entries[pick % len(entries)] if entries and rather_running else self.task(pick)
+        id = entry.wish.id
         assert self.run(self.store.cancel([id])) == [self.model.cancel(id)]
         self.touched.add(id)
 

@@ -23,6 +23,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from duetime.cli.failures import DONE, REFUSED
+
 if TYPE_CHECKING:
     from duetime.cli.demo_report import Facts
 
@@ -63,7 +65,7 @@ def command(orders: int, seconds: float, synchronous: str, keep: bool) -> int:
         demo = Demo(console, workers, orders, seconds)
         asyncio.run(demo.play())
         workers.stop()
-        return demo.conclude()
+        return verdict(console, demo.facts())
     except ExceptionGroup as group:  # of the TaskGroup; the first is what went wrong
         raise group.exceptions[0] from None
     finally:
@@ -247,21 +249,8 @@ class Demo:
             await asyncio.sleep(0.1)
         self._screen.say(f"Some orders have not ended {PATIENCE:g} s after they were due. The workers are told to stop.", "bold red")
 
-    def conclude(self) -> int:
-        """Examine and print what happened; the exit code says whether every promise was kept."""
-        from duetime.cli.demo_report import examine, print_report
-
-        facts = self._facts()
-        report = examine(facts)
-        print_report(self._console, report, facts)
-        if report.kept:
-            self._console.print(Text("Every promise was kept.", "bold green"))
-            return 0
-        broken = ", ".join(f"{name} {len(found):,}" for name, found in report.breaches.items() if found)
-        self._console.print(Text(f"Promises were broken: {broken}.", "bold red"))
-        return 1
-
-    def _facts(self) -> Facts:
+    def facts(self) -> Facts:
+        """Gather what the report rests on: the shop's tables, the journal, and what the customers were answered."""
         from duetime.cli.demo_report import Facts, Order, Product, read_journal
 
         with contextlib.closing(self._db):
@@ -271,6 +260,20 @@ class Demo:
         return Facts(
             orders=orders, products=products, journal=journal, cancelled=self._cancelled, deaths=self._workers.deaths, refused=self._refused
         )
+
+
+def verdict(console: Console, facts: Facts) -> int:
+    """Examine and print what happened; the exit code says whether every promise was kept."""
+    from duetime.cli.demo_report import examine, print_report
+
+    report = examine(facts)
+    print_report(console, report, facts)
+    if report.kept:
+        console.print(Text("Every promise was kept.", "bold green"))
+        return DONE
+    broken = ", ".join(f"{name} {len(found):,}" for name, found in report.breaches.items() if found)
+    console.print(Text(f"Promises were broken: {broken}.", "bold red"))
+    return REFUSED
 
 
 def look_around(console: Console, folder: Path) -> None:

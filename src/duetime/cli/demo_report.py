@@ -18,6 +18,7 @@ from duetime.cli.demo_shop import Entry
 T = TypeVar("T")
 
 SECOND = 1_000_000
+WIDEST = 100  # columns; longer lines are hard to read
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 LEFT_EIGHTHS = " ▏▎▍▌▋▊▉█"
 # Upper bounds of the histogram's rows, in milliseconds.
@@ -205,7 +206,7 @@ def duration(micros: float) -> str:
 
 def print_report(console: Console, report: Report, facts: Facts) -> None:
     """Print the findings, the lateness in figures and as a picture, and what happened when."""
-    width = min(console.width, 100)
+    width = min(console.width, WIDEST)
     with console.capture() as captured:
         for part in (_findings(report), _lateness(report), _histogram(report, width), _timeline(report, facts, width)):
             console.print()
@@ -229,6 +230,7 @@ def _findings(report: Report) -> Group:
         ("run twice", report.run_twice, "by the kill; harmless to the stock"),
     ):
         table.add_row(name, f"{number:,}", Text(remark, "dim"))
+    table.add_row()
     for name, found in report.breaches.items():
         style = "bold red" if found else "green"
         remark = f"✗ broken, for example {', '.join(map(str, found[:5]))}" if found else f"✓ {PROMISES[name]}"

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from duetime.cli.demo_report import duration, percentile, read_journal
+from duetime.cli.demo_report import WIDEST, duration, percentile, read_journal
 from duetime.cli.demo_shop import JOURNAL, Entry
 
 PLAIN_LINE_EVERY = 2.0  # seconds, where there is no terminal to draw on
@@ -57,7 +58,7 @@ class Screen:
     def print(self, text: str | Text) -> None:
         """Print a paragraph: folded on a terminal, but not too wide to read; a single line elsewhere."""
         if self._console.is_terminal:
-            self._console.print(text, width=min(self._console.width, 100))
+            self._console.print(text, width=min(self._console.width, WIDEST))
         else:
             self._console.print(text, soft_wrap=True)
 
@@ -70,7 +71,7 @@ class Screen:
         line.add_column(justify="right", style="dim", width=6)
         line.add_column(ratio=1)
         line.add_row(f"{self.elapsed():.1f} s", Text(text, style))
-        self._console.print(line, width=min(self._console.width, 100))
+        self._console.print(line, width=min(self._console.width, WIDEST))
 
     def say_once(self, text: str, topic: str) -> None:
         if topic not in self._told:
@@ -141,4 +142,4 @@ class Screen:
             bars.add_row(name, ProgressBar(self._orders, number, complete_style=colour, finished_style=colour), share)
         workers = Text("workers   ").append("  ".join(self.workers), "dim")
         now = Text(f"running   {len(self._running):<4} {self._late()}")
-        return Group(Text(), bars, now, workers)
+        return Constrain(Group(Text(), bars, now, workers), WIDEST)

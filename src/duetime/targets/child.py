@@ -11,8 +11,6 @@ from inside it: it may then use `asyncio.run` and whatever else insists on the m
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import faulthandler
 import fcntl
 import importlib
 import os
@@ -20,29 +18,27 @@ import select
 import signal
 import socket
 import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial, reduce
 from io import TextIOWrapper
-from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
 from duetime.errors import InvalidValue
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
-from duetime.output import LogHandler, Writer, cut_line
-from duetime.store.protocol import ClaimedTask
+from duetime.output import LogHandler, Writer
 from duetime.targets import context as contexts
 from duetime.targets.context import Context, Resources
+from duetime.targets.drain import Drain
+from duetime.targets.frames import Answer, Began, Channel, Done, NotReady, Order, Progress, Ready, Setup
 from duetime.targets.python import Middleware, around, describe, failed, positional, succeeded
 from duetime.targets.spec import HandlerSpec
 
-MAX_FRAME = 16 * 1_048_576
 PROGRESS_EVERY = 0.1
 MAX_PROGRESS_TEXT = 1_000
 
@@ -60,99 +56,6 @@ class App(Protocol):
 
     @property
     def lifespan(self) -> Callable[[], AbstractAsyncContextManager[object]] | None: ...
-
-
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """The first frame to a child: where to import from, what, and which descriptors serve what."""
-
-    app: str
-    path: list[str]
-    heard: int
-    passed_through: int
-    kept: list[int]
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt to perform."""
-
-    task: ClaimedTask
-    started_at: int
-    deadline_at: int
-    output_path: str | None
-    output_cap: int
-
-
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The app is there and its lifespan entered."""
-
-
-class NotReady(msgspec.Struct, frozen=True, tag="not_ready"):
-    """The app could not be imported or its lifespan not entered; the child ends."""
-
-    error: ErrorInfo
-
-
-class Began(msgspec.Struct, frozen=True, tag="began"):
-    """The attempt's own code is about to run: from now on the child's death is the attempt's."""
-
-
-class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """How far the attempt is."""
-
-    fraction: float
-    text: str
-
-
-class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The attempt's code has ended."""
-
-    ended: Ended
-
-
-Answer: TypeAlias = Ready | NotReady | Began | Progress | Done
-
-
-def frame(message: msgspec.Struct) -> bytes:
-    """Give a message as it is sent."""
-    data = msgspec.json.encode(message)
-    return len(data).to_bytes(4, "big") + data
-
-
-class Channel:
-    """A child's end of the socket. Orders are awaited in the loop; answers are sent by any thread, whole."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self._connection = connection
-        self._lock = threading.Lock()
-        self._writable = select.poll()
-        self._writable.register(connection, select.POLLOUT)
-
-    async def receive(self) -> bytes | None:
-        """Give the next frame, or None when the worker has closed its end."""
-        size = await self._exactly(4)
-        return None if size is None else await self._exactly(int.from_bytes(size, "big"))
-
-    async def _exactly(self, size: int) -> bytes | None:
-        loop = asyncio.get_running_loop()
-        data = bytearray()
-        while len(data) < size:
-            part = await loop.sock_recv(self._connection, size - len(data))
-            if not part:
-                return None
-            data += part
-        return bytes(data)
-
-    def send(self, answer: Answer) -> None:
-        left = memoryview(frame(answer))
-        with self._lock:
-            while left:
-                try:
-                    left = left[self._connection.send(left) :]
-                except BlockingIOError:
-                    self._writable.poll()
-                except OSError:
-                    os._exit(1)  # nobody is there to work for
 
 
 def die_with(life: int) -> None:
@@ -179,122 +82,6 @@ def die_with(life: int) -> None:
 def _kill_group_at_end_of(life: int) -> None:
     os.read(life, 1)
     os.killpg(0, signal.SIGKILL)
-
-
-class Drain(threading.Thread):
-    """Takes what comes out of descriptors 1 and 2, from Python, C code and sub-processes alike, to the attempt's file.
-
-    Between attempts it goes to the worker's own standard error. At the cap the descriptors are led to /dev/null, so a
-    handler that prints without end costs nothing more. Data moves by `splice`: no thread ever holds text that neither the
-    pipe nor the file has, so the worker, which can read the pipe too, misses nothing when this process dies.
-    """
-
-    def __init__(self, source: int, passed_through: int) -> None:
-        super().__init__(name="duetime-output", daemon=True)
-        self._source = source
-        self._passed_through = passed_through
-        self._can_pass = select.poll()
-        self._can_pass.register(passed_through, select.POLLOUT)
-        self._entry = os.dup(1)
-        self._nowhere = os.open(os.devnull, os.O_RDWR)
-        self._lock = threading.Lock()
-        self._path: Path | None = None
-        self._file: int | None = None
-        self._cap = 0
-        self._room = 0
-        self._cut = False
-        faulthandler.enable(file=self._entry)
-
-    @property
-    def capturing(self) -> bool:
-        return self._path is not None
-
-    def run(self) -> None:
-        readable = select.poll()
-        readable.register(self._source, select.POLLIN)
-        while True:
-            # the GIL is needed between poll and read: text of a crashing process stays in the pipe
-            readable.poll()
-            with self._lock:
-                self._move()
-
-    def begin(self, path: str | None, cap: int) -> None:
-        """Lead output to a file from now on."""
-        with self._lock:
-            self._empty()
-            self._path = None if path is None else Path(path)
-            self._cap = self._room = cap
-
-    def end(self) -> None:
-        """Put everything printed so far into the file and close it."""
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        with self._lock:
-            self._empty()
-            if self._file is not None:
-                os.close(self._file)
-            if self._cut:
-                os.dup2(self._entry, 1)
-                os.dup2(self._entry, 2)
-            self._path, self._file, self._cut = None, None, False
-
-    def _empty(self) -> None:
-        """Move what is in the pipe now, not what a sub-process keeps adding."""
-        left = int.from_bytes(fcntl.ioctl(self._source, termios.FIONREAD, b"\0\0\0\0"), sys.byteorder)
-        while left > 0:
-            moved = self._move()
-            if not moved:
-                return
-            left -= moved
-
-    def _move(self) -> int:
-        try:
-            if self._path is None:
-                return self._pass_through()
-            if self._room == 0 and not self._cut:
-                self._cut_off()
-            if self._cut:
-                return self._splice(self._nowhere, 65_536)
-            if self._file is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
-                os.lseek(self._file, 0, os.SEEK_END)
-            moved = self._splice(self._file, self._room)
-            self._room -= moved
-            return moved
-        except BlockingIOError:
-            return 0
-        except OSError:  # a full disk and the like: the attempt must not notice
-            self._cut_off()
-            return 0
-
-    def _cut_off(self) -> None:
-        self._cut = True
-        os.dup2(self._nowhere, 1)
-        os.dup2(self._nowhere, 2)
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._file, cut_line(self._cap))
-
-    def _splice(self, target: int, limit: int) -> int:
-        try:
-            return os.splice(self._source, target, limit)
-        except BlockingIOError:
-            raise
-        except (AttributeError, OSError):  # not on this system, or not into this kind of file
-            data = os.read(self._source, limit)
-            left = memoryview(data)
-            while left:
-                left = left[os.write(target, left) :]
-            return len(data)
-
-    def _pass_through(self) -> int:
-        data = os.read(self._source, select.PIPE_BUF)
-        if self._can_pass.poll(0):  # a worker whose standard error is stuck must not stop the next attempt
-            with contextlib.suppress(OSError):
-                os.write(self._passed_through, data)
-        return len(data)
 
 
 class Reporter:

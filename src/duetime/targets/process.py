@@ -28,7 +28,7 @@ from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
 from duetime.output import DEFAULT_CAP, CappedFile
 from duetime.store.protocol import ClaimedTask
-from duetime.targets.child import MAX_FRAME, Answer, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
+from duetime.targets.frames import MAX_FRAME, Answer, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
 
 START_WITHIN = 30.0
 LEAVE_WITHIN = 5.0
@@ -97,6 +97,14 @@ class ChildPool:
                 return ended
         error = ErrorInfo("ProcessDied", f"{_STARTS} sub-processes, one after the other, died before the attempt began")
         return Ended(Outcome.FAILED, error=error)
+
+    async def prepare(self) -> Ended | None:
+        """Have a child ready, so that the `perform` that follows begins at once; if none starts, give the attempt's end."""
+        try:
+            self._idle.append(await self._take())
+        except _NotStarted as problem:
+            return Ended(Outcome.FAILED, error=problem.error)
+        return None
 
     def kill(self) -> None:
         """Kill all children now, from any thread: for a worker that has lost its lease while its event loop is blocked."""

@@ -49,7 +49,7 @@ def succeeded(value: Any) -> Ended:
     try:
         return Ended(Outcome.SUCCEEDED, result=encode_result(value))
     except (DuetimeError, TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-        return Ended(Outcome.FATAL, error=ErrorInfo(type(error).__name__, f"the result cannot be stored: {error}"[:MAX_MESSAGE]))
+        return Ended(Outcome.FATAL, error=ErrorInfo(type(error).__name__, f"the result cannot be stored: {_message(error)}"[:MAX_MESSAGE]))
 
 
 def failed(error: BaseException, policy: RetryPolicy) -> Ended:
@@ -61,7 +61,7 @@ def failed(error: BaseException, policy: RetryPolicy) -> Ended:
                 raise InvalidValue(f"RetryLater must not be negative, got {error.delay}")
         except InvalidValue as invalid:
             return Ended(Outcome.FATAL, error=describe(invalid))
-        return Ended(Outcome.RETRY_LATER, delay=delay, error=ErrorInfo("RetryLater", _clean(str(error))[:MAX_MESSAGE]))
+        return Ended(Outcome.RETRY_LATER, delay=delay, error=ErrorInfo("RetryLater", _message(error)))
     if isinstance(error, Fatal | InvalidPayload | PayloadTooLarge):
         return Ended(Outcome.FATAL, error=describe(error))
     return Ended(Outcome.FAILED, error=describe(error), retriable=policy.accepts(error))
@@ -72,11 +72,16 @@ def describe(error: BaseException) -> ErrorInfo:
     text = "".join(traceback.format_exception(error))
     if len(text) > MAX_TRACEBACK:
         text = "… (cut)\n" + text[-MAX_TRACEBACK:]
+    return ErrorInfo(type(error).__name__, _message(error), _clean(text))
+
+
+def _message(error: BaseException) -> str:
+    """Give an exception's message, also if its `__str__` is broken."""
     try:
         message = str(error)
-    except Exception as broken:
-        message = f"(its message cannot be shown: {broken!r})"
-    return ErrorInfo(type(error).__name__, _clean(message)[:MAX_MESSAGE], _clean(text))
+    except BaseException as broken:
+        message = f"(its message cannot be shown: {type(broken).__name__})"
+    return _clean(message)[:MAX_MESSAGE]
 
 
 def _clean(text: str) -> str:

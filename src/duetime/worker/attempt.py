@@ -85,6 +85,10 @@ def drive(
             if getattr(work, "cr_frame", None) is None:  # it ended just before it could be interrupted
                 raise
             continue
+        except GeneratorExit as error:
+            if error is value:  # it is we who are being closed
+                raise
+            raise RuntimeError("the handler raised GeneratorExit") from error
         finally:
             current.attempt = None
         if not waited:

@@ -8,6 +8,7 @@ it and another one goes on with the queues.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import random
@@ -16,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from duetime.clock import SECOND, Instant
+from duetime.clock import DAY, SECOND, Instant
 from duetime.errors import AttemptCancelled
 from duetime.model.gate import Gates
 from duetime.model.lifecycle import conclude
@@ -37,6 +38,7 @@ logger = logging.getLogger("duetime.worker")
 LARGEST_BUFFER = 1_000
 BUFFERED_TIME = 50_000  # microseconds of work that may wait in memory
 TURN = 0.002  # seconds that one runner may keep the event loop to itself
+MOST_SUSPECTS = 4  # sub-processes for tasks whose process died; one poisonous task may have made hundreds of suspects
 THROW_AFTER = 1.0  # a thread that was told to stop is interrupted after so many seconds
 STUCK_AFTER = 10.0  # and given up after so many more
 
@@ -97,6 +99,7 @@ class Executor:
         self._leader: asyncio.Task[None] | None = None
         self._runners: set[asyncio.Task[None]] = set()
         self._threads = ThreadRoom()
+        self._suspects = asyncio.Semaphore(MOST_SUSPECTS)
         self._may_start = True
         self.children: ChildPool | None = None
         self.resources = Resources()
@@ -168,6 +171,11 @@ class Executor:
         try:
             while self._leader is runner and (attempt := self._next()) is not None:
                 await self._perform(attempt, runner)
+                if runner.cancelling():
+                    # the cancel may not have arrived yet, and must not hit the next attempt: another runner goes on
+                    self._leader = None if self._leader is runner else self._leader
+                    self._lead()
+                    return
                 if self._leader is None:
                     self._leader = runner  # it waited, and nobody leads: go on
                 if loop.time() - began > TURN:
@@ -231,9 +239,6 @@ class Executor:
             raise
         except BaseException as error:
             ended = self._ended_by(attempt, error)
-        if attempt.stop is not None:
-            while runner.cancelling():
-                runner.uncancel()
         self._end(attempt, spec, ended)
 
     def _variables(self, attempt: Attempt) -> contextvars.Context:
@@ -291,13 +296,27 @@ class Executor:
             return Ended(Outcome.FAILED, error=ErrorInfo("NotImportable", text))
         claimed = attempt.claimed
         path = None if self._output is None else str(self._output.path(claimed.id, claimed.attempt))
-        return await self.children.perform(
-            claimed,
-            started_at=attempt.started_at,
-            deadline_at=attempt.deadline_at,
-            output_path=path,
-            progress=partial(self._progress, attempt),
-        )
+        attempt.deadline_at += DAY  # its time begins when its process is ready
+        async with contextlib.nullcontext() if attempt.spec.isolation == "process" else self._suspects:
+            failure = await self.children.prepare()
+            if failure is not None:
+                return failure
+            self._begin_now(attempt)
+            return await self.children.perform(
+                claimed,
+                started_at=attempt.started_at,
+                deadline_at=attempt.deadline_at,
+                output_path=path,
+                progress=partial(self._progress, attempt),
+            )
+
+    def _begin_now(self, attempt: Attempt) -> None:
+        """Count an attempt's time from here."""
+        attempt.started_at = now = self._store.now()
+        attempt.deadline_at = now + int(attempt.timeout * SECOND)
+        if attempt.timer is not None:
+            self._alarms.remove(attempt.timer)
+            attempt.timer = self._alarms.after(attempt.timeout, partial(self.stop, attempt, Stop.TIMEOUT))
 
     def _progress(self, attempt: Attempt, fraction: float, text: str) -> None:
         mark = Progress(attempt.claimed.id, attempt.claimed.attempt, fraction, text[:500])
@@ -366,6 +385,10 @@ class Executor:
         """Start nothing more and give back what has not started."""
         self._may_start = False
         self.release_queued()
+
+    def allow_starts(self) -> None:
+        """Start again, after `hold_starts`."""
+        self._may_start = True
 
     def release_queued(self) -> None:
         """Give back queued attempts that may not start (any more)."""

@@ -20,6 +20,7 @@ logger = logging.getLogger("duetime.worker")
 
 LOOK = 0.1
 BLOCKED_AFTER = 1.0
+HOPELESS_AFTER = 10.0  # seconds beyond its deadline for which a handler may block the loop although it is interrupted
 
 # Shares of the lease, counted from the sending of the last renewal that succeeded.
 RENEW, HOLD, STOP, KILL = 0.2, 0.6, 0.7, 0.9
@@ -62,6 +63,8 @@ class Keeper:
         self._beat_answered = True
         self._beat_asked_at = 0.0
         self._reported: Attempt | None = None
+        self._given_up: Attempt | None = None
+        self._doomed = False
         self.blocked = 0  # how often the loop was found blocked
         self._thread = threading.Thread(target=self._run, name="duetime-keeper", daemon=True)
 
@@ -81,6 +84,7 @@ class Keeper:
 
     def arm(self, seconds: float) -> None:
         """Let the kernel end this process after so many seconds, whatever it does until then."""
+        self._doomed = True
         self._deadman = self._deadman or DeadMan()
         self._deadman.arm(seconds)
 
@@ -103,7 +107,7 @@ class Keeper:
                     logger.exception("the lease could not be renewed")
                 else:
                     succeeded_at, renew_at, told = sent_at, sent_at + self._period * RENEW, 0
-                    if self._deadman is not None and self._deadly:
+                    if self._deadman is not None and self._deadly and not self._doomed:
                         self._deadman.arm(self._period * KILL, since=armed_at)
                     self._call(self._renewed, renewal)
             if self._deadly:
@@ -147,7 +151,8 @@ class Keeper:
         overdue = (self._clock.now() - attempt.deadline_at) / 1_000_000
         if overdue > 0 and self._interrupts and INTERRUPT is not None:
             signal.pthread_kill(self._loop_thread, INTERRUPT)
-        if overdue > max(self._period, 10.0):
+        if overdue > max(self._period, HOPELESS_AFTER) and self._given_up is not attempt:
+            self._given_up = attempt
             self._hopeless(attempt)
 
     def _answer(self) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from duetime.errors import StoreUnavailable
 from duetime.model.outcome import Settlement, Verdict
+from duetime.model.task import ErrorInfo
 from duetime.service import Alarms, Service
 from duetime.store.protocol import Progress, Store
 
 logger = logging.getLogger("duetime.worker")
 
 LARGEST_BATCH = 1_000
+NOT_STORED = "OutcomeNotStored"
 
 
 class Settler(Service):
@@ -26,6 +30,7 @@ class Settler(Service):
         self._waiting: list[Settlement] = []
         self._in_flight: list[Settlement] = []
         self._marks: dict[str, Progress] = {}
+        self._largest = LARGEST_BATCH
         self.stale = 0
 
     def __len__(self) -> int:
@@ -48,6 +53,7 @@ class Settler(Service):
     async def turn(self) -> float | None:
         while self._waiting:
             await self.write()
+        self._largest = LARGEST_BATCH
         if self._marks:
             marks, self._marks = self._marks, {}
             await self._store.progress(self._worker, list(marks.values()))
@@ -56,12 +62,12 @@ class Settler(Service):
 
     async def write(self) -> None:
         """Write one batch; on failure it stays first in line."""
-        batch, self._waiting = self._waiting[:LARGEST_BATCH], self._waiting[LARGEST_BATCH:]
+        batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
         self._in_flight = batch
         try:
             verdicts = await self._store.settle(self._worker, batch)
-        except BaseException:
-            self._waiting = batch + self._waiting
+        except BaseException as error:
+            self._waiting = self._again(batch, error) + self._waiting
             raise
         finally:
             self._in_flight = []
@@ -74,6 +80,22 @@ class Settler(Service):
                     settlement.id,
                     settlement.outcome,
                 )
+
+    def _again(self, batch: list[Settlement], error: BaseException) -> list[Settlement]:
+        """Give what to write next time. If the fault is not the store's, one settlement cannot be stored: it is sought one
+        by one, so that it does not hold up the others for ever, and then stored without the words that it came with.
+        """
+        if isinstance(error, StoreUnavailable) or not isinstance(error, Exception):
+            return batch
+        self._largest = 1
+        if len(batch) > 1:
+            return batch
+        [settlement] = batch
+        if settlement.error is not None and settlement.error.type == NOT_STORED:
+            logger.error("how task %s ended cannot be stored; it will run again", settlement.id)
+            return []
+        said = ErrorInfo(NOT_STORED, f"how it ended could not be stored: {type(error).__name__}")
+        return [msgspec.structs.replace(settlement, result=None, error=said)]
 
     async def drain(self) -> None:
         """Write all that is left; gives up when the store does not take it, because the tasks then run again."""

@@ -30,10 +30,11 @@ class Thread:
             with contextlib.suppress(BaseException):
                 call()
 
-    def throw(self, error: type[BaseException]) -> None:
-        """Raise an exception in the thread as soon as it runs Python code again."""
+    def throw(self, error: type[BaseException] | None) -> None:
+        """Raise an exception in the thread as soon as it runs Python code again; None takes back one that has not come yet."""
         if self._thread.ident is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(error))
+            thrown = ctypes.c_void_p() if error is None else ctypes.py_object(error)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), thrown)
 
 
 class ThreadCall:
@@ -43,17 +44,20 @@ class ThreadCall:
         self.thread = thread
         self.future: asyncio.Future[Any] = loop.create_future()
         self._lock = threading.Lock()
-        self._ended = False
+        self._ended = self._thrown = False
 
     def throw(self, error: type[BaseException]) -> None:
         """Raise an exception in the handler, unless it has ended: the thread may already run another's."""
         with self._lock:
             if not self._ended:
+                self._thrown = True
                 self.thread.throw(error)
 
     def end(self) -> None:
         with self._lock:
             self._ended = True
+            if self._thrown:
+                self.thread.throw(None)  # it may come too late for the handler, and would hit whoever runs next
 
 
 class ThreadRoom:

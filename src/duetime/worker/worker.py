@@ -11,10 +11,11 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NoReturn, Self
 
 import msgspec
 
+from duetime.clock import SECOND
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Running
@@ -37,6 +38,7 @@ logger = logging.getLogger("duetime.worker")
 
 DEFAULT_LEASE = 15.0
 DEFAULT_GRACE = 30.0
+EXIT_STUCK = 70
 LAST_WORD = 5.0  # seconds that a cancelled coroutine may use to clean up when the worker stops
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
@@ -88,6 +90,7 @@ class Worker:
         self._resources = AsyncExitStack()
         self._stopped = False
         self._reconciler = Reconciler()
+        self._confirmed_gates = -1
         self.stuck: Attempt | None = None
         self.on_stuck: Callable[[], None] | None = None
 
@@ -161,9 +164,11 @@ class Worker:
     async def confirm_gates(self) -> None:
         """Take the newest gates, give back what they hold, and only then confirm them."""
         gates = await self._store.gates()
-        self.executor.gates = gates
-        self.executor.release_queued()
-        await self._store.confirm_gates(self.id, gates.version)
+        if gates.version != self._confirmed_gates:
+            self.executor.gates = gates
+            self.executor.release_queued()
+            await self._store.confirm_gates(self.id, gates.version)
+            self._confirmed_gates = gates.version
 
     # ---- news ----
 
@@ -179,7 +184,9 @@ class Worker:
             logger.error("worker %s was taken for dead: stopping all its attempts", self.id)
             self._on_lost()
             return
-        if renewal.gates_version != self.executor.gates.version:
+        if not self._stopped:
+            self.executor.allow_starts()
+        if renewal.gates_version != self._confirmed_gates:
             self._news.note(HintKind.GATES)
         if any(held.cancelling for held in renewal.attempts):
             self._news.note(HintKind.CANCEL)
@@ -214,7 +221,7 @@ class Worker:
         """Called by the keeper's thread: the event loop has been blocked far beyond the attempt's deadline."""
         logger.error("handler %s blocks the event loop for good; its process must end", attempt.spec.name)
         if self._settings.on_stuck == "exit":
-            os._exit(70)
+            os._exit(EXIT_STUCK)
 
     # ---- stop ----
 
@@ -247,12 +254,26 @@ class Worker:
             logger.error("%d attempts still run in threads that do not end; their tasks stay claimed until this process ends", len(left))
             return
         if left:
-            # the kernel ends this process in a second; what it held is free a second later
-            self._keeper.arm(1.0)
-            await asyncio.sleep(0)
-            os._exit(70)
+            await self._leave_in_a_second(left)
         with contextlib.suppress(StoreUnavailable):
             await self._store.unregister(self.id)
+
+    async def _leave_in_a_second(self, left: Sequence[Attempt]) -> NoReturn:
+        """End this process although threads still run in it.
+
+        The kernel ends it within a second, whatever they do; what goes back may be claimed a second after that. An attempt that
+        was stuck before stays claimed, is found lost, and runs in a sub-process next time, which can be ended alone.
+        """
+        self._keeper.arm(1.0)
+        back = [attempt for attempt in left if attempt.stop is Stop.RELEASE]
+        now = self._store.now()
+        for attempt in back:
+            settlement = conclude(
+                attempt.claimed, Ended(Outcome.RELEASED), attempt.spec.retry, started_at=attempt.started_at, now=now, chance=0.0
+            )
+            self.settler.put(msgspec.structs.replace(settlement, due_at=now + 2 * SECOND))
+        await self.settler.drain()
+        os._exit(0 if len(back) == len(left) else EXIT_STUCK)
 
     async def _until_idle(self, seconds: float) -> None:
         deadline = asyncio.get_running_loop().time() + seconds
@@ -281,7 +302,8 @@ class News(Service):
         noted, self._noted = self._noted, set()
         try:
             if HintKind.GATES in noted:
-                await self._take_gates()
+                await self._worker.confirm_gates()
+                self._worker.feeder.wake()
             if HintKind.CANCEL in noted:
                 for held in await self._store.attempts_of(self._worker.id):
                     if held.cancelling:
@@ -290,9 +312,3 @@ class News(Service):
             self._noted |= noted
             raise
         return None
-
-    async def _take_gates(self) -> None:
-        version = (await self._store.gates()).version
-        if version != self._worker.executor.gates.version:
-            await self._worker.confirm_gates()
-            self._worker.feeder.wake()

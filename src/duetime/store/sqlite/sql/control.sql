@@ -40,9 +40,6 @@ select value from duetime_fact where name = 'gates_version'
 -- delete_ended_gates: gates whose time is over
 delete from duetime_gate where until_at is not null and until_at <= ?
 
--- lanes_of_handler: the lanes that a gate concerns
-select id, collection from duetime_lane where handler = ?
-
 -- put_handler: what a process declared
 insert or replace into duetime_handler (name, declaration) values (?, ?)
 

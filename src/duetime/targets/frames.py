@@ -1,0 +1,111 @@
+"""What a worker and its child processes say to each other: frames of four bytes of length and JSON, over one socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import threading
+from typing import TypeAlias
+
+import msgspec
+
+from duetime.model.outcome import Ended
+from duetime.model.task import ErrorInfo
+from duetime.store.protocol import ClaimedTask
+
+MAX_FRAME = 16 * 1_048_576
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """The first frame to a child: where to import from, what, and which descriptors serve what."""
+
+    app: str
+    path: list[str]
+    heard: int
+    passed_through: int
+    kept: list[int]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt to perform."""
+
+    task: ClaimedTask
+    started_at: int
+    deadline_at: int
+    output_path: str | None
+    output_cap: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The app is there and its lifespan entered."""
+
+
+class NotReady(msgspec.Struct, frozen=True, tag="not_ready"):
+    """The app could not be imported or its lifespan not entered; the child ends."""
+
+    error: ErrorInfo
+
+
+class Began(msgspec.Struct, frozen=True, tag="began"):
+    """The attempt's own code is about to run: from now on the child's death is the attempt's."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far the attempt is."""
+
+    fraction: float
+    text: str
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The attempt's code has ended."""
+
+    ended: Ended
+
+
+Answer: TypeAlias = Ready | NotReady | Began | Progress | Done
+
+
+def frame(message: msgspec.Struct) -> bytes:
+    """Give a message as it is sent."""
+    data = msgspec.json.encode(message)
+    return len(data).to_bytes(4, "big") + data
+
+
+class Channel:
+    """A child's end of the socket. Orders are awaited in the loop; answers are sent by any thread, whole."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._writable = select.poll()
+        self._writable.register(connection, select.POLLOUT)
+
+    async def receive(self) -> bytes | None:
+        """Give the next frame, or None when the worker has closed its end."""
+        size = await self._exactly(4)
+        return None if size is None else await self._exactly(int.from_bytes(size, "big"))
+
+    async def _exactly(self, size: int) -> bytes | None:
+        loop = asyncio.get_running_loop()
+        data = bytearray()
+        while len(data) < size:
+            part = await loop.sock_recv(self._connection, size - len(data))
+            if not part:
+                return None
+            data += part
+        return bytes(data)
+
+    def send(self, answer: Answer) -> None:
+        left = memoryview(frame(answer))
+        with self._lock:
+            while left:
+                try:
+                    left = left[self._connection.send(left) :]
+                except BlockingIOError:
+                    self._writable.poll()
+                except OSError:
+                    os._exit(1)  # nobody is there to work for

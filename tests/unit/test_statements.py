@@ -1,0 +1,124 @@
+"""Statements live in files: each is used, each that is used exists, and the hot ones never walk a table."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import duetime
+from duetime.clock import ManualClock
+from duetime.model.task import State
+from duetime.store.open import store_from_url
+from duetime.store.sql import Statements, migrations
+from duetime.store.sqlite import schema
+from duetime.store.sqlite.read import _FROM
+from duetime.store.sqlite.statements import NEVER, SQL
+
+SOURCES = Path(duetime.__file__).parent / "store" / "sqlite"
+HOT = [
+    "find_lane",
+    "last_seq",
+    "key_holders",
+    "known_ids",
+    "lower_lane",
+    "worker_known",
+    "lanes_with_work",
+    "lanes_later",
+    "scan_lane",
+    "raise_lane",
+    "claimed_tasks",
+    "delete_due",
+    "held_by_worker",
+    "delete_running",
+    "finish_task",
+    "free_keys",
+    "take_edges",
+    "take_due",
+    "take_held",
+    "task_place",
+    "mark_cancelling",
+    "expired_tasks",
+    "old_tasks",
+    "attempts_of_worker",
+]
+
+
+def used() -> set[str]:
+    text = "\n".join(file.read_text() for file in SOURCES.glob("*.py"))
+    named = set(re.findall(r"\bSQL\.([a-z_0-9]+)\b", text))
+    return named | set(re.findall(r'_record\("([a-z_]+)"', text))
+
+
+def test_every_statement_is_used() -> None:
+    assert set(SQL.names()) - used() - {"names"} == set()
+
+
+def test_every_statement_that_is_used_exists() -> None:
+    assert used() - set(SQL.names()) - {"names"} == set()
+
+
+def test_a_missing_statement_is_named() -> None:
+    with pytest.raises(AttributeError, match="no_such_statement"):
+        _ = SQL.no_such_statement
+
+
+def test_a_statement_defined_twice_is_refused(tmp_path: Path) -> None:
+    statements = object.__new__(Statements)
+    statements._texts = {}
+    with pytest.raises(ValueError, match="twice is defined twice"):
+        statements._read("a.sql", "-- twice: first\nselect 1\n-- twice: second\nselect 2\n")
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    steps = migrations("duetime.store.sqlite")
+    assert [step.version for step in steps] == list(range(1, len(steps) + 1))
+    assert all(step.statements for step in steps)
+
+
+def test_the_position_of_an_empty_lane_is_the_same_in_code_and_statements() -> None:
+    assert all(str(NEVER) in getattr(SQL, name) for name in ("add_lane", "lanes_later", "raise_lane"))
+
+
+@pytest.fixture
+def connection() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    schema.migrate(connection, now=0)
+    return connection
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_hot_statements_walk_no_table(connection: sqlite3.Connection, name: str) -> None:
+    """A scan is allowed of the arguments (json_each) and of tables that are small by nature, never of tasks or places."""
+    text = getattr(SQL, name)
+    values = {"id": "x", "attempt": 1, "worker": "w"} if ":" in text else ["[]"] * text.count("?")
+    plan = [row[3] for row in connection.execute(f"explain query plan {text}", values)]
+    walks = [step for step in plan if step.startswith("SCAN") and "json_each" not in step and not _bounded(step)]
+    connection.close()
+    assert walks == [], plan
+
+
+def _bounded(step: str) -> bool:
+    return step.startswith(("SCAN pair", "SCAN CONSTANT ROW")) or "VIRTUAL TABLE" in step
+
+
+@pytest.mark.parametrize("state", sorted(_FROM))
+def test_pages_of_live_states_follow_the_places(connection: sqlite3.Connection, state: State) -> None:
+    """Listing a live state starts at its places, because finished tasks may outnumber them by millions."""
+    text = f"explain query plan {SQL.record}\n{_FROM[state]}\n{SQL.order_seq}"
+    plan = [row[3] for row in connection.execute(text, {"limit": 10})]
+    connection.close()
+    assert not any(step.startswith("SCAN t") for step in plan), plan
+
+
+async def test_a_schema_is_made_once_and_then_left_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/duetime.db"
+    for _ in range(2):
+        store = store_from_url(url, clock=ManualClock())
+        await store.open()
+        await store.close()
+    connection = sqlite3.connect(tmp_path / "duetime.db")
+    assert connection.execute("select count(*) from duetime_version").fetchone() == (len(migrations("duetime.store.sqlite")),)
+    connection.close()
