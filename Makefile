@@ -33,7 +33,7 @@ check: $(VENV)/.dev ## Lint, format, types, layers, coverage table: all that CI 
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python -m tools.coverage --check
 
 format: $(VENV)/.dev ## Format the code and repair what the linter can repair

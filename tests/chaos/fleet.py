@@ -121,15 +121,9 @@ class Fleet:
             "CHAOS_JOURNAL": str(self.journal.path),
             **{name.upper(): str(value) for name, value in environment.items()},
         }
+        command = [sys.executable, "-m", "duetime.cli", "worker", app, *arguments]
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "duetime.cli", "worker", app, *arguments],
-                cwd=ROOT,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+            process = subprocess.Popen(command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output)  # noqa: ASYNC220
         worker = WorkerProcess(process, log, self.journal)
         self.workers.append(worker)
         if ready:
@@ -137,8 +131,23 @@ class Fleet:
         return worker
 
     async def is_ready(self, worker: WorkerProcess) -> None:
-        await until(f"worker process {worker.pid} is ready", lambda: f"(process {worker.pid}" in worker.log() or " runs tests" in worker.log() or not worker.running)
+        await until(f"worker process {worker.pid} is ready", lambda: " runs tests.chaos" in worker.log() or not worker.running)
         assert worker.running, worker.log()
+
+    async def freeze_outside_a_write(self, worker: WorkerProcess) -> None:
+        """Freeze a worker that does not hold SQLite's write lock at that moment: otherwise nobody could write until it thaws."""
+
+        def can_write() -> bool:
+            worker.freeze()
+            with contextlib.closing(sqlite3.connect(self.path, timeout=0.2, isolation_level=None)) as connection:
+                try:
+                    connection.execute("begin immediate")
+                except sqlite3.OperationalError:
+                    worker.thaw()
+                    return False
+            return True
+
+        await until("it is frozen outside a write", can_write)
 
     # ---- submitting ----
 

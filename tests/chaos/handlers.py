@@ -3,12 +3,14 @@
 import asyncio
 import os
 import re
+import resource
 import signal
+import threading
 import time
 from pathlib import Path
 
 from duetime import App, Context, RetryPolicy
-from duetime.worker import executor
+from duetime.worker import executor, keeper, worker
 from tests.chaos.history import Journal
 
 app = App()
@@ -18,6 +20,19 @@ FOLDER = journal.path.parent
 # seconds in real life: tests that wait for an attempt to be given up shorten them
 executor.THROW_AFTER = float(os.environ.get("CHAOS_THROW_AFTER", executor.THROW_AFTER))
 executor.STUCK_AFTER = float(os.environ.get("CHAOS_STUCK_AFTER", executor.STUCK_AFTER))
+keeper.HOPELESS_AFTER = float(os.environ.get("CHAOS_HOPELESS_AFTER", keeper.HOPELESS_AFTER))
+worker.LAST_WORD = float(os.environ.get("CHAOS_LAST_WORD", worker.LAST_WORD))
+
+if "CHAOS_FILE_LIMIT" in os.environ:
+
+    def follow_the_limit() -> None:
+        """Let no file grow as long as the file `full` exists, as on a full disk or over quota."""
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        while True:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40_000 if (FOLDER / "full").exists() else hard, hard))
+            time.sleep(0.005)
+
+    threading.Thread(target=follow_the_limit, daemon=True).start()
 
 AT_ONCE = RetryPolicy(attempts=5, base=0.01, cap=0.01)
 
@@ -51,9 +66,9 @@ async def crowd(ctx: Context, poison: str = "", wait_for: int = 0) -> None:
     """Be one of many; the poisonous one takes its process down as soon as it is surrounded."""
     with journal.attempt(ctx):
         if not poison:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(30 if ctx.attempt == 1 else 0.02)
             return
-        while ctx.attempt == 1 and len(list((FOLDER / "attempts").iterdir())) < wait_for:
+        while ctx.attempt == 1 and len(list((FOLDER / "attempts").iterdir())) < wait_for:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         os._exit(9)
 

@@ -17,6 +17,7 @@ if another attempt finds that lock taken, two ran at once, whatever the clocks s
 
 import contextlib
 import fcntl
+import itertools
 import os
 import time
 from collections import defaultdict
@@ -74,8 +75,8 @@ class Journal:
     @contextlib.contextmanager
     def attempt(self, ctx: Context) -> Iterator[None]:
         """Record one attempt from its first to its last instruction."""
-        task = ctx.task
-        facts = {"task": task.id, "fence": ctx.fence, "handler": task.handler, "collection": task.collection, "due": task.due_at.timestamp()}
+        task, due = ctx.task, ctx.task.due_at.timestamp()
+        facts = {"task": task.id, "fence": ctx.fence, "handler": task.handler, "collection": task.collection, "due": due}
         lock = os.open(self._locks / task.id, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
@@ -154,7 +155,7 @@ class History:
             if event.kind == "overlap":
                 yield f"overlap: attempt {event.fence} of {event.task} began while another one held its lock"
         for task, attempts in self.attempts.items():
-            for first, second in zip(attempts, attempts[1:], strict=False):
+            for first, second in itertools.pairwise(attempts):
                 over_at = first.end.at if first.end else self.killed.get(first.start.pid, 0.0)
                 if over_at > second.start.at:
                     yield f"overlap: attempt {second.start.fence} of {task} began before attempt {first.start.fence} had ended"

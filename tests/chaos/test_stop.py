@@ -1,7 +1,5 @@
 """Stopping a worker burns nothing: what can finish finishes, the rest goes back with a higher number and no try used."""
 
-import asyncio
-
 import pytest
 
 from duetime import State
@@ -27,9 +25,8 @@ async def test_running_attempts_finish_within_the_grace(fleet: Fleet) -> None:
 @pytest.mark.timeout(120)
 async def test_what_does_not_finish_within_the_grace_goes_back_without_using_up_a_try(fleet: Fleet) -> None:
     worker = await fleet.start("--grace", "0.3s")
-    tasks = await fleet.submit(
-        [fleet.new("quick", seconds=30), fleet.new("threaded", seconds=30), fleet.new("boxed", seconds=30), fleet.new("cleans_up", seconds=30, cleaning=0.5)]
-    )
+    endless = [fleet.new(handler, seconds=30) for handler in ("quick", "threaded", "boxed")]
+    tasks = await fleet.submit([*endless, fleet.new("cleans_up", seconds=30, cleaning=0.5)])
     await until("all have started", lambda: fleet.started(*tasks))
     worker.terminate()
     assert await worker.ended() == 0
@@ -50,11 +47,11 @@ async def test_what_does_not_finish_within_the_grace_goes_back_without_using_up_
 
 @pytest.mark.timeout(120)
 async def test_a_thread_deep_in_a_system_call_goes_back_when_its_process_has_ended(fleet: Fleet) -> None:
-    worker = await fleet.start("--grace", "0.2s", chaos_throw_after=0.1)
+    worker = await fleet.start("--grace", "0.2s", chaos_throw_after=0.1, chaos_last_word=0.5)
     task = await fleet.one("sleeps_deeply", seconds=25.0)
     await until("it has started", lambda: fleet.started(task))
     worker.terminate()
-    await worker.ended()
+    assert await worker.ended() == 0
     await fleet.start()
     await until("it runs again", lambda: len(fleet.history().attempts[task.id]) == 2)
     again = await fleet.app.get(task.id)
@@ -87,7 +84,7 @@ async def test_twenty_rolling_restarts_lose_nothing_and_use_up_no_try(fleet: Fle
     for worker in fleet.workers:
         await fleet.is_ready(worker)
     for _ in range(20):
-        await fleet.submit(fleet.new(handler, seconds=seconds) for handler in ("quick", "threaded") for seconds in (0, 0.05, 0.4))
+        await fleet.submit(fleet.new(handler, seconds=seconds) for handler in ("quick", "threaded") for seconds in (0, 0.05, 1.5))
         old = next(worker for worker in fleet.workers if worker.running)
         await fleet.start("--grace", "0.1s", ready=True)
         old.terminate()

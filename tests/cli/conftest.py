@@ -136,7 +136,17 @@ class Program:
     def __init__(self, url: str) -> None:
         self.environment = {**os.environ, "DUETIME_URL": url, "PYTHONUNBUFFERED": "1"}
 
-    def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
+    @contextlib.contextmanager
+    def start(self, *args: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+        """Run a command beside the block; it does not outlive it."""
+        with self._start(*args, **options) as process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
+
+    def _start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "duetime.cli", *args],
             cwd=ROOT,
@@ -154,7 +164,7 @@ class Program:
     @contextlib.contextmanager
     def worker(self, *options: str) -> Iterator[RunningWorker]:
         """A worker of tests.cli.shop that has started; it is ended with the block if it has not ended before."""
-        process = self.start("worker", "tests.cli.shop:app", *options, stdout=subprocess.DEVNULL)
+        process = self._start("worker", "tests.cli.shop:app", *options, stdout=subprocess.DEVNULL)
         worker = RunningWorker(process)
         try:
             worker.until_said(r"^duetime: worker \w+ ")

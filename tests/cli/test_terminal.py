@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import termios
 
@@ -13,6 +14,7 @@ from tests.cli.conftest import CommandLine, Program, Shop
 
 COLOUR = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]")
 WIDTH = 80
+INTERRUPT = "^C"
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +40,10 @@ def on_terminal(program: Program, *args: str, answer: str = "") -> tuple[int, st
             if not part:
                 break
             seen += part
-            if answer and b"[y/N]" in seen:
+            if b"[y/N]" in seen and answer == INTERRUPT:
+                process.send_signal(signal.SIGINT)
+                answer = ""
+            elif b"[y/N]" in seen and answer:
                 os.write(ours, answer.encode())
                 answer = ""
         code = process.wait(30)
@@ -63,7 +68,7 @@ def test_what_is_piped_has_no_colours_and_is_not_cut(duetime: CommandLine) -> No
     assert "k" * 100 in answer
 
 
-@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("n\n", 1, 2), ("\n", 1, 2), ("\x03", 130, 2), ("\x04", 130, 2)])
+@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("n\n", 1, 2), ("\n", 1, 2), (INTERRUPT, 130, 2), ("\x04", 130, 2)])
 def test_people_are_asked_before_many_tasks_are_changed(program: Program, duetime: CommandLine, answer: str, code: int, left: int) -> None:
     for number in range(2):
         duetime.submit("greet", f"name=n{number}", "--in", "1h")

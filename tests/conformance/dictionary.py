@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from duetime.clock import Instant
+from duetime.clock import Instant, ManualClock
 from duetime.model.gate import Gate, GateAction, Gates
 from duetime.model.lifecycle import as_cancelled
 from duetime.model.outcome import Outcome, Settlement, Verdict
@@ -44,10 +44,14 @@ class Entry:
 class Dictionary:
     """All tasks by id, and the gates."""
 
-    def __init__(self) -> None:
-        self.now: Instant = 0
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
         self.tasks: dict[str, Entry] = {}
         self.gates: dict[tuple[str, str | None], Gate] = {}
+
+    @property
+    def now(self) -> Instant:
+        return self.clock.now()
 
     def holder(self, handler: str, key: str | None) -> Entry | None:
         same = (entry for entry in self.tasks.values() if (entry.wish.handler, entry.wish.key) == (handler, key) and key is not None)

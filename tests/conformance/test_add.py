@@ -128,6 +128,17 @@ async def test_a_finished_task_is_a_repeat_although_another_holds_its_key_by_now
     assert await get(store, holder) == holder
 
 
+async def test_a_finished_task_is_a_repeat_although_an_earlier_wish_of_the_call_takes_its_key(store: Store) -> None:
+    finished = wish(key="k")
+    await store.add([finished])
+    await store.cancel([finished.id])
+    answers = await store.add([wish(key="k"), finished])
+    assert [(added.verdict, added.record.state) for added in answers] == [
+        (AddVerdict.ADDED, State.PENDING),
+        (AddVerdict.REPEATED, State.CANCELLED),
+    ]
+
+
 async def test_an_id_twice_in_one_call_is_stored_once(store: Store, worker: Worker) -> None:
     wished = wish()
     first, second = await store.add([wished, wished])

@@ -7,12 +7,12 @@ import itertools
 from collections import Counter
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from duetime.clock import SECOND, ManualClock
 from duetime.ids import new_id
@@ -21,7 +21,7 @@ from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Running, Settlement, Verdict
 from duetime.model.query import Query
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import FINAL, Edge, State
+from duetime.model.task import FINAL, Edge, IfExists, NewTask, State
 from duetime.store.open import store_from_url
 from duetime.store.protocol import AddVerdict, Counts, Edit, Lease, NewWorker, Store
 from tests.conformance.build import PLENTY, wish
@@ -43,6 +43,42 @@ picks = st.integers(0, 1_000)
 limits = st.sampled_from([1, 2, PLENTY])
 
 
+class Wanted(NamedTuple):
+    """A task to be submitted: a new one, or a child of `parents`, or the repeat of an earlier one."""
+
+    handler: str
+    key: str | None
+    if_exists: IfExists
+    collection: str | None
+    priority: int
+    due: int
+    expires: int | None
+    parents: list[tuple[int, Literal["end", "success"]]]
+    again: int | None
+
+
+wanted = st.builds(
+    Wanted,
+    handler=handlers,
+    key=st.sampled_from([None, "k1", "k2"]),
+    if_exists=st.sampled_from(["error", "keep", "replace"]),
+    collection=collections,
+    priority=priorities,
+    due=seconds,
+    expires=st.sampled_from([None, None, -1, 2, 30]),
+    parents=st.just([]) | st.just([]) | st.lists(st.tuples(picks, st.sampled_from(["end", "success"])), min_size=1, max_size=2),
+    again=st.none() | st.none() | st.none() | picks,
+)
+endings = st.builds(
+    Ended,
+    outcome=st.sampled_from(Outcome),
+    delay=st.sampled_from([0, 1, 30]),
+    retriable=st.booleans(),
+    crashed=st.booleans(),
+    alone=st.booleans(),
+)
+
+
 class StoreMachine(RuleBasedStateMachine):
     """One store, two workers, one clock. Expiries end in half a second, so that no instant meets one exactly."""
 
@@ -50,7 +86,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.Runner()
         self.clock = ManualClock()
-        self.model = Dictionary()
+        self.model = Dictionary(self.clock)
         self.store: Store = store_from_url(place.url(folder), clock=self.clock)
         self.claims = itertools.count(1)
         self.workers: dict[str, Lease] = {}
@@ -83,63 +119,47 @@ class StoreMachine(RuleBasedStateMachine):
         for entry in chosen:
             self.model.finish(entry, state)
 
-    @rule(
-        handler=handlers,
-        key=st.sampled_from([None, "k1", "k2"]),
-        if_exists=st.sampled_from(["error", "keep", "replace"]),
-        collection=collections,
-        priority=priorities,
-        due=seconds,
-        absolute=st.booleans(),
-        expires=st.sampled_from([None, None, -1, 2, 30]),
-    )
-    def add(
-        self,
-        handler: str,
-        key: str | None,
-        if_exists: Any,
-        collection: str | None,
-        priority: int,
-        due: int,
-        absolute: bool,
-        expires: int | None,
-    ) -> None:
+    @initialize(wanted=st.lists(wanted, min_size=2, max_size=6))
+    def begin(self, wanted: list[Wanted]) -> None:
+        self.submit(wanted)
+
+    @rule(wanted=st.lists(wanted, min_size=1, max_size=4))
+    def submit(self, wanted: list[Wanted]) -> None:
+        """Add several tasks in one call: new ones, children of earlier ones, and repeats."""
+        wishes, meant = [], []
+        for each in wanted:
+            wishes.append(self.wish(each))
+            meant.append(self.model.add(wishes[-1]))
+        added = self.run(self.store.add(wishes))
+        assert [(one.verdict, one.record.id) for one in added] == meant
+        self.touched.update(one.record.id for one in added)
+
+    def wish(self, wanted: Wanted) -> NewTask[object]:
         now = self.clock.now()
-        when: dict[str, int] = {"due_at": now + due * SECOND} if absolute or due < 0 else {"delay": due * SECOND}
-        expires_at = None if expires is None else now + expires * SECOND + SECOND // 2
-        self.submit(
-            wish(
-                handler,
-                b"%d" % len(self.model.tasks),
-                key=key,
-                if_exists=if_exists,
-                collection=collection,
-                priority=priority,
-                expires_at=expires_at,
-                **when,
-            )
+        payload = b"%d" % len(self.model.tasks)
+        if wanted.again is not None and self.model.tasks:
+            return self.task(wanted.again).wish
+        if wanted.parents and self.model.tasks:
+            edges = {self.task(pick).wish.id: needs for pick, needs in wanted.parents}
+            due_at = now + wanted.due * SECOND
+            return wish(CHILDREN, payload, due_at=due_at, edges=tuple(Edge(*edge) for edge in edges.items()))
+        when: dict[str, int] = {"due_at": now + wanted.due * SECOND} if wanted.due < 0 else {"delay": wanted.due * SECOND}
+        return wish(
+            wanted.handler,
+            payload,
+            key=wanted.key,
+            if_exists=wanted.if_exists,
+            collection=wanted.collection,
+            priority=wanted.priority,
+            expires_at=None if wanted.expires is None else now + wanted.expires * SECOND + SECOND // 2,
+            **when,
         )
-
-    def submit(self, wished: Any) -> None:
-        [added] = self.run(self.store.add([wished]))
-        assert (added.verdict, added.record.id) == self.model.add(wished)
-        self.touched.add(added.record.id)
-
-    @precondition(lambda self: self.model.tasks)
-    @rule(parents=st.lists(st.tuples(picks, st.sampled_from(["end", "success"])), min_size=1, max_size=2), due=seconds)
-    def add_child(self, parents: list[tuple[int, Any]], due: int) -> None:
-        edges = {self.task(pick).wish.id: needs for pick, needs in parents}
-        self.submit(wish(CHILDREN, due_at=self.clock.now() + due * SECOND, edges=tuple(Edge(*edge) for edge in edges.items())))
-
-    @precondition(lambda self: self.model.tasks)
-    @rule(pick=picks)
-    def add_again(self, pick: int) -> None:
-        self.submit(self.task(pick).wish)
 
     @rule(pick=picks, want=st.sampled_from([1, 3, PLENTY]), total=st.sampled_from([1, 4, PLENTY]), asked=st.sets(handlers))
     def claim(self, pick: int, want: int, total: int, asked: set[str]) -> None:
-        worker = self.worker(pick)
-        wants = dict.fromkeys([*sorted(asked), CHILDREN], want)
+        self.claim_for(self.worker(pick), dict.fromkeys([*sorted(asked), CHILDREN], want), total)
+
+    def claim_for(self, worker: str, wants: dict[str, int], total: int) -> None:
         due = {handler: self.model.due(handler) for handler in wants}
         claim = self.run(self.store.claim(worker, next(self.claims), wants, total))
         assert claim.now == self.clock.now()
@@ -151,28 +171,39 @@ class StoreMachine(RuleBasedStateMachine):
         for task in claim.tasks:
             self.model.claim(task.id, task.attempt, worker)
             self.touched.add(task.id)
-        given = Counter(task.handler for task in claim.tasks)
-        assert claim.tasks == [] or (max(given.values()) <= want and len(claim.tasks) <= total)
+        assert len(claim.tasks) <= total
+        for handler, count in Counter(task.handler for task in claim.tasks).items():
+            assert count <= wants[handler]
         if not late:
-            assert len(claim.tasks) == min(total, sum(min(want, len(entries)) for entries in due.values()))
+            assert len(claim.tasks) == min(total, sum(min(wants[handler], len(entries)) for handler, entries in due.items()))
 
-    def running(self) -> list[Entry]:
-        return [entry for entry in self.model.tasks.values() if entry.state is State.RUNNING]
+    def running(self, worker: str | None = None) -> list[Entry]:
+        entries = (entry for entry in self.model.tasks.values() if entry.state is State.RUNNING)
+        return [entry for entry in entries if worker in (None, entry.worker)]
 
-    @precondition(lambda self: self.running())
-    @rule(pick=picks, outcome=st.sampled_from(Outcome), delay=st.sampled_from([0, 1, 30]), retriable=st.booleans(), crashed=st.booleans())
-    def settle(self, pick: int, outcome: Outcome, delay: int, retriable: bool, crashed: bool) -> None:
-        entries = self.running()
-        entry = entries[pick % len(entries)]
-        assert entry.worker is not None
-        running = Running(entry.wish.id, entry.attempt, entry.tries, entry.crashes, entry.due_at, entry.expires_at)
-        ended = Ended(outcome, delay=delay, retriable=retriable, crashed=crashed, alone=crashed)
-        settlement = conclude(running, ended, POLICY, started_at=None, now=self.clock.now(), chance=0)
-        self.say(entry.worker, settlement)
+    @rule(pick=picks, passing=st.sampled_from([0, 0.001, 1, 10]), endings=st.lists(endings, min_size=1, max_size=5))
+    def work(self, pick: int, passing: float, endings: list[Ended]) -> None:
+        """Let a worker claim all that it can get and end some of its attempts in one call."""
+        worker = self.worker(pick)
+        self.claim_for(worker, dict.fromkeys((*HANDLERS, CHILDREN), PLENTY), PLENTY)
+        self.clock.advance(passing)
+        settlements = [
+            conclude(
+                Running(entry.wish.id, entry.attempt, entry.tries, entry.crashes, entry.due_at, entry.expires_at),
+                ended,
+                POLICY,
+                started_at=None,
+                now=self.clock.now(),
+                chance=0,
+            )
+            for entry, ended in zip(self.running(worker), endings, strict=False)
+        ]
+        self.say(worker, settlements)
 
-    def say(self, worker: str, settlement: Settlement) -> None:
-        assert self.run(self.store.settle(worker, [settlement])) == [self.model.settle(worker, settlement)]
-        self.touched.add(settlement.id)
+    def say(self, worker: str, settlements: list[Settlement]) -> None:
+        meant = [self.model.settle(worker, settlement) for settlement in settlements]
+        assert self.run(self.store.settle(worker, settlements)) == meant
+        self.touched.update(settlement.id for settlement in settlements)
 
     @precondition(lambda self: self.model.tasks)
     @rule(pick=picks, back=st.integers(0, 2), other=picks, state=st.sampled_from([State.SUCCEEDED, State.FAILED, State.PENDING]))
@@ -186,7 +217,7 @@ class StoreMachine(RuleBasedStateMachine):
         now = self.clock.now()
         settlement = Settlement(entry.wish.id, attempt, Outcome.SUCCEEDED, state, 0, 0, now, now, now)
         assert self.model.settle(worker, settlement) is not Verdict.ACCEPTED
-        self.say(worker, settlement)
+        self.say(worker, [settlement])
 
     @precondition(lambda self: self.model.tasks)
     @rule(pick=picks, rather_running=st.booleans())
@@ -252,7 +283,6 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.001, 1, 10, 3600]))
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.model.now = self.clock.now()
 
     @rule(pick=picks)
     def unregister(self, pick: int) -> None:
@@ -269,7 +299,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_tells_the_same(self) -> None:
-        self.model.now = self.clock.now()
         self.run(self.compare())
 
     async def compare(self) -> None:
@@ -386,7 +415,7 @@ def test_a_store_does_what_a_dictionary_would(place: Place, tmp_path: Path) -> N
 
 def test_the_dictionary_itself_knows_its_verdicts() -> None:
     """Guard the guard: a model that accepts everything would prove nothing."""
-    model = Dictionary()
+    model = Dictionary(ManualClock())
     first = wish("a", key="k")
     assert model.add(first) == (AddVerdict.ADDED, first.id)
     assert model.add(wish("a", key="k"))[0] is AddVerdict.DUPLICATE

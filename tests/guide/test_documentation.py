@@ -1,9 +1,9 @@
 """The documentation is true: its examples run, its commands exist, its links lead somewhere, its tables are complete.
 
-Conventions of the pages, all as HTML comments, which readers do not see:
+Conventions of the pages; the comments are HTML, which readers do not see:
 
 * Python blocks of a page run one after the other in one program, in an empty folder.
-* `<!-- file: shop.py -->` before a block makes it a module in that folder instead.
+* A block that begins with `# shop.py` is that file in the folder instead. Test files are run by tests/guide/test_testing_kit.py.
 * `<!-- prints -->` before a text block: it is what the Python block before it prints.
 * `<!-- skip: reason -->` before a block leaves it out.
 """
@@ -31,15 +31,18 @@ DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 SHELLS = ("sh", "bash", "shell", "console")
 
-_FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*)[^\n]*\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$", re.MULTILINE | re.DOTALL)
-_COMMENT = re.compile(r"<!--\s*(?P<word>file|prints|skip)\b:?\s*(?P<text>.*?)\s*-->\s*\Z", re.DOTALL)
+_FENCE = re.compile(
+    r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*)[^\n]*\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$", re.MULTILINE | re.DOTALL
+)
+_FILE = re.compile(r"# (?P<name>\w+\.py)\n")
+_COMMENT = re.compile(r"<!--\s*(?P<word>prints|skip)\b:?\s*(?P<text>(?:(?!-->).)*?)\s*-->\s*\Z", re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+)\)")
 _INLINE = re.compile(r"(?<!`)`(?!`)(?P<code>[^`\n]+)`(?!`)")
 
 # Runs in a process of its own: blocks share one namespace, and each one's output goes to a file of its number.
 _RUNNER = """
-import contextlib, json, sys
-blocks = json.load(open("blocks.json", encoding="utf-8"))
+import contextlib, json, pathlib, sys
+blocks = json.loads(pathlib.Path("blocks.json").read_text(encoding="utf-8"))
 namespace = sys.modules["__main__"].__dict__
 for number, (page, line, source) in enumerate(blocks):
     code = compile("\\n" * line + source, page, "exec")
@@ -49,11 +52,12 @@ for number, (page, line, source) in enumerate(blocks):
 
 
 class Block(NamedTuple):
-    """A fenced block: where its body begins (lines before it), and what the comment above it says."""
+    """A fenced block: where its body begins (lines before it), which file it is, and what the comment above it says."""
 
     line: int
     language: str
     body: str
+    file: str
     word: str
     text: str
 
@@ -66,7 +70,8 @@ def blocks_of(page: Path) -> list[Block]:
         indent = len(fence["indent"])
         body = "".join(line[indent:] for line in fence["body"].splitlines(keepends=True))
         word, text = (comment["word"], comment["text"]) if comment else ("", "")
-        found.append(Block(source[: fence.start("body")].count("\n"), fence["language"], body, word, text))
+        file = _FILE.match(body) if fence["language"] == "python" else None
+        found.append(Block(source[: fence.start("body")].count("\n"), fence["language"], body, file["name"] if file else "", word, text))
     return found
 
 
@@ -94,8 +99,8 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
         elif block.word == "prints":
             assert programs, f"{name_of(page)}, line {block.line}: no Python block stands before this output"
             printed[len(programs) - 1] = block.body
-        elif block.language == "python" and block.word == "file":
-            (tmp_path / block.text).write_text(block.body, encoding="utf-8")
+        elif block.file:
+            (tmp_path / block.file).write_text(block.body, encoding="utf-8")
         elif block.language == "python":
             programs.append(block)
     if not programs:
@@ -117,33 +122,31 @@ def run_program(page: Path, programs: list[Block], folder: Path) -> None:
     assert run.returncode == 0, f"an example of {name_of(page)} failed:\n{run.stderr}"
 
 
-def test_the_examples_of_all_pages_are_typed_as_they_say(tmp_path: Path) -> None:
-    """What readers copy passes a strict type checker; names that later blocks of a page use again are not its business."""
-    for page in PAGES:
+def test_the_examples_are_typed_as_they_say(tmp_path: Path) -> None:
+    """What readers copy passes a strict type checker; a name that a later block of its page uses again is not its business."""
+    settings = [
+        "--strict",
+        "--disable-error-code=no-redef",
+        "--python-version=3.11",
+        f"--cache-dir={ROOT / '.mypy_cache' / 'documentation'}",
+    ]
+    complaints = []
+    for number, page in enumerate(PAGES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        program = ""
         for block in blocks_of(page):
-            folder = tmp_path / page.stem if page.parent.name != "design" else tmp_path / f"design-{page.stem}"
-            if block.language == "python" and block.word in ("", "file"):
-                folder.mkdir(exist_ok=True)
-                file = folder / (block.text or f"line_{block.line}.py")
-                file.write_text(block.body, encoding="utf-8")
-    whole_pages(tmp_path)
-    settings = ["--strict", "--disable-error-code=no-redef", "--explicit-package-bases", "--python-version=3.11"]
-    failures = []
-    for folder in sorted(tmp_path.iterdir()):
-        command = [sys.executable, "-m", "mypy", *settings, f"--cache-dir={ROOT / '.mypy_cache'}", "."]
-        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=50, check=False)
-        if run.returncode != 0:
-            failures.append(f"{folder.name}:\n{run.stdout}{run.stderr}")
-    assert not failures, "\n".join(failures)
-
-
-def whole_pages(folder: Path) -> None:
-    """Put the blocks of each page, which build on each other, into one file."""
-    for place in folder.iterdir():
-        parts = sorted(place.glob("line_*.py"), key=lambda part: int(part.stem.removeprefix("line_")))
-        (place / "page.py").write_text("\n".join(part.read_text(encoding="utf-8") for part in parts), encoding="utf-8")
-        for part in parts:
-            part.unlink()
+            if block.language == "python" and block.word != "skip" and not block.file:
+                program += "\n" * (block.line - program.count("\n")) + block.body  # at its own line, for the messages
+            elif block.file and not block.file.startswith("test_"):
+                (folder / block.file).write_text(block.body, encoding="utf-8")
+        if program:
+            (folder / "page.py").write_text(program, encoding="utf-8")
+            run = subprocess.run(
+                [sys.executable, "-m", "mypy", *settings, "page.py"], cwd=folder, capture_output=True, text=True, check=False
+            )
+            complaints += [line.replace("page.py", name_of(page)) for line in run.stdout.splitlines() if ": error:" in line] + [run.stderr]
+    assert not list(filter(None, complaints))
 
 
 # ---- commands ----
@@ -241,7 +244,9 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 def test_every_page_is_linked_from_the_index() -> None:
     index = DOCS / "index.md"
     linked = {(DOCS / link["target"].partition("#")[0]).resolve() for link in _LINK.finditer(prose_of(index))}
-    assert {name_of(page) for page in DOCS.rglob("*.md")} - {name_of(index)} <= {name_of(page) for page in linked if page.is_relative_to(ROOT)}
+    assert {name_of(page) for page in DOCS.rglob("*.md")} - {name_of(index)} <= {
+        name_of(page) for page in linked if page.is_relative_to(ROOT)
+    }
 
 
 def test_the_readme_leads_to_the_index_and_begins_with_what_matters() -> None:
@@ -283,7 +288,9 @@ def test_the_page_of_errors_lists_every_error() -> None:
     listed = {row[0].strip("`") for row in rows_of(DOCS / "errors.md")}
     everything = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
     assert everything <= listed
-    assert {name for name in duetime.__all__ if isinstance(getattr(duetime, name), type) and issubclass(getattr(duetime, name), Exception)} <= listed
+    assert {
+        name for name in duetime.__all__ if isinstance(getattr(duetime, name), type) and issubclass(getattr(duetime, name), Exception)
+    } <= listed
 
 
 def test_the_states_and_moves_are_those_of_the_code() -> None:

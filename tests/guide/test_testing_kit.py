@@ -5,8 +5,8 @@ The shop below is the program. Its store is a file in a folder that does not exi
 
 import asyncio
 import os
+import re
 import sqlite3
-import sys
 import tempfile
 import threading
 import time
@@ -31,6 +31,7 @@ from duetime import (
     Next,
     RetryLater,
     RetryPolicy,
+    Task,
     TaskFailed,
     TaskNotFound,
     UnknownHandler,
@@ -112,7 +113,7 @@ def _fresh_shop() -> Iterator[None]:
 async def test_an_unpaid_order_expires_after_half_an_hour() -> None:
     async with duetime.testing.using(app) as t:
         await place_order(7)
-        task = t.assert_submitted(expire_order, order_id=7)
+        task: Task[str] = t.assert_submitted(expire_order, order_id=7)
         assert task.due_at == t.now + timedelta(minutes=30)
 
         await t.advance(minutes=29, seconds=59)
@@ -417,21 +418,18 @@ async def test_the_limit_leaves_room_for_what_was_due() -> None:
 async def test_a_handler_may_cancel_another_task_that_is_due_too() -> None:
     own = App("sqlite:///:memory:")
 
-    @own.task(priority=9)
+    @own.task
     async def close_account() -> str:
-        return await own.cancel(handler="bill", key="account")
+        return await own.cancel(handler=dun, key="account")
 
     @own.task
-    async def bill() -> None: ...
+    async def dun() -> None: ...
 
     async with using(own) as t:
-        await own.handler("bill").options(key="account").now()
+        dunned = await dun.options(key="account").now()
         await close_account.now()
-        await t.drain()
-        assert [(task.handler, task.state) for task in t.tasks()] in (
-            [("bill", "succeeded"), ("close_account", "succeeded")],
-            [("bill", "cancelled"), ("close_account", "succeeded")],
-        )
+        assert [(ran.handler, ran.task.result) for ran in await t.drain()] == [("close_account", "cancelled")]
+        assert t.task(dunned).state == "cancelled"
 
 
 async def test_a_running_task_can_be_cancelled() -> None:
@@ -453,7 +451,7 @@ async def test_waiting_for_a_result_runs_what_is_due() -> None:
         task = await note.now(what="wanted")
         assert await app.result(task) == "wanted"
         later = await note.after(60, what="later")
-        with pytest.raises(TimeoutError, match="nothing runs by itself in a test: move the clock"):
+        with pytest.raises(TimeoutError, match=r"nothing more can run: move the clock with `await t\.advance"):
             await app.result(later)
         with pytest.raises(TimeoutError, match="still pending after 10 seconds"):
             await app.result(later, timeout=10)
@@ -482,6 +480,19 @@ async def test_a_handler_may_wait_for_another_task() -> None:
         assert ran.task.result == 2000
         assert await own.result(task) == 2000
         assert [each.state for each in t.tasks()] == ["succeeded"] * 3
+
+
+async def test_a_handler_that_waits_in_vain_is_told_so_at_once() -> None:
+    own = App("sqlite:///:memory:")
+
+    @own.task(concurrency=1)
+    async def turtle(depth: int) -> None:
+        await own.result(await turtle.now(depth=depth + 1))  # its only slot is taken, by itself
+
+    async with using(own, raise_errors=True) as t:
+        await turtle.now(depth=0)
+        with pytest.raises(TimeoutError, match="nothing more can run"):
+            await t.drain()
 
 
 async def test_a_handler_cannot_move_the_clock() -> None:
@@ -696,7 +707,7 @@ async def test_an_argument_that_the_handler_does_not_have_is_a_mistake_of_the_te
 async def test_tasks_are_listed_in_the_order_of_submitting_whatever_became_of_them() -> None:
     async with using(app) as t:
         for number in (2, 0, 1):
-            await note.after(number, what=f"{number}")
+            await note.options(key=f"key {number}").after(number, what=f"{number}")
         await t.advance(1)
         assert [task.payload["what"] for task in t.tasks()] == ["2", "0", "1"]
         assert [task.payload["what"] for task in t.tasks(state="succeeded")] == ["0", "1"]
@@ -704,7 +715,7 @@ async def test_tasks_are_listed_in_the_order_of_submitting_whatever_became_of_th
 
 
 async def test_any_text_comes_through() -> None:
-    text = "Käse 🧀 ﷽ \u0000 \u202e𝔘𝔫𝔦𝔠𝔬𝔡𝔢 'quoted' \\ \n"
+    text = "Käse 🧀 ﷽ \u0000 \u202e日本語 'quoted' \\ \n"
     async with using(app) as t:
         task = await note.options(key="schlüssel-🗝", collection="größe").now(what=text)
         assert t.assert_submitted(note, what=text).id == task.id
@@ -739,7 +750,7 @@ async def test_a_result_that_is_not_json_is_raised_too() -> None:
 
     async with using(own, raise_errors=True) as t:
         await bad.now()
-        with pytest.raises(TaskFailed, match="attempt 1 of bad ended fatal: .*the result cannot be stored"):
+        with pytest.raises(TaskFailed, match=r"attempt 1 of bad ended fatal: .*the result cannot be stored"):
             await t.drain()
 
 
@@ -796,11 +807,15 @@ async def test_a_task_that_kills_its_worker_again_and_again_is_quarantined() -> 
 
 async def test_the_app_is_as_it_was_afterwards() -> None:
     before = app.store, app.client, app.gates, app.insight
-    with pytest.raises(ZeroDivisionError):
+
+    async def fail() -> None:
         async with using(app):
             assert app.store is not before[0]
             await note.now(what="forgotten")
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
     assert (app.store, app.client, app.gates, app.insight) == before
     async with using(app) as t:
         assert t.tasks() == []
@@ -874,19 +889,23 @@ async def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.Monkey
         await in_thread.now()
         await waits.now()
         await t.drain()
-    await until(lambda: not {thread for thread in threading.enumerate() if thread.name.startswith("duetime")} - threads, "threads have ended")
+    await until(
+        lambda: not {thread for thread in threading.enumerate() if thread.name.startswith("duetime")} - threads, "threads have ended"
+    )
     assert asyncio.all_tasks() == tasks
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_drain_that_is_cut_short_gives_the_task_back() -> None:
     own = App("sqlite:///:memory:")
+    started = asyncio.Event()
     stopped: list[int] = []
 
     @own.task
     async def slow(ctx: Context) -> str:
         if ctx.attempt == 1:
             try:
+                started.set()
                 await asyncio.sleep(60)
             finally:
                 stopped.append(ctx.attempt)
@@ -894,11 +913,26 @@ async def test_a_drain_that_is_cut_short_gives_the_task_back() -> None:
 
     async with using(own) as t:
         task = await slow.now()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await t.drain()
+        draining = asyncio.create_task(t.drain())
+        await started.wait()
+        draining.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await draining
         assert (stopped, t.task(task).state, t.task(task).tries) == ([1], "pending", 0)
         assert [(ran.attempt, ran.outcome) for ran in await t.drain()] == [(2, "succeeded")]
+
+
+async def test_a_drain_may_be_cut_short_anywhere() -> None:
+    async with using(app) as t:
+        for turns in range(60):
+            task = await note.now(what=f"{turns}")
+            draining = asyncio.create_task(t.drain())
+            for _ in range(turns):
+                await asyncio.sleep(0.0001)
+            draining.cancel()
+            await asyncio.wait([draining])
+            await t.drain()
+            assert t.task(task).state == "succeeded"
 
 
 # ---- without an event loop ----
@@ -912,6 +946,19 @@ def test_a_plain_test_needs_no_event_loop() -> None:
         [ran] = app.sync(t.advance(minutes=30))
         assert (ran.task.state, orders) == ("succeeded", {7: "expired"})
     assert opened[0].closed
+
+
+def test_a_plain_block_whose_lifespan_fails_leaves_the_app_as_it_was() -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[None]:
+        raise ConnectionError("no database")
+        yield
+
+    own = App("sqlite:////nowhere/shop.db", lifespan=broken)
+    before = own.store
+    with pytest.raises(ConnectionError, match="no database"), using(own):
+        raise AssertionError("never reached")
+    assert own.store is before
 
 
 def test_a_plain_block_ends_in_the_task_that_began_it() -> None:
@@ -1004,7 +1051,7 @@ def test_the_fixture_costs_nothing_until_it_is_asked_for(pytester: pytest.Pytest
 
         def test_nothing_was_loaded():
             assert "duetime.testing_plugin" in sys.modules
-            assert not {"duetime.testing", "duetime.worker.executor", "duetime.store.sqlite.store", "sqlite3"} & sys.modules.keys()
+            assert not {"duetime.testing", "duetime.worker.executor", "duetime.store.sqlite.store"} & sys.modules.keys()
         """
     )
     result = pytester.runpytest_subprocess("-p", "no:hypothesispytest", "-p", "no:randomly")
@@ -1012,19 +1059,14 @@ def test_the_fixture_costs_nothing_until_it_is_asked_for(pytester: pytest.Pytest
 
 
 def test_the_page_about_testing_runs(pytester: pytest.Pytester) -> None:
-    page = Path(__file__).parents[2] / "docs" / "testing.md"
-    files: dict[str, str] = {}
-    for block in page.read_text(encoding="utf-8").split("```python\n")[1:]:
-        code = block.partition("```")[0]
-        name, first = code.partition("\n")[0].removeprefix("# "), code.startswith("# ")
-        assert first, f"an example of {page.name} must begin with the name of its file, got {code[:60]!r}"
-        assert name.endswith(".py"), name
-        files[name.removesuffix(".py")] = files.get(name.removesuffix(".py"), "") + code
-    assert sum(code.count("def test_") for code in files.values()) >= 8
-    pytester.makepyfile(**files)
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+    files = re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(files) == page.count("```python"), "each example of the page names its file"
+    tests = sum(code.count("def test_") for _, code in files)
+    assert tests >= 8
+    pytester.makepyfile(**dict(files))
     pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n")
-    result = pytester.runpytest_subprocess()
-    result.assert_outcomes(passed=sum(code.count("def test_") for code in files.values()))
+    pytester.runpytest_subprocess().assert_outcomes(passed=tests)
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

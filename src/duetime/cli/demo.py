@@ -282,7 +282,7 @@ def look_around(console: Console, folder: Path) -> None:
 
     journal, _ = read_journal(folder / "journal.jsonl")
     twice = next((entry.task for entry in journal if entry.attempt > 1), None)
-    look = "duetime stats" if twice is None else f"duetime task {twice}"
+    one = "duetime workers" if twice is None else f"duetime task {twice}"  # with an attempt that was lost
     console.print(f"The folder {folder} is kept. Look around with:", soft_wrap=True)
-    for verb in ("duetime tasks --state cancelled", "duetime why ID", look):
+    for verb in ("duetime stats", "duetime tasks --state cancelled", one):
         console.print(f"  {verb} --url sqlite:///{folder}/shop.db", soft_wrap=True)

@@ -222,7 +222,7 @@ def _findings(report: Report) -> Group:
     table.add_column(justify="right", width=7)
     table.add_column()
     for name, number, remark in (
-        ("orders placed", report.placed, "each with its expiry, in one transaction"),
+        ("orders placed", report.placed, "with their expiry in one transaction"),
         ("paid, expiry cancelled", report.cancelled, "none started after the answer"),
         ("paid in the last moment", report.paid_late, "the handler ran and found them paid"),
         ("payments refused", report.refused, "they came after the order had expired"),
@@ -292,7 +292,7 @@ def _timeline(report: Report, facts: Facts, width: int) -> Group:
     starts = sorted([*report.lateness, *report.hit])
     begin = min((order.placed_at for order in facts.orders), default=0)
     end = max([begin, *(at for at, _ in starts)])
-    columns = width - 14
+    columns = width - 11
     step = SECOND // 2 * math.ceil((end - begin + 1) / (columns * SECOND // 2))
     bins = (end - begin) // step + 1
 

@@ -24,11 +24,13 @@ from duetime.duties import Sweeper
 from duetime.errors import InvalidValue, TaskFailed, TaskNotFound, UnknownHandler
 from duetime.filters import Filters, name_of, query_of
 from duetime.handlers import AnyHandler, Handler
+from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.query import Query
+from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, State, Task, TaskRecord, shown
 from duetime.service import Alarms
-from duetime.store.protocol import ClaimedTask, NewWorker
+from duetime.store.protocol import Claim, ClaimedTask, NewWorker
 from duetime.targets.context import Resources, current
 from duetime.targets.spec import HandlerSpec
 from duetime.testing.matching import as_call, as_line, check_names, has_arguments
@@ -166,7 +168,7 @@ class Kit:
         await self._learn()
         swept = False
         while True:
-            claim = await self._store.claim(self._worker, next(self._claims), self._executor.ready(), 1)
+            claim = await self._claim()
             self._next_at = claim.next_at
             for claimed in claim.tasks:
                 return await self._perform(claimed)
@@ -177,13 +179,28 @@ class Kit:
                 pass
             swept = True
 
+    async def _claim(self) -> Claim:
+        claiming = asyncio.ensure_future(self._store.claim(self._worker, next(self._claims), self._executor.ready(), 1))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            for claimed in (await claiming).tasks:  # nobody would ever run it
+                now = self.clock.now()
+                released = conclude(claimed, Ended(Outcome.RELEASED), RetryPolicy(), started_at=None, now=now, chance=0.0)
+                self._settler.put(released)
+            await self._settler.turn()
+            raise
+
     async def _perform(self, claimed: ClaimedTask) -> Ran:
         at = self.now
         end = self._executor.expect(claimed)
         try:
             await asyncio.wait([end])
         except asyncio.CancelledError:
-            await self._stop_attempts()
+            await asyncio.sleep(0)  # it has been offered: let it begin
+            self._executor.release(claimed.id)
+            await asyncio.wait([end], timeout=LAST_WORD)
+            await self._settler.turn()
             raise
         ended, error = end.result()
         await self._settler.turn()
@@ -225,8 +242,9 @@ class Kit:
         __tracebackhide__ = True
         found = self.submitted(handler, **arguments)
         if found:
+            times = "once" if len(found) == 1 else f"{len(found)} times"
             listed = "\n".join(f"  {as_line(task)}" for task in found[:SHOWN_TASKS])
-            raise AssertionError(f"{as_call(name_of(handler), arguments)} was submitted {len(found)} times:\n{listed}")
+            raise AssertionError(f"{as_call(name_of(handler), arguments)} was submitted {times}:\n{listed}")
 
     def tasks(self, **filters: Unpack[Filters]) -> list[Task[Any]]:
         """Give all tasks that match the filters of `app.tasks`, in the order of submitting."""
@@ -320,12 +338,11 @@ class Kit:
         await self._store.confirm_gates(self._worker, gates.version)
 
     async def _stop_attempts(self) -> None:
-        """Give back what still runs, because its test was cancelled or ended without waiting for it."""
-        self._executor.stop_all(Stop.RELEASE)
+        """Give back what still runs because the block ends without waiting for it."""
         runners = [attempt.runner for attempt in self._executor.running.values() if attempt.runner is not None]
+        self._executor.stop_all(Stop.RELEASE)
         if runners:
             await asyncio.wait(runners, timeout=LAST_WORD)
-            await self._settler.turn()
         for attempt in self._executor.running.values():
             logger.error("an attempt of %s was told to stop but its code does not end", attempt.spec.name)
 
@@ -341,8 +358,8 @@ class Kit:
                 if timeout is not None:
                     return record
                 raise TimeoutError(
-                    f"task {record.id} of {record.handler} is {record.state} and due at {to_datetime(record.due_at).isoformat()}, now is "
-                    f"{self.now.isoformat()}, and nothing runs by itself in a test: move the clock with `await t.advance(…)` first"
+                    f"task {record.id} of {record.handler} is {record.state} and due at {to_datetime(record.due_at).isoformat()}; it is "
+                    f"{self.now.isoformat()} and nothing more can run: move the clock with `await t.advance(…)` first, or ask app.why(task)"
                 )
         return record
 

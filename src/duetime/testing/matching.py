@@ -13,6 +13,8 @@ from duetime.errors import DuetimeError, InvalidValue
 from duetime.model.task import Task, TaskRecord
 from duetime.targets.spec import HandlerSpec
 
+LONGEST_CALL = 300
+
 
 def check_names(spec: HandlerSpec, arguments: Iterable[str]) -> None:
     """Refuse an argument that the handler does not have: nothing could have been submitted with it, whatever the code does."""
@@ -38,7 +40,8 @@ def has_arguments(record: TaskRecord, spec: HandlerSpec | None, arguments: Mappi
 
 
 def as_call(handler: str, arguments: Mapping[str, object]) -> str:
-    return f"{handler}({', '.join(f'{name}={value!r}' for name, value in arguments.items()) or '…'})"
+    shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "…"
+    return f"{handler}({shown if len(shown) <= LONGEST_CALL else shown[:LONGEST_CALL] + '…'})"
 
 
 def as_line(task: Task[Any]) -> str:

@@ -16,18 +16,18 @@ from duetime.clock import Instant, ManualClock
 from duetime.model.outcome import Ended, Outcome, Settlement
 from duetime.model.query import MAX_PAGE, Query
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import FINAL, ErrorInfo, NewTask, TaskRecord
+from duetime.model.task import ErrorInfo, NewTask, TaskRecord
 from duetime.service import Alarms
 from duetime.store.protocol import Added, CancelVerdict, ClaimedTask, GateBarrier
 from duetime.store.sqlite import read
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.store import SqliteStore
-from duetime.worker.attempt import Attempt
+from duetime.worker.attempt import Attempt, Stop
 from duetime.worker.executor import Executor, Room
 
 
 class SteppedStore(SqliteStore):
-    """The embedded store, told apart in three things that services of a worker would otherwise listen for in the background."""
+    """The embedded store. It tells the kit at once of gates, cancels and expiries, which a worker learns of in the background."""
 
     def __init__(self, path: str, clock: ManualClock) -> None:
         super().__init__(path, synchronous="normal", clock=clock)
@@ -37,7 +37,8 @@ class SteppedStore(SqliteStore):
 
     def look(self, query: Query) -> list[TaskRecord]:
         """Give all tasks that match, in the order of submitting, in the caller's thread: an assertion must not need an await."""
-        query = msgspec.structs.replace(query, limit=MAX_PAGE)
+        wanted = query.state
+        query = msgspec.structs.replace(query, state=None, limit=MAX_PAGE)  # with a final state the order is another
         found: list[TaskRecord] = []
         while True:
             page = self._opened(self._reader).call(partial(read.page, query=query))
@@ -45,7 +46,7 @@ class SteppedStore(SqliteStore):
             if page.next is None:
                 break
             query = msgspec.structs.replace(query, cursor=page.next)
-        return found[::-1] if query.state not in FINAL else sorted(found, key=lambda record: (record.submitted_at, record.id))
+        return [record for record in reversed(found) if wanted in (None, record.state)]
 
     def look_at(self, task_id: str) -> TaskRecord | None:
         return self._opened(self._reader).call(partial(records_by_id, ids=[task_id])).get(task_id)
@@ -72,7 +73,7 @@ class SteppedStore(SqliteStore):
         verdicts = await super().cancel(ids)
         for task_id, verdict in zip(ids, verdicts, strict=True):
             if verdict is CancelVerdict.CANCELLING and self.stop is not None:
-                self.stop(task_id)
+                asyncio.get_running_loop().call_soon(self.stop, task_id)  # not inside the very code that is to stop
         return verdicts
 
     async def barrier(self, version: int) -> GateBarrier:
@@ -130,6 +131,12 @@ class SteppedExecutor(Executor):
         self._ends[claimed.id] = end = asyncio.get_running_loop().create_future()
         self.offer([claimed])
         return end
+
+    def release(self, task_id: str) -> None:
+        """Stop an attempt that nobody waits for any more; its task goes back."""
+        attempt = self.running.get(task_id)
+        if attempt is not None:
+            self.stop(attempt, Stop.RELEASE)
 
     def _work(self, attempt: Attempt) -> Coroutine[Any, Any, Any]:
         failures = self.failures.get(attempt.spec.name)

@@ -94,8 +94,8 @@ class ThreadRoom:
             return
         if failure is None:
             call.future.set_result(value)
-        elif isinstance(failure, StopIteration):
-            call.future.set_exception(RuntimeError("the handler raised StopIteration"))
+        elif isinstance(failure, StopIteration | GeneratorExit):  # these two mean something else where they would arrive
+            call.future.set_exception(RuntimeError(f"the handler raised {type(failure).__name__}"))
         else:
             call.future.set_exception(failure)
 

@@ -143,9 +143,7 @@ class Worker:
             service.start()
 
     async def _register(self) -> None:
-        slots = {spec.name: spec.concurrency for spec in self._specs.values()}
-        slots |= {alias: spec.concurrency for alias, spec in self._specs.items()}
-        lease = await self._store.register(NewWorker(id=self.id, host=socket.gethostname(), pid=os.getpid(), slots=slots))
+        lease = await self._store.register(self._facts())
         # registered before the gates are read: whoever sets one either counts this worker or is seen by it
         await self.confirm_gates()
         if self._app_path is not None:
@@ -160,6 +158,20 @@ class Worker:
             lost=self._on_lost,
             hopeless=self._on_hopeless,
         )
+
+    def _facts(self) -> NewWorker:
+        slots = {spec.name: spec.concurrency for spec in self._specs.values()}
+        slots |= {alias: spec.concurrency for alias, spec in self._specs.items()}
+        return NewWorker(id=self.id, host=socket.gethostname(), pid=os.getpid(), slots=slots)
+
+    async def register_again(self) -> None:
+        """Go on after this worker was taken for dead and everything that it had has ended."""
+        (await self._store.register(self._facts())).close()
+        self._confirmed_gates = -1
+        await self.confirm_gates()
+        self.executor.allow_starts()
+        self.feeder.wake()
+        logger.warning("worker %s is registered again", self.id)
 
     async def confirm_gates(self) -> None:
         """Take the newest gates, give back what they hold, and only then confirm them."""
@@ -181,7 +193,9 @@ class Worker:
     def _on_renewal(self, renewal: Renewal) -> None:
         """Compare what the store counts as ours with what we have; both sides may have lost something."""
         if not renewal.known:
-            logger.error("worker %s was taken for dead: stopping all its attempts", self.id)
+            if not self._stopped and not self._news.dismissed:
+                logger.error("worker %s was taken for dead: stopping all its attempts", self.id)
+                self._news.note_dismissed()
             self._on_lost()
             return
         if not self._stopped:
@@ -293,12 +307,23 @@ class News(Service):
         self._store = store
         self._worker = worker
         self._noted: set[HintKind] = set()
+        self.dismissed = False
+
+    def note_dismissed(self) -> None:
+        """Register again as soon as nothing runs any more."""
+        self.dismissed = True
+        self.wake()
 
     def note(self, kind: HintKind) -> None:
         self._noted.add(kind)
         self.wake()
 
     async def turn(self) -> float | None:
+        if self.dismissed:
+            if self._worker.executor.running:
+                return 0.1
+            await self._worker.register_again()
+            self.dismissed = False
         noted, self._noted = self._noted, set()
         try:
             if HintKind.GATES in noted:

@@ -1,0 +1,384 @@
+"""The store fails for a while: a clear error for callers, and a worker that goes on by itself when the fault is over."""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from duetime import App, Context, RetryPolicy, State, StoreUnavailable
+from duetime.duties import Reaper
+from duetime.errors import DuetimeError
+from duetime.model.outcome import Settlement, Verdict
+from duetime.service import Alarms
+from duetime.store.protocol import Claim
+from duetime.store.sqlite.store import SqliteStore
+from tests.chaos.fleet import Fleet, until
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "duetime.db"
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the write lock as another program would."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as connection:
+        connection.execute("begin immediate")
+        yield
+        connection.execute("rollback")
+
+
+# ---- locked by another program ----
+
+
+async def test_a_lock_held_for_a_while_delays_and_loses_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = App(f"sqlite:///{path}?timeout=0.3")
+    started: list[str] = []
+    go_on = asyncio.Event()
+
+    @app.task(retry=RetryPolicy.none())
+    async def handler(ctx: Context) -> str:
+        started.append(ctx.task.id)
+        await go_on.wait()
+        return "done"
+
+    async with app.worker():
+        tasks = await app.submit_many([handler.new() for _ in range(20)])
+        await until("all have started", lambda: len(started) == 20)
+        with locked(path):
+            go_on.set()
+            with pytest.raises(StoreUnavailable, match="another program holds its write lock"):
+                await handler.now()
+            await until("the settler has met the lock", lambda: "settler failed" in caplog.text)
+            assert (await app.get(tasks[0])).state is State.RUNNING, "reading goes on"
+        later = await handler.now()
+        assert [await app.result(task, timeout=20) for task in [*tasks, later]] == ["done"] * 21
+    assert len(started) == 21, "no outcome was lost, so nothing ran twice"
+    assert "settler works again" in caplog.text or "settler failed" in caplog.text
+
+
+async def test_a_worker_that_starts_while_the_file_is_locked_says_what_to_do(path: Path) -> None:
+    app = App(f"sqlite:///{path}?timeout=0.2")
+
+    @app.task
+    async def handler() -> None: ...
+
+    async with app:
+        await handler.now()
+        with locked(path), pytest.raises(StoreUnavailable, match=r"another program holds its write lock; end that transaction"):
+            async with app.worker():
+                pass
+        async with app.worker():
+            await until("it ran", lambda: ran(app))
+
+
+async def ran(app: App) -> bool:
+    stats = await app.store.counts()
+    return not any(lane.due + lane.running for lane in stats.lanes)
+
+
+# ---- no room ----
+
+
+def test_a_full_disk_refuses_the_task_and_keeps_what_was_acknowledged(path: Path) -> None:
+    app = App(f"sqlite:///{path}")
+
+    @app.task
+    async def handler(text: str) -> None: ...
+
+    kept = app.sync(handler.now("small"))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        (pages,) = connection.execute("pragma page_count").fetchone()
+        connection.execute(f"pragma max_page_count = {pages}")
+        connection.execute("begin immediate")
+        with pytest.raises(StoreUnavailable, match="full"):
+            app.sync(handler.options(connection=connection).now("x" * 200_000))
+        if connection.in_transaction:
+            connection.execute("rollback")
+    assert app.sync(app.get(kept)).state is State.PENDING
+    app.sync(app.close())
+
+
+@pytest.mark.timeout(120)
+async def test_a_worker_whose_file_may_not_grow_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+    async with Fleet(tmp_path) as fleet:
+        worker = await fleet.start(chaos_file_limit=1)
+        before = await fleet.submit(fleet.new("quick", seconds=0.5) for _ in range(8))
+        await until("they have started", lambda: fleet.started(*before))
+        (tmp_path / "full").touch()
+        await until("the worker has met the limit", lambda: "settler failed" in worker.log())
+        assert worker.running
+        (tmp_path / "full").unlink()
+        await fleet.finish()
+        history = await fleet.check()
+        assert {(await fleet.app.get(task.id)).state for task in before} == {State.SUCCEEDED}
+        assert all(len(history.attempts[task.id]) == 1 for task in before), "their outcomes waited in memory"
+
+
+# ---- not a database, not writable ----
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"this is not a database, whatever its name says" * 100, "not a SQLite database|not a database"),
+        (b"SQLite format 3\x00" + b"\xff" * 4_096, "cannot be used"),
+    ],
+    ids=["text", "damaged header"],
+)
+async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path, content: bytes, message: str) -> None:
+    path.write_bytes(content)
+    app = App(f"sqlite:///{path}")
+
+    @app.task
+    async def handler() -> None: ...
+
+    with pytest.raises(StoreUnavailable, match=message):
+        await handler.now()
+    with pytest.raises(StoreUnavailable, match=message):
+        async with app.worker():
+            pass
+    assert path.read_bytes() == content
+
+
+async def test_a_damaged_page_is_reported_and_the_worker_keeps_asking(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = App(f"sqlite:///{path}")
+
+    @app.task
+    async def handler(text: str) -> None: ...
+
+    async with app:
+        await app.submit_many([handler.new("x" * 1_000).after(3_600) for _ in range(500)])
+        task = await handler.now("x")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("pragma wal_checkpoint(truncate)")
+    content = bytearray(path.read_bytes())
+    for page in range(1, len(content) // 4_096):
+        content[page * 4_096 : page * 4_096 + 64] = b"\xff" * 64
+    path.write_bytes(content)
+    with pytest.raises(StoreUnavailable, match="damaged|malformed|cannot be used"):
+        async with app, asyncio.timeout(20):
+            await app.get(task)
+
+
+async def test_a_missing_folder_and_one_that_may_not_be_written_are_named(tmp_path: Path) -> None:
+    async def submit(url: str) -> None:
+        app = App(url)
+
+        @app.task
+        async def handler() -> None: ...
+
+        await handler.now()
+
+    with pytest.raises(StoreUnavailable, match=r"the folder of .*nowhere/duetime\.db does not exist; create it"):
+        await submit(f"sqlite:///{tmp_path / 'nowhere' / 'duetime.db'}")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailable, match="does not exist|cannot be used"):
+        await submit(f"sqlite:///{tmp_path / 'file' / 'duetime.db'}")
+    if os.geteuid() != 0:  # root may write everywhere
+        (tmp_path / "closed").mkdir(mode=0o555)
+        with pytest.raises(StoreUnavailable, match="permission|may write"):
+            await submit(f"sqlite:///{tmp_path / 'closed' / 'duetime.db'}")
+    (tmp_path / "folder.db").mkdir()
+    with pytest.raises(StoreUnavailable, match="cannot be used"):
+        await submit(f"sqlite:///{tmp_path / 'folder.db'}")
+
+
+# ---- replies that are lost ----
+
+
+class Forgetful(SqliteStore):
+    """A store whose replies get lost after the commit, as over a network."""
+
+    forget_claims = 0
+    forget_settles = 0
+
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+        reply = await super().claim(worker, claim, wants, total)
+        if reply.tasks and self.forget_claims:
+            self.forget_claims -= 1
+            raise StoreUnavailable("the reply was lost")
+        return reply
+
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+        verdicts = await super().settle(worker, settlements)
+        if self.forget_settles:
+            self.forget_settles -= 1
+            raise StoreUnavailable("the reply was lost")
+        return verdicts
+
+
+@pytest.fixture
+async def forgetful(path: Path) -> AsyncIterator[tuple[App, Forgetful]]:
+    app = App(f"sqlite:///{path}", lease=0.5)
+    store = Forgetful(str(path))
+    async with app.using_store(store):
+        yield app, store
+
+
+async def test_a_claim_whose_reply_was_lost_goes_back_with_its_counts(forgetful: tuple[App, Forgetful]) -> None:
+    app, store = forgetful
+
+    @app.task(retry=RetryPolicy(attempts=2, base=0.0))
+    async def handler(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            store.forget_claims = 1  # the next one, which is this task's second attempt
+            raise ValueError("first try")
+        return ctx.attempt
+
+    async with app.worker():
+        task = await handler.now()
+        assert await app.result(task, timeout=20) == 3
+        outcomes = [attempt.outcome for attempt in await app.attempts(task)]
+        assert outcomes == ["failed", "released", "succeeded"]
+        assert (await app.get(task)).tries == 1, "the try that was used up is not forgotten"
+
+
+async def test_a_settle_whose_reply_was_lost_is_repeated_and_counted_once(forgetful: tuple[App, Forgetful]) -> None:
+    app, store = forgetful
+    runs: list[str] = []
+
+    @app.task
+    async def handler(ctx: Context) -> None:
+        runs.append(ctx.task.id)
+
+    async with app.worker() as worker:
+        store.forget_settles = 3
+        tasks = await app.submit_many([handler.new() for _ in range(50)])
+        for task in tasks:
+            await app.result(task, timeout=20)
+        await until("the settler has nothing left", lambda: not worker.settler.ids())
+        assert worker.settler.stale == 0
+    assert sorted(runs) == sorted(task.id for task in tasks)
+
+
+async def test_an_outcome_that_cannot_be_stored_does_not_hold_up_the_others(
+    forgetful: tuple[App, Forgetful], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, store = forgetful
+
+    @app.task(retry=RetryPolicy.none())
+    async def handler(good: bool) -> None:
+        await asyncio.sleep(0.01)
+        if not good:
+            raise ValueError("poison")
+
+    settle = store.settle
+
+    async def picky(worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+        if any(each.error is not None and each.error.message == "poison" for each in settlements):
+            raise UnicodeEncodeError("utf-8", "x", 0, 1, "cannot be written")
+        return await settle(worker, settlements)
+
+    monkeypatch.setattr(store, "settle", picky)
+    async with app.worker():
+        tasks = await app.submit_many([handler.new(number != 7) for number in range(30)])
+        for number, task in enumerate(tasks):
+            if number != 7:
+                await app.result(task, timeout=20)
+        bad = await app.client.wait(tasks[7], timeout=20)
+        assert bad.state is State.FAILED
+        assert bad.error is not None
+        assert bad.error.type == "OutcomeNotStored"
+
+
+async def test_a_worker_that_was_taken_for_dead_stops_its_attempts_and_registers_again(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App(f"sqlite:///{path}", lease=0.5)
+    ended: list[str] = []
+
+    @app.task
+    async def handler(ctx: Context, seconds: float) -> int:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            ended.append(ctx.task.id)
+            raise
+        return ctx.attempt
+
+    async with app.worker():
+        task = await handler.now(30.0)
+        await until("it runs", lambda: app_runs(app, 1))
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as connection:
+            connection.execute("begin immediate")
+            connection.execute("delete from duetime_worker")
+            connection.execute("update duetime_running set worker = 'somebody else'")
+            connection.execute("commit")
+        await until("its attempt was stopped", lambda: ended == [task.id])
+        await until("it is back", lambda: "is registered again" in caplog.text)
+        assert await app.result(await handler.now(0.0), timeout=20) == 1
+        assert (await app.get(task)).state is State.RUNNING, "nothing was written for what is no longer its own"
+
+
+async def app_runs(app: App, count: int) -> bool:
+    return sum(lane.running for lane in (await app.store.counts()).lanes) == count
+
+
+# ---- reapers ----
+
+
+@pytest.mark.timeout(120)
+async def test_several_reapers_at_once_take_a_dead_workers_tasks_back_once(tmp_path: Path) -> None:
+    async with Fleet(tmp_path) as fleet:
+        worker = await fleet.start()
+        tasks = await fleet.submit(fleet.new("quick", seconds=60) for _ in range(8))
+        await until("they have started", lambda: fleet.started(*tasks))
+        worker.kill()
+        apps = [App(fleet.url) for _ in range(4)]
+        async with contextlib.AsyncExitStack() as stack:
+            for app in apps:
+                await stack.enter_async_context(app)
+            alarms = Alarms()
+            reapers = [Reaper(app.store, alarms, lease=15.0) for app in apps for _ in range(3)]
+            taken = await asyncio.gather(*(reaper.run_once(0.0) for reaper in reapers))
+            alarms.close()
+        assert sorted(taken)[-1] == 8
+        assert sum(taken) == 8
+        for task in tasks:
+            back = await fleet.app.get(task.id)
+            assert (back.state, back.attempt, back.tries, back.crashes) == (State.PENDING, 1, 0, 1)
+            assert [attempt.outcome for attempt in await fleet.app.attempts(task)] == ["lost"]
+
+
+@pytest.mark.timeout(120)
+async def test_an_old_process_that_drains_is_left_alone_by_the_one_that_replaces_it(tmp_path: Path) -> None:
+    async with Fleet(tmp_path) as fleet:
+        old = await fleet.start("--grace", "30s")
+        tasks = await fleet.submit(fleet.new("quick", seconds=2.0) for _ in range(4))
+        await until("they have started", lambda: fleet.started(*tasks))
+        old.terminate()
+        new = await fleet.start()  # the same host name, and all that a reaper could go by
+        await fleet.submit(fleet.new("quick") for _ in range(4))
+        assert await old.ended() == 0
+        await fleet.finish()
+        history = await fleet.check()
+        assert all(len(history.attempts[task.id]) == 1 for task in tasks)
+        assert "died" not in new.log()
+
+
+@pytest.mark.timeout(120)
+async def test_a_worker_that_knows_half_of_the_handlers_leaves_the_others_alone_and_still_recovers_them(tmp_path: Path) -> None:
+    async with Fleet(tmp_path) as fleet:
+        doomed = await fleet.start("--handler", "threaded")
+        lost = await fleet.submit(fleet.new("threaded", seconds=30) for _ in range(3))
+        await until("they have started", lambda: fleet.started(*lost))
+        half = await fleet.start("--handler", "quick")
+        waiting = await fleet.submit(fleet.new("boxed") for _ in range(3))
+        done = await fleet.submit(fleet.new("quick") for _ in range(3))
+        doomed.kill()
+        await until("the death was seen", lambda: "3 attempts go back" in half.log())
+        for task in done:
+            await fleet.app.result(task, timeout=20)
+        for task in [*lost, *waiting]:
+            assert (await fleet.app.get(task.id)).state is State.PENDING
+        assert DuetimeError.__name__ not in half.log()
+        whole = await fleet.start()
+        for task in waiting:
+            await fleet.app.result(task, timeout=20)
+        assert whole.running
