@@ -34,26 +34,25 @@ class _Generator:
         self._random = random.Random(os.urandom(32))
         self._milliseconds = 0
         self._counter = 0
-        self._time = ""  # the parts of an id that the ids of one millisecond share
-        self._shard = ""
-        self._top = ""
+        self._head = self._time = self._top = ""  # the parts of an id that the ids of one millisecond share
 
     def __call__(self, shard: int | None = None) -> str:
         with self._lock:
             now = time.time_ns() // 1_000_000
             if now > self._milliseconds:
                 self._begin(now)
-            self._counter += 1
-            head = f"{self._time}{self._shard}" if shard is None else f"{self._time}{shard:03x}"
-            return f"{head}{self._top}{self._counter:012x}"
+            self._counter = count = self._counter + 1
+            if shard is None:
+                return f"{self._head}{count:012x}"
+            return f"{self._time}{shard:03x}{self._top}{count:012x}"
 
     def _begin(self, now: int) -> None:
         self._milliseconds = now
         # the top bit of the counter is left free so that counting up never runs over
         self._counter = self._random.getrandbits(47)
         self._time = f"{now >> 16:08x}-{now & 0xFFFF:04x}-7"
-        self._shard = f"{self._random.getrandbits(12):03x}"
         self._top = f"-{0x8000 | self._random.getrandbits(14):04x}-"
+        self._head = f"{self._time}{self._random.getrandbits(12):03x}{self._top}"
 
 
 new_id = _Generator()

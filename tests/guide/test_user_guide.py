@@ -4,12 +4,26 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from duetime import App, Context, DuplicateKey, DuplicateKeys, Handlers, InvalidPayload, InvalidValue, State, TaskFailed, UnknownHandler
+from duetime import (
+    App,
+    Context,
+    DuplicateKey,
+    DuplicateKeys,
+    Handlers,
+    InvalidPayload,
+    InvalidValue,
+    State,
+    Task,
+    TaskFailed,
+    UnknownHandler,
+)
 from tests.guide.waiting import until
 
 
@@ -262,8 +276,8 @@ async def test_entries_are_searched_updated_and_removed_whether_future_running_o
         if amount == 2:
             await going_on.wait()
 
-    async def found(**filters: str) -> list[tuple[State, int]]:
-        return sorted([(task.state, task.payload["amount"]) async for task in app.tasks(handler=invoice, collection="tenant-1", **filters)])
+    async def found(tasks: AsyncIterator[Task[Any]]) -> list[tuple[State, int]]:
+        return sorted([(task.state, task.payload["amount"]) async for task in tasks])
 
     mine = invoice.options(collection="tenant-1")
     async with app.worker():
@@ -272,14 +286,22 @@ async def test_entries_are_searched_updated_and_removed_whether_future_running_o
         running = await mine.options(key="b").now(amount=2)
         await until(app, running, lambda task: task.progress is not None, "its start")
         future = await mine.options(key="c").after(3600, amount=3)
-        assert await found() == [(State.PENDING, 3), (State.RUNNING, 2), (State.SUCCEEDED, 1)]
-        assert await found(key="b") == [(State.RUNNING, 2)]
+        assert await found(app.tasks(handler=invoice, collection="tenant-1")) == [
+            (State.PENDING, 3),
+            (State.RUNNING, 2),
+            (State.SUCCEEDED, 1),
+        ]
+        assert await found(app.tasks(handler=invoice, collection="tenant-1", key="b")) == [(State.RUNNING, 2)]
 
         updated = await mine.options(key="c", if_exists="replace").after(7200, amount=4)
         assert updated.id == future.id
-        assert await found(state="pending") == [(State.PENDING, 4)]
+        assert await found(app.tasks(handler=invoice, collection="tenant-1", state="pending")) == [(State.PENDING, 4)]
         assert (await app.cancel_many(handler=invoice, collection="tenant-1", key="c")).answers == {"cancelled": 1}
-        assert await found() == [(State.CANCELLED, 4), (State.RUNNING, 2), (State.SUCCEEDED, 1)]
+        assert await found(app.tasks(handler=invoice, collection="tenant-1")) == [
+            (State.CANCELLED, 4),
+            (State.RUNNING, 2),
+            (State.SUCCEEDED, 1),
+        ]
         going_on.set()
         await app.result(running, timeout=10)
 

@@ -62,7 +62,7 @@ def read_cursor(cursor: str, *kinds: type) -> list[Any]:
     place: list[Any] | None
     try:
         place = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (ValueError, msgspec.DecodeError):
+    except (ValueError, RecursionError, msgspec.DecodeError):
         place = None
     if (
         not isinstance(place, list)

@@ -12,7 +12,7 @@ import msgspec
 from duetime.clock import LATEST, Instant, Seconds, to_datetime, to_instant, to_micros
 from duetime.errors import InvalidValue
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 IfExists: TypeAlias = Literal["error", "keep", "replace"]
 
@@ -21,6 +21,7 @@ DEFAULT_PRIORITY = 5
 MAX_PAYLOAD = 1_000_000
 MAX_NAME = 200
 
+NO_EXTRAS = (None,) * 6
 _decode = msgspec.json.Decoder().decode
 
 
@@ -56,7 +57,7 @@ class Edge(msgspec.Struct, frozen=True):
     needs: Literal["end", "success"] = "success"
 
 
-class NewTask(msgspec.Struct, Generic[R], frozen=True, gc=False, kw_only=True):
+class NewTask(msgspec.Struct, Generic[R_co], frozen=True, gc=False, kw_only=True):
     """A wish: one piece of work, not yet stored. `.at` and `.after` say when; without them it is due at once.
 
     `delay` and `expires_in` are microseconds, resolved by the store's clock when the task is added;
@@ -122,9 +123,15 @@ class TaskRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     progress: float | None = None
     progress_text: str = ""
 
+    @property
+    def extras(self) -> bool:
+        """Whether it carries anything that most tasks do not."""
+        own = (self.timeout, self.retry, self.expires_at, self.meta, self.schedule, self.planned_at)
+        return own != NO_EXTRAS
 
-class Task(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
-    """A task as people and programs see it. `R` is the type of the handler's result, for `app.result`."""
+
+class Task(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
+    """A task as people and programs see it. `R_co` is the type of the handler's result, for `app.result`."""
 
     id: str
     handler: str
@@ -161,7 +168,7 @@ class Task(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
 
 def shown(record: TaskRecord) -> Task[Any]:
     """Turn a stored fact into what people see: instants as datetimes, payload and result decoded."""
-    wished: Task[Any] = Task(
+    task: Task[Any] = Task(
         id=record.id,
         handler=record.handler,
         state=record.state,
@@ -172,17 +179,17 @@ def shown(record: TaskRecord) -> Task[Any]:
         key=record.key,
         collection=record.collection,
         priority=record.priority,
+    )
+    if record.state is State.PENDING and not record.attempt and not record.extras:
+        return task  # bulk submitting shows tens of thousands of these a second
+    return msgspec.structs.replace(
+        task,
         timeout=record.timeout,
         retry=None if record.retry is None else _decode(record.retry),
         expires_at=_datetime(record.expires_at),
         meta=dict(record.meta) if record.meta else {},
         schedule=record.schedule,
         planned_at=_datetime(record.planned_at),
-    )
-    if record.state is State.PENDING and not record.attempt:
-        return wished  # nothing has happened to it yet; bulk submitting shows tens of thousands of these a second
-    return msgspec.structs.replace(
-        wished,
         attempt=record.attempt,
         tries=record.tries,
         crashes=record.crashes,

@@ -119,12 +119,14 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class HeldAttempt(msgspec.Struct, frozen=True, gc=False):
-    """An attempt that the store counts as a worker's own."""
+    """An attempt that the store counts as a worker's own, with the counts that it was claimed with."""
 
     id: str
     attempt: int
     claim: int
     cancelling: bool
+    tries: int = 0
+    crashes: int = 0
 
 
 class Renewal(msgspec.Struct, frozen=True):

@@ -208,7 +208,7 @@ class Worker:
         now = self._store.now()
         for held in strays:
             logger.warning("task %s was claimed for this worker but never arrived; it goes back", held.id)
-            facts = Running(held.id, held.attempt, 0, 0, now, None)
+            facts = Running(held.id, held.attempt, held.tries, held.crashes, now, None)
             self.settler.put(conclude(facts, Ended(Outcome.RELEASED), RetryPolicy(), started_at=None, now=now, chance=0.0))
         for task in losses:
             logger.error("task %s is no longer this worker's: stopping its attempt", task)

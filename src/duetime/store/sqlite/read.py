@@ -78,8 +78,8 @@ def attempts(connection: sqlite3.Connection, task: str) -> list[AttemptRecord]:
 
 def attempts_of(connection: sqlite3.Connection, worker: str) -> list[HeldAttempt]:
     return [
-        HeldAttempt(task_id, attempt, claim, bool(cancelling))
-        for task_id, attempt, claim, cancelling in connection.execute(SQL.attempts_of_worker, (worker,))
+        HeldAttempt(task_id, attempt, claim, bool(cancelling), tries, crashes)
+        for task_id, attempt, claim, cancelling, tries, crashes in connection.execute(SQL.attempts_of_worker, (worker,))
     ]
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+import msgspec
+
 from duetime.clock import LATEST, Instant
 from duetime.errors import InvalidValue, TaskNotFound
-from duetime.model.task import NewTask, State, TaskRecord
+from duetime.model.task import NO_EXTRAS, NewTask, State, TaskRecord
 from duetime.store.protocol import Added, AddVerdict
 from duetime.store.sqlite.records import read_record, write_error, write_json, write_meta
 from duetime.store.sqlite.runner import Runner
@@ -65,15 +67,14 @@ class Submission:
             for handler, key, seq in await self._run.rows(SQL.key_holders, (write_json(pairs),)):
                 self._holders[handler, key] = seq
         seen: set[str] = set(repeats)
-        met = [task.id for task in tasks if task.key is not None and (task.handler, task.key) in self._holders]
-        if met:  # a repeat meets its own key, or that of a later task
-            seen.update(row[0] for row in await self._run.rows(SQL.known_ids, (write_json(met),)))
         added = []
         for task in tasks:
-            if task.id in seen:
+            taken = task.key is not None and (task.handler, task.key) in self._holders
+            # a repeat may meet its own key, or that of a later task
+            if task.id in seen or (taken and await self._is_stored(task.id)):
                 await self._flush()
                 added.append(Added(AddVerdict.REPEATED, await self._record("where_ids", task.id)))
-            elif task.key is not None and (task.handler, task.key) in self._holders:
+            elif taken and task.key is not None:
                 await self._flush()
                 added.append(await self._meet_holder(task, self._holders[task.handler, task.key]))
             elif task.edges:
@@ -216,12 +217,15 @@ class Submission:
             await self._run.many(SQL.insert_key, self._keys)
             self._keys = []
 
+    async def _is_stored(self, task_id: str) -> bool:
+        return bool(await self._run.rows(SQL.known_ids, (write_json([task_id]),)))
+
     async def _record(self, where: str, which: object) -> TaskRecord:
         (row,) = await self._run.rows(f"{SQL.record}\n{SQL.from_all}\n{getattr(SQL, where)}", (write_json([which]),))
         return read_record(row)
 
     def _wished(self, task: NewTask[object], state: State, due_at: Instant, expires_at: Instant | None) -> TaskRecord:
-        return TaskRecord(
+        record = TaskRecord(
             id=task.id,
             handler=task.handler,
             state=state,
@@ -232,6 +236,11 @@ class Submission:
             key=task.key,
             collection=task.collection,
             priority=task.priority,
+        )
+        if (task.timeout, task.retry, expires_at, task.meta, task.schedule, task.planned_at) == NO_EXTRAS:
+            return record
+        return msgspec.structs.replace(
+            record,
             timeout=task.timeout,
             retry=task.retry,
             expires_at=expires_at,

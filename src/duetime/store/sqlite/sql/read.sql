@@ -29,8 +29,8 @@ where t.id in (select value from json_each(?))
 -- where_seqs: some tasks by number
 where t.seq in (select value from json_each(?))
 
--- where_key: tasks that have or had a key, the live one first
-where t.key = :key and l.handler = :handler order by t.state is not null, t.seq desc limit 1
+-- where_key: tasks that have or had a key, the live one first, then the one that finished last
+where t.key = :key and l.handler = :handler order by t.state is not null, t.finished_at desc, t.seq desc limit 1
 
 -- only_state: one final state
 t.state = :state

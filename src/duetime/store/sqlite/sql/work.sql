@@ -38,7 +38,7 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 select id, task, lane, attempt, cancelling, claimed_at from duetime_running where worker = ? and id in (select value from json_each(?))
 
 -- attempts_of_worker: all attempts of a worker
-select id, attempt, claim, cancelling from duetime_running where worker = ? order by claim, id
+select id, attempt, claim, cancelling, tries, crashes from duetime_running where worker = ? order by claim, id
 
 -- delete_running: attempts that ended
 delete from duetime_running where id in (select value from json_each(?))

@@ -1,0 +1,376 @@
+"""More of the guide: how attempts end, come back, are bounded, interrupted and surrounded."""
+
+import asyncio
+import importlib
+import itertools
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from duetime import App, Context, Fatal, Next, RetryLater, RetryPolicy, State, TaskCancelled, TaskFailed
+from duetime.model.outcome import Outcome
+from duetime.testing import using
+from tests.guide.waiting import until
+
+
+@pytest.mark.covers("RMQ.7")
+async def test_returning_acknowledges_fatal_rejects_and_retry_later_requeues(app: App) -> None:
+    calls: list[str] = []
+
+    @app.task(retry=RetryPolicy(attempts=2, base=0.01))
+    async def consume(ctx: Context, word: str) -> str:
+        calls.append(word)
+        if word == "reject":
+            raise Fatal("cannot be used")
+        if word == "requeue" and ctx.attempt <= 4:  # more often than there are tries
+            raise RetryLater(0.01, "not now")
+        return word
+
+    async with app.worker():
+        assert await app.result(await consume.now(word="acknowledge"), timeout=10) == "acknowledge"
+        rejected, requeued = await consume.now(word="reject"), await consume.now(word="requeue")
+        with pytest.raises(TaskFailed, match="cannot be used"):
+            await app.result(rejected, timeout=10)
+        assert await app.result(requeued, timeout=10) == "requeue"
+        outcomes = [attempt.outcome for attempt in await app.attempts(requeued)]
+        assert outcomes == [Outcome.RETRY_LATER] * 4 + [Outcome.SUCCEEDED]
+        assert (await app.get(requeued)).tries == 0
+    assert (calls.count("acknowledge"), calls.count("reject"), calls.count("requeue")) == (1, 1, 5)
+
+
+@pytest.mark.covers("KBL.7", "YZ.6")
+async def test_a_ladder_of_delays_is_climbed_step_by_step_and_then_it_is_over(app: App) -> None:
+    minute, hour = 60, 3600
+    ladder = RetryPolicy.ladder(0, 0, 2 * minute, 10 * minute, 10 * minute, hour, 2 * hour, 6 * hour, 15 * hour)
+
+    @app.task(retry=ladder)
+    async def notify(order_id: int) -> None:
+        raise ConnectionError("the shop does not answer")
+
+    async with using(app) as t:
+        task = await notify.now(order_id=7)
+        ran = await t.advance(days=3)
+        waits = [(after.at - before.at) // timedelta(seconds=1) for before, after in itertools.pairwise(ran)]
+        assert waits == [0, 0, 120, 600, 600, 3600, 7200, 21600, 54000]
+        assert (t.task(task).state, t.task(task).tries) == (State.FAILED, 10)
+
+
+async def test_retrying_ends_so_long_after_the_due_time(app: App) -> None:
+    @app.task(retry=RetryPolicy(attempts=100, base=600, factor=1, cap=600, within=timedelta(hours=1)))
+    async def notify() -> None:
+        raise ConnectionError("the shop does not answer")
+
+    async with using(app) as t:
+        task = await notify.now()
+        assert len(await t.advance(days=1)) == 7
+        assert t.task(task).state is State.FAILED
+
+
+async def test_a_task_may_bring_its_own_policy(app: App) -> None:
+    @app.task(retry=RetryPolicy(attempts=5, base=0.01, never=(KeyError,)))
+    async def notify(fault: str) -> None:
+        raise KeyError(fault) if fault == "bug" else ConnectionError(fault)
+
+    async with app.worker():
+        twice = notify.options(retry=RetryPolicy.fixed(0.01, attempts=2))
+        network, bug = await twice.now(fault="network"), await twice.now(fault="bug")
+        for task in (network, bug):
+            with pytest.raises(TaskFailed):
+                await app.result(task, timeout=10)
+        assert [(await app.get(task)).tries for task in (network, bug)] == [2, 1]  # which errors count stays in the code
+
+
+@pytest.mark.covers("RMQ.2")
+async def test_a_dead_letter_tells_why_how_often_and_when(app: App) -> None:
+    @app.task(retry=RetryPolicy.fixed(0.02, attempts=3))
+    async def deliver(ctx: Context, parcel: int) -> None:
+        raise ConnectionError(f"no answer to call {ctx.attempt}") if ctx.attempt < 3 else ValueError("unknown address")
+
+    async with app.worker():
+        task = await deliver.now(parcel=7)
+        with pytest.raises(TaskFailed):
+            await app.result(task, timeout=10)
+    [dead] = [each async for each in app.tasks(state="failed", error="unknown address")]
+    assert (dead.id, dead.tries, dead.payload) == (task.id, 3, {"parcel": 7})
+    assert dead.error is not None
+    assert (dead.error.type, "raise ConnectionError" in dead.error.traceback) == ("ValueError", True)
+    history = await app.attempts(task)
+    assert [(each.attempt, each.error and each.error.message) for each in history] == [
+        (1, "no answer to call 1"),
+        (2, "no answer to call 2"),
+        (3, "unknown address"),
+    ]
+    times = [instant for each in history for instant in (each.started_at, each.finished_at)]
+    assert None not in times
+    assert times == sorted(times, key=str)
+    assert all(each.worker for each in history)
+
+
+@pytest.mark.covers("YZ.3")
+async def test_an_attempt_that_does_not_finish_in_its_time_comes_back(app: App) -> None:
+    @app.task(timeout=0.1, retry=RetryPolicy(attempts=3, base=0.01))
+    async def hang(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            await asyncio.sleep(60)
+        return ctx.attempt
+
+    delayed = await hang.after(0.1)
+    assert delayed.state is State.PENDING
+    async with app.worker():
+        await until(app, delayed, lambda task: task.state is State.RUNNING, "its first attempt")
+        assert await app.result(delayed, timeout=10) == 2
+        assert (await app.get(delayed)).state is State.SUCCEEDED
+        assert [each.outcome for each in await app.attempts(delayed)] == [Outcome.TIMED_OUT, Outcome.SUCCEEDED]
+
+
+@pytest.mark.covers("QZ.8")
+async def test_work_is_triggered_now_with_data_and_interrupted_by_hand_or_by_its_timeout(app: App) -> None:
+    ended = []
+
+    @app.task(retry=RetryPolicy.none())
+    async def export(ctx: Context, name: str) -> None:
+        ctx.progress(0)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(name)
+
+    async with app.worker():
+        by_hand = await export.now(name="by hand")
+        await until(app, by_hand, lambda task: task.progress is not None, "its start")
+        by_itself = await export.options(timeout=0.05).now(name="by itself")
+        with pytest.raises(TaskFailed, match="TimedOut"):
+            await app.result(by_itself, timeout=10)
+        assert await app.cancel(by_hand) == "cancelling"
+        with pytest.raises(TaskCancelled):
+            await app.result(by_hand, timeout=10)
+        assert await app.cancel(by_hand) == "finished"
+    assert ended == ["by itself", "by hand"]
+
+
+@pytest.mark.covers("HF.10")
+async def test_a_thread_looks_whether_it_shall_stop_and_counters_tell_what_happened(app: App) -> None:
+    @app.task
+    def crunch(ctx: Context, rounds: int) -> int:
+        for done in range(rounds):
+            ctx.check()  # or look at ctx.cancelled
+            ctx.progress(done / rounds)
+            time.sleep(0.002)
+        return rounds
+
+    async with app.worker():
+        short = [await crunch.now(rounds=number) for number in (1, 2, 3)]
+        assert [await app.result(task, timeout=10) for task in short] == [1, 2, 3]
+        endless = await crunch.now(rounds=1_000_000)
+        await until(app, endless, lambda task: task.progress is not None, "its first progress")
+        assert await app.cancel(endless) == "cancelling"
+        with pytest.raises(TaskCancelled):
+            await app.result(endless, timeout=10)
+        stats = await app.stats()
+        assert (stats.states[State.SUCCEEDED], stats.states[State.CANCELLED], stats.states[State.RUNNING]) == (3, 1, 0)
+        [counts] = stats.handlers
+        assert (counts.handler, counts.due, counts.running) == ("crunch", 0, 0)
+
+
+@pytest.mark.covers("RED.3")
+async def test_a_life_cycle_can_be_listened_to(app: App) -> None:
+    heard: list[str] = []
+
+    @app.middleware
+    async def listen(ctx: Context, call_next: Next) -> object:
+        heard.append(f"{ctx.task.payload['name']} started")
+        try:
+            result = await call_next()
+        except BaseException as error:
+            heard.append(f"{ctx.task.payload['name']} ended with {type(error).__name__}")
+            raise
+        heard.append(f"{ctx.task.payload['name']} succeeded")
+        return result
+
+    @app.task(retry=RetryPolicy.none(), timeout=0.2)
+    async def work(ctx: Context, name: str) -> str:
+        ctx.progress(0)
+        if name == "wrong":
+            raise ValueError(name)
+        if name in ("cancelled", "slow"):
+            await asyncio.sleep(60)
+        return name
+
+    async with app.worker():
+        future = await work.now(name="good")
+        assert await app.result(future, timeout=10) == "good"
+        for name in ("wrong", "slow"):
+            with pytest.raises(TaskFailed):
+                await app.result(await work.now(name=name), timeout=10)
+        cancelled = await work.options(timeout=60).now(name="cancelled")
+        await until(app, cancelled, lambda task: task.progress is not None, "its start")
+        await app.cancel(cancelled.id)
+        with pytest.raises(TaskCancelled):
+            await app.result(cancelled, timeout=10)
+    assert heard == [
+        *("good started", "good succeeded", "wrong started", "wrong ended with ValueError"),
+        *("slow started", "slow ended with CancelledError", "cancelled started", "cancelled ended with CancelledError"),
+    ]
+
+
+@pytest.mark.covers("HF.2")
+async def test_middleware_may_decide_how_an_attempt_ends(app: App) -> None:
+    @app.middleware
+    async def judge(ctx: Context, call_next: Next) -> object:
+        try:
+            return await call_next()
+        except FileExistsError:
+            return "was there already"
+        except PermissionError as error:
+            raise Fatal("nobody may do this") from error
+
+    @app.task(retry=RetryPolicy(attempts=3, base=0.01))
+    async def copy(problem: str) -> str:
+        raise {"exists": FileExistsError, "forbidden": PermissionError, "busy": BlockingIOError}[problem](problem)
+
+    async with app.worker():
+        exists, forbidden, busy = [await copy.now(problem=problem) for problem in ("exists", "forbidden", "busy")]
+        assert await app.result(exists, timeout=10) == "was there already"
+        for task in (forbidden, busy):
+            with pytest.raises(TaskFailed):
+                await app.result(task, timeout=10)
+        states = [(info.state, info.tries) for info in [await app.get(task) for task in (exists, forbidden, busy)]]
+        assert states == [(State.SUCCEEDED, 0), (State.FAILED, 0), (State.FAILED, 3)]
+
+
+async def test_every_attempt_carries_the_same_key_and_a_growing_fence(app: App) -> None:
+    seen: list[tuple[str, int]] = []
+
+    @app.task(retry=RetryPolicy(attempts=3, base=0.01))
+    async def charge(ctx: Context) -> None:
+        seen.append((ctx.idempotency_key, ctx.fence))
+        raise ValueError
+
+    async with app.worker():
+        task = await charge.now()
+        with pytest.raises(TaskFailed):
+            await app.result(task, timeout=10)
+        await app.retry(task)
+        await until(app, task, lambda task: task.final, "its second life to end")
+    assert seen == [(task.id, number) for number in range(1, 7)]
+
+
+async def test_the_lifespan_gives_several_things_and_lasts_as_long_as_the_worker(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Mailer:
+        def send(self, text: str) -> None:
+            said.append(text)
+
+    class Journal(list[str]): ...
+
+    @asynccontextmanager
+    async def resources() -> AsyncIterator[tuple[Mailer, Journal]]:
+        said.append("opened")
+        yield Mailer(), Journal()
+        said.append("closed")
+
+    app = App(f"sqlite:///{tmp_path}/duetime.db", lifespan=resources)
+
+    @app.task
+    async def send(ctx: Context, text: str) -> int:
+        ctx.get(Mailer).send(text)
+        ctx.get(Journal).append(text)
+        return len(ctx.get(Journal))
+
+    async with app.worker():
+        assert await app.result(await send.now(text="one"), timeout=10) == 1
+        assert await app.result(await send.now(text="two"), timeout=10) == 2
+    assert said == ["opened", "one", "two", "closed"]
+
+
+async def test_what_an_attempt_prints_and_logs_is_kept_in_a_file_of_its_own(app: App, tmp_path: Path) -> None:
+    @app.task(retry=RetryPolicy(attempts=2, base=0.01))
+    async def speak(ctx: Context, silent: bool = False) -> None:
+        if not silent:
+            print(f"printed in attempt {ctx.attempt}")
+            ctx.log.info("logged in attempt %d", ctx.attempt)
+            if ctx.attempt == 1:
+                raise ValueError
+
+    async with app.worker():
+        task, silent = await speak.now(), await speak.now(silent=True)
+        await app.result(task, timeout=10)
+        await app.result(silent, timeout=10)
+    files = sorted((tmp_path / "duetime.db-duetime" / "output").rglob("*.log"))
+    assert [file.name for file in files] == [f"{task.id}.{attempt}.log" for attempt in (1, 2)]
+    for attempt, file in enumerate(files, 1):
+        printed, logged = file.read_text().splitlines()
+        assert (printed, logged.endswith(f"logged in attempt {attempt}")) == (f"printed in attempt {attempt}", True)
+
+
+PHOTOS = """
+import asyncio, os, time
+from pathlib import Path
+from duetime import App, Context, RetryPolicy
+
+app = App({url!r})
+
+@app.task(isolation="process", retry=RetryPolicy(attempts=5, base=0.01))
+def develop(ctx: Context, name: str) -> list[object]:
+    if name == "poison":
+        os._exit(3)
+    return [os.getpid(), ctx.attempt]
+
+@app.task(isolation="process", retry=RetryPolicy.none())
+def deaf(marks: str) -> None:
+    try:
+        while True:
+            time.sleep(60)
+    except BaseException:
+        Path(marks, "deaf was asked").touch()
+
+@app.task(retry=RetryPolicy.none())
+async def polite(marks: str) -> None:
+    try:
+        await asyncio.sleep(60)
+    finally:
+        Path(marks, "polite has cleaned up").touch()
+"""
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+    (tmp_path / "photos.py").write_text(PHOTOS.format(url=f"sqlite:///{tmp_path}/duetime.db"))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("photos").app
+    del sys.modules["photos"]
+
+
+@pytest.mark.covers("RSQ.2", "RMQ.4")
+async def test_a_process_of_its_own_contains_crashes_and_a_poisonous_task_is_quarantined(photos: App) -> None:
+    async with photos.worker():
+        poison = await photos.handler("develop").now(name="poison")
+        with pytest.raises(TaskFailed, match="Quarantined"):
+            await photos.result(poison, timeout=40)
+        child, attempt = await photos.result(await photos.handler("develop").now(name="cat"), timeout=30)
+        assert (child != os.getpid(), attempt) == (True, 1)
+    dead = await photos.get(poison)
+    assert (dead.state, dead.payload, dead.crashes, dead.tries) == (State.FAILED, {"name": "poison"}, 3, 0)
+    history = await photos.attempts(poison)
+    assert [each.outcome for each in history] == [Outcome.LOST] * 3
+    assert "exit code 3" in (history[0].error.message if history[0].error else "")
+
+
+@pytest.mark.covers("CEL.5")
+async def test_a_time_limit_is_soft_for_coroutines_and_hard_for_processes_and_set_per_task(photos: App, tmp_path: Path) -> None:
+    async with photos.worker():
+        for name, limit in (("polite", 0.1), ("deaf", 0.5)):
+            task = await photos.handler(name).options(timeout=limit).now(marks=str(tmp_path))
+            with pytest.raises(TaskFailed, match=f"timeout of {limit:g} s"):
+                await photos.result(task, timeout=30)
+            [attempt] = await photos.attempts(task)
+            assert attempt.outcome is Outcome.TIMED_OUT
+    assert (tmp_path / "polite has cleaned up").exists()
+    assert not (tmp_path / "deaf was asked").exists()
