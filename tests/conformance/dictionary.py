@@ -87,10 +87,10 @@ class Dictionary:
         entry.state, entry.finished_at, entry.cancelling = state, self.now, False
         for child in list(self.tasks.values()):
             if child.state is State.BLOCKED and any(edge.parent == entry.wish.id for edge in child.wish.edges):
-                ends = [self.tasks[edge.parent].state for edge in child.wish.edges if edge.parent in self.tasks]
-                if any(edge.parent == entry.wish.id and self.in_vain(edge.needs, state) for edge in child.wish.edges):
+                ends = [(edge.needs, self.tasks[edge.parent].state) for edge in child.wish.edges if edge.parent in self.tasks]
+                if any(self.in_vain(needs, end) for needs, end in ends):
                     self.finish(child, State.CANCELLED)
-                elif all(end in FINAL for end in ends):
+                elif all(end in FINAL for _, end in ends):
                     child.state = State.PENDING
 
     def holding(self, entry: Entry) -> Gate | None:

@@ -8,6 +8,7 @@ Conventions of the pages; the comments are HTML, which readers do not see:
 * `<!-- skip: reason -->` before a block leaves it out.
 """
 
+import json
 import os
 import re
 import shlex
@@ -111,8 +112,6 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 
 def run_program(page: Path, programs: list[Block], folder: Path) -> None:
-    import json
-
     blocks = [(name_of(page), block.line, block.body) for block in programs]
     (folder / "blocks.json").write_text(json.dumps(blocks), encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
@@ -122,6 +121,7 @@ def run_program(page: Path, programs: list[Block], folder: Path) -> None:
     assert run.returncode == 0, f"an example of {name_of(page)} failed:\n{run.stderr}"
 
 
+@pytest.mark.timeout(180)  # one run of mypy per page
 def test_the_examples_are_typed_as_they_say(tmp_path: Path) -> None:
     """What readers copy passes a strict type checker; a name that a later block of its page uses again is not its business."""
     settings = [

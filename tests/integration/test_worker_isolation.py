@@ -1,6 +1,7 @@
 """One handler's flood does not hold up another's tasks."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,6 +34,7 @@ async def test_a_handler_whose_slots_are_all_taken_leaves_the_others_theirs(app:
     def blocking(ctx: Context) -> None:
         while not release.is_set():
             ctx.check()
+            time.sleep(0.01)
 
     @app.task
     async def fast() -> str:
@@ -81,14 +83,12 @@ async def test_a_hundred_thousand_gated_tasks_do_not_make_claims_of_others_deare
         async with app:
             assert isinstance(app.store, SqliteStore)
             await app.gates.pause("held")
-            wish = held.new()
             for _ in range(0, gated, 5_000):
                 await app.submit_many([held.new() for _ in range(min(gated, 5_000))])
             await app.submit_many([free.new() for _ in range(200)])
             lease = await app.store.register(NewWorker(id="w", host="here", pid=1, slots={"held": 5, "free": 5}))
             steps[name] = await claim_steps(app.store, {"held": 10, "free": 10})
             lease.close()
-            assert wish.handler == "held"
     assert steps["many"] < 2 * steps["few"], f"steps of SQLite's machine for the same claims: {steps}"
 
 
