@@ -64,7 +64,7 @@ async def test_a_thread_deep_in_a_system_call_goes_back_when_its_process_has_end
 @pytest.mark.timeout(120)
 async def test_a_second_signal_ends_at_once_and_what_ran_runs_again(fleet: Fleet) -> None:
     worker = await fleet.start("--grace", "60s")
-    tasks = await fleet.submit(fleet.new(handler, seconds=3) for handler in ("quick", "threaded", "boxed"))
+    tasks = await fleet.submit(fleet.new(handler, seconds=2) for handler in ("quick", "threaded", "boxed"))
     await until("all have started", lambda: fleet.started(*tasks))
     worker.terminate()
     await until("it is stopping", lambda: "SIGTERM: stopping" in worker.log())

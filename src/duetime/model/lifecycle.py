@@ -120,7 +120,7 @@ def as_cancelled(settlement: Settlement) -> Settlement:
 def _last_retry_at(running: AttemptFacts, policy: RetryPolicy) -> float:
     bounds = [float("inf")]
     if running.expires_at is not None:
-        bounds.append(running.expires_at)
+        bounds.append(running.expires_at - 1)  # at the very instant of its expiry a task does not start any more
     if policy.within is not None:
         bounds.append(running.since_at + to_micros(policy.within))
     return min(bounds)
@@ -128,5 +128,5 @@ def _last_retry_at(running: AttemptFacts, policy: RetryPolicy) -> float:
 
 def _last_later_at(running: AttemptFacts, policy: RetryPolicy) -> float:
     if running.expires_at is not None:
-        return running.expires_at
+        return running.expires_at - 1
     return min(_last_retry_at(running, policy), running.since_at + RETRY_LATER_BOUND)

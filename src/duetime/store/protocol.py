@@ -317,7 +317,7 @@ class Store(Protocol):
 
         At most one live task exists per (handler, key). A wish whose key is held by a live task is answered by its
         `if_exists`: "error" → DUPLICATE and nothing stored; "keep" → KEPT; "replace" → REPLACED: the live task takes the
-        new payload, due time, priority, collection, timeout, retry, expiry and meta, keeps its id and its attempt
+        new payload, due time, priority, collection, timeout, retry, expiry, meta and submitter, keeps its id and its attempt
         numbers, and starts with no tries used, unless it is running: then DUPLICATE. Each answer carries the task that
         now holds the key. Within one call, later wishes see earlier ones. One DUPLICATE does not stop the rest.
 

@@ -103,6 +103,11 @@ class DatabaseThread:
     def _perform(self, connection: sqlite3.Connection, batch: list[_Job[Any]]) -> None:
         try:
             self._begin(connection)
+        except Exception as error:  # nobody of the batch could have begun: asking again for each would only add up the waiting
+            for job in batch:
+                job.error = translated(error, self._path)
+            return
+        try:
             for job in batch:
                 self._perform_one(connection, job, alone=len(batch) == 1)
             connection.execute("commit")

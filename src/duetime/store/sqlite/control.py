@@ -21,26 +21,26 @@ _decode_declaration = msgspec.json.Decoder(Declaration).decode
 def cancel(connection: sqlite3.Connection, ids: Sequence[str], now: Instant) -> list[CancelVerdict]:
     """Cancel what waits and mark what runs."""
     verdicts = []
-    finals: list[work.Final] = []
+    finals: dict[int, work.Final] = {}
     for task_id in ids:
         place = connection.execute(SQL.task_place, (task_id,)).fetchone()
         if place is None:
             verdicts.append(CancelVerdict.UNKNOWN)
             continue
         seq, state = place
-        if state is not None or any(final.task == seq for final in finals):
+        if state is not None or seq in finals:
             verdicts.append(CancelVerdict.FINISHED)
             continue
         waiting = connection.execute(SQL.take_due, (seq,)).fetchall() or connection.execute(SQL.take_held, (seq,)).fetchall()
         if waiting:
             _, _, attempt, tries, crashes = waiting[0]
             connection.execute(SQL.drop_edges_to, (seq,))
-            finals.append(work.Final(seq, State.CANCELLED, attempt, tries, crashes, now))
+            finals[seq] = work.Final(seq, State.CANCELLED, attempt, tries, crashes, now)
             verdicts.append(CancelVerdict.CANCELLED)
         else:
             connection.execute(SQL.mark_cancelling, (seq,)).fetchall()
             verdicts.append(CancelVerdict.CANCELLING)
-    work.finish(connection, finals, now)
+    work.finish(connection, list(finals.values()), now)
     return verdicts
 
 
@@ -99,7 +99,7 @@ def _edit_one(connection: sqlite3.Connection, change: Edit, now: Instant) -> Cha
         connection.execute(SQL.move_held, (lane, due_at, tries, seq))
     else:
         return ChangeVerdict.REFUSED
-    connection.execute(SQL.move_task, (lane, due_at, seq))
+    connection.execute(SQL.move_task, (lane, change.due_at, seq))
     return ChangeVerdict.CHANGED
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, cast
 
 from duetime.errors import InvalidValue
@@ -72,6 +73,19 @@ def runner_for(connection: object) -> Runner:
         return AsyncRunner(connection)
     kind = f"{type(connection).__module__}.{type(connection).__name__}"
     raise InvalidValue(f"connection= takes a sqlite3 or aiosqlite connection for a SQLite store, got {kind}")
+
+
+@contextmanager
+def plain_text(connection: Any) -> Iterator[None]:
+    """Have text come as `str`, whatever the caller wants of its own statements."""
+    wanted = connection.text_factory
+    if wanted is not str:
+        connection.text_factory = str
+    try:
+        yield
+    finally:
+        if wanted is not str:
+            connection.text_factory = wanted
 
 
 async def check_connection(connection: object, runner: Runner, path: str) -> None:

@@ -46,7 +46,7 @@ from duetime.store.protocol import (
 from duetime.store.sqlite import control, gates, liveness, read, schema, upkeep, work
 from duetime.store.sqlite.connection import DatabaseThread, connect, translated
 from duetime.store.sqlite.records import records_by_id
-from duetime.store.sqlite.runner import SyncRunner, check_connection, drive, runner_for
+from duetime.store.sqlite.runner import SyncRunner, check_connection, drive, plain_text, runner_for
 from duetime.store.sqlite.statements import NEVER, SQL
 from duetime.store.sqlite.submit import Submission
 from duetime.store.sqlite.wakeups import Wakeups
@@ -138,7 +138,7 @@ class SqliteStore:
         try:
             # looked at by reading: whoever is up to date need not wait for a writer, which may be this very program's transaction
             if not await reader.run(schema.is_current):
-                await writer.run(partial(schema.migrate if migrate else schema.refuse_old, now=self._clock.now()))
+                await self._upgrade(writer, migrate)
         except BaseException:
             for thread in threads:
                 await asyncio.to_thread(thread.stop)
@@ -146,6 +146,16 @@ class SqliteStore:
         self._writer, self._reader = writer, reader
         watch = partial(connect, self._path, synchronous=self._synchronous, writes=False)
         self._wakeups = Wakeups(None if memory else self._folder / "sockets", None if memory else watch)
+
+    async def _upgrade(self, writer: DatabaseThread, migrate: bool) -> None:
+        try:
+            await writer.run(partial(schema.migrate if migrate else schema.refuse_old, now=self._clock.now()))
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, sqlite3.OperationalError):
+                raise StoreUnavailable(
+                    f"{error}. Its tables must be made first: run `duetime migrate`, or open the App, before a transaction begins"
+                ) from error
+            raise
 
     async def close(self) -> None:
         self._door = asyncio.Lock()  # a later event loop needs its own
@@ -184,8 +194,9 @@ class SqliteStore:
     async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
         runner = runner_for(connection)
         try:
-            await check_connection(connection, runner, self._path)
-            return await Submission(runner, self._clock.now()).add(tasks) if tasks else []
+            with plain_text(connection):
+                await check_connection(connection, runner, self._path)
+                return await Submission(runner, self._clock.now()).add(tasks) if tasks else []
         except sqlite3.OperationalError as error:
             raise translated_on(error, self._path) from error
         except sqlite3.Error as error:

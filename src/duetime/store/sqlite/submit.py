@@ -70,8 +70,8 @@ class Submission:
         added = []
         for task in tasks:
             taken = task.key is not None and (task.handler, task.key) in self._holders
-            # a repeat may meet its own key, or that of a later task
-            if task.id in seen or (taken and await self._is_stored(task.id)):
+            # a repeat may meet its own key, or that of a later task, and its parents may be gone
+            if task.id in seen or ((taken or task.edges) and await self._is_stored(task.id)):
                 await self._flush()
                 added.append(Added(AddVerdict.REPEATED, await self._record("where_ids", task.id)))
             elif taken and task.key is not None:

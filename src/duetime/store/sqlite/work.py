@@ -51,7 +51,8 @@ def claim(
     places, exhausted = _choose(connection, lanes, wants, total, now, turns)
     tasks = _take(connection, worker, number, places, lanes, now)
     connection.executemany(SQL.raise_lane, [(lane,) for lane in exhausted])
-    return Claim(tasks, now, _next_at(connection, wants, now, opens_at))
+    unfinished = lanes.keys() - set(exhausted)
+    return Claim(tasks, now, _next_at(connection, wants, now, opens_at, unfinished))
 
 
 def _open_lanes(
@@ -185,13 +186,20 @@ def _take(
     return claimed
 
 
-def _next_at(connection: sqlite3.Connection, wants: Mapping[str, int], now: Instant, opens_at: Instant | None) -> Instant | None:
+def _next_at(
+    connection: sqlite3.Connection, wants: Mapping[str, int], now: Instant, opens_at: Instant | None, unfinished: Iterable[int]
+) -> Instant | None:
+    """Tell when to look again: the first place after now, in lanes that are empty until then and in those that are not."""
+    instants = [] if opens_at is None else [opens_at]
     for handler, next_at in connection.execute(SQL.lanes_later, (now,)):
-        if opens_at is not None and opens_at <= next_at:
-            break
         if wants.get(handler, 0) > 0:
-            return int(next_at)
-    return opens_at
+            instants.append(next_at)
+            break
+    for lane in unfinished:
+        (next_at,) = connection.execute(SQL.next_in_lane, (lane, now)).fetchone()
+        if next_at is not None:
+            instants.append(next_at)
+    return min(instants, default=None)
 
 
 class Final(NamedTuple):
@@ -301,20 +309,25 @@ def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Se
     held = {row[0]: row for row in connection.execute(SQL.held_by_worker, (worker, ids))}
     verdicts: list[Verdict] = []
     accepted: list[tuple[tuple[Any, ...], Settlement]] = []
+    ended: set[tuple[str, int]] = set()
     for settlement in settlements:
         row = held.get(settlement.id)
         if row is not None and row[3] == settlement.attempt:
             del held[settlement.id]
             accepted.append((row, as_cancelled(settlement) if row[4] else settlement))
+            ended.add((settlement.id, settlement.attempt))
             verdicts.append(Verdict.ACCEPTED)
-        elif any(done.id == settlement.id and done.attempt == settlement.attempt for _, done in accepted) or (
-            connection.execute(SQL.settled_before, {"id": settlement.id, "attempt": settlement.attempt, "worker": worker}).fetchone()
-        ):
+        elif (settlement.id, settlement.attempt) in ended or _settled_before(connection, worker, settlement):
             verdicts.append(Verdict.ALREADY)
         else:
             verdicts.append(Verdict.STALE)
     earliest = _apply(connection, worker, accepted, now)
     return Settled(verdicts, any(done.state is not State.PENDING for _, done in accepted), earliest)
+
+
+def _settled_before(connection: sqlite3.Connection, worker: str, settlement: Settlement) -> bool:
+    facts = {"id": settlement.id, "attempt": settlement.attempt, "worker": worker, "outcome": settlement.outcome.value}
+    return connection.execute(SQL.settled_before, facts).fetchone() is not None
 
 
 def _apply(

@@ -18,8 +18,8 @@ select task from duetime_key where handler = ? and key = ?
 -- lane_of: where a waiting task belongs
 select l.handler, l.collection, l.priority from duetime_task as t join duetime_lane as l on l.id = t.lane where t.seq = ?
 
--- move_task: change a task's lane and due time
-update duetime_task set lane = ?, due_at = ? where seq = ?
+-- move_task: change a task's lane, and its own due time if there is a new one
+update duetime_task set lane = ?, due_at = coalesce(?, due_at) where seq = ?
 
 -- put_gate: set a gate
 insert or replace into duetime_gate (handler, collection, action, until_at, note, set_by, set_at) values (?, ?, ?, ?, ?, ?, ?)

@@ -65,10 +65,12 @@ delete from duetime_held where task = ? returning lane, due_at, attempt, tries, 
 -- insert_attempt: an ended attempt that was not the last
 insert into duetime_attempt (task, attempt, outcome, worker, started_at, finished_at, error) values (?, ?, ?, ?, ?, ?, ?)
 
--- settled_before: whether this attempt of this worker has ended already
+-- settled_before: whether this attempt of this worker has ended already, in the same way: what a reaper wrote is another's word
 select 1 from duetime_task as t where t.id = :id and (
-    (t.state is not null and t.attempt = :attempt and t.worker = :worker)
-    or exists (select 1 from duetime_attempt as a where a.task = t.seq and a.attempt = :attempt and a.worker = :worker))
+    (t.state is not null and t.attempt = :attempt and t.worker = :worker and t.outcome = :outcome)
+    or exists (
+        select 1 from duetime_attempt as a
+        where a.task = t.seq and a.attempt = :attempt and a.worker = :worker and a.outcome = :outcome))
 
 -- mark_progress: how far an attempt is
 update duetime_running set progress = ?, progress_text = ? where id = ? and attempt = ? and worker = ?
@@ -79,3 +81,6 @@ from duetime_running as r join duetime_task as t on t.seq = r.task where r.worke
 
 -- id_of: the id of a task by its number
 select id from duetime_task where seq = ?
+
+-- next_in_lane: the first place of a lane after an instant
+select min(pos) from duetime_due where lane = ? and pos > ?
