@@ -1,6 +1,5 @@
 """A store that goes by leases: a worker that cannot renew stops its attempts, and dies before anyone else may have them."""
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -99,6 +98,6 @@ async def test_a_worker_whose_line_comes_back_in_time_stops_and_goes_on(tmp_path
         after = await app.get(task)
     assert (after.state, after.tries, after.crashes) == (State.SUCCEEDED, 0, 0)
     assert after.attempt > 1
-    assert History.of(tmp_path / "journal").violations({task.id: "succeeded"}) == [f"unknown: {task.id} ran, but nobody submitted it"]
+    [unknown] = History.of(tmp_path / "journal").violations({task.id: "succeeded"})
+    assert unknown.startswith("unknown"), "this test submits without a note in the journal"
     assert Disarmed.armed[-1] == 0.0
-    await asyncio.sleep(0)

@@ -40,6 +40,7 @@ class Keeper:
         *,
         period: float,
         deadly: bool,
+        registered_at: float,
         renewed: Callable[[Renewal], None],
         hold: Callable[[], None],
         lost: Callable[[], None],
@@ -50,6 +51,7 @@ class Keeper:
         self._current = current
         self._period = period
         self._deadly = deadly
+        self._registered_at = registered_at  # monotonic, when registering was sent: the lease counts from there
         self._renewed = renewed
         self._hold = hold
         self._lost = lost
@@ -71,6 +73,9 @@ class Keeper:
     def start(self) -> None:
         if self._interrupts and INTERRUPT is not None:
             self._previous = signal.signal(INTERRUPT, self._interrupt)
+        if self._deadman is not None:
+            # from the start, because even the first renewal may fail
+            self._deadman.arm(self._period * KILL, since=self._deadman.now() - (time.monotonic() - self._registered_at))
         self._thread.start()
 
     def stop(self) -> None:
@@ -90,7 +95,7 @@ class Keeper:
 
     def _run(self) -> None:
         """Look ten times a second; renew every fifth of the lease."""
-        succeeded_at = renew_at = time.monotonic()
+        succeeded_at, renew_at = self._registered_at, time.monotonic()
         told = 0
         while not self._ended.wait(LOOK):
             now = time.monotonic()

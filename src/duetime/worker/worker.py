@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
@@ -143,6 +144,7 @@ class Worker:
             service.start()
 
     async def _register(self) -> None:
+        registered_at = time.monotonic()
         lease = await self._store.register(self._facts())
         # registered before the gates are read: whoever sets one either counts this worker or is seen by it
         await self.confirm_gates()
@@ -153,6 +155,7 @@ class Worker:
             self.executor.current,
             period=self._settings.lease,
             deadly=self._store.liveness == "lease",
+            registered_at=registered_at,
             renewed=self._on_renewal,
             hold=self.executor.hold_starts,
             lost=self._on_lost,

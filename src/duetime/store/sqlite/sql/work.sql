@@ -65,12 +65,14 @@ delete from duetime_held where task = ? returning lane, due_at, attempt, tries, 
 -- insert_attempt: an ended attempt that was not the last
 insert into duetime_attempt (task, attempt, outcome, worker, started_at, finished_at, error) values (?, ?, ?, ?, ?, ?, ?)
 
--- settled_before: whether this attempt of this worker has ended already, in the same way: what a reaper wrote is another's word
+-- settled_before: whether this attempt of this worker has ended already; what a reaper wrote for it is another's word
 select 1 from duetime_task as t where t.id = :id and (
-    (t.state is not null and t.attempt = :attempt and t.worker = :worker and t.outcome = :outcome)
+    (t.state is not null and t.attempt = :attempt and t.worker = :worker
+        and (t.outcome = :outcome or t.outcome not in ('lost', 'released')))
     or exists (
         select 1 from duetime_attempt as a
-        where a.task = t.seq and a.attempt = :attempt and a.worker = :worker and a.outcome = :outcome))
+        where a.task = t.seq and a.attempt = :attempt and a.worker = :worker
+        and (a.outcome = :outcome or a.outcome not in ('lost', 'released'))))
 
 -- mark_progress: how far an attempt is
 update duetime_running set progress = ?, progress_text = ? where id = ? and attempt = ? and worker = ?
