@@ -15,6 +15,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from bench.rounds import Report, answer, in_process, interleave, median, median_ratio
 from bench.submitting import rows
@@ -25,7 +28,7 @@ from duetime.store.sqlite.connection import connect
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 
-TASKS, HUEY_TASKS, BATCH = 40_000, 4_000, 500
+TASKS, HUEY_TASKS = 100_000, 4_000
 
 
 async def duetime(folder: str) -> dict[str, float]:
@@ -109,32 +112,32 @@ def bare(folder: str, batch: int) -> dict[str, float]:
         return {"rate": TASKS / (time.perf_counter() - began)}
 
 
-def _bare_claim(connection: sqlite3.Connection, lane: int, number: int, batch: int) -> list[tuple[str, int]]:
+def _bare_claim(connection: sqlite3.Connection, lane: int, number: int, batch: int) -> list[Any]:
     now = time.time_ns() // 1000
     connection.execute("begin immediate")
     connection.execute(SQL.worker_known, ("w",)).fetchall()
+    connection.execute(SQL.expired_tasks, (now, batch)).fetchall()
     connection.execute(SQL.all_gates, (now,)).fetchall()
     connection.execute(SQL.gates_version).fetchall()
     connection.execute(SQL.lanes_with_work, (now,)).fetchall()
-    places = connection.execute(SQL.scan_lane, (lane, now, batch)).fetchall()
-    tasks = connection.execute(SQL.claimed_tasks, (write_json([place[2] for place in places]),)).fetchall()
-    ids = {task[0]: task[1] for task in tasks}
-    connection.executemany(SQL.delete_due, [place[:3] for place in places])
-    connection.executemany(SQL.insert_running, [(ids[p[2]], p[2], lane, "w", number, 1, 0, 0, now, now) for p in places])
+    tasks = connection.execute(SQL.first_in_lane, (lane, now, batch)).fetchone()[0]
+    connection.execute(SQL.insert_running, {"worker": "w", "claim": number, "now": now, "tasks": tasks})
+    connection.execute(SQL.delete_due, (tasks,))
+    claimed = connection.execute(SQL.claimed_tasks, (tasks,)).fetchone()[0]
     connection.execute(SQL.lanes_later, (now,)).fetchall()
     connection.execute("commit")
-    return [(ids[place[2]], place[2]) for place in places]
+    places: list[Any] = msgspec.json.decode(claimed)
+    return places
 
 
-def _bare_settle(connection: sqlite3.Connection, places: list[tuple[str, int]]) -> None:
+def _bare_settle(connection: sqlite3.Connection, places: list[Any]) -> None:
     now = time.time_ns() // 1000
-    ids = write_json([task_id for task_id, _ in places])
+    ids = write_json([place[0] for place in places])
     connection.execute("begin immediate")
-    connection.execute(SQL.held_by_worker, ("w", ids)).fetchall()
+    held = msgspec.json.decode(connection.execute(SQL.held_by_worker, ("w", ids)).fetchone()[0])
+    connection.execute(SQL.finish_succeeded, (write_json([(row[1], now, now) for row in held]),))
     connection.execute(SQL.delete_running, (ids,))
-    ends = [("succeeded", "succeeded", 1, 0, 0, "w", now, now, None, None, task) for _, task in places]
-    connection.executemany(SQL.finish_task, ends)
-    tasks = write_json([task for _, task in places])
+    tasks = write_json([row[1] for row in held])
     connection.execute(SQL.free_keys, (tasks,))
     connection.execute(SQL.take_edges, (tasks,)).fetchall()
     connection.execute("commit")

@@ -22,7 +22,7 @@ Lane: TypeAlias = tuple[str, str | None, int]
 
 @dataclass
 class Entry:
-    """One task. `words` are the settlements that were accepted, by attempt and worker."""
+    """One task. `words` tells how attempts ended, by attempt and worker."""
 
     wish: NewTask[object]
     state: State
@@ -38,7 +38,7 @@ class Entry:
     cancelling: bool = False
     finished_at: Instant | None = None
     history: list[tuple[int, Outcome, str]] = field(default_factory=list)
-    words: set[tuple[int, str]] = field(default_factory=set)
+    words: dict[tuple[int, str], Outcome] = field(default_factory=dict)
 
 
 class Dictionary:
@@ -117,8 +117,10 @@ class Dictionary:
         if entry is None:
             return Verdict.STALE
         if entry.state is not State.RUNNING or (entry.attempt, entry.worker) != (settlement.attempt, worker):
-            return Verdict.ALREADY if (settlement.attempt, worker) in entry.words else Verdict.STALE
-        entry.words.add((settlement.attempt, worker))
+            before = entry.words.get((settlement.attempt, worker))
+            # what a reaper or a farewell wrote in a worker's name is not its own word
+            theirs = before in (Outcome.LOST, Outcome.RELEASED) and before is not settlement.outcome
+            return Verdict.STALE if before is None or theirs else Verdict.ALREADY
         self.end(entry, settlement)
         return Verdict.ACCEPTED
 
@@ -126,6 +128,7 @@ class Dictionary:
         assert entry.worker is not None
         settlement = as_cancelled(settlement) if entry.cancelling else settlement
         entry.history.append((entry.attempt, settlement.outcome, entry.worker))
+        entry.words[entry.attempt, entry.worker] = settlement.outcome
         entry.tries, entry.crashes, entry.worker, entry.cancelling = settlement.tries, settlement.crashes, None, False
         if settlement.state is State.PENDING:
             assert settlement.due_at is not None

@@ -54,7 +54,8 @@ async def test_a_claimed_task_carries_all_that_an_attempt_needs(store: Store, wo
     claim = await worker.claim()
     assert claim.now == clock.now()
     [task] = claim.tasks
-    same = "id handler payload due_at submitted_at submitted_by expires_at timeout retry meta key collection priority schedule planned_at"
+    assert (task.payload, task.retry) == ('{"order_id": 7}', '{"attempts": 3}')
+    same = "id handler due_at submitted_at submitted_by expires_at timeout meta key collection priority schedule planned_at"
     for name in same.split():
         assert getattr(task, name) == getattr(record, name), name
     assert (task.attempt, task.tries, task.crashes, task.since_at) == (1, 0, 0, record.due_at)

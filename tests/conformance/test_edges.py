@@ -252,4 +252,4 @@ async def test_a_blocked_child_survives_the_replacement_of_its_wish(store: Store
     assert await worker.take("child") == []
     await worker.run(State.SUCCEEDED)
     [task] = await worker.take("child")
-    assert (task.id, task.payload) == (child.id, b'{"new": 1}')
+    assert (task.id, task.payload) == (child.id, '{"new": 1}')

@@ -84,7 +84,7 @@ async def test_a_replaced_task_is_claimed_once_at_its_new_time_with_its_new_payl
     assert await worker.take() == []
     clock.advance(10)
     [task] = await worker.take()
-    assert (task.id, task.payload, task.attempt) == (holder.id, b'{"new": 1}', 1)
+    assert (task.id, task.payload, task.attempt) == (holder.id, '{"new": 1}', 1)
     assert task.since_at == clock.now()
 
 

@@ -213,7 +213,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Settle an attempt that is over, was never claimed or is another worker's."""
         entry = self.task(pick)
         attempt, worker = max(0, entry.attempt - back), self.worker(other)
-        released = (attempt, worker) in {(number, who) for number, _, who in entry.history} - entry.words
+        released = (attempt, worker) in {(number, who) for number, _, who in entry.history} - entry.words.keys()
         if (entry.state is State.RUNNING and (entry.attempt, entry.worker) == (attempt, worker)) or released:
             return
         now = self.clock.now()

@@ -38,7 +38,7 @@ class AnyObject:
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
         return msgspec.json.encode(kwargs)
 
-    def decode(self, payload: bytes) -> dict[str, Any]:
+    def decode(self, payload: bytes | str) -> dict[str, Any]:
         arguments: dict[str, Any] = msgspec.json.decode(payload)
         if "wrong" in arguments:
             raise InvalidPayload("wrong is not a parameter")

@@ -32,7 +32,7 @@ def claimed(handler: str, attempt: int = 1, **arguments: object) -> ClaimedTask:
     return ClaimedTask(
         id=new_id(),
         handler=handler,
-        payload=msgspec.json.encode(arguments),
+        payload=msgspec.json.encode(arguments).decode(),
         attempt=attempt,
         tries=0,
         crashes=0,

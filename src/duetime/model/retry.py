@@ -105,7 +105,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             }
         )
 
-    def with_numbers(self, stored: bytes) -> RetryPolicy:
+    def with_numbers(self, stored: bytes | str) -> RetryPolicy:
         """Take the numbers of a task's own stored policy and keep the exception filters of the code."""
         numbers: dict[str, Any] = msgspec.json.decode(stored)
         return RetryPolicy(**numbers, only=self.only, never=self.never)

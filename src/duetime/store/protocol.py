@@ -82,12 +82,15 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool | None
 
 
-class ClaimedTask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One task handed to a worker: all that an attempt needs. `attempt` is the fence of this claim."""
+class ClaimedTask(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=True):
+    """One task handed to a worker: all that an attempt needs. `attempt` is the fence of this claim.
+
+    Payload and retry numbers are JSON as text, and the whole is an array in JSON: a store may read a batch in one step.
+    """
 
     id: str
     handler: str
-    payload: bytes
+    payload: str
     attempt: int
     tries: int
     crashes: int
@@ -97,7 +100,7 @@ class ClaimedTask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     submitted_by: str
     expires_at: Instant | None
     timeout: float | None
-    retry: bytes | None
+    retry: str | None
     meta: Mapping[str, str] | None
     key: str | None
     collection: str | None

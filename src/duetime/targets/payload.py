@@ -84,7 +84,7 @@ class OpenPayloads:
             raise InvalidPayload(f"{self._name} is used by name, so its arguments must be named too, got {len(args)} without a name")
         return _bounded(_encoded(self._name, kwargs), f"{self._name}: the payload")
 
-    def decode(self, payload: bytes) -> dict[str, Any]:
+    def decode(self, payload: bytes | str) -> dict[str, Any]:
         return msgspec.json.decode(payload, type=dict[str, Any])
 
     def schema(self) -> bytes:
@@ -101,7 +101,7 @@ class FunctionPayloads:
         self._in_order = [each.name for each in parameters if each.kind is not inspect.Parameter.KEYWORD_ONLY]
         self._all_required = all(each.default is inspect.Parameter.empty for each in parameters)
         self._lock = threading.Lock()
-        self._decode: Callable[[bytes], msgspec.Struct] | None = None
+        self._decode: Callable[[bytes | str], msgspec.Struct] | None = None
         self._decode_result: Callable[[bytes], Any] | None = None
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
@@ -118,7 +118,7 @@ class FunctionPayloads:
             raise InvalidPayload(f"{self._name}: {error}") from None
         return payload if len(payload) <= MAX_PAYLOAD else _bounded(payload, f"{self._name}: the payload")
 
-    def decode(self, payload: bytes) -> dict[str, Any]:
+    def decode(self, payload: bytes | str) -> dict[str, Any]:
         decode = self._decode or self._compile()
         try:
             arguments = msgspec.structs.asdict(decode(payload))
@@ -183,7 +183,7 @@ class FunctionPayloads:
                 "It is needed at run time, so import it outside `if TYPE_CHECKING`, at the top of the handler's module"
             ) from None
 
-    def _compile(self) -> Callable[[bytes], msgspec.Struct]:
+    def _compile(self) -> Callable[[bytes | str], msgspec.Struct]:
         with self._lock:
             types = self._types()
             for name, kind in types.items():

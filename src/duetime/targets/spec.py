@@ -22,7 +22,7 @@ class Payloads(Protocol):
         """Validate a call and give its payload, a JSON object of the given arguments."""
         ...
 
-    def decode(self, payload: bytes) -> dict[str, Any]:
+    def decode(self, payload: bytes | str) -> dict[str, Any]:
         """Validate a stored payload and give the keyword arguments; InvalidPayload if it does not fit."""
         ...
 

@@ -35,9 +35,23 @@ class Interrupted(BaseException):
 class Attempt:
     """One attempt. Light, because there are tens of thousands a second; what a fast handler never needs is made late."""
 
-    __slots__ = ("call", "claimed", "context", "deadline_at", "runner", "sink", "spec", "started_at", "stop", "timeout", "timer")
+    __slots__ = (
+        "_progress",
+        "call",
+        "claimed",
+        "context",
+        "deadline_at",
+        "runner",
+        "sink",
+        "spec",
+        "started_at",
+        "stop",
+        "timeout",
+        "timer",
+    )
 
-    def __init__(self, claimed: ClaimedTask, spec: HandlerSpec) -> None:
+    def __init__(self, claimed: ClaimedTask, spec: HandlerSpec, progress: Callable[[Attempt, float, str], None]) -> None:
+        self._progress = progress
         self.claimed = claimed
         self.spec = spec
         self.timeout = spec.timeout if claimed.timeout is None else claimed.timeout
@@ -49,6 +63,10 @@ class Attempt:
         self.timer: Timer[Call] | None = None
         self.call: ThreadCall | None = None
         self.stop: Stop | None = None
+
+    def report(self, fraction: float, text: str) -> None:
+        """Pass on how far the attempt says it is."""
+        self._progress(self, fraction, text)
 
 
 class Current:

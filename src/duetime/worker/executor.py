@@ -28,7 +28,7 @@ from duetime.service import Alarms
 from duetime.store.protocol import ClaimedTask, Progress, Store
 from duetime.targets.context import Context, Resources, _current
 from duetime.targets.process import ChildPool
-from duetime.targets.python import Middleware, around, failed, positional, succeeded
+from duetime.targets.python import NOTHING, Middleware, around, failed, positional, succeeded
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt, Current, Interrupted, Stop, drive
 from duetime.worker.threads import ThreadRoom
@@ -46,7 +46,7 @@ STUCK_AFTER = 10.0  # and given up after so many more
 class Room:
     """One handler's slots in this process, its queue, and how long its attempts take."""
 
-    __slots__ = ("average", "concurrency", "free", "queue", "spec")
+    __slots__ = ("average", "concurrency", "free", "low", "queue", "spec")
 
     def __init__(self, spec: HandlerSpec, concurrency: int) -> None:
         self.spec = spec
@@ -54,6 +54,7 @@ class Room:
         self.free = concurrency
         self.queue: deque[Attempt] = deque()
         self.average: float | None = None  # microseconds, of recent attempts
+        self.low = 0  # with so few attempts queued it is time to claim more
 
     def buffer(self) -> int:
         """How many attempts may wait beyond the slots: at most 50 ms of work, so slow handlers have none."""
@@ -83,6 +84,7 @@ class Executor:
         stuck: Callable[[Attempt], None],
     ) -> None:
         self._store = store
+        self._now = store.now
         self._alarms = alarms
         self._middleware = list(middleware)
         self._output = output
@@ -120,12 +122,13 @@ class Executor:
         room_left = self._free - self._queued
         for name, room in self._rooms.items():
             queued, buffer = len(room.queue), room.buffer()
+            room.low = buffer // 2
             want = room.free + buffer - queued
             if want > 0:
                 wants[name] = want
                 total += want
                 # half a buffer, or a slot with nothing to do in it, is worth a round trip
-                worthy = worthy or (room.free > queued and room_left > 0) or queued <= buffer // 2
+                worthy = worthy or (room.free > queued and room_left > 0) or queued <= room.low
         if not worthy or (room_left <= 0 and all(self._rooms[name].buffer() == 0 for name in wants)):
             return {}, 0
         return wants, min(total, LARGEST_BUFFER, max(room_left, 0) + max((self._rooms[name].buffer() for name in wants), default=0))
@@ -152,7 +155,7 @@ class Executor:
             room = self._rooms[claimed.handler]
             if not room.queue:
                 self._turns.append(claimed.handler)
-            room.queue.append(Attempt(claimed, room.spec))
+            room.queue.append(Attempt(claimed, room.spec, self._progress))
             self._queued += 1
         self._lead()
 
@@ -202,7 +205,7 @@ class Executor:
                 self._turns.rotate(-1)
             else:
                 self._turns.popleft()
-            if self._checked(attempt):
+            if (self._may_start and not self.cancels and not self.gates) or self._checked(attempt):
                 room.free -= 1
                 self._free -= 1
                 return attempt
@@ -214,7 +217,7 @@ class Executor:
         if claimed.id in self.cancels:
             self.cancels.discard(claimed.id)
             self._give_back(attempt, Outcome.CANCELLED)
-        elif not self._may_start or (self.gates and self.gates.holding(claimed.handler, claimed.collection, self._store.now()) is not None):
+        elif not self._may_start or (self.gates and self.gates.holding(claimed.handler, claimed.collection, self._now()) is not None):
             self._give_back(attempt, Outcome.RELEASED)
         else:
             return True
@@ -228,13 +231,13 @@ class Executor:
 
     async def _perform(self, attempt: Attempt, runner: asyncio.Task[None]) -> None:
         claimed, spec = attempt.claimed, attempt.spec
-        attempt.started_at = now = self._store.now()
+        attempt.started_at = now = self._now()
         attempt.deadline_at = now + int(attempt.timeout * SECOND)
         attempt.runner = runner
         self.running[claimed.id] = attempt
         try:
             value = await drive(self._work(attempt), self._variables(attempt), attempt, self.current, self._suspended)
-            ended = value if type(value) is Ended else succeeded(value)
+            ended = NOTHING if value is None else value if type(value) is Ended else succeeded(value)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -244,11 +247,9 @@ class Executor:
     def _variables(self, attempt: Attempt) -> contextvars.Context:
         """Make the attempt's own context variables: who runs, and where its output goes."""
         variables = contextvars.copy_context()
-        assert attempt.context is not None
-        variables.run(_current.set, attempt.context)
         if self._output is not None:
             attempt.sink = Sink(self._output, attempt.claimed.id, attempt.claimed.attempt)
-            variables.run(current_sink.set, attempt.sink)
+        variables.run(_enter, attempt)
         return variables
 
     def _work(self, attempt: Attempt) -> Coroutine[Any, Any, Any]:
@@ -259,7 +260,7 @@ class Executor:
             started_at=attempt.started_at,
             deadline_at=attempt.deadline_at,
             resources=self.resources,
-            progress=partial(self._progress, attempt),
+            progress=attempt.report,
         )
         # a task whose process died before runs alone in a child, so that the next death can be blamed on the right one
         if spec.isolation == "process" or (claimed.crashes and self.children is not None):
@@ -267,7 +268,8 @@ class Executor:
         if spec.is_async and not self._middleware:
             try:
                 arguments = spec.payloads.decode(claimed.payload)
-                return cast(Coroutine[Any, Any, Any], spec.function(*positional(spec, context), **arguments))
+                call = spec.function(context, **arguments) if spec.takes_context else spec.function(**arguments)
+                return cast(Coroutine[Any, Any, Any], call)
             except Exception as error:
                 return _raise(error)
         return self._in_layers(attempt, context)
@@ -307,12 +309,12 @@ class Executor:
                 started_at=attempt.started_at,
                 deadline_at=attempt.deadline_at,
                 output_path=path,
-                progress=partial(self._progress, attempt),
+                progress=attempt.report,
             )
 
     def _begin_now(self, attempt: Attempt) -> None:
         """Count an attempt's time from here."""
-        attempt.started_at = now = self._store.now()
+        attempt.started_at = now = self._now()
         attempt.deadline_at = now + int(attempt.timeout * SECOND)
         if attempt.timer is not None:
             self._alarms.remove(attempt.timer)
@@ -329,7 +331,7 @@ class Executor:
         """Note that an attempt waits: bound its time, and let another runner go on."""
         if attempt.stop is not None:  # told to stop while it ran: the cancel is delivered now that it waits
             self._deliver(attempt)
-        left = (attempt.deadline_at - self._store.now()) / SECOND
+        left = (attempt.deadline_at - self._now()) / SECOND
         attempt.timer = self._alarms.after(max(left, 0.0), partial(self.stop, attempt, Stop.TIMEOUT))
         if self._leader is attempt.runner:
             self._leader = None
@@ -443,19 +445,27 @@ class Executor:
         room.free += 1
         self._free += 1
         self.finished += 1
-        now = self._store.now()
+        now = self._now()
         room.measure(now - attempt.started_at)
         if attempt.stop is not Stop.LOST:
             self._conclude(attempt, ended, attempt.started_at, now)
-        if len(room.queue) <= room.buffer() // 2:
+        if len(room.queue) <= room.low:
             self._freed()
         if self._queued and self._leader is None:
             self._lead()
 
     def _conclude(self, attempt: Attempt, ended: Ended, started_at: Instant | None, now: Instant | None = None) -> None:
         policy = attempt.spec.retry if ended.outcome is Outcome.SUCCEEDED else self._policy(attempt)
-        now = self._store.now() if now is None else now
+        now = self._now() if now is None else now
         self._settle(conclude(attempt.claimed, ended, policy, started_at=started_at, now=now, chance=random.random()))
+
+
+def _enter(attempt: Attempt) -> None:
+    """Set the context variables that handlers and their output are found by."""
+    if attempt.context is not None:
+        _current.set(attempt.context)
+    if attempt.sink is not None:
+        current_sink.set(attempt.sink)
 
 
 async def _raise(error: Exception) -> None:

@@ -22,10 +22,11 @@ GROUP = 64
 
 
 class _Job(Generic[T]):
-    __slots__ = ("error", "future", "loop", "value", "work")
+    __slots__ = ("error", "future", "loop", "urgent", "value", "work")
 
-    def __init__(self, work: Callable[[sqlite3.Connection], T], loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, work: Callable[[sqlite3.Connection], T], loop: asyncio.AbstractEventLoop | None, *, urgent: bool = False) -> None:
         self.work = work
+        self.urgent = urgent
         self.loop = loop
         self.future: Any = concurrent.futures.Future() if loop is None else loop.create_future()
         self.value: T | None = None
@@ -48,9 +49,12 @@ class DatabaseThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a job in a transaction. Once begun it is finished, also when the caller is cancelled meanwhile."""
-        job = _Job(work, asyncio.get_running_loop())
+    async def run(self, work: Callable[[sqlite3.Connection], T], *, urgent: bool = False) -> T:
+        """Run a job in a transaction. Once begun it is finished, also when the caller is cancelled meanwhile.
+
+        An urgent one goes before others that wait and is answered without them.
+        """
+        job = _Job(work, asyncio.get_running_loop(), urgent=urgent)
         self._jobs.put(job)
         value: T = await job.future
         return value
@@ -76,8 +80,9 @@ class DatabaseThread:
             return
         with contextlib.closing(connection):
             while (batch := self._take()) is not None:
-                self._perform(connection, batch)
-                _resolve_all(batch)
+                for group in _groups(batch):
+                    self._perform(connection, group)
+                    _resolve_all(group)
 
     def _take(self) -> list[_Job[Any]] | None:
         first = self._jobs.get()
@@ -155,6 +160,15 @@ class DatabaseThread:
             connection.execute("rollback to job")
             job.error = translated(error, self._path)
         connection.execute("release job")
+
+
+def _groups(batch: list[_Job[Any]]) -> list[list[_Job[Any]]]:
+    """Put jobs into transactions: each urgent one into its own, the others into one."""
+    urgent = [[job] for job in batch if job.urgent]
+    if not urgent:
+        return [batch]
+    others = [job for job in batch if not job.urgent]
+    return [*urgent, others] if others else urgent
 
 
 def _resolve_all(batch: Iterable[_Job[Any]]) -> None:

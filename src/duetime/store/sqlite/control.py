@@ -13,6 +13,7 @@ from duetime.model.task import State
 from duetime.store.protocol import CancelVerdict, ChangeVerdict, Declaration, Edit
 from duetime.store.sqlite import work
 from duetime.store.sqlite.gates import read_gates
+from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 
 _decode_declaration = msgspec.json.Decoder(Declaration).decode
@@ -35,7 +36,7 @@ def cancel(connection: sqlite3.Connection, ids: Sequence[str], now: Instant) -> 
         if waiting:
             _, _, attempt, tries, crashes = waiting[0]
             connection.execute(SQL.drop_edges_to, (seq,))
-            finals[seq] = work.Final(seq, State.CANCELLED, attempt, tries, crashes, now)
+            finals[seq] = work.unstarted(seq, State.CANCELLED, attempt, tries, crashes, now)
             verdicts.append(CancelVerdict.CANCELLED)
         else:
             connection.execute(SQL.mark_cancelling, (seq,)).fetchall()
@@ -120,8 +121,8 @@ def drop(connection: sqlite3.Connection, limit: int, now: Instant) -> int:
         if gate is None or gate.action is not GateAction.DROP or dropped >= limit:
             continue
         places = connection.execute(SQL.scan_lane, (lane, now, limit - dropped)).fetchall()
-        connection.executemany(SQL.delete_due, [place[:3] for place in places])
-        finals = [work.Final(task, State.DROPPED, attempt, tries, crashes, now) for _, _, task, _, attempt, tries, crashes in places]
+        connection.execute(SQL.delete_due, (write_json([place[2] for place in places]),))
+        finals = [work.unstarted(task, State.DROPPED, attempt, tries, crashes, now) for _, _, task, _, attempt, tries, crashes in places]
         work.finish(connection, finals, now)
         connection.execute(SQL.raise_lane, (lane,))
         dropped += len(places)

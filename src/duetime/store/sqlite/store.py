@@ -73,6 +73,7 @@ class SqliteStore:
         self._synchronous = synchronous
         self._patience = patience
         self._clock: Clock = clock or SystemClock()
+        self.now: Callable[[], Instant] = self._clock.now  # asked twice per attempt: no call in between
         self._turns = work.Turns()
         self._locks: dict[str, liveness.WorkerLock] = {}
         self._temporary: str | None = None
@@ -174,9 +175,6 @@ class SqliteStore:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
-    def now(self) -> Instant:
-        return self._clock.now()
-
     # ---- submitting ----
 
     async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
@@ -238,7 +236,10 @@ class SqliteStore:
         self._hint(HintKind.GATES)  # a barrier may have waited for this worker only
 
     async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
-        return await self._write(lambda connection: work.claim(connection, worker, claim, wants, total, self._clock.now(), self._turns))
+        # urgent: what it brings can run while the outcomes that wait beside it are written
+        return await self._write(
+            lambda connection: work.claim(connection, worker, claim, wants, total, self._clock.now(), self._turns), urgent=True
+        )
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
         if not settlements:
@@ -341,7 +342,7 @@ class SqliteStore:
         return await self._upkeep(lambda connection: control.drop(connection, limit, self._clock.now()))
 
     async def expire(self, limit: int) -> int:
-        return await self._upkeep(lambda connection: upkeep.expire(connection, limit, self._clock.now()))
+        return await self._upkeep(lambda connection: work.expire(connection, limit, self._clock.now()))
 
     async def prune(self, state: State, before: Instant, limit: int) -> list[Pruned]:
         if state not in FINAL:
@@ -382,9 +383,9 @@ class SqliteStore:
 
     # ---- the two threads ----
 
-    async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+    async def _write(self, job: Callable[[sqlite3.Connection], T], *, urgent: bool = False) -> T:
         self._opened(self._wakeups).own_writes += 1
-        return await self._opened(self._writer).run(job)
+        return await self._opened(self._writer).run(job, urgent=urgent)
 
     async def _read(self, job: Callable[[sqlite3.Connection], T]) -> T:
         return await self._opened(self._reader).run(job)

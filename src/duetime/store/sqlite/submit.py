@@ -11,10 +11,10 @@ from duetime.clock import LATEST, Instant
 from duetime.errors import InvalidValue, TaskNotFound
 from duetime.model.task import NO_EXTRAS, NewTask, State, TaskRecord
 from duetime.store.protocol import Added, AddVerdict
-from duetime.store.sqlite.records import read_record, write_error, write_json, write_meta
+from duetime.store.sqlite.records import read_record, write_json, write_meta
 from duetime.store.sqlite.runner import Runner
 from duetime.store.sqlite.statements import NEVER, SQL
-from duetime.store.sqlite.work import unmet
+from duetime.store.sqlite.work import unmet, unstarted
 
 MAX_COLLECTIONS = 10_000
 
@@ -125,8 +125,8 @@ class Submission:
             self._keys = [row for row in self._keys if row[2] != seq]
             self._holders.pop((task.handler, task.key or ""), None)
             await self._flush()
-            error = write_error(unmet(failed_parent))
-            await self._run.rows(SQL.finish_task, (State.CANCELLED, None, 0, 0, 0, None, None, self._now, None, error, seq))
+            end = unstarted(seq, State.CANCELLED, 0, 0, 0, self._now, unmet(failed_parent))
+            await self._run.rows(SQL.finish_task, end)
             return Added(AddVerdict.ADDED, await self._record("where_seqs", seq))
         await self._flush()
         await self._run.rows(SQL.insert_held, (seq, lane.id, "blocked", len(open_edges), due_at, 0, 0, 0))

@@ -1,4 +1,4 @@
-"""What keeps the file healthy: expiry, retention, and finding states that cannot be."""
+"""What keeps the file healthy: retention, and finding states that cannot be."""
 
 from __future__ import annotations
 
@@ -12,18 +12,6 @@ from duetime.store.protocol import Problem, Pruned
 from duetime.store.sqlite import work
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
-
-
-def expire(connection: sqlite3.Connection, limit: int, now: Instant) -> int:
-    """Record waiting tasks past their expiry as expired."""
-    finals = []
-    for (seq,) in connection.execute(SQL.expired_tasks, (now, limit)).fetchall():
-        waiting = connection.execute(SQL.take_due, (seq,)).fetchall() or connection.execute(SQL.take_held, (seq,)).fetchall()
-        connection.execute(SQL.drop_edges_to, (seq,))
-        for _, _, attempt, tries, crashes in waiting:
-            finals.append(work.Final(seq, State.EXPIRED, attempt, tries, crashes, now))
-    work.finish(connection, finals, now)
-    return len(finals)
 
 
 def prune(connection: sqlite3.Connection, state: State, before: Instant, limit: int) -> list[Pruned]:

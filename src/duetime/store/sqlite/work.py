@@ -7,6 +7,8 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from duetime.clock import Instant
 from duetime.model.gate import Gates
 from duetime.model.lifecycle import as_cancelled, conclude
@@ -15,8 +17,11 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, State
 from duetime.store.protocol import Claim, ClaimedTask
 from duetime.store.sqlite.gates import read_gates
-from duetime.store.sqlite.records import read_meta, write_error, write_json
+from duetime.store.sqlite.records import write_error, write_json
 from duetime.store.sqlite.statements import SQL
+
+_decode = msgspec.json.Decoder().decode
+_decode_claimed = msgspec.json.Decoder(list[ClaimedTask]).decode
 
 # Of so many places of a handler one goes to the task that has waited longest, whatever its priority.
 FAIR_PLACE = 16
@@ -46,10 +51,10 @@ def claim(
     """Hand due tasks to a worker; see the contract in `store.protocol`."""
     if connection.execute(SQL.worker_known, (worker,)).fetchone() is None:
         return Claim([], now, None)
-    gates = read_gates(connection, now)
-    lanes, opens_at = _open_lanes(connection, wants, gates, now)
-    places, exhausted = _choose(connection, lanes, wants, total, now, turns)
-    tasks = _take(connection, worker, number, places, lanes, now)
+    expire(connection, total, now)
+    lanes, opens_at = _open_lanes(connection, wants, read_gates(connection, now), now)
+    chosen, exhausted = _choose(connection, lanes, wants, total, now, turns)
+    tasks = _take(connection, worker, number, chosen, now)
     connection.executemany(SQL.raise_lane, [(lane,) for lane in exhausted])
     unfinished = lanes.keys() - set(exhausted)
     return Claim(tasks, now, _next_at(connection, wants, now, opens_at, unfinished))
@@ -105,15 +110,15 @@ class _Heads:
 
 def _choose(
     connection: sqlite3.Connection, lanes: Mapping[int, _Lane], wants: Mapping[str, int], total: int, now: Instant, turns: Turns
-) -> tuple[list[_Place], list[int]]:
-    """Choose places: within a handler by priority and age, between handlers in turn. Also tell which lanes are empty now."""
+) -> tuple[list[int], list[int]]:
+    """Choose tasks: within a handler by priority and age, between handlers in turn. Also tell which lanes are empty now."""
     if len(lanes) == 1:
-        # by far the most frequent case, worth its own path: no heap, one fetch
+        # by far the most frequent case, worth its own path: no heap, one step
         (lane,) = lanes.values()
         limit = min(wants[lane.handler], total)
-        places = connection.execute(SQL.scan_lane, (lane.id, now, limit)).fetchall()
-        turns.places[lane.handler] = turns.places.get(lane.handler, 0) + len(places)
-        return places, [lane.id] if len(places) < limit else []
+        tasks: list[int] = _read_rows(connection.execute(SQL.first_in_lane, (lane.id, now, limit)))
+        turns.places[lane.handler] = turns.places.get(lane.handler, 0) + len(tasks)
+        return tasks, [lane.id] if len(tasks) < limit else []
     by_handler: dict[str, list[_Lane]] = {}
     for lane in lanes.values():
         by_handler.setdefault(lane.handler, []).append(lane)
@@ -121,8 +126,8 @@ def _choose(
     order = sorted(by_handler, key=lambda name: (name <= turns.last_handler, name))
     heads = {name: _Heads(connection, by_handler[name], min(wants[name], total), now) for name in order}
     left = {name: wants[name] for name in order}
-    places = []
-    while order and len(places) < total:
+    tasks = []
+    while order and len(tasks) < total:
         for name in list(order):
             count = turns.places.get(name, 0)
             place = heads[name].pop(oldest=count % FAIR_PLACE == FAIR_PLACE - 1) if left[name] else None
@@ -132,58 +137,39 @@ def _choose(
             turns.places[name] = count + 1
             turns.last_handler = name
             left[name] -= 1
-            places.append(place)
-            if len(places) == total:
+            tasks.append(place[2])
+            if len(tasks) == total:
                 break
-    return places, [lane for head in heads.values() for lane in head.exhausted]
+    return tasks, [lane for head in heads.values() for lane in head.exhausted]
 
 
-def _take(
-    connection: sqlite3.Connection, worker: str, number: int, places: Sequence[_Place], lanes: Mapping[int, _Lane], now: Instant
-) -> list[ClaimedTask]:
-    """Move places into claims and read what their attempts need."""
-    if not places:
+def _take(connection: sqlite3.Connection, worker: str, number: int, chosen: Sequence[int], now: Instant) -> list[ClaimedTask]:
+    """Move tasks from their places into claims and read what their attempts need.
+
+    Each of these statements does its work in one step. SQLite is left without Python's lock during a step, so the event
+    loop runs meanwhile; stepping row by row would hand that lock to and fro for every task.
+    """
+    if not chosen:
         return []
-    rows = {row[0]: row for row in connection.execute(SQL.claimed_tasks, (write_json([place[2] for place in places]),))}
-    claimed: list[ClaimedTask] = []
-    running: list[tuple[object, ...]] = []
-    expired: list[_Place] = []
-    for place in places:
-        lane_id, _, seq, due_at, attempt, tries, crashes = place
-        _, task_id, key, payload, since_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule, planned_at = rows[seq]
-        if expires_at is not None and expires_at <= now:
-            expired.append(place)
-            continue
-        lane = lanes[lane_id]
-        running.append((task_id, seq, lane_id, worker, number, attempt + 1, tries, crashes, due_at, now))
-        claimed.append(
-            ClaimedTask(
-                id=task_id,
-                handler=lane.handler,
-                payload=payload,
-                attempt=attempt + 1,
-                tries=tries,
-                crashes=crashes,
-                due_at=due_at,
-                since_at=since_at,
-                submitted_at=submitted_at,
-                submitted_by=submitted_by,
-                expires_at=expires_at,
-                timeout=timeout,
-                retry=retry,
-                meta=None if meta is None else read_meta(meta),
-                key=key,
-                collection=lane.collection or None,
-                priority=lane.priority,
-                schedule=schedule,
-                planned_at=planned_at,
-            )
-        )
-    connection.executemany(SQL.delete_due, [place[:3] for place in places])
-    connection.executemany(SQL.insert_running, running)
-    if expired:
-        finish(connection, [Final(place[2], State.EXPIRED, place[4], place[5], place[6], now) for place in expired], now)
-    return claimed
+    tasks = write_json(chosen)
+    connection.execute(SQL.insert_running, {"worker": worker, "claim": number, "now": now, "tasks": tasks})
+    connection.execute(SQL.delete_due, (tasks,))
+    return _read_claimed(connection, chosen)
+
+
+def _read_claimed(connection: sqlite3.Connection, chosen: Sequence[int]) -> list[ClaimedTask]:
+    """Read claimed tasks in one step; payloads that are too large together for one text are read in halves."""
+    try:
+        return _decode_claimed(connection.execute(SQL.claimed_tasks, (write_json(chosen),)).fetchone()[0])
+    except sqlite3.DataError:
+        half = len(chosen) // 2
+        return _read_claimed(connection, chosen[:half]) + _read_claimed(connection, chosen[half:])
+
+
+def _read_rows(cursor: sqlite3.Cursor) -> list[Any]:
+    """Read an answer that comes as one JSON array."""
+    rows: list[Any] = _decode(cursor.fetchone()[0])
+    return rows
 
 
 def _next_at(
@@ -203,19 +189,24 @@ def _next_at(
 
 
 class Final(NamedTuple):
-    """The end of a task: its number, state and counters, and what its last attempt left."""
+    """The end of a task and what its last attempt left, in the order of the statement `finish_task`."""
 
-    task: int
-    state: State
+    state: str
+    outcome: str | None
     attempt: int
     tries: int
     crashes: int
+    worker: str | None
+    started_at: Instant | None
     finished_at: Instant
-    outcome: Outcome | None = None
-    worker: str | None = None
-    started_at: Instant | None = None
-    result: bytes | None = None
-    error: ErrorInfo | None = None
+    result: bytes | None
+    error: str | None
+    task: int
+
+
+def unstarted(task: int, state: State, attempt: int, tries: int, crashes: int, now: Instant, error: ErrorInfo | None = None) -> Final:
+    """Give the end of a task that ends while it waits."""
+    return Final(state.value, None, attempt, tries, crashes, None, None, now, None, write_error(error), task)
 
 
 def unmet(parent: str) -> ErrorInfo:
@@ -223,26 +214,20 @@ def unmet(parent: str) -> ErrorInfo:
     return ErrorInfo("PredecessorFailed", f"task {parent}, whose success it needed, ended otherwise")
 
 
-def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant) -> Instant | None:
+def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant, *, succeeded: Sequence[int] = ()) -> Instant | None:
     """Write ends of tasks that have left their places; free keys and children, and cancel children in vain.
 
-    Gives the earliest position that a freed child took.
+    The ends of those in `succeeded` are written already. Gives the earliest position that a freed child took.
     """
     earliest = None
-    while finals:
-        connection.executemany(
-            SQL.finish_task,
-            [
-                (
-                    *(final.state.value, final.outcome.value if final.outcome else None, final.attempt, final.tries, final.crashes),
-                    *(final.worker, final.started_at, final.finished_at, final.result, write_error(final.error), final.task),
-                )
-                for final in finals
-            ],
-        )
-        connection.execute(SQL.free_keys, (write_json([final.task for final in finals]),))
-        finals, freed = _follow_edges(connection, {final.task: final.state for final in finals}, now)
+    ended = dict.fromkeys(succeeded, State.SUCCEEDED)
+    while finals or ended:
+        connection.executemany(SQL.finish_task, finals)
+        ended.update({final.task: State(final.state) for final in finals})
+        connection.execute(SQL.free_keys, (write_json(list(ended)),))
+        finals, freed = _follow_edges(connection, ended, now)
         earliest = freed if earliest is None else earliest
+        ended = {}
     return earliest
 
 
@@ -271,7 +256,7 @@ def _follow_edges(connection: sqlite3.Connection, states: Mapping[int, State], n
         connection.execute(SQL.drop_edges_to, (child,))
         for _, _, attempt, tries, crashes in held:
             (parent_id,) = connection.execute(SQL.id_of, (parent,)).fetchone() or (f"number {parent}",)
-            finals.append(Final(child, State.CANCELLED, attempt, tries, crashes, now, error=unmet(parent_id)))
+            finals.append(unstarted(child, State.CANCELLED, attempt, tries, crashes, now, unmet(parent_id)))
     for child, count in met.items():
         if child in vain:
             continue
@@ -295,6 +280,18 @@ def put_due(connection: sqlite3.Connection, entries: Sequence[tuple[int, int, In
     return min(lowest.values(), default=None)
 
 
+def expire(connection: sqlite3.Connection, limit: int, now: Instant) -> int:
+    """Record waiting tasks past their expiry as expired."""
+    finals = []
+    for (seq,) in connection.execute(SQL.expired_tasks, (now, limit)).fetchall():
+        waiting = connection.execute(SQL.take_due, (seq,)).fetchall() or connection.execute(SQL.take_held, (seq,)).fetchall()
+        connection.execute(SQL.drop_edges_to, (seq,))
+        for _, _, attempt, tries, crashes in waiting:
+            finals.append(unstarted(seq, State.EXPIRED, attempt, tries, crashes, now))
+    finish(connection, finals, now)
+    return len(finals)
+
+
 class Settled(NamedTuple):
     """What a settle did: a verdict per settlement, whether anything ended for good, and the earliest new position."""
 
@@ -306,9 +303,9 @@ class Settled(NamedTuple):
 def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Settlement], now: Instant) -> Settled:
     """Record how attempts ended; only those that the worker holds at this very number."""
     ids = write_json([settlement.id for settlement in settlements])
-    held = {row[0]: row for row in connection.execute(SQL.held_by_worker, (worker, ids))}
+    held = {row[0]: row for row in _read_rows(connection.execute(SQL.held_by_worker, (worker, ids)))}
     verdicts: list[Verdict] = []
-    accepted: list[tuple[tuple[Any, ...], Settlement]] = []
+    accepted: list[tuple[Sequence[Any], Settlement]] = []
     ended: set[tuple[str, int]] = set()
     for settlement in settlements:
         row = held.get(settlement.id)
@@ -331,18 +328,19 @@ def _settled_before(connection: sqlite3.Connection, worker: str, settlement: Set
 
 
 def _apply(
-    connection: sqlite3.Connection, worker: str, accepted: Sequence[tuple[tuple[Any, ...], Settlement]], now: Instant
+    connection: sqlite3.Connection, worker: str, accepted: Sequence[tuple[Sequence[Any], Settlement]], now: Instant
 ) -> Instant | None:
-    """Write accepted settlements; each comes with its row (id, task, lane, …, claimed_at last)."""
+    """Write accepted settlements; each comes with its row (id, task, lane, …). Gives the earliest new position."""
     if not accepted:
         return None
-    connection.execute(SQL.delete_running, (write_json([settlement.id for _, settlement in accepted]),))
-    finals, again, attempts = [], [], []
+    plain, finals, again, attempts = [], [], [], []
     for row, settlement in accepted:
-        task, lane = row[1], row[2]
-        if settlement.state is State.PENDING:
+        task = row[1]
+        if settlement.state is State.SUCCEEDED and settlement.result is None:
+            plain.append((task, settlement.started_at, settlement.finished_at))
+        elif settlement.state is State.PENDING:
             due_at = now if settlement.due_at is None else settlement.due_at
-            again.append((lane, task, due_at, settlement.attempt, settlement.tries, settlement.crashes))
+            again.append((row[2], task, due_at, settlement.attempt, settlement.tries, settlement.crashes))
             attempts.append(
                 (
                     *(task, settlement.attempt, settlement.outcome.value, worker, settlement.started_at),
@@ -352,13 +350,24 @@ def _apply(
         else:
             finals.append(
                 Final(
-                    *(task, settlement.state, settlement.attempt, settlement.tries, settlement.crashes, settlement.finished_at),
-                    *(settlement.outcome, worker, settlement.started_at, settlement.result, settlement.error),
+                    settlement.state.value,
+                    settlement.outcome.value,
+                    settlement.attempt,
+                    settlement.tries,
+                    settlement.crashes,
+                    worker,
+                    settlement.started_at,
+                    settlement.finished_at,
+                    settlement.result,
+                    write_error(settlement.error),
+                    task,
                 )
             )
-    if attempts:
-        connection.executemany(SQL.insert_attempt, attempts)
-    positions = [put_due(connection, again, now) if again else None, finish(connection, finals, now)]
+    if plain:
+        connection.execute(SQL.finish_succeeded, (write_json(plain),))
+    connection.execute(SQL.delete_running, (write_json([settlement.id for _, settlement in accepted]),))
+    connection.executemany(SQL.insert_attempt, attempts)
+    positions = [put_due(connection, again, now), finish(connection, finals, now, succeeded=[row[0] for row in plain])]
     return min((position for position in positions if position is not None), default=None)
 
 

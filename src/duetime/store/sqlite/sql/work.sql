@@ -17,25 +17,33 @@ select id, handler, collection, priority from duetime_lane where next_at <= ?
 -- lanes_later: lanes with work in the future, earliest first
 select handler, next_at from duetime_lane where next_at > ? and next_at < 4611686018427387904 order by next_at
 
+-- first_in_lane: the tasks of the first due places of a lane, as one JSON array
+select json_group_array(task) from (select task from duetime_due where lane = ? and pos <= ? order by pos, task limit ?)
+
 -- scan_lane: due places of a lane in order
 select lane, pos, task, due_at, attempt, tries, crashes from duetime_due where lane = ? and pos <= ? order by pos, task limit ?
 
 -- raise_lane: remember that a lane has nothing before its next place
 update duetime_lane set next_at = coalesce((select min(pos) from duetime_due where lane = duetime_lane.id), 4611686018427387904) where id = ?
 
--- claimed_tasks: what attempts need to know of their tasks
-select seq, id, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule, planned_at
-from duetime_task where seq in (select value from json_each(?))
+-- claimed_tasks: what attempts need to know of their tasks, in the order of these numbers, as one JSON array
+select json_group_array(json_array(
+    t.id, l.handler, cast(t.payload as text), r.attempt, r.tries, r.crashes, r.due_at, t.due_at, t.submitted_at, t.submitted_by, t.expires_at,
+    t.timeout, cast(t.retry as text), json(t.meta), t.key, nullif(l.collection, ''), l.priority, t.schedule, t.planned_at))
+from json_each(?) as claimed cross join duetime_task as t on t.seq = claimed.value
+cross join duetime_running as r on r.task = t.seq cross join duetime_lane as l on l.id = t.lane
 
--- delete_due: a place that was claimed
-delete from duetime_due where lane = ? and pos = ? and task = ?
+-- delete_due: places of these tasks
+delete from duetime_due where task in (select value from json_each(?))
 
--- insert_running: a claimed attempt
+-- insert_running: claims of these tasks, which stand in their lanes
 insert into duetime_running (id, task, lane, worker, claim, attempt, tries, crashes, due_at, claimed_at)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+select t.id, d.task, d.lane, :worker, :claim, d.attempt + 1, d.tries, d.crashes, d.due_at, :now
+from json_each(:tasks) as chosen cross join duetime_due as d on d.task = chosen.value cross join duetime_task as t on t.seq = d.task
 
--- held_by_worker: the worker's attempts among these ids
-select id, task, lane, attempt, cancelling, claimed_at from duetime_running where worker = ? and id in (select value from json_each(?))
+-- held_by_worker: the worker's attempts among these ids, as one JSON array
+select json_group_array(json_array(id, task, lane, attempt, cancelling, claimed_at))
+from duetime_running where worker = ? and id in (select value from json_each(?))
 
 -- attempts_of_worker: all attempts of a worker
 select id, attempt, claim, cancelling, tries, crashes from duetime_running where worker = ? order by claim, id
@@ -46,6 +54,11 @@ delete from duetime_running where id in (select value from json_each(?))
 -- finish_task: how a task ended
 update duetime_task set state = ?, outcome = ?, attempt = ?, tries = ?, crashes = ?, worker = ?, started_at = ?, finished_at = ?, result = ?, error = ?
 where seq = ?
+
+-- finish_succeeded: plain successes, [task, started_at, finished_at] each, all in one step while they still stand in running
+update duetime_task as t set state = 'succeeded', outcome = 'succeeded', attempt = r.attempt, tries = r.tries, crashes = r.crashes,
+    worker = r.worker, started_at = ended.value ->> 1, finished_at = ended.value ->> 2
+from json_each(?) as ended cross join duetime_running as r on r.task = ended.value ->> 0 where t.seq = r.task
 
 -- free_keys: let go of the keys of finished tasks
 delete from duetime_key where task in (select value from json_each(?))
