@@ -116,7 +116,7 @@ def _bare_claim(connection: sqlite3.Connection, lane: int, number: int, batch: i
     now = time.time_ns() // 1000
     connection.execute("begin immediate")
     connection.execute(SQL.worker_known, ("w",)).fetchall()
-    connection.execute(SQL.expired_tasks, (now, batch)).fetchall()
+    connection.execute(SQL.expired_tasks, (now, 1)).fetchall()
     connection.execute(SQL.all_gates, (now,)).fetchall()
     connection.execute(SQL.gates_version).fetchall()
     connection.execute(SQL.lanes_with_work, (now,)).fetchall()

@@ -51,9 +51,10 @@ def claim(
     """Hand due tasks to a worker; see the contract in `store.protocol`."""
     if connection.execute(SQL.worker_known, (worker,)).fetchone() is None:
         return Claim([], now, None)
-    expire(connection, total, now)
     lanes, opens_at = _open_lanes(connection, wants, read_gates(connection, now), now)
     chosen, exhausted = _choose(connection, lanes, wants, total, now, turns)
+    if connection.execute(SQL.expired_tasks, (now, 1)).fetchone():
+        chosen = _without_expired(connection, chosen, now)
     tasks = _take(connection, worker, number, chosen, now)
     connection.executemany(SQL.raise_lane, [(lane,) for lane in exhausted])
     unfinished = lanes.keys() - set(exhausted)
@@ -280,10 +281,21 @@ def put_due(connection: sqlite3.Connection, entries: Sequence[tuple[int, int, In
     return min(lowest.values(), default=None)
 
 
+def _without_expired(connection: sqlite3.Connection, chosen: Sequence[int], now: Instant) -> list[int]:
+    """Record those of the chosen tasks as expired that are past their expiry, and give the others."""
+    late = {seq for (seq,) in connection.execute(SQL.expired_among, (now, write_json(chosen)))}
+    _expire(connection, late, now)
+    return [seq for seq in chosen if seq not in late]
+
+
 def expire(connection: sqlite3.Connection, limit: int, now: Instant) -> int:
     """Record waiting tasks past their expiry as expired."""
+    return _expire(connection, [seq for (seq,) in connection.execute(SQL.expired_tasks, (now, limit))], now)
+
+
+def _expire(connection: sqlite3.Connection, tasks: Iterable[int], now: Instant) -> int:
     finals = []
-    for (seq,) in connection.execute(SQL.expired_tasks, (now, limit)).fetchall():
+    for seq in tasks:
         waiting = connection.execute(SQL.take_due, (seq,)).fetchall() or connection.execute(SQL.take_held, (seq,)).fetchall()
         connection.execute(SQL.drop_edges_to, (seq,))
         for _, _, attempt, tries, crashes in waiting:

@@ -3,6 +3,9 @@ select t.seq from duetime_task as t
 where t.expires_at is not null and t.state is null and t.expires_at <= ? and not exists (select 1 from duetime_running as r where r.task = t.seq)
 order by t.expires_at limit ?
 
+-- expired_among: which of these tasks are past their expiry
+select seq from duetime_task where expires_at <= ? and seq in (select value from json_each(?))
+
 -- old_tasks: finished tasks past their retention
 select seq, id, coalesce(attempt, 0) from duetime_task where state = ? and finished_at < ? order by finished_at, seq limit ?
 
