@@ -103,7 +103,7 @@ async def test_an_exception_is_retried_with_back_off_until_the_tries_are_used_up
         assert calls == [1, 2, 3, 1, 2, 3]
 
 
-@pytest.mark.covers("CEL.3", "HF.4")
+@pytest.mark.covers("CEL.3")
 async def test_only_some_exceptions_are_worth_another_try(app: App) -> None:
     @app.task(retry=RetryPolicy(attempts=3, base=0.01, only=(ConnectionError,)))
     async def call(kind: str) -> None:
@@ -181,7 +181,6 @@ async def test_a_running_task_is_told_to_stop(app: App) -> None:
         assert (await until(app, task, lambda task: task.final, "its end")).state is State.CANCELLED
 
 
-@pytest.mark.covers("RSQ.4")
 async def test_middleware_stands_around_each_attempt_and_hooks_before_each_task(app: App) -> None:
     seen = []
 

@@ -19,7 +19,7 @@ def shop(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-@pytest.mark.covers("DBS.10", "KBL.2")
+@pytest.mark.covers("KBL.2")
 async def test_an_order_and_its_expiry_are_stored_together_or_not_at_all(app: App, shop: sqlite3.Connection) -> None:
     @app.task
     async def expire_order(order_id: int) -> int:

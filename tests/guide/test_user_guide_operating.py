@@ -116,7 +116,7 @@ async def test_a_handler_that_floods_takes_its_own_slots_and_no_others(app: App)
     assert most == 3
 
 
-@pytest.mark.covers("ATF.10", "XXL.6")
+@pytest.mark.covers("ATF.10")
 async def test_teams_run_workers_of_their_own_which_register_themselves(app: App) -> None:
     @app.task
     async def bill(order_id: int) -> str:

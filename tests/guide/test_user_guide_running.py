@@ -219,7 +219,6 @@ async def test_a_life_cycle_can_be_listened_to(app: App) -> None:
     ]
 
 
-@pytest.mark.covers("HF.2")
 async def test_middleware_may_decide_how_an_attempt_ends(app: App) -> None:
     @app.middleware
     async def judge(ctx: Context, call_next: Next) -> object:

@@ -58,18 +58,17 @@ class Feeder(Service):
             claim = await self._store.claim(self._worker, number, wants, total)
         finally:
             self.in_flight = None
-        received = loop.time()
         self.known = number
         self._executor.offer(claim.tasks)
         taken = Counter(task.handler for task in claim.tasks)
         self._left_behind = len(wants) < self._executor.handlers or any(taken[name] >= want for name, want in wants.items())
         if claim.tasks:
-            self._claimed_at = received
+            self._claimed_at = loop.time()
         if len(claim.tasks) >= total:
             self._left_behind = True
             return 0.0
         self._sleeps_until = claim.next_at
         if claim.next_at is None:
             return LONGEST_SLEEP
-        # never early: the store decides what is due; this is only when to ask
-        return min(LONGEST_SLEEP, max(0.0, (claim.next_at - claim.now) / SECOND - (loop.time() - received)))
+        # never early: the store decides what is due; this is only when to ask. The reply's own time is as old as its way here.
+        return min(LONGEST_SLEEP, max(0.0, (claim.next_at - self._store.now()) / SECOND))
