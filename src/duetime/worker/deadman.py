@@ -19,7 +19,7 @@ What it cannot do:
 
 - A paused virtual machine and a process frozen by cgroup v1 or by a debugger die only when they run again. The kernel acts
   before the program does, if the guest's clock has counted the pause; often it has not. Then only the fence protects.
-- The timer ends this process, not its children: those use `die_with_parent` and a timer of their own.
+- The timer ends this process, not its children: those hang on a pipe that closes with it (`targets.process`).
 - Timers do not survive `fork`, nor `exec`. A forked child has none and is refused the use of its parent's.
 - `setitimer` exists once per process: it conflicts with `signal.alarm`, `signal.setitimer` and libraries that use them. If
   SIGALRM already has a handler, that way is not taken; whoever sets one later disables it. A handler set later for SIGRTMAX
