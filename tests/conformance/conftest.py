@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from duetime.ids import new_id
 from duetime.store.open import store_from_url
 from duetime.store.protocol import NewWorker, Store
 from tests.conformance.build import PLENTY, Worker
+from tests.conformance.connections import Connection
 from tests.conformance.places import CAPABILITIES, PLACES, Place
 
 Hire: TypeAlias = Callable[..., Awaitable[Worker]]
@@ -27,7 +27,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test on every store that can do what the test asks for."""
     if "place" in metafunc.fixturenames:
         asked = CAPABILITIES & set(metafunc.fixturenames)
-        metafunc.parametrize("place", [pytest.param(place, id=place.name) for place in PLACES if asked <= place.can])
+        metafunc.parametrize("place", [pytest.param(place, id=place.name) for place in PLACES if asked <= place.can], indirect=True)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """The kind of store that the test runs on; what the test made there is gone afterwards."""
+    place: Place = request.param
+    yield place
+    place.ground.clear()
 
 
 @pytest.fixture
@@ -96,13 +104,13 @@ async def dead_worker(place: Place, store: Store, clock: ManualClock, tmp_path: 
 @pytest.fixture
 def newer_tables(place: Place, store: Store, tmp_path: Path) -> Callable[[], None]:
     """Makes the store's schema look like that of a later version."""
-    return lambda: place.make_newer(tmp_path)
+    return lambda: place.ground.make_newer(tmp_path)
 
 
 @pytest.fixture
-def connection(place: Place, store: Store, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+def connection(place: Place, store: Store, tmp_path: Path) -> Iterator[Connection]:
     """A connection of the caller's own to the store's database, in which it has a table of orders."""
-    connection = place.connect(tmp_path)
+    connection = place.ground.connect(tmp_path)
     connection.execute("create table orders (id integer primary key, state text)")
     yield connection
     connection.close()

@@ -405,6 +405,12 @@ def test_a_store_does_what_a_dictionary_would(place: Place, tmp_path: Path) -> N
             folder.mkdir()
             super().__init__(place, folder)
 
+        def teardown(self) -> None:
+            try:
+                super().teardown()
+            finally:
+                place.ground.clear()  # while hypothesis shrinks a failure there may be thousands of examples
+
     run_state_machine_as_test(
         Machine,
         settings=settings(

@@ -27,12 +27,16 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 @click.command()
+@click.option("--sql", is_flag=True, help="Print the statements instead of executing them.")
 @store_option
-def migrate() -> None:
+def migrate(sql: bool) -> None:
     """Create the store or update its tables."""
     from duetime.app import App
 
     app = App(given_url())
+    if sql:
+        click.echo(app.store.script(), nl=False)
+        return
     path = file_of(app.store.url)
     was_there = path is None or path.exists()
 

@@ -8,16 +8,17 @@ from datetime import timedelta
 from duetime.duties.pruner import Pruner
 from duetime.duties.reaper import Reaper
 from duetime.duties.sweeper import Sweeper
+from duetime.duties.tidier import Tidier
 from duetime.model.task import State
 from duetime.output import OutputFiles
 from duetime.service import Alarms, Service
 from duetime.store.protocol import Store
 
-__all__ = ["Pruner", "Reaper", "Sweeper", "all_duties"]
+__all__ = ["Pruner", "Reaper", "Sweeper", "Tidier", "all_duties"]
 
 
 def all_duties(
     store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta], output: OutputFiles | None
 ) -> Sequence[Service]:
     """Make every duty for one process."""
-    return (Reaper(store, alarms, lease=lease), Sweeper(store, alarms), Pruner(store, alarms, retention, output))
+    return (Reaper(store, alarms, lease=lease), Sweeper(store, alarms), Pruner(store, alarms, retention, output), Tidier(store, alarms))

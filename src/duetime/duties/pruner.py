@@ -34,7 +34,10 @@ class Pruner(Service):
         """Remove one batch of each state; return the size of the largest."""
         largest = 0
         for state, kept in self._retention.items():
-            pruned = await self._store.prune(state, self._store.now() - to_micros(kept), BATCH)
+            before = self._store.now() - to_micros(kept)
+            # whole steps only: a store may keep the tasks of a step together, and removes them all at once
+            before -= before % self._store.retention_step(state)
+            pruned = await self._store.prune(state, before, BATCH)
             if self._output is not None and pruned:
                 await asyncio.to_thread(_remove, self._output, pruned)
             largest = max(largest, len(pruned))

@@ -52,4 +52,4 @@ class Reaper(Service):
         if beat != worker.beat:
             self._seen[worker.id] = (worker.beat, now)
             return False
-        return now - since >= self._lease
+        return now - since >= max(self._lease, worker.lease)

@@ -32,6 +32,8 @@ MOVES: Mapping[State, frozenset[State]] = {
 RETRY_LATER_BOUND = 7 * DAY
 QUARANTINE_CRASHES = 3
 
+_SUCCESS, _SUCCEEDED = Outcome.SUCCEEDED, State.SUCCEEDED  # looking a member up takes 0.1 µs, twice for each task
+
 
 class AttemptFacts(Protocol):
     """What the end of an attempt depends on. `since_at` is the task's own due time, from which bounds in time count."""
@@ -54,11 +56,11 @@ def conclude(
     running: AttemptFacts, ended: Ended, policy: RetryPolicy, *, started_at: Instant | None, now: Instant, chance: float
 ) -> Settlement:
     """Decide what becomes of a task whose attempt has ended."""
+    if ended.outcome is Outcome.SUCCEEDED:
+        return succeed(running, ended.result, started_at, now)
     tries, crashes = running.tries, running.crashes
     state, due_at, error = State.PENDING, None, ended.error
     match ended.outcome:
-        case Outcome.SUCCEEDED:
-            state = State.SUCCEEDED
         case Outcome.FATAL:
             state = State.FAILED
         case Outcome.CANCELLED:
@@ -100,6 +102,11 @@ def conclude(
     )
 
 
+def succeed(running: AttemptFacts, result: bytes | None, started_at: Instant | None, now: Instant) -> Settlement:
+    """Say what a success means. Apart from the other outcomes, because nothing needs deciding and nearly all are this one."""
+    return Settlement(running.id, running.attempt, _SUCCESS, _SUCCEEDED, running.tries, running.crashes, started_at, now, None, result)
+
+
 def as_cancelled(settlement: Settlement) -> Settlement:
     """Give what a settlement becomes when a cancel was asked for: going back to pending turns into cancelled."""
     if settlement.state is not State.PENDING:
@@ -130,3 +137,8 @@ def _last_later_at(running: AttemptFacts, policy: RetryPolicy) -> float:
     if running.expires_at is not None:
         return running.expires_at - 1
     return min(_last_retry_at(running, policy), running.since_at + RETRY_LATER_BOUND)
+
+
+def unmet(parent: str) -> ErrorInfo:
+    """Say why a task was cancelled that waited for another's success."""
+    return ErrorInfo("PredecessorFailed", f"task {parent}, whose success it needed, ended otherwise")

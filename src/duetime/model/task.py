@@ -130,6 +130,49 @@ class TaskRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return own != NO_EXTRAS
 
 
+def due_of(task: NewTask[Any], now: Instant) -> Instant:
+    """Settle when a wish is due."""
+    due_at = now + task.delay if task.due_at is None else task.due_at
+    if due_at > LATEST:
+        raise InvalidValue("the due time lies beyond the year 9999; choose a shorter delay")
+    return due_at
+
+
+def expiry_of(task: NewTask[Any], due_at: Instant) -> Instant | None:
+    """Settle when a wish is too late."""
+    if task.expires_in is None:
+        return task.expires_at
+    return min(LATEST, due_at + task.expires_in)
+
+
+def accepted(task: NewTask[Any], state: State, now: Instant, due_at: Instant) -> TaskRecord:
+    """Give the record of a wish that was stored just now."""
+    record = TaskRecord(
+        id=task.id,
+        handler=task.handler,
+        state=state,
+        payload=task.payload,
+        due_at=due_at,
+        submitted_at=now,
+        submitted_by=task.submitted_by,
+        key=task.key,
+        collection=task.collection,
+        priority=task.priority,
+    )
+    expires_at = expiry_of(task, due_at)
+    if (task.timeout, task.retry, expires_at, task.meta, task.schedule, task.planned_at) == NO_EXTRAS:
+        return record
+    return msgspec.structs.replace(
+        record,
+        timeout=task.timeout,
+        retry=task.retry,
+        expires_at=expires_at,
+        meta=task.meta,
+        schedule=task.schedule,
+        planned_at=task.planned_at,
+    )
+
+
 class Task(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """A task as people and programs see it. `R_co` is the type of the handler's result, for `app.result`."""
 

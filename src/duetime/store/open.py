@@ -5,10 +5,10 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from duetime.clock import Clock
-from duetime.errors import InvalidValue
+from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.store.protocol import Store
 
-EXAMPLES = "sqlite:///duetime.db, sqlite:////var/lib/app/duetime.db or sqlite:///:memory:"
+EXAMPLES = "sqlite:///duetime.db, sqlite:////var/lib/app/duetime.db, sqlite:///:memory: or postgresql://user@host/database"
 
 
 def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
@@ -18,6 +18,15 @@ def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
         from duetime.store.sqlite.store import SqliteStore
 
         return SqliteStore.from_url(url, clock=clock)
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from duetime.store.postgres.store import PostgresStore
+        except ModuleNotFoundError as error:
+            if error.name != "asyncpg":
+                raise
+            raise StoreUnavailable("a PostgreSQL store needs asyncpg: pip install 'duetime[postgres]'") from error
+
+        return PostgresStore.from_url(url, clock=clock)
     raise InvalidValue(f"{_hidden(url)!r} names no store that this version knows; expected a URL such as {EXAMPLES}")
 
 

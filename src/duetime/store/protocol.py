@@ -59,12 +59,16 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that is about to claim: `id` is random per start, `slots` its room per handler."""
+    """A worker that is about to claim: `id` is random per start, `slots` its room per handler.
+
+    `lease` is how many seconds it counts as alive without a beat, where the store cannot tell by itself.
+    """
 
     id: str
     host: str
     pid: int
     slots: Mapping[str, int]
+    lease: float = 15.0
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +84,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     seen_gates: int
     running: int
     alive: bool | None
+    lease: float = 15.0
 
 
 class ClaimedTask(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=True):
@@ -309,6 +314,10 @@ class Store(Protocol):
         """Tell the store's time, as near as this process knows it."""
         ...
 
+    def script(self) -> str:
+        """Give the statements that make or update the tables, for a person to read and run."""
+        ...
+
     # ---- submitting ----
 
     async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
@@ -329,12 +338,16 @@ class Store(Protocol):
         """
         ...
 
+    async def prepare(self, tasks: Sequence[NewTask[object]]) -> None:
+        """Make ready what adding these tasks on a caller's connection needs outside of the caller's transaction."""
+        ...
+
     async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
         """Do the same as `add` on the caller's own connection, inside the transaction that is open there.
 
         The tasks exist when the caller commits and never did if the caller rolls back. With a synchronous connection
-        the call never suspends, so it runs wholly in the caller's thread. Raises InvalidValue for a connection of an
-        unknown kind, of another database, or without an open transaction, and says what to do.
+        the call never suspends once the tasks were prepared, so it runs wholly in the caller's thread. Raises InvalidValue
+        for a connection of an unknown kind, of another database, or without an open transaction, and says what to do.
         """
         ...
 
@@ -448,6 +461,14 @@ class Store(Protocol):
 
     async def expire(self, limit: int) -> int:
         """Record up to `limit` waiting tasks whose expiry has passed as `expired`; return how many."""
+        ...
+
+    def retention_step(self, state: State) -> int:
+        """Tell in which steps of microseconds finished tasks are removed cheaply; 1 where it makes no difference."""
+        ...
+
+    async def tidy(self) -> None:
+        """Do what the store itself needs from time to time to stay fast. Any process may do it, at any time."""
         ...
 
     async def prune(self, state: State, before: Instant, limit: int) -> list[Pruned]:

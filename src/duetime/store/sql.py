@@ -7,6 +7,7 @@ file, `0001_initial.sql`, whose statements end with a semicolon at the end of a 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib.resources import files
 
 import msgspec
@@ -15,9 +16,10 @@ _NAME = re.compile(r"^-- (?P<name>[a-z_0-9]+): (?P<purpose>.+)$", re.MULTILINE)
 
 
 class Statements:
-    """The statements of a package, as attributes."""
+    """The statements of a package, as attributes. `rewrite` changes each text, to put in the name of a schema."""
 
-    def __init__(self, package: str, folder: str = "sql") -> None:
+    def __init__(self, package: str, folder: str = "sql", *, rewrite: Callable[[str], str] = str) -> None:
+        self._rewrite = rewrite
         self._texts: dict[str, str] = {}
         for file in sorted(files(package).joinpath(folder).iterdir(), key=lambda entry: entry.name):
             if file.name.endswith(".sql"):
@@ -29,7 +31,7 @@ class Statements:
             name = head["name"]
             if name in self._texts:
                 raise ValueError(f"{file}: statement {name} is defined twice")
-            self._texts[name] = text[head.end() : following.start() if following else len(text)].strip()
+            self._texts[name] = self._rewrite(text[head.end() : following.start() if following else len(text)].strip())
 
     def __getattr__(self, name: str) -> str:
         try:
@@ -46,7 +48,12 @@ class Migration(msgspec.Struct, frozen=True):
 
     version: int
     name: str
-    statements: list[str]
+    text: str
+
+    @property
+    def statements(self) -> list[str]:
+        """Split the text, for drivers that take one statement at a time."""
+        return [part.strip() for part in re.split(r";[ \t]*(?:\n|\Z)", self.text) if _code(part)]
 
 
 def migrations(package: str, folder: str = "migrations") -> list[Migration]:
@@ -56,8 +63,7 @@ def migrations(package: str, folder: str = "migrations") -> list[Migration]:
         if not file.name.endswith(".sql"):
             continue
         number, _, name = file.name.removesuffix(".sql").partition("_")
-        parts = re.split(r";[ \t]*(?:\n|\Z)", file.read_text("utf-8"))
-        steps.append(Migration(int(number), name, [part.strip() for part in parts if _code(part)]))
+        steps.append(Migration(int(number), name, file.read_text("utf-8")))
     if [step.version for step in steps] != list(range(1, len(steps) + 1)):
         raise ValueError(f"migrations of {package} must be numbered from 1 without gaps")
     return steps

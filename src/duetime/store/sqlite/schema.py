@@ -30,6 +30,15 @@ def migrate(connection: sqlite3.Connection, now: Instant) -> None:
                 connection.execute(statement)
 
 
+def script() -> str:
+    """Give all migrations as one text that a person may read and run."""
+    parts = ["begin immediate;", f"{SQL.create_versions};"]
+    for step in STEPS:
+        parts.append(f"insert into duetime_version values ({step.version}, '{step.name}', strftime('%s') * 1000000);")
+        parts.append(step.text.strip())
+    return "\n\n".join([*parts, "commit;"]) + "\n"
+
+
 def refuse_old(connection: sqlite3.Connection, now: Instant) -> None:
     """Refuse to work on tables that are not there or not up to date."""
     raise StoreUnavailable("the store's tables are missing or older than this version; run `duetime migrate`")

@@ -22,6 +22,7 @@ from duetime.model.gate import Gate, Gates
 from duetime.model.outcome import AttemptRecord, Settlement, Verdict
 from duetime.model.query import Page, Query
 from duetime.model.task import FINAL, NewTask, State, TaskRecord
+from duetime.model.turns import Turns
 from duetime.store.protocol import (
     Added,
     CancelVerdict,
@@ -74,7 +75,7 @@ class SqliteStore:
         self._patience = patience
         self._clock: Clock = clock or SystemClock()
         self.now: Callable[[], Instant] = self._clock.now  # asked twice per attempt: no call in between
-        self._turns = work.Turns()
+        self._turns = Turns()
         self._locks: dict[str, liveness.WorkerLock] = {}
         self._temporary: str | None = None
         self._door = asyncio.Lock()
@@ -175,6 +176,9 @@ class SqliteStore:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
+    def script(self) -> str:
+        return schema.script()
+
     # ---- submitting ----
 
     async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
@@ -188,6 +192,9 @@ class SqliteStore:
         added, earliest = await self._write(job)
         self._hint(HintKind.DUE, None if earliest == NEVER else earliest)
         return added
+
+    async def prepare(self, tasks: Sequence[NewTask[object]]) -> None:
+        """Do nothing: the caller's transaction may hold the only write lock."""
 
     async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
         runner = runner_for(connection)
@@ -343,6 +350,12 @@ class SqliteStore:
 
     async def expire(self, limit: int) -> int:
         return await self._upkeep(lambda connection: work.expire(connection, limit, self._clock.now()))
+
+    def retention_step(self, state: State) -> int:
+        return 1
+
+    async def tidy(self) -> None:
+        """Do nothing: the file keeps itself in order."""
 
     async def prune(self, state: State, before: Instant, limit: int) -> list[Pruned]:
         if state not in FINAL:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-import msgspec
-
-from duetime.clock import LATEST, Instant
+from duetime.clock import Instant
 from duetime.errors import InvalidValue, TaskNotFound
-from duetime.model.task import NO_EXTRAS, NewTask, State, TaskRecord
+from duetime.model.lifecycle import unmet
+from duetime.model.task import NewTask, State, TaskRecord, accepted, due_of, expiry_of
 from duetime.store.protocol import Added, AddVerdict
 from duetime.store.sqlite.records import read_record, write_json, write_meta
 from duetime.store.sqlite.runner import Runner
 from duetime.store.sqlite.statements import NEVER, SQL
-from duetime.store.sqlite.work import unmet, unstarted
+from duetime.store.sqlite.work import unstarted
 
 MAX_COLLECTIONS = 10_000
 
@@ -91,15 +90,15 @@ class Submission:
         return added
 
     def _add_due(self, task: NewTask[object], lane: _Lane) -> Added:
-        due_at = self._due_at(task)
+        due_at = due_of(task, self._now)
         position = max(self._now, due_at)
         if position < lane.next_at:
             lane.next_at = position
         if position < self.earliest:
             self.earliest = position
-        expires_at = self._insert(task, lane, due_at)
+        self._insert(task, lane, due_at)
         self._due.append((lane.id, position, self._seq, due_at, 0, 0, 0))
-        return Added(AddVerdict.ADDED, self._wished(task, State.PENDING, due_at, expires_at))
+        return Added(AddVerdict.ADDED, accepted(task, State.PENDING, self._now, due_at))
 
     async def _add_child(self, task: NewTask[object]) -> Added:
         """Add a task that has edges: held, or free if all are met, or cancelled if one cannot be met any more."""
@@ -118,8 +117,8 @@ class Submission:
         lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
         if not open_edges and not failed_parent:
             return self._add_due(task, lane)
-        due_at = self._due_at(task)
-        expires_at = self._insert(task, lane, due_at)
+        due_at = due_of(task, self._now)
+        self._insert(task, lane, due_at)
         seq = self._seq
         if failed_parent:
             self._keys = [row for row in self._keys if row[2] != seq]
@@ -131,7 +130,7 @@ class Submission:
         await self._flush()
         await self._run.rows(SQL.insert_held, (seq, lane.id, "blocked", len(open_edges), due_at, 0, 0, 0))
         await self._run.many(SQL.insert_edge, [(parent, seq, needs) for parent, needs in open_edges.items()])
-        return Added(AddVerdict.ADDED, self._wished(task, State.BLOCKED, due_at, expires_at))
+        return Added(AddVerdict.ADDED, accepted(task, State.BLOCKED, self._now, due_at))
 
     async def _meet_holder(self, task: NewTask[object], seq: int) -> Added:
         """Answer a wish whose key is held by a live task."""
@@ -140,9 +139,9 @@ class Submission:
             return Added(AddVerdict.KEPT, record)
         if task.if_exists == "error" or record.state is State.RUNNING:
             return Added(AddVerdict.DUPLICATE, record)
-        due_at = self._due_at(task)
+        due_at = due_of(task, self._now)
         lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
-        expires_at = self._expires_at(task, due_at)
+        expires_at = expiry_of(task, due_at)
         numbers = (task.timeout, task.retry, write_meta(task.meta))
         await self._run.rows(SQL.replace_task, (lane.id, task.payload, due_at, task.submitted_by, expires_at, *numbers, seq))
         if record.state is State.BLOCKED:
@@ -155,20 +154,8 @@ class Submission:
             await self._run.rows(SQL.insert_due, (lane.id, position, seq, due_at, record.attempt, 0, record.crashes))
         return Added(AddVerdict.REPLACED, await self._record("where_seqs", seq))
 
-    def _due_at(self, task: NewTask[object]) -> Instant:
-        due_at = self._now + task.delay if task.due_at is None else task.due_at
-        if due_at > LATEST:
-            raise InvalidValue("the due time lies beyond the year 9999; choose a shorter delay")
-        return due_at
-
-    def _expires_at(self, task: NewTask[object], due_at: Instant) -> Instant | None:
-        if task.expires_in is None:
-            return task.expires_at
-        return min(LATEST, due_at + task.expires_in)
-
-    def _insert(self, task: NewTask[object], lane: _Lane, due_at: Instant) -> Instant | None:
+    def _insert(self, task: NewTask[object], lane: _Lane, due_at: Instant) -> None:
         self._seq += 1
-        expires_at = self._expires_at(task, due_at)
         self._tasks.append(
             (
                 self._seq,
@@ -179,7 +166,7 @@ class Submission:
                 due_at,
                 self._now,
                 task.submitted_by,
-                expires_at,
+                expiry_of(task, due_at),
                 task.timeout,
                 task.retry,
                 write_meta(task.meta) if task.meta else None,
@@ -190,7 +177,6 @@ class Submission:
         if task.key is not None:
             self._keys.append((task.handler, task.key, self._seq))
             self._holders[task.handler, task.key] = self._seq
-        return expires_at
 
     async def _lane(self, task: NewTask[object]) -> _Lane:
         place = (task.handler, task.collection or "", task.priority)
@@ -223,28 +209,3 @@ class Submission:
     async def _record(self, where: str, which: object) -> TaskRecord:
         (row,) = await self._run.rows(f"{SQL.record}\n{SQL.from_all}\n{getattr(SQL, where)}", (write_json([which]),))
         return read_record(row)
-
-    def _wished(self, task: NewTask[object], state: State, due_at: Instant, expires_at: Instant | None) -> TaskRecord:
-        record = TaskRecord(
-            id=task.id,
-            handler=task.handler,
-            state=state,
-            payload=task.payload,
-            due_at=due_at,
-            submitted_at=self._now,
-            submitted_by=task.submitted_by,
-            key=task.key,
-            collection=task.collection,
-            priority=task.priority,
-        )
-        if (task.timeout, task.retry, expires_at, task.meta, task.schedule, task.planned_at) == NO_EXTRAS:
-            return record
-        return msgspec.structs.replace(
-            record,
-            timeout=task.timeout,
-            retry=task.retry,
-            expires_at=expires_at,
-            meta=task.meta,
-            schedule=task.schedule,
-            planned_at=task.planned_at,
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,10 +10,11 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.model.gate import Gates
-from duetime.model.lifecycle import as_cancelled, conclude
+from duetime.model.lifecycle import as_cancelled, conclude, unmet
 from duetime.model.outcome import Ended, Outcome, Running, Settlement, Verdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, State
+from duetime.model.turns import LaneFacts, Turns, choose
 from duetime.store.protocol import Claim, ClaimedTask
 from duetime.store.sqlite.gates import read_gates
 from duetime.store.sqlite.records import write_error, write_json
@@ -23,26 +23,12 @@ from duetime.store.sqlite.statements import SQL
 _decode = msgspec.json.Decoder().decode
 _decode_claimed = msgspec.json.Decoder(list[ClaimedTask]).decode
 
-# Of so many places of a handler one goes to the task that has waited longest, whatever its priority.
-FAIR_PLACE = 16
-
 
 class _Lane(NamedTuple):
     id: int
     handler: str
     collection: str
     priority: int
-
-
-_Place = tuple[int, int, int, int, int, int, int]  # lane, pos, task, due_at, attempt, tries, crashes
-
-
-class Turns:
-    """Whose turn it is: places given per handler, and which handler was served last. Memory of one store object."""
-
-    def __init__(self) -> None:
-        self.places: dict[str, int] = {}
-        self.last_handler = ""
 
 
 def claim(
@@ -78,37 +64,6 @@ def _open_lanes(
     return lanes, opens_at
 
 
-class _Heads:
-    """The next due place of each lane of one handler, handed out by priority and now and then by age."""
-
-    def __init__(self, connection: sqlite3.Connection, lanes: Iterable[_Lane], limit: int, now: Instant) -> None:
-        self._scans: dict[int, Iterator[_Place]] = {}
-        self._heads: list[tuple[int, int, int, _Place]] = []  # minus priority, pos, task, place
-        self.exhausted: list[int] = []
-        for lane in lanes:
-            self._scans[lane.id] = iter(connection.execute(SQL.scan_lane, (lane.id, now, limit + 1)))
-            self._advance(lane.id, -lane.priority)
-
-    def _advance(self, lane: int, rank: int) -> None:
-        place = next(self._scans[lane], None)
-        if place is None:
-            self.exhausted.append(lane)
-        else:
-            heapq.heappush(self._heads, (rank, place[1], place[2], place))
-
-    def pop(self, *, oldest: bool) -> _Place | None:
-        if not self._heads:
-            return None
-        if oldest and len(self._heads) > 1:
-            head = min(self._heads, key=lambda entry: entry[1:3])
-            self._heads.remove(head)
-            heapq.heapify(self._heads)
-        else:
-            head = heapq.heappop(self._heads)
-        self._advance(head[3][0], head[0])
-        return head[3]
-
-
 def _choose(
     connection: sqlite3.Connection, lanes: Mapping[int, _Lane], wants: Mapping[str, int], total: int, now: Instant, turns: Turns
 ) -> tuple[list[int], list[int]]:
@@ -118,30 +73,16 @@ def _choose(
         (lane,) = lanes.values()
         limit = min(wants[lane.handler], total)
         tasks: list[int] = _read_rows(connection.execute(SQL.first_in_lane, (lane.id, now, limit)))
-        turns.places[lane.handler] = turns.places.get(lane.handler, 0) + len(tasks)
+        turns.count(lane.handler, len(tasks))
         return tasks, [lane.id] if len(tasks) < limit else []
-    by_handler: dict[str, list[_Lane]] = {}
-    for lane in lanes.values():
-        by_handler.setdefault(lane.handler, []).append(lane)
-    # the handler after the one that was served last goes first
-    order = sorted(by_handler, key=lambda name: (name <= turns.last_handler, name))
-    heads = {name: _Heads(connection, by_handler[name], min(wants[name], total), now) for name in order}
-    left = {name: wants[name] for name in order}
-    tasks = []
-    while order and len(tasks) < total:
-        for name in list(order):
-            count = turns.places.get(name, 0)
-            place = heads[name].pop(oldest=count % FAIR_PLACE == FAIR_PLACE - 1) if left[name] else None
-            if place is None:
-                order.remove(name)
-                continue
-            turns.places[name] = count + 1
-            turns.last_handler = name
-            left[name] -= 1
-            tasks.append(place[2])
-            if len(tasks) == total:
-                break
-    return tasks, [lane for head in heads.values() for lane in head.exhausted]
+
+    def scan(lane: int, limit: int) -> Iterator[tuple[int, int]]:
+        # the task's number keeps the order of submitting among equal positions
+        return ((row[1], row[2]) for row in connection.execute(SQL.scan_lane, (lane, now, limit)))
+
+    facts = [LaneFacts(lane.id, lane.handler, lane.priority) for lane in lanes.values()]
+    places, exhausted = choose(facts, wants, total, turns, scan)
+    return [place[1] for _, place in places], exhausted
 
 
 def _take(connection: sqlite3.Connection, worker: str, number: int, chosen: Sequence[int], now: Instant) -> list[ClaimedTask]:
@@ -208,11 +149,6 @@ class Final(NamedTuple):
 def unstarted(task: int, state: State, attempt: int, tries: int, crashes: int, now: Instant, error: ErrorInfo | None = None) -> Final:
     """Give the end of a task that ends while it waits."""
     return Final(state.value, None, attempt, tries, crashes, None, None, now, None, write_error(error), task)
-
-
-def unmet(parent: str) -> ErrorInfo:
-    """Say why a task was cancelled that waited for another's success."""
-    return ErrorInfo("PredecessorFailed", f"task {parent}, whose success it needed, ended otherwise")
 
 
 def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant, *, succeeded: Sequence[int] = ()) -> Instant | None:

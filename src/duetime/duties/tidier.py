@@ -1,0 +1,27 @@
+"""The tidier: lets the store do what it needs from time to time to stay fast."""
+
+from __future__ import annotations
+
+import random
+
+from duetime.service import Alarms, Service
+from duetime.store.protocol import Store
+
+LOOK_EVERY = 5.0
+
+
+class Tidier(Service):
+    """Tidies at its start and then every few seconds; processes that started together drift apart."""
+
+    name = "tidier"
+
+    def __init__(self, store: Store, alarms: Alarms) -> None:
+        super().__init__(alarms)
+        self._store = store
+
+    async def turn(self) -> float | None:
+        await self.run_once()
+        return LOOK_EVERY * random.uniform(0.8, 1.2)
+
+    async def run_once(self) -> None:
+        await self._store.tidy()

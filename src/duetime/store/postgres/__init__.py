@@ -1,0 +1,1 @@
+"""The production store: verbs of the seam on PostgreSQL."""

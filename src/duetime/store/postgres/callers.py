@@ -1,0 +1,81 @@
+"""Being part of a caller's transaction: what it must be like, and that no trouble of ours ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NoReturn
+
+from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.store.postgres.runner import BEGIN_FIRST, Runner, failure, runner_for
+from duetime.store.sql import Statements
+
+# Refusals that only the whole transaction can answer, by being done again; whoever repeats it waits for the driver's own word.
+_TO_REPEAT = "40"
+_MISSING = frozenset({"42P01", "3F000", "42703", "42883"})
+_REFUSED = {
+    "25P01": f"{BEGIN_FIRST}each of its statements is committed at once (autocommit): switch that off, or execute BEGIN",
+    "25P02": "the transaction of connection= has failed already, by an earlier statement; roll it back and begin a new one",
+    "42501": "the user of connection= may not use the store's tables ({}); docs/postgres.md lists the privileges needed",
+}
+
+
+@asynccontextmanager
+async def callers_transaction(connection: object, sql: Statements, store: str, home: str) -> AsyncIterator[Runner]:
+    """Run statements in a transaction that the caller has begun and will end.
+
+    A savepoint keeps it open and as it was if anything fails. `store` names the store to people; `home` is what the statement
+    `whereabouts` says on the store's own connection.
+    """
+    runner = runner_for(connection)
+    runner.look()
+    try:
+        await runner.rows("savepoint duetime_add")
+    except Exception as error:
+        _raise(error, store)
+    try:
+        await check_connection(runner, sql, store, home)
+        yield runner
+        await runner.rows("release savepoint duetime_add")
+    except (Exception, asyncio.CancelledError) as error:
+        with contextlib.suppress(Exception):  # the connection itself is lost, and with it all that was written
+            await runner.rows("rollback to savepoint duetime_add")
+            await runner.rows("release savepoint duetime_add")
+        _raise(error, store)
+
+
+async def check_connection(runner: Runner, sql: Statements, store: str, home: str) -> None:
+    """Refuse a transaction in which a task would get lost: one of another database, or one that may not write."""
+    try:
+        [[here, read_only, database]] = await runner.rows(sql.whereabouts)
+    except Exception as error:
+        failed = failure(error)
+        if failed is None or failed.state not in _MISSING:
+            raise
+        raise InvalidValue(
+            f"connection= is open on a database without the tables of the store {store} ({failed.message}); "
+            "open it on the store's own database: a transaction covers one database only"
+        ) from error
+    if here != home:
+        raise InvalidValue(
+            f"connection= is open on {database}, which holds another store than {store}, perhaps a copy of it; "
+            "open it on the store's own database: a transaction covers one database only"
+        )
+    if read_only:
+        raise InvalidValue("connection= is in a read-only transaction, or on a replica; begin one that may write, on the primary server")
+
+
+def _raise(error: BaseException, store: str) -> NoReturn:
+    """Raise what the seam promises; what says that the transaction has to be repeated stays as its driver has raised it."""
+    if isinstance(error, OSError):
+        raise StoreUnavailable(f"connection= to the store {store} failed: {str(error) or type(error).__name__}") from error
+    failed = failure(error)
+    if failed is None or (failed.state or "").startswith(_TO_REPEAT):
+        raise error
+    if failed.state in _REFUSED:
+        raise InvalidValue(_REFUSED[failed.state].format(failed.message)) from error
+    if (failed.state or "").startswith("22"):
+        raise InvalidValue(f"a value cannot be stored: {failed.message}") from error
+    raise StoreUnavailable(f"connection= to the store {store} failed: {failed.message}") from error

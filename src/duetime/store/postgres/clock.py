@@ -1,0 +1,51 @@
+"""The server's time as this process knows it."""
+
+from __future__ import annotations
+
+import time
+
+from duetime.clock import Clock, Instant
+
+# How far two clocks may drift apart, in parts per million; far more than quartz does.
+DRIFT = 200
+# A reply may say that the server's clock was set back; less than this is noise of measuring.
+NOISE = 2_000
+
+
+def monotonic() -> int:
+    """Tell this host's monotonic time in microseconds; its wall clock is never asked."""
+    return time.monotonic_ns() // 1_000
+
+
+class ServerClock:
+    """Adds an offset to the monotonic clock. Every reply that carries the server's time bounds the offset from both sides."""
+
+    def __init__(self, given: Clock | None = None) -> None:
+        self._given = given
+        self._offset = time.time_ns() // 1_000 - monotonic()  # a first guess, until the server has spoken
+        self._low = self._high = self._offset
+        self._at = 0
+
+    @property
+    def parameter(self) -> Instant | None:
+        """Give what statements take as `now`: None lets the server's own clock decide."""
+        return None if self._given is None else self._given.now()
+
+    def now(self) -> Instant:
+        if self._given is not None:
+            return self._given.now()
+        return monotonic() + self._offset
+
+    def heard(self, server: Instant, sent: int) -> bool:
+        """Learn from a reply to a statement that was sent at a monotonic instant; tell whether the server's clock was set back."""
+        received = monotonic()
+        low, high = server - received, server - sent
+        slack = (received - self._at) * DRIFT // 1_000_000
+        stepped_back = self._at > 0 and high < self._low - slack - NOISE
+        if self._at == 0 or high < self._low - slack or low > self._high + slack:
+            self._low, self._high = low, high
+        else:
+            self._low, self._high = max(self._low - slack, low), min(self._high + slack, high)
+        self._at = received
+        self._offset = (self._low + self._high) // 2
+        return stepped_back and self._given is None

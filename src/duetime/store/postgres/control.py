@@ -1,0 +1,243 @@
+"""What operators and callers change: cancels, retries, edits, drops and declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.errors import StoreUnavailable
+from duetime.model.gate import GateAction
+from duetime.model.task import FINAL, State
+from duetime.store.postgres.gates import read_gates
+from duetime.store.postgres.records import known_form, since
+from duetime.store.postgres.runner import Runner
+from duetime.store.protocol import CancelVerdict, ChangeVerdict, Declaration, Edit
+from duetime.store.sql import Statements
+
+_decode_declaration = msgspec.json.Decoder(Declaration).decode
+T = TypeVar("T")
+
+RETRIABLE = FINAL - {State.SUCCEEDED}
+# How often to look again at a task that moves on between two looks. One that moves so often stands nowhere.
+ROUNDS = 50
+
+
+class Transact(Protocol):
+    """Runs a job in a transaction of its own, and again from the start if the server asks for that."""
+
+    async def __call__(self, job: Callable[[Runner], Awaitable[T]]) -> T: ...
+
+
+class _Place(NamedTuple):
+    """Where a task stands; the lane is told of live ones. Waiting for other tasks counts as pending here."""
+
+    state: State
+    lane: int
+    handler: str
+    collection: str
+    priority: int
+
+
+async def _places(run: Runner, sql: Statements, ids: Iterable[str]) -> dict[str, _Place]:
+    """Look where tasks stand. Those that are not found are looked for in all tables: the clock of their ids may have been wrong."""
+    found: dict[str, _Place] = {}
+    wanted = known_form(ids)
+    for finished_since in dict.fromkeys([since(wanted), 0]):
+        missing = [task_id for task_id in wanted if task_id not in found]
+        if missing:
+            rows = await run.rows(sql.task_places, [missing, finished_since])
+            found |= {row[0]: _Place(State(row[1]), *row[2:]) for row in rows}
+    return found
+
+
+async def write_time(run: Runner, sql: Statements, now: Instant | None) -> Instant:
+    """Tell the time of a write, after its transaction got its number: see `look` in migrations/0002_functions.sql."""
+    [[_, at]] = await run.rows(sql.begin_adding, [now])
+    return int(at)
+
+
+async def cancel(transact: Transact, sql: Statements, ids: Sequence[str], now: Instant | None) -> list[CancelVerdict]:
+    """Cancel what waits and mark what runs, each in a transaction of its own: locks are never carried from one to the other.
+
+    A task may move on between the two looks, so whoever was met by neither is looked for again.
+    """
+    verdicts: dict[str, CancelVerdict] = {}
+    open_ids = known_form(ids)
+
+    async def end(run: Runner) -> set[str]:
+        return {row[0] for row in await run.rows(sql.end_waiting, [now, State.CANCELLED.value, open_ids])}
+
+    async def mark(run: Runner) -> set[str]:
+        if not await run.rows(sql.lock_claims, [open_ids]):
+            return set()
+        return {row[0] for row in await run.rows(sql.mark_cancelling, [open_ids])}
+
+    async def look(run: Runner) -> dict[str, _Place]:
+        return await _places(run, sql, open_ids)
+
+    for _ in range(ROUNDS):
+        for verdict, job in ((CancelVerdict.CANCELLED, end), (CancelVerdict.CANCELLING, mark)):
+            if open_ids:
+                verdicts |= dict.fromkeys(await transact(job), verdict)
+                open_ids = [task_id for task_id in open_ids if task_id not in verdicts]
+        if not open_ids:
+            break
+        places = await transact(look)
+        verdicts |= {task_id: CancelVerdict.FINISHED for task_id in open_ids if task_id in places and places[task_id].state in FINAL}
+        open_ids = [task_id for task_id in open_ids if task_id in places and task_id not in verdicts]
+        if not open_ids:
+            break
+    else:
+        raise _restless(open_ids[0])
+    return _answers(ids, verdicts, CancelVerdict.UNKNOWN, repeated=(CancelVerdict.CANCELLED, CancelVerdict.FINISHED))
+
+
+V = TypeVar("V", CancelVerdict, ChangeVerdict)
+
+
+def _answers(ids: Sequence[str], verdicts: dict[str, V], unknown: V, *, repeated: tuple[V, V] | None = None) -> list[V]:
+    """Answer in the order of the batch. An id that is named again meets what was done for it before: (done, then)."""
+    answers = []
+    for task_id in ids:
+        answers.append(verdicts.get(task_id, unknown))
+        if repeated is not None and answers[-1] == repeated[0]:
+            verdicts[task_id] = repeated[1]
+    return answers
+
+
+def _restless(task_id: str) -> StoreUnavailable:
+    return StoreUnavailable(f"task {task_id} was met nowhere, however often it was looked for; try again, or run `duetime doctor`")
+
+
+async def retry(run: Runner, sql: Statements, ids: Sequence[str], now: Instant | None) -> list[ChangeVerdict]:
+    """Let finished tasks live again."""
+    at = await write_time(run, sql, now)
+    verdicts: dict[str, ChangeVerdict] = {}
+    open_ids = known_form(ids)
+    for _ in range(ROUNDS):
+        places = await _places(run, sql, open_ids)
+        finals = [task_id for task_id in open_ids if task_id in places and places[task_id].state in RETRIABLE]
+        verdicts |= {task_id: ChangeVerdict.REFUSED for task_id, place in places.items() if place.state not in RETRIABLE}
+        if finals:
+            # those that somebody else takes back at this moment are not locked, and are live when we look again
+            locked = {row[0]: row[1] for row in await run.rows(sql.lock_finals, [finals, 0])}
+            chosen = [task_id for task_id in finals if task_id in locked]
+            oldest = min(locked.values(), default=0)
+            revived = {row[0] for row in await run.rows(sql.revive, [at, chosen, oldest])} if chosen else set()
+            verdicts |= {task_id: ChangeVerdict.CHANGED if task_id in revived else ChangeVerdict.DUPLICATE for task_id in chosen}
+        open_ids = [task_id for task_id in finals if task_id not in verdicts]
+        if not open_ids:
+            break
+    else:
+        raise _restless(open_ids[0])
+    return _answers(ids, verdicts, ChangeVerdict.UNKNOWN, repeated=(ChangeVerdict.CHANGED, ChangeVerdict.REFUSED))
+
+
+class _Move(NamedTuple):
+    """An edit of one task: the lane it was chosen for, the new lane, and the new due time if there is one."""
+
+    id: str
+    former: int
+    lane: int
+    due_at: Instant | None
+
+
+async def edit(
+    transact: Transact, sql: Statements, edits: Sequence[Edit], now: Instant | None, lane: Callable[[str, str, int], Awaitable[int]]
+) -> list[ChangeVerdict]:
+    """Move waiting tasks in time or to another lane.
+
+    Lanes are found, and made, before the transaction begins: a lane must exist whatever becomes of it, and a verb that
+    waits for a second connection while it holds one can wait for ever. A task that changed its lane meanwhile is tried again.
+    """
+    changes: dict[str, Edit] = {}
+    for change in edits:
+        changes[change.id] = _both(changes.get(change.id), change)
+    verdicts: dict[str, ChangeVerdict] = {}
+    open_ids = known_form(changes)
+    moves: list[_Move] = []
+
+    async def look(run: Runner) -> dict[str, _Place]:
+        return await _places(run, sql, open_ids)
+
+    async def write(run: Runner) -> set[str]:
+        at = await write_time(run, sql, now)
+        for statement in (sql.lock_held, sql.lock_due):
+            await run.rows(statement, [[move.id for move in moves]])
+        columns = [[move.id for move in moves], [move.former for move in moves], [move.lane for move in moves]]
+        return {row[0] for row in await run.rows(sql.edit_waiting, [at, *columns, [move.due_at for move in moves]])}
+
+    for _ in range(ROUNDS):
+        places = await transact(look)
+        waiting = [task_id for task_id in open_ids if task_id in places and places[task_id].state is State.PENDING]
+        verdicts |= {task_id: ChangeVerdict.REFUSED for task_id, place in places.items() if place.state is not State.PENDING}
+        moves = [await _move(changes[task_id], places[task_id], lane) for task_id in waiting]
+        if moves:
+            verdicts |= dict.fromkeys(await transact(write), ChangeVerdict.CHANGED)
+        open_ids = [task_id for task_id in waiting if task_id not in verdicts]
+        if not open_ids:
+            break
+    else:
+        raise _restless(open_ids[0])
+    return _answers([change.id for change in edits], verdicts, ChangeVerdict.UNKNOWN)
+
+
+def _both(first: Edit | None, then: Edit) -> Edit:
+    """Give the edit that does what two edits of the same task do."""
+    if first is None:
+        return then
+    return Edit(
+        id=then.id,
+        due_at=first.due_at if then.due_at is None else then.due_at,
+        priority=first.priority if then.priority is None else then.priority,
+        collection=first.collection if then.collection is None else then.collection,
+    )
+
+
+async def _move(change: Edit, place: _Place, lane: Callable[[str, str, int], Awaitable[int]]) -> _Move:
+    collection = place.collection if change.collection is None else change.collection
+    priority = place.priority if change.priority is None else change.priority
+    if (collection, priority) == (place.collection, place.priority):
+        return _Move(change.id, place.lane, place.lane, change.due_at)
+    return _Move(change.id, place.lane, await lane(place.handler, collection, priority), change.due_at)
+
+
+async def drop(run: Runner, sql: Statements, limit: int, now: Instant | None) -> int:
+    """Record due tasks under drop gates as dropped, never more than asked."""
+    gates = await read_gates(run, sql, now)
+    handlers = sorted({gate.handler for gate in gates if gate.action is GateAction.DROP})
+    if not handlers:
+        return 0
+    at = await write_time(run, sql, now)
+    lanes = []
+    for lane, handler, collection in await run.rows(sql.lanes_of_handlers, [handlers]):
+        gate = gates.holding(handler, collection or None, at)
+        if gate is not None and gate.action is GateAction.DROP:
+            lanes.append(lane)
+    taken = await run.rows(sql.take_due, [at, lanes, limit]) if lanes else []
+    if taken:
+        columns = [[row[place] for row in taken] for place in range(4)]
+        await run.rows(sql.end_taken, [at, State.DROPPED.value, *columns])
+    return len(taken)
+
+
+async def expire(run: Runner, sql: Statements, limit: int, now: Instant | None) -> int:
+    """Record waiting tasks past their expiry as expired."""
+    at = await write_time(run, sql, now)
+    late = [row[0] for row in await run.rows(sql.expired_tasks, [at, limit])]
+    if not late:
+        return 0
+    locked = [row[0] for statement in (sql.lock_expired_held, sql.lock_expired_due) for row in await run.rows(statement, [at, late])]
+    return len(await run.rows(sql.end_waiting, [at, State.EXPIRED.value, locked])) if locked else 0
+
+
+async def declare(run: Runner, sql: Statements, declarations: Sequence[Declaration], now: Instant) -> None:
+    stamped = {declaration.name: msgspec.structs.replace(declaration, declared_at=now) for declaration in declarations}
+    await run.rows(sql.put_handlers, [list(stamped), [msgspec.json.encode(each).decode() for each in stamped.values()]])
+
+
+async def declarations(run: Runner, sql: Statements) -> list[Declaration]:
+    return [_decode_declaration(text) for (text,) in await run.rows(sql.all_handlers)]

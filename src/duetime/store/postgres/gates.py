@@ -1,0 +1,52 @@
+"""Gates in the database, and their version."""
+
+from __future__ import annotations
+
+from duetime.clock import Instant
+from duetime.model.gate import Gate, GateAction, Gates
+from duetime.store.postgres.runner import Runner
+from duetime.store.sql import Statements
+
+
+async def put_gate(run: Runner, sql: Statements, gate: Gate) -> int:
+    """Set a gate. Claims compare the version that they know with the one that is counted here, and read the gates anew."""
+    await run.rows(sql.lock_gates)
+    values = [gate.handler, gate.collection or "", gate.action.value, gate.until_at, gate.note, gate.set_by, gate.set_at]
+    await run.rows(sql.put_gate, values)
+    return await _next_version(run, sql)
+
+
+async def remove_gate(run: Runner, sql: Statements, handler: str, collection: str | None, now: Instant | None) -> int | None:
+    await run.rows(sql.lock_gates)
+    await run.rows(sql.delete_ended_gates, [now])
+    if not await run.rows(sql.delete_gate, [handler, collection or ""]):
+        return None
+    return await _next_version(run, sql)
+
+
+async def _next_version(run: Runner, sql: Statements) -> int:
+    [[version]] = await run.rows(sql.next_gates_version)
+    return int(version)
+
+
+async def read_gates(run: Runner, sql: Statements, now: Instant | None) -> Gates:
+    rows = await run.rows(sql.all_gates, [now])
+    gates = [
+        Gate(
+            handler=handler,
+            collection=collection or None,
+            action=GateAction(action),
+            until_at=until_at,
+            note=note,
+            set_by=set_by,
+            set_at=set_at,
+        )
+        for _, handler, collection, action, until_at, note, set_by, set_at in rows
+        if handler is not None
+    ]
+    return Gates(rows[0][0], gates)
+
+
+async def confirm(run: Runner, sql: Statements, worker: str, version: int) -> None:
+    """Note what a worker has confirmed; an earlier version takes nothing back."""
+    await run.rows(sql.confirm_gates, [worker, version])

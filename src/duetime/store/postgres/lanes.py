@@ -1,0 +1,142 @@
+"""Lanes as a process remembers them, and how far each is known to be empty.
+
+`hint` is where the last claim ended; claims in full flow begin there. It may be wrong, because transactions commit late and claims
+are rolled back. `floor` is proven: nothing stands below it and nothing will (`look` in migrations/0002_functions.sql has the reason).
+Without these a claim would walk over every row that was ever deleted at the head of the index and is not vacuumed yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from duetime.clock import SECOND, Instant
+from duetime.errors import InvalidValue
+from duetime.store.postgres.clock import monotonic
+from duetime.store.postgres.connection import Database
+from duetime.store.sql import Statements
+
+MAX_COLLECTIONS = 10_000
+LOOK_EVERY = SECOND // 4
+FORGET_EVERY = 3_600 * SECOND  # once an hour floors are found anew: a belt beside the braces
+BEHIND = 20_000  # how far before the last claimed position a claim in full flow begins
+REMEMBERED = 64
+
+LanePlace = tuple[str, str, int]  # handler, collection, priority
+
+
+class Lane:
+    """One lane. `flowing`: the last claim got all that it asked for, so there is more, right behind it."""
+
+    __slots__ = ("collection", "floor", "flowing", "handler", "hint", "id", "priority")
+
+    def __init__(self, id: int, handler: str, collection: str, priority: int, floor: Instant) -> None:
+        self.id = id
+        self.handler = handler
+        self.collection = collection
+        self.priority = priority
+        self.floor = floor
+        self.hint = floor
+        self.flowing = False
+
+    @property
+    def start(self) -> Instant:
+        return max(self.hint, self.floor) if self.flowing else self.floor
+
+
+class _Look(NamedTuple):
+    now: Instant
+    next: int  # the first transaction number that was not given out yet
+
+
+class Lanes:
+    """All lanes of a store. `version` is the one that they were read at."""
+
+    def __init__(self, database: Database, sql: Statements) -> None:
+        self._database = database
+        self._sql = sql
+        self._places: dict[LanePlace, Lane] = {}
+        self._looks: deque[_Look] = deque()
+        self._looked_at = 0
+        self._begun_at = monotonic()
+        self.by_id: dict[int, Lane] = {}
+        self.by_handler: dict[str, list[Lane]] = {}
+        self.version = -1
+
+    async def load(self) -> None:
+        """Read all lanes, keeping what is known of their floors."""
+        for id, handler, collection, priority, floor, version in await self._database.rows(self._sql.all_lanes):
+            self.version = version
+            if id is not None and id not in self.by_id:
+                lane = Lane(id, handler, collection, priority, floor)
+                self.by_id[id] = self._places[handler, collection, priority] = lane
+                self.by_handler.setdefault(handler, []).append(lane)
+
+    def __getitem__(self, place: LanePlace) -> Lane:
+        return self._places[place]
+
+    async def ensure(self, places: Iterable[LanePlace]) -> None:
+        """Make the lanes that are missing, in a transaction of our own: they exist whatever becomes of the caller's."""
+        if all(place in self._places for place in places):
+            return
+        await self.load()
+        missing = sorted({place for place in places if place not in self._places})
+        if not missing:
+            return
+        for handler, collection, _ in missing:
+            used = {lane.collection for lane in self.by_handler.get(handler, ())}
+            if collection and collection not in used and len(used) >= MAX_COLLECTIONS:
+                raise InvalidValue(
+                    f"handler {handler} has {len(used):,} collections already and {collection!r} would be one more; "
+                    "a collection is a label of few values (region, tenant class): put other values into the payload or meta"
+                )
+        await self._database.rows(self._sql.add_lanes, [list(column) for column in zip(*missing, strict=True)])
+        await self.load()
+
+    # ---- floors ----
+
+    def due_for_look(self) -> bool:
+        return monotonic() - self._looked_at >= LOOK_EVERY
+
+    async def look(self, now: Instant | None, lanes: Sequence[Lane]) -> None:
+        """Move floors as far as can be proved."""
+        self._looked_at = monotonic()
+        if self._looked_at - self._begun_at > FORGET_EVERY:
+            self.forget()
+        parameters = [now, [lane.id for lane in lanes], [lane.floor for lane in lanes]]
+        [[at, oldest, next_number, places]] = await self._database.rows(self._sql.look, parameters)
+        proved = 0
+        for look in self._looks:
+            if look.next <= oldest:
+                proved = max(proved, look.now)
+        while self._looks and self._looks[0].next <= oldest:
+            self._looks.popleft()
+        if len(self._looks) < REMEMBERED:
+            self._looks.append(_Look(at, next_number))
+        for lane, place in zip(lanes, places, strict=True):
+            floor = proved if place is None else min(proved, place)
+            lane.floor = max(lane.floor, floor - BEHIND)
+
+    def forget(self) -> None:
+        """Begin anew with all proofs: the server's clock was set back, or an hour has passed."""
+        self._begun_at = monotonic()
+        self._looks.clear()
+        for lane in self.by_id.values():
+            lane.floor = lane.hint = 0
+            lane.flowing = False
+
+    async def publish(self, now: Instant | None) -> None:
+        """Let processes that start later begin at our floors."""
+        moved = [lane for lane in self.by_id.values() if lane.floor > 0]
+        if moved:
+            await self._database.rows(self._sql.publish_floors, [now, [lane.id for lane in moved], [lane.floor for lane in moved]])
+
+    def taken(self, lane: Lane, last: Instant, *, full: bool) -> None:
+        """Remember where a claim ended."""
+        lane.hint = max(lane.hint, last - BEHIND)
+        lane.flowing = full
+
+
+def places_of(tasks: Iterable[Any]) -> set[LanePlace]:
+    return {(task.handler, task.collection or "", task.priority) for task in tasks}

@@ -1,0 +1,202 @@
+-- Tables. The name `duetime.` stands for the schema that the store was opened with. Instants are microseconds since the epoch.
+
+-- Single facts. `gates_version` and `lanes_version` count changes, so that claims notice that what a process remembers is old.
+-- `incarnation` is the server's timeline; after a fail-over nobody claims before `open_at`. `identity` tells this store from others.
+create table duetime.control (
+    one boolean primary key default true check (one),
+    identity uuid not null default gen_random_uuid(),
+    gates_version bigint not null default 0,
+    lanes_version bigint not null default 0,
+    incarnation text not null default '',
+    open_at bigint not null default 0
+) with (fillfactor = 50);
+insert into duetime.control default values;
+
+-- What a claim scans and a gate skips. Never written by add, claim or settle. Below `floor` the lane has no place and gets none.
+create table duetime.lane (
+    id integer generated always as identity primary key,
+    handler text not null,
+    collection text not null,
+    priority smallint not null,
+    floor bigint not null default 0,
+    unique (handler, collection, priority)
+) with (fillfactor = 70);
+
+-- Live tasks only. Each stands in exactly one of: due, held, a claim.
+create table duetime.task (
+    id uuid primary key,
+    lane integer not null,
+    handler text not null,
+    key text,
+    payload text not null,
+    due_at bigint not null,
+    submitted_at bigint not null,
+    submitted_by text not null,
+    expires_at bigint,
+    timeout double precision,
+    retry text,
+    meta text,
+    schedule text,
+    planned_at bigint
+);
+create unique index task_key on duetime.task (handler, key) where key is not null;
+create index task_expiry on duetime.task (expires_at) where expires_at is not null;
+
+-- Tasks that only time holds back. `pos` is the later of the due time and the moment of insertion, so nothing is ever
+-- inserted behind the present, and whoever remembers how far a lane is empty stays right.
+create table duetime.due (
+    lane integer not null,
+    pos bigint not null,
+    id uuid not null,
+    due_at bigint not null,
+    expires_at bigint,
+    attempt integer not null,
+    tries integer not null,
+    crashes integer not null
+);
+create index due_place on duetime.due (lane, pos);
+create unique index due_id on duetime.due (id);
+
+-- Tasks that wait for something other than time; `waiting` counts what is still missing.
+create table duetime.held (
+    id uuid primary key,
+    lane integer not null,
+    reason text not null,
+    waiting integer not null,
+    due_at bigint not null,
+    expires_at bigint,
+    attempt integer not null,
+    tries integer not null,
+    crashes integer not null
+);
+
+-- A child waits for its parent to end.
+create table duetime.edge (
+    parent uuid not null,
+    child uuid not null,
+    needs text not null,
+    primary key (parent, child)
+);
+create index edge_child on duetime.edge (child);
+
+create table duetime.worker (
+    id text primary key,
+    host text not null,
+    pid integer not null,
+    slots text not null,
+    started_at bigint not null,
+    lease double precision not null,
+    beat bigint not null,
+    beat_at bigint not null,
+    seen_gates bigint not null
+) with (fillfactor = 50);
+
+-- One row per claimed batch. A place in the arrays is an attempt; its bit in `done` says that it has ended, its bit in `cancel`
+-- that it was told to stop; `open` counts those that have not ended. The row is the lock for all that happens to its attempts.
+create table duetime.claim (
+    worker text not null,
+    number bigint not null,
+    claimed_at bigint not null,
+    open integer not null,
+    done varbit not null,
+    cancel varbit not null,
+    tasks uuid[] not null,
+    lanes integer[] not null,
+    dues bigint[] not null,
+    expiries bigint[] not null,
+    attempts integer[] not null,
+    tries integer[] not null,
+    crashes integer[] not null,
+    primary key (worker, number)
+) with (fillfactor = 70);
+
+-- How far running attempts say they are. Worth nothing after a crash of the server, so not logged.
+create unlogged table duetime.progress (
+    id uuid primary key,
+    attempt integer not null,
+    fraction double precision not null,
+    text text not null
+);
+
+-- Finished tasks, by state and by time, so that retention drops whole tables.
+create table duetime.history (
+    id uuid not null,
+    lane integer not null,
+    handler text not null,
+    key text,
+    payload text not null,
+    due_at bigint not null,
+    submitted_at bigint not null,
+    submitted_by text not null,
+    expires_at bigint,
+    timeout double precision,
+    retry text,
+    meta text,
+    schedule text,
+    planned_at bigint,
+    state text not null,
+    outcome text,
+    attempt integer not null,
+    tries integer not null,
+    crashes integer not null,
+    worker text,
+    started_at bigint,
+    finished_at bigint not null,
+    result text,
+    error text
+) partition by list (state);
+create table duetime.history_succeeded partition of duetime.history for values in ('succeeded') partition by range (finished_at);
+create table duetime.history_failed partition of duetime.history for values in ('failed') partition by range (finished_at);
+create table duetime.history_cancelled partition of duetime.history for values in ('cancelled') partition by range (finished_at);
+create table duetime.history_dropped partition of duetime.history for values in ('dropped') partition by range (finished_at);
+create table duetime.history_expired partition of duetime.history for values in ('expired') partition by range (finished_at);
+create index history_id on duetime.history (id);
+create index history_finished on duetime.history (finished_at, id);
+create index history_key on duetime.history (handler, key) where key is not null;
+
+-- Ended attempts that were not the task's last; the last one stands in the task's own row of history.
+create table duetime.attempt (
+    task uuid not null,
+    attempt integer not null,
+    outcome text not null,
+    worker text,
+    started_at bigint,
+    finished_at bigint not null,
+    error text
+) partition by range (finished_at);
+create index attempt_task on duetime.attempt (task);
+
+-- How many tasks a lane has in a state ('live' or a final one): the sum of these rows. Every batch adds its own, so that
+-- nobody waits for a counter; a duty folds them.
+create table duetime.tally (
+    lane integer not null,
+    state text not null,
+    n bigint not null
+);
+
+create table duetime.gate (
+    handler text not null,
+    collection text not null,
+    action text not null,
+    until_at bigint,
+    note text not null,
+    set_by text not null,
+    set_at bigint not null,
+    primary key (handler, collection)
+);
+
+create table duetime.handler (
+    name text primary key,
+    declaration text not null
+);
+
+-- Tables whose rows come and go are vacuumed by what changed, not by a share of their size: with ten million waiting tasks a
+-- fifth of the table would be two million dead rows.
+alter table duetime.due set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
+alter table duetime.task set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
+alter table duetime.claim set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0,
+    toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000, toast.autovacuum_vacuum_cost_delay = 0);
+alter table duetime.worker set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+alter table duetime.tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);

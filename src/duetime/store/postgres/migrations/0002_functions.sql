@@ -1,0 +1,399 @@
+-- Verbs that must take one round trip, or that several statements share. Written as functions because a client that dies in the
+-- middle of a transaction would leave rows locked until its connection is found dead, and SKIP LOCKED would hide them meanwhile.
+-- Each statement of a volatile function sees what was committed before it began: lock first, then read.
+-- Where an index must be used, other plans are switched off: a plan is made once and the tables grow and shrink by millions.
+
+-- The store's time, for conditions: the same within a statement, so an index can be searched by it.
+create function duetime.clock() returns bigint language sql stable parallel safe as
+$$ select (extract(epoch from statement_timestamp()) * 1000000)::bigint $$;
+
+-- The store's time at this very moment, for positions. Call it after the transaction has its number: see `look`.
+create function duetime.present() returns bigint language sql volatile as
+$$ select (extract(epoch from clock_timestamp()) * 1000000)::bigint $$;
+
+-- Make the table that holds what finished in a span of time. Attaching lets others read and write meanwhile. One that was detached,
+-- because its time was over, and not dropped yet, is attached again if the clock was set back so far.
+create function duetime.make_partition(p_parent text, p_from bigint, p_to bigint) returns void language plpgsql as $$
+declare
+    v_name text := p_parent || '_' || to_char(to_timestamp(p_from / 1000000) at time zone 'UTC', 'YYYYMMDD');
+    v_table regclass := to_regclass(format('%I.%I', 'duetime', v_name));
+begin
+    if v_table is not null and exists (select from pg_inherits as i where i.inhrelid = v_table) then
+        return;
+    end if;
+    perform pg_advisory_xact_lock(hashtextextended('duetime' || '.' || v_name, 0));
+    -- asked of the table itself: what this session remembers of names may be older than the lock
+    select c.oid into v_table from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = 'duetime' and c.relname = v_name;
+    if v_table is null then
+        execute format('create table %I.%I (like %I.%I including defaults including constraints)', 'duetime', v_name, 'duetime', p_parent);
+    elsif exists (select from pg_inherits as i where i.inhrelid = v_table) then
+        return;
+    end if;
+    execute format('alter table %I.%I attach partition %I.%I for values from (%s) to (%s)',
+        'duetime', p_parent, 'duetime', v_name, p_from, p_to);
+end $$;
+
+-- Add tasks that wait for time alone; see `look` for the order of the first two steps. Wishes whose id is stored already, or whose
+-- key is held, are left out; with p_strict they are refused all. Arrays that are null stand for nulls. p_least is the least of
+-- the ids, p_since an instant before which no task with such an id can have finished.
+create function duetime.add(
+    p_now bigint, p_strict boolean, p_least uuid, p_since bigint,
+    p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[], p_delays bigint[], p_submitters text[], p_keys text[],
+    p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[], p_schedules text[], p_planned bigint[]
+) returns table (now_at bigint, added text[]) language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_now bigint;
+    v_known uuid[] := '{}';
+    v_added uuid[];
+begin
+    perform pg_current_xact_id();
+    v_now := coalesce(p_now, duetime.present());
+    if exists (select from duetime.history as h where h.id >= p_least and h.finished_at >= p_since) then
+        v_known := array(select h.id from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since);
+    end if;
+    with wish as (
+        select w.*, least(coalesce(w.due, v_now + coalesce(w.delay, 0)), 253402300799000000) as due_at
+        from unnest(p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts,
+            p_retries, p_metas, p_schedules, p_planned)
+            as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
+        where v_known = '{}' or w.id <> all (v_known)
+    ), stored as (
+        insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta,
+            schedule, planned_at)
+        select w.id, w.lane, w.handler, w.key, w.payload, w.due_at, v_now, w.submitted_by,
+            coalesce(w.expires_at, case when w.expires_in is not null then least(w.due_at + w.expires_in, 253402300799000000) end),
+            w.timeout, w.retry, w.meta, w.schedule, w.planned_at
+        from wish as w
+        on conflict do nothing
+        returning id, lane, due_at, expires_at
+    ), placed as (
+        insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+        select s.lane, greatest(s.due_at, v_now), s.id, s.due_at, s.expires_at, 0, 0, 0 from stored as s
+    ), counted as (
+        insert into duetime.tally (lane, state, n) select s.lane, 'live', count(*) from stored as s group by s.lane
+    )
+    select array_agg(s.id) into v_added from stored as s;
+    if coalesce(cardinality(v_added), 0) = cardinality(p_ids) then
+        return query select v_now, null::text[];
+    elsif p_strict then
+        raise exception 'some of these tasks are stored already' using errcode = 'DT001';
+    else
+        return query select v_now, coalesce(v_added, '{}')::text[];
+    end if;
+end $$;
+
+-- The first places of each lane that are due, at most p_limit of each; lanes without any are left out.
+create function duetime.peek(p_now bigint, p_lanes integer[], p_floors bigint[], p_limit integer)
+returns table (lane integer, places bigint[]) language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+#variable_conflict use_column
+declare
+    v_now bigint := coalesce(p_now, duetime.clock());
+begin
+    return query
+    select l.lane, p.places from unnest(p_lanes, p_floors) as l (lane, floor)
+    cross join lateral (
+        select array_agg(x.pos) as places from (
+            select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor and d.pos <= v_now order by d.pos limit p_limit
+        ) as x
+    ) as p
+    where p.places is not null;
+end $$;
+
+-- What is needed to prove how far lanes are empty: the time, the transactions under way, and the first place that is left.
+-- A place that appears later was inserted by a transaction that got its number after this look, unless that was under way now;
+-- and it read the clock after it got its number. So once all that were under way have ended (a later look's oldest is not below
+-- this one's next), every new place lies at or after this look's time. Places under an uncommitted claim are still seen.
+create function duetime.look(p_now bigint, p_lanes integer[], p_floors bigint[])
+returns table (now_at bigint, oldest bigint, next bigint, places bigint[]) language plpgsql volatile
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+declare
+    v_now bigint := coalesce(p_now, duetime.clock());
+begin
+    return query
+    select v_now, pg_snapshot_xmin(s.shot)::text::bigint, pg_snapshot_xmax(s.shot)::text::bigint, array(
+        select (select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor order by d.pos limit 1)
+        from unnest(p_lanes, p_floors) with ordinality as l (lane, floor, place) order by l.place)
+    from (select pg_current_snapshot() as shot) as s;
+end $$;
+
+-- End tasks that wait, whose places have been taken away already. Gives the earliest position that a freed child took.
+create function duetime.end_tasks(
+    p_now bigint, p_state text, p_error text, p_ids uuid[], p_attempts integer[], p_tries integer[], p_crashes integer[]
+) returns bigint language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+    with ended as (
+        delete from duetime.task as t using unnest(p_ids, p_attempts, p_tries, p_crashes) as e (id, attempt, tries, crashes) where t.id = e.id
+        returning t.*, e.attempt, e.tries, e.crashes
+    ), counted as (
+        insert into duetime.tally (lane, state, n)
+        select e.lane, s.state, s.sign * count(*) from ended as e cross join (values ('live', -1), (p_state, 1)) as s (state, sign)
+        group by e.lane, s.state, s.sign
+    )
+    insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
+        planned_at, state, attempt, tries, crashes, finished_at, error)
+    select e.id, e.lane, e.handler, e.key, e.payload, e.due_at, e.submitted_at, e.submitted_by, e.expires_at, e.timeout, e.retry, e.meta, e.schedule,
+        e.planned_at, p_state, e.attempt, e.tries, e.crashes, p_now, p_error
+    from ended as e;
+    if not exists (select from duetime.edge) then
+        return null;
+    end if;
+    delete from duetime.edge as e where e.child = any (p_ids);
+    return duetime.follow(p_now, p_ids, array_fill(p_state = 'succeeded', array[cardinality(p_ids)]));
+end $$;
+
+-- Let the children of ended tasks go on, or end those in vain, in turn. Gives the earliest position that a freed child took.
+-- Children are locked first, in the order of their ids, and then their edges are taken, as everybody does who ends a child: in the
+-- other order a parent's end and its child's cancel would wait for each other. Each edge is taken by one transaction only, so none
+-- is counted twice or not at all.
+create function duetime.follow(p_now bigint, p_parents uuid[], p_succeeded boolean[]) returns bigint language plpgsql
+set enable_seqscan = off as $$
+declare
+    v_children uuid[];
+    v_verdicts text[];
+    v_parents uuid[];
+    v_vain record;
+    v_earliest bigint;
+    v_freed bigint;
+begin
+    perform from duetime.held as h where h.id in (select e.child from duetime.edge as e where e.parent = any (p_parents)) order by h.id for update;
+    with taken as (
+        delete from duetime.edge as e using unnest(p_parents, p_succeeded) as p (id, succeeded) where e.parent = p.id
+        returning e.child, e.parent, case when e.needs = 'success' and not p.succeeded then 'vain' else 'met' end as verdict
+    )
+    select array_agg(t.child), array_agg(t.verdict), array_agg(t.parent) into v_children, v_verdicts, v_parents from taken as t;
+    if v_children is null then
+        return null;
+    end if;
+    for v_vain in
+        with vain as (
+            select v.child, min(v.parent::text) as parent from unnest(v_children, v_verdicts, v_parents) as v (child, verdict, parent)
+            where v.verdict = 'vain' group by v.child
+        )
+        delete from duetime.held as h using vain as v where h.id = v.child returning h.id, h.attempt, h.tries, h.crashes, v.parent
+    loop
+        v_earliest := least(v_earliest, duetime.end_tasks(p_now, 'cancelled',
+            json_build_object('type', 'PredecessorFailed', 'message', 'task ' || v_vain.parent || ', whose success it needed, ended otherwise',
+                'traceback', '')::text,
+            array[v_vain.id], array[v_vain.attempt], array[v_vain.tries], array[v_vain.crashes]));
+    end loop;
+    update duetime.held as h set waiting = h.waiting - m.n
+    from (select c.child, count(*) as n from unnest(v_children) as c (child) group by c.child) as m where h.id = m.child;
+    with freed as (
+        delete from duetime.held as h where h.id = any (v_children) and h.waiting <= 0 returning h.*
+    ), placed as (
+        insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+        select f.lane, greatest(f.due_at, p_now), f.id, f.due_at, f.expires_at, f.attempt, f.tries, f.crashes from freed as f returning pos
+    )
+    select min(p.pos) into v_freed from placed as p;
+    return least(v_earliest, v_freed);
+end $$;
+
+-- End those of these tasks that wait. Gives their ids.
+create function duetime.end_waiting(p_now bigint, p_state text, p_ids uuid[]) returns uuid[] language plpgsql
+set enable_seqscan = off as $$
+declare
+    v_now bigint;
+    v_ids uuid[];
+    v_attempts integer[];
+    v_tries integer[];
+    v_crashes integer[];
+begin
+    perform pg_current_xact_id();
+    v_now := coalesce(p_now, duetime.present());
+    perform from duetime.held as h where h.id = any (p_ids) order by h.id for update;
+    perform from duetime.due as d where d.id = any (p_ids) order by d.id for update;
+    with taken as (
+        delete from duetime.held as h where h.id = any (p_ids) returning h.id, h.attempt, h.tries, h.crashes
+    ), placed as (
+        delete from duetime.due as d where d.id = any (p_ids) returning d.id, d.attempt, d.tries, d.crashes
+    )
+    select array_agg(x.id), array_agg(x.attempt), array_agg(x.tries), array_agg(x.crashes) into v_ids, v_attempts, v_tries, v_crashes
+    from (select * from taken union all select * from placed) as x;
+    if v_ids is not null then
+        perform duetime.end_tasks(v_now, p_state, null, v_ids, v_attempts, v_tries, v_crashes);
+    end if;
+    return coalesce(v_ids, '{}');
+end $$;
+
+-- Hand due tasks to a worker. p_starts are remembered positions, p_floors proven ones: when the first bring too little, the second
+-- are tried. p_quotas bound each lane, p_total all; when less than p_room comes, the next position in p_watched is looked for. The last row has no id; its `lane` says
+-- how it went (0 done, 1 gates or lanes have changed: read them and ask again, 2 the worker is not registered, 3 closed after a fail-over),
+-- its `due_at` is the store's time and its `pos` when to look again.
+create function duetime.claim(
+    p_now bigint, p_worker text, p_number bigint, p_lanes integer[], p_starts bigint[], p_floors bigint[], p_quotas integer[], p_total integer,
+    p_room integer, p_watched integer[], p_gates_version bigint, p_lanes_version bigint, p_incarnation text
+) returns table (
+    id text, lane integer, payload text, attempt integer, tries integer, crashes integer, due_at bigint, pos bigint, since_at bigint,
+    submitted_at bigint, submitted_by text, expires_at bigint, timeout double precision, retry text, meta text, key text, schedule text,
+    planned_at bigint
+) language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+#variable_conflict use_column
+declare
+    v_now bigint := coalesce(p_now, duetime.clock());
+    v_control record;
+    v_starts bigint[] := p_starts;
+    v_next bigint;
+    v_count integer := 0;
+    v_ids uuid[]; v_lanes integer[]; v_places bigint[]; v_dues bigint[]; v_expiries bigint[];
+    v_attempts integer[]; v_tries integer[]; v_crashes integer[];
+    v_late boolean := false;
+begin
+    perform from duetime.worker as w where w.id = p_worker for key share;
+    if not found then
+        return query select null::text, 2, null::text, 0, 0, 0, v_now, null::bigint, 0::bigint, 0::bigint, null::text, 0::bigint, 0::float8,
+            null::text, null::text, null::text, null::text, 0::bigint;
+        return;
+    end if;
+    select * into v_control from duetime.control;
+    if v_control.incarnation <> p_incarnation then
+        update duetime.control as c set incarnation = p_incarnation, open_at = case when c.incarnation = '' then 0
+            else v_now + (select (max(w.lease) * 1200000)::bigint from duetime.worker as w) end
+        where c.incarnation <> p_incarnation;
+        select * into v_control from duetime.control;
+    end if;
+    if v_now < v_control.open_at or v_control.gates_version <> p_gates_version or v_control.lanes_version <> p_lanes_version then
+        return query select null::text, case when v_now < v_control.open_at then 3 else 1 end, null::text, 0, 0, 0, v_now, v_control.open_at,
+            0::bigint, 0::bigint, null::text, 0::bigint, 0::float8, null::text, null::text, null::text, null::text, 0::bigint;
+        return;
+    end if;
+    loop
+        with taken as (
+            delete from duetime.due as d where d.ctid = any (array(
+                select x.ctid from unnest(p_lanes, v_starts, p_quotas) as l (lane, start, quota)
+                cross join lateral (
+                    select e.ctid from duetime.due as e where e.lane = l.lane and e.pos >= l.start and e.pos <= v_now
+                    order by e.pos limit l.quota for update skip locked
+                ) as x
+                limit p_total - v_count))
+            returning d.*
+        )
+        select v_ids || array_agg(t.id), v_lanes || array_agg(t.lane), v_places || array_agg(t.pos), v_dues || array_agg(t.due_at),
+            v_expiries || array_agg(t.expires_at), v_attempts || array_agg(t.attempt + 1), v_tries || array_agg(t.tries),
+            v_crashes || array_agg(t.crashes), v_count + count(*), v_late or coalesce(bool_or(t.expires_at <= v_now), false)
+        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, v_count, v_late
+        from (select * from taken order by lane, pos, id) as t;
+        exit when v_count = p_total or v_starts = p_floors;
+        v_starts := p_floors;
+    end loop;
+    if v_late then
+        perform duetime.end_tasks(v_now, 'expired', null, array_agg(e.id), array_agg(e.attempt - 1), array_agg(e.tries), array_agg(e.crashes))
+        from unnest(v_ids, v_expiries, v_attempts, v_tries, v_crashes) as e (id, expires_at, attempt, tries, crashes) where e.expires_at <= v_now;
+        select array_agg(e.id), array_agg(e.lane), array_agg(e.pos), array_agg(e.due_at), array_agg(e.expires_at), array_agg(e.attempt),
+            array_agg(e.tries), array_agg(e.crashes)
+        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes
+        from unnest(v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes)
+            as e (id, lane, pos, due_at, expires_at, attempt, tries, crashes)
+        where e.expires_at is null or e.expires_at > v_now;
+    end if;
+    if v_ids is not null then
+        insert into duetime.claim (worker, number, claimed_at, open, done, cancel, tasks, lanes, dues, expiries, attempts, tries, crashes)
+        values (p_worker, p_number, v_now, cardinality(v_ids), repeat('0', cardinality(v_ids))::varbit, repeat('0', cardinality(v_ids))::varbit,
+            v_ids, v_lanes, v_dues, v_expiries, v_attempts, v_tries, v_crashes);
+        return query
+        select t.id::text, u.lane, t.payload, u.attempt, u.tries, u.crashes, u.due_at, u.pos, t.due_at, t.submitted_at, t.submitted_by, t.expires_at,
+            t.timeout, t.retry, t.meta, t.key, t.schedule, t.planned_at
+        from unnest(v_ids, v_lanes, v_places, v_dues, v_attempts, v_tries, v_crashes) with ordinality
+            as u (id, lane, pos, due_at, attempt, tries, crashes, place)
+        join duetime.task as t on t.id = u.id order by u.place;
+    end if;
+    if v_count < p_room then
+        select min(n.pos) into v_next from unnest(p_watched) as l (lane)
+        cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_now order by d.pos limit 1) as n;
+    end if;
+    return query select null::text, 0, null::text, v_count, 0, 0, v_now, v_next, 0::bigint, 0::bigint, null::text, 0::bigint, 0::float8, null::text,
+        null::text, null::text, null::text, 0::bigint;
+end $$;
+
+-- Those of the settlements that are the worker's to say: it holds the attempt at this very number, and it has not ended.
+-- The claims are locked by the caller. A function of its own because here nested loops must be off, and in `settle` nothing else on.
+create function duetime.match(
+    p_now bigint, p_worker text, p_claims bigint[], p_ids uuid[], p_attempts integer[], p_started bigint[], p_finished bigint[], p_states text[],
+    p_outcomes text[], p_tries integer[], p_crashes integer[], p_dues bigint[], p_results text[], p_errors text[]
+) returns table (
+    said integer, number bigint, open integer, place integer, id uuid, lane integer, expires_at bigint, attempt integer, tries integer, crashes integer,
+    started_at bigint, finished_at bigint, due_at bigint, result text, error text, outcome text, state text
+) language plpgsql stable rows 500
+set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+#variable_conflict use_column
+begin
+    return query
+    with running as materialized (
+        select c.number, c.open, c.cancel, a.* from duetime.claim as c
+        cross join lateral unnest(c.tasks, c.lanes, c.expiries, c.attempts, c.tries, c.crashes) with ordinality
+            as a (id, lane, expires_at, attempt, tries, crashes, place)
+        where c.worker = p_worker and (p_claims is null or c.number = any (p_claims)) and get_bit(c.done, a.place::integer - 1) = 0
+    )
+    select s.place::integer, r.number, r.open, r.place::integer, r.id, r.lane, r.expires_at, r.attempt, coalesce(s.tries, r.tries),
+        coalesce(s.crashes, r.crashes), s.started_at, s.finished_at, coalesce(s.due_at, p_now), s.result, s.error, coalesce(s.outcome, 'succeeded'),
+        case when s.state = 'pending' and get_bit(r.cancel, r.place::integer - 1) = 1 then 'cancelled' else coalesce(s.state, 'succeeded') end
+    from unnest(p_ids, p_attempts, p_started, p_finished, p_states, p_outcomes, p_tries, p_crashes, p_dues, p_results, p_errors) with ordinality
+        as s (id, attempt, started_at, finished_at, state, outcome, tries, crashes, due_at, result, error, place)
+    join running as r on r.id = s.id and r.attempt = s.attempt;
+end $$;
+
+-- Record how attempts of a worker ended. Nulls stand for what the claim already says, and for success. p_claims null: look into all claims.
+-- Gives the places (from 1) of what was accepted, null if all were; the rest is not this worker's at this number.
+create function duetime.settle(
+    p_now bigint, p_worker text, p_claims bigint[], p_ids uuid[], p_attempts integer[], p_started bigint[], p_finished bigint[], p_states text[],
+    p_outcomes text[], p_tries integer[], p_crashes integer[], p_dues bigint[], p_results text[], p_errors text[]
+) returns table (accepted integer[], finals integer, earliest bigint) language plpgsql
+set enable_seqscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
+#variable_conflict use_column
+declare
+    v_now bigint;
+    v_accepted integer[];
+    v_finals uuid[];
+    v_succeeded boolean[];
+    v_earliest bigint;
+begin
+    perform pg_current_xact_id();
+    v_now := coalesce(p_now, duetime.present());
+    perform from duetime.claim as c where c.worker = p_worker and (p_claims is null or c.number = any (p_claims)) order by c.number for update;
+    with ended as materialized (
+        select * from duetime.match(v_now, p_worker, p_claims, p_ids, p_attempts, p_started, p_finished, p_states, p_outcomes, p_tries, p_crashes,
+            p_dues, p_results, p_errors)
+    ), batch as (
+        select e.number, count(*) as n, count(*) = e.open as whole from ended as e group by e.number, e.open
+    ), closed as (
+        delete from duetime.claim as c using batch as b where c.worker = p_worker and c.number = b.number and b.whole
+    ), marked as (
+        update duetime.claim as c set open = c.open - b.n, done = c.done | (
+            select bit_or(set_bit(repeat('0', length(c.done))::varbit, e.place - 1, 1)) from ended as e where e.number = c.number)
+        from batch as b where c.worker = p_worker and c.number = b.number and not b.whole
+    ), moved as (
+        delete from duetime.task as t using ended as e where t.id = e.id and e.state <> 'pending'
+        returning t.*, e.state, e.outcome, e.attempt, e.tries, e.crashes, e.started_at, e.finished_at, e.result, e.error
+    ), kept as (
+        insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
+            planned_at, state, outcome, attempt, tries, crashes, worker, started_at, finished_at, result, error)
+        select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.meta, m.schedule,
+            m.planned_at, m.state, m.outcome, m.attempt, m.tries, m.crashes, p_worker, m.started_at, m.finished_at, m.result, m.error
+        from moved as m
+    ), again as (
+        insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+        select e.lane, greatest(e.due_at, v_now), e.id, e.due_at, e.expires_at, e.attempt, e.tries, e.crashes
+        from ended as e where e.state = 'pending'
+    ), told as (
+        insert into duetime.attempt (task, attempt, outcome, worker, started_at, finished_at, error)
+        select e.id, e.attempt, e.outcome, p_worker, e.started_at, e.finished_at, e.error from ended as e where e.state = 'pending'
+    ), counted as (
+        insert into duetime.tally (lane, state, n)
+        select e.lane, 'live', -count(*) from ended as e where e.state <> 'pending' group by e.lane
+        union all
+        select e.lane, e.state, count(*) from ended as e where e.state <> 'pending' group by e.lane, e.state
+    )
+    select array_agg(e.said), array_agg(e.id) filter (where e.state <> 'pending'),
+        array_agg(e.state = 'succeeded') filter (where e.state <> 'pending'), min(greatest(e.due_at, v_now)) filter (where e.state = 'pending')
+    into v_accepted, v_finals, v_succeeded, v_earliest from ended as e;
+    if exists (select from duetime.progress) then
+        delete from duetime.progress as p where p.id = any (p_ids);
+    end if;
+    if v_finals is not null and exists (select from duetime.edge) then
+        v_earliest := least(v_earliest, duetime.follow(v_now, v_finals, v_succeeded));
+    end if;
+    return query select case when cardinality(v_accepted) = cardinality(p_ids) then null else coalesce(v_accepted, '{}') end,
+        coalesce(cardinality(v_finals), 0), v_earliest;
+end $$;

@@ -1,0 +1,253 @@
+"""Reading: tasks by id, key and filter, attempts, counts, workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.errors import InvalidValue
+from duetime.model.outcome import AttemptRecord, Outcome
+from duetime.model.query import Page, Query, read_cursor, write_cursor
+from duetime.model.task import FINAL, State, TaskRecord
+from duetime.store.postgres.records import all_records_by_id, is_uuid, live_tasks, read_error, read_record, since
+from duetime.store.postgres.runner import Runner
+from duetime.store.protocol import Counts, FinalCount, HeldAttempt, LaneCount, WorkerRecord
+from duetime.store.sql import Statements
+
+_decode_slots = msgspec.json.Decoder(dict[str, int]).decode
+
+
+class _Source(NamedTuple):
+    """Where the live tasks of a state are found, and what tells their due time, tries and lane there."""
+
+    picked: str
+    due: str
+    tries: str
+    lanes: str = "only_lanes"
+    opened: bool = False
+
+
+_WAITING_TRIES = "coalesce(d.tries, h.tries, 0)"
+_SOURCES = {
+    State.PENDING: _Source("picked_due", "d.due_at", "d.tries", "only_due_lanes"),
+    State.BLOCKED: _Source("picked_held", "h.due_at", "h.tries"),
+    State.RUNNING: _Source("picked_open", "r.due_at", "0", opened=True),
+}
+_FINALS = {
+    State.SUCCEEDED: "final_succeeded",
+    State.FAILED: "final_failed",
+    State.CANCELLED: "final_cancelled",
+    State.DROPPED: "final_dropped",
+    State.EXPIRED: "final_expired",
+}
+_ANYWHERE = _Source("picked_all", "", _WAITING_TRIES)
+_RETRYING = _Source("picked_retrying", "d.due_at", "d.tries")
+_ANYWHERE_BY_DUE = _Source("picked_all_open", "coalesce(d.due_at, h.due_at, r.due_at)", _WAITING_TRIES, opened=True)
+_FILTERS = {
+    "key": "only_key",
+    "schedule": "only_schedule",
+    "submitted_after": "only_submitted_after",
+    "submitted_before": "only_submitted_before",
+}
+_LIVE_FILTERS = _FILTERS | {
+    "due_after": "only_place_due_after",
+    "due_before": "only_place_due_before",
+}
+_FINAL_FILTERS = _FILTERS | {
+    "due_after": "only_due_after",
+    "due_before": "only_due_before",
+    "finished_after": "only_finished_after",
+    "finished_before": "only_finished_before",
+    "error": "only_error",
+}
+_ONLY_FINAL = ("finished_after", "finished_before", "error")
+
+
+async def get(run: Runner, sql: Statements, ids: Sequence[str]) -> list[TaskRecord | None]:
+    found = await all_records_by_id(run, sql, ids)
+    return [found.get(task_id) for task_id in ids]
+
+
+async def find(run: Runner, sql: Statements, handler: str, key: str) -> TaskRecord | None:
+    text = f"{live_tasks(sql, sql.picked_key)}\n({sql.live_records})\nunion all\n({sql.final_records}\n{sql.final_by_key})"
+    rows = await run.rows(text, [handler, key])
+    return read_record(rows[0]) if rows else None
+
+
+def _source(query: Query) -> _Source:
+    if query.state is not None:
+        return _SOURCES[query.state]
+    if query.retrying:
+        return _RETRYING
+    return _ANYWHERE if query.due_after is None and query.due_before is None else _ANYWHERE_BY_DUE
+
+
+class _Composition:
+    """A page's statement, put together from named parts: a filter that is not given must not keep an index from being used."""
+
+    def __init__(self, sql: Statements, query: Query, lanes: list[int] | None) -> None:
+        self._sql = sql
+        self._query = query
+        self._lanes = lanes
+        self._numbers: dict[str, int] = {}
+        self.parameters: list[Any] = [query.limit + 1]
+        self.by_end = query.state in FINAL
+        self._place = self._read_cursor(query.cursor)
+
+    def _read_cursor(self, cursor: str | None) -> list[Any] | None:
+        if cursor is None:
+            return None
+        place = read_cursor(cursor, int, str) if self.by_end else read_cursor(cursor, str)
+        if not is_uuid(place[-1]):
+            raise InvalidValue(f"cursor is not one that this list gave out: {cursor[:80]!r}; begin again without it")
+        return place
+
+    def _number(self, name: str, value: object) -> str:
+        """Give the parameter that carries a value; both halves of a statement may use it."""
+        if name not in self._numbers:
+            self.parameters.append(value)
+            self._numbers[name] = len(self.parameters)
+        return f"${self._numbers[name]}"
+
+    def _part(self, part: str, name: str, value: object) -> str:
+        text: str = getattr(self._sql, part)
+        return text.replace("$value", self._number(name, value))
+
+    def _conditions(self, filters: dict[str, str], lanes: Sequence[str]) -> list[str]:
+        conditions = []
+        if self._lanes is not None:
+            conditions += [self._part(part, "lanes", self._lanes) for part in lanes]
+        for name, part in filters.items():
+            value = getattr(self._query, name)
+            if value is not None:
+                conditions.append(self._part(part, name, value))
+        if self._place is not None and self.by_end:
+            conditions.append(self._part("beyond_instant", "instant", self._place[0]))
+            beyond = self._part("beyond_finished", "id", self._place[1])
+            conditions.append(beyond.replace("$instant", self._number("instant", self._place[0])))
+        elif self._place is not None:
+            conditions.append(self._part("beyond_id", "id", self._place[0]))
+        return conditions
+
+    @property
+    def text(self) -> str:
+        """Give a statement that walks one index of each table from the newest task on, and stops after a page."""
+        sql, state = self._sql, self._query.state
+        if self.by_end and state is not None:
+            return f"{sql.final_records}\n{getattr(sql, _FINALS[state])}\n{self._final_where()}\n{sql.by_finish}"
+        some_live = all(getattr(self._query, name) is None for name in _ONLY_FINAL)
+        some_final = state is None and self._query.retrying is not True
+        head, halves = "", []
+        if some_live:
+            head = self._live_head()
+            halves.append(f"({sql.live_records})")
+        if some_final:
+            halves.append(f"({sql.final_records}\n{sql.final_all}\n{self._final_where()}\n{sql.by_id})")
+        if not halves:
+            return ""
+        return f"{head}\nselect * from (\n" + "\nunion all\n".join(halves) + f"\n) as t\n{sql.merged_by_id}"
+
+    def _live_head(self) -> str:
+        query = self._query
+        source = _source(query)
+        conditions = self._conditions(_LIVE_FILTERS, ["any_live", source.lanes])
+        if query.retrying is not None:
+            conditions.append(self._sql.only_retrying if query.retrying else self._sql.only_untried)
+        where = _where(conditions).replace("$due", source.due).replace("$tries", source.tries)
+        picked = f"{getattr(self._sql, source.picked)}\n{where}\n{self._sql.by_id}"
+        return live_tasks(self._sql, picked, opened=source.opened)
+
+    def _final_where(self) -> str:
+        return _where(self._conditions(_FINAL_FILTERS, ["any_final", "only_lanes"]))
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return "where " + "\nand ".join(conditions) if conditions else ""
+
+
+async def page(run: Runner, sql: Statements, query: Query) -> Page:
+    """Give a page by id, which begins with the millisecond of submitting; those of one millisecond may stand in any order.
+
+    An id never changes, so a task that moves from a lane into history between two pages is met once. Lanes are looked up
+    first: they are never removed, and the server plans better for those that it knows.
+    """
+    lanes = None
+    if query.handler is not None or query.collection is not None:
+        lanes = [row[0] for row in await run.rows(sql.lanes_of, [query.handler, query.collection])]
+    composition = _Composition(sql, query, lanes)
+    text = composition.text
+    if not text or lanes == [] or (query.retrying and composition.by_end):
+        return Page([], None)
+    rows = await run.rows(text, composition.parameters)
+    items = [read_record(row) for row in rows[: query.limit]]
+    if len(rows) <= query.limit:
+        return Page(items, None)
+    last = items[-1]
+    return Page(items, write_cursor(last.finished_at or 0, last.id) if composition.by_end else write_cursor(last.id))
+
+
+async def attempts(run: Runner, sql: Statements, task: str) -> list[AttemptRecord]:
+    if not is_uuid(task):
+        return []
+    rows = await run.rows(sql.attempts_of_task, [task, since([task])])
+    if (not rows or rows[0][0] != 1) and since([task]):
+        # the clock that its id was made by may have been far ahead; see `all_records_by_id`
+        rows = await run.rows(sql.attempts_of_task, [task, 0])
+    return [
+        AttemptRecord(attempt, None if outcome is None else Outcome(outcome), worker, started_at, finished_at, read_error(error))
+        for attempt, outcome, worker, started_at, finished_at, error in rows
+    ]
+
+
+async def attempts_of(run: Runner, sql: Statements, worker: str) -> list[HeldAttempt]:
+    return [HeldAttempt(*row) for row in await run.rows(sql.attempts_of_worker, [worker])]
+
+
+async def counts(run: Runner, sql: Statements, now: Instant | None) -> Counts:
+    now_at: Instant = 0
+    lanes, finals = [], []
+    for kind, number, handler, collection, priority, due, later, blocked, running, oldest, state in await run.rows(sql.counts, [now]):
+        match kind:
+            case "now":
+                now_at = number
+            case "lane":
+                lanes.append(
+                    LaneCount(
+                        handler=handler,
+                        collection=collection or None,
+                        priority=priority,
+                        due=due,
+                        later=later,
+                        blocked=blocked,
+                        running=running,
+                        oldest_due_at=oldest,
+                    )
+                )
+            case _:
+                finals.append(FinalCount(handler, State(state), number))
+    lanes.sort(key=lambda lane: (lane.handler, lane.collection or "", lane.priority))
+    finals.sort(key=lambda final: (final.handler, final.state))
+    return Counts(now_at, lanes, finals)
+
+
+async def workers(run: Runner, sql: Statements) -> list[WorkerRecord]:
+    """List workers; whether one is alive nobody can tell from outside but by watching its beat."""
+    return [
+        WorkerRecord(
+            id=worker,
+            host=host,
+            pid=pid,
+            slots=_decode_slots(slots),
+            started_at=started_at,
+            beat=beat,
+            beat_at=beat_at,
+            seen_gates=seen_gates,
+            running=running,
+            alive=None,
+            lease=lease,
+        )
+        for worker, host, pid, slots, started_at, beat, beat_at, seen_gates, lease, running in await run.rows(sql.all_workers)
+    ]

@@ -1,0 +1,223 @@
+-- picked_ids: some tasks by id
+select unnest($1::uuid[]) as id
+
+-- picked_key: the live task of a key
+select t.id from duetime.task as t where t.handler = $1::text and t.key = $2::text
+
+-- picked_all: live tasks, wherever they stand
+select t.id from duetime.task as t left join duetime.due as d on d.id = t.id left join duetime.held as h on h.id = t.id
+
+-- picked_all_open: the same, where their time in a claim matters
+select t.id from duetime.task as t left join duetime.due as d on d.id = t.id left join duetime.held as h on h.id = t.id
+left join open as r on r.id = t.id
+
+-- picked_due: tasks that only time holds back
+select t.id from duetime.due as d join duetime.task as t on t.id = d.id
+
+-- picked_retrying: waiting tasks that were tried before
+select t.id from (
+    select x.id, x.due_at, x.tries from duetime.due as x where x.tries > 0
+    union all
+    select x.id, x.due_at, x.tries from duetime.held as x where x.tries > 0
+) as d join duetime.task as t on t.id = d.id
+
+-- picked_held: tasks that wait for other tasks
+select t.id from duetime.held as h join duetime.task as t on t.id = h.id
+
+-- picked_open: tasks with a live attempt; `offset 0` keeps the planner from walking over all tasks instead of those
+select t.id from open as r cross join lateral (select x.* from duetime.task as x where x.id = r.id offset 0) as t
+
+-- open: all places in claims that have not ended. Written with `<>`, because the planner takes `=` for one row in two hundred.
+open as materialized (
+    select a.id, a.due_at from duetime.claim as c
+    cross join lateral unnest(c.tasks, c.dues) with ordinality as a (id, due_at, place)
+    where get_bit(c.done, a.place::integer - 1) <> 1
+)
+
+-- live: what the picked tasks are, and where those stand that wait. The ids are an array, because a join could be planned as a walk
+-- over all tasks. Those that wait nowhere run, and are looked for in the claims: few of them by comparing, many by unfolding all claims.
+live as materialized (
+    select t.*, l.collection, l.priority, coalesce(d.due_at, h.due_at) as place_due_at, coalesce(d.attempt, h.attempt) as attempt,
+        coalesce(d.tries, h.tries) as tries, coalesce(d.crashes, h.crashes) as crashes,
+        case when d.id is not null then 'pending' when h.id is not null then 'blocked' else 'running' end as state
+    from duetime.task as t join duetime.lane as l on l.id = t.lane
+    left join duetime.due as d on d.id = t.id left join duetime.held as h on h.id = t.id
+    where t.id = any (array(select p.id from picked as p))
+), missing as materialized (
+    select v.id from live as v where v.state = 'running'
+), running as materialized (
+    select a.*, c.worker, c.claimed_at, get_bit(c.cancel, a.place::integer - 1) = 1 as cancelling
+    from duetime.claim as c
+    cross join lateral unnest(c.tasks, c.dues, c.attempts, c.tries, c.crashes) with ordinality as a (id, due_at, attempt, tries, crashes, place)
+    where exists (select from missing)
+    and ((select count(*) from missing) > 8 or exists (select from missing as m where m.id = any (c.tasks)))
+    and (a.id in (select m.id from missing as m)) is true and get_bit(c.done, a.place::integer - 1) <> 1
+)
+
+-- live_records: the columns of a record, of tasks that live. Of those that ran before, the last error is told.
+select v.id::text, v.handler, v.collection, v.priority, v.payload, v.submitted_at, v.submitted_by, v.key, v.expires_at, v.timeout, v.retry, v.meta,
+    v.schedule, v.planned_at, case when v.state = 'running' and r.id is null then 'pending' else v.state end as state,
+    coalesce(v.place_due_at, r.due_at, v.due_at) as due_at, coalesce(v.attempt, r.attempt, 0) as attempt,
+    coalesce(v.tries, r.tries, 0) as tries, coalesce(v.crashes, r.crashes, 0) as crashes, coalesce(r.cancelling, false) as cancelling,
+    r.worker, r.claimed_at as started_at, null::bigint as finished_at, null::text as result,
+    case when coalesce(v.attempt, r.attempt - 1, 0) > 0 then (
+        select a.error from duetime.attempt as a where a.task = v.id and a.finished_at >= v.submitted_at - 86400000000 order by a.attempt desc limit 1
+    ) end as error, p.fraction as progress, p.text as progress_text
+from live as v left join running as r on r.id = v.id left join duetime.progress as p on p.id = r.id and p.attempt = r.attempt
+
+-- final_records: the same columns, of finished tasks
+select t.id::text, t.handler, l.collection, l.priority, t.payload, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry, t.meta,
+    t.schedule, t.planned_at, t.state, t.due_at, t.attempt, t.tries, t.crashes, false as cancelling, t.worker, t.started_at, t.finished_at,
+    t.result, t.error, null::double precision as progress, null::text as progress_text
+
+-- final_by_id: finished tasks by id, in the tables that can hold them
+from duetime.history as t join duetime.lane as l on l.id = t.lane where t.id = any ($1::uuid[]) and t.finished_at >= $2::bigint
+
+-- final_by_key: the task of a key that finished last, unless one lives
+from duetime.history as t join duetime.lane as l on l.id = t.lane where t.handler = $1::text and t.key = $2::text
+and not exists (select from picked) order by t.finished_at desc, t.id desc limit 1
+
+-- final_all: all finished tasks
+from duetime.history as t join duetime.lane as l on l.id = t.lane
+
+-- final_succeeded: one final state has tables of its own; naming them lets the newest be read first and the others not at all
+from duetime.history_succeeded as t join duetime.lane as l on l.id = t.lane
+
+-- final_failed: the same
+from duetime.history_failed as t join duetime.lane as l on l.id = t.lane
+
+-- final_cancelled: the same
+from duetime.history_cancelled as t join duetime.lane as l on l.id = t.lane
+
+-- final_dropped: the same
+from duetime.history_dropped as t join duetime.lane as l on l.id = t.lane
+
+-- final_expired: the same
+from duetime.history_expired as t join duetime.lane as l on l.id = t.lane
+
+-- lanes_of: the lanes of a handler, of a collection, or of both
+select id from duetime.lane where ($1::text is null or handler = $1::text) and ($2::text is null or collection = $2::text)
+
+-- only_lanes: tasks of some lanes
+t.lane = any ($value::integer[])
+
+-- only_due_lanes: the same, told by their places, which are indexed by lane
+d.lane = any ($value::integer[])
+
+-- only_key: one key
+t.key = $value::text
+
+-- only_schedule: one schedule
+t.schedule = $value::text
+
+-- only_submitted_after: submitted at or after an instant
+t.submitted_at >= $value::bigint
+
+-- only_submitted_before: submitted before an instant
+t.submitted_at < $value::bigint
+
+-- only_retrying: waiting for another try
+$tries > 0
+
+-- only_untried: anything else
+$tries = 0
+
+-- only_place_due_after: of live tasks: due at or after an instant
+$due >= $value::bigint
+
+-- only_place_due_before: of live tasks: due before an instant
+$due < $value::bigint
+
+-- only_due_after: of finished tasks: due at or after an instant
+t.due_at >= $value::bigint
+
+-- only_due_before: of finished tasks: due before an instant
+t.due_at < $value::bigint
+
+-- only_finished_after: finished at or after an instant
+t.finished_at >= $value::bigint
+
+-- only_finished_before: finished before an instant
+t.finished_at < $value::bigint
+
+-- only_error: text in the error. The server cannot read the character of number zero out of JSON, so it is taken out before.
+t.error is not null and position(lower($value::text) in lower((
+    select concat(e.error ->> 'type', ': ', e.error ->> 'message', chr(10), e.error ->> 'traceback')
+    from (select regexp_replace(t.error, '(?<!\\)((?:\\\\)*)\\u0000', '\1', 'g')::json as error) as e))) > 0
+
+-- beyond_id: where a page by submission continues
+t.id < $value::uuid
+
+-- beyond_instant: where a page by end continues, for choosing tables
+t.finished_at <= $value::bigint
+
+-- beyond_finished: where a page by end continues
+(t.finished_at, t.id) < ($instant::bigint, $value::uuid)
+
+-- any_live: whether these lanes have live tasks at all, known without looking for them
+(select sum(y.n) from duetime.tally as y where y.lane = any ($value::integer[]) and y.state = 'live') > 0
+
+-- any_final: whether these lanes have finished tasks at all; a walk for nothing would pass millions of others
+(select sum(y.n) from duetime.tally as y where y.lane = any ($value::integer[]) and y.state <> 'live') > 0
+
+-- by_id: newest submitted first
+order by t.id desc limit $1::integer
+
+-- merged_by_id: the same, where ids are text already
+order by t.id collate "C" desc limit $1::integer
+
+-- by_finish: latest finished first
+order by t.finished_at desc, t.id desc limit $1::integer
+
+-- attempts_of_task: every attempt of a task in order
+select a.attempt, a.outcome, a.worker, a.started_at, a.finished_at, a.error
+from duetime.attempt as a where a.task = $1::uuid and a.finished_at >= $2::bigint
+union all
+select h.attempt, h.outcome, h.worker, h.started_at, h.finished_at, h.error
+from duetime.history as h where h.id = $1::uuid and h.finished_at >= $2::bigint and h.outcome is not null
+union all
+select c.attempts[p.place], null, c.worker, c.claimed_at, null, null
+from duetime.claim as c cross join lateral (select array_position(c.tasks, $1::uuid) as place) as p
+where $1::uuid = any (c.tasks) and get_bit(c.done, p.place - 1) = 0
+order by 1
+
+-- attempts_of_worker: all attempts of a worker, by claim
+select a.id::text, a.attempt, c.number, get_bit(c.cancel, a.place::integer - 1) = 1, a.tries, a.crashes
+from duetime.claim as c cross join lateral unnest(c.tasks, c.attempts, c.tries, c.crashes) with ordinality as a (id, attempt, tries, crashes, place)
+where c.worker = $1::text and get_bit(c.done, a.place::integer - 1) <> 1
+order by c.number, a.place
+
+-- counts: everything in one look: the time, then lanes with what stands in them, then final states. Only what is due is counted by
+-- its places, from the lane's floor on; a floor beyond the present is from before the clock was set back.
+with present as materialized (
+    select coalesce($1::bigint, duetime.clock()) as now_at
+), sums as materialized (
+    select y.lane, y.state, sum(y.n)::bigint as n from duetime.tally as y group by y.lane, y.state
+), held as materialized (
+    select h.lane, count(*) as n from duetime.held as h group by h.lane
+), running as materialized (
+    select a.lane, count(*) as n from duetime.claim as c cross join lateral unnest(c.lanes) with ordinality as a (lane, place)
+    where get_bit(c.done, a.place::integer - 1) <> 1 group by a.lane
+), lanes as materialized (
+    select l.handler, l.collection, l.priority, d.n as due, d.oldest, coalesce(h.n, 0) as blocked, coalesce(r.n, 0) as running, s.n as live
+    from sums as s join duetime.lane as l on l.id = s.lane cross join present as p
+    left join held as h on h.lane = l.id left join running as r on r.lane = l.id
+    cross join lateral (
+        select count(*) as n, min(d.due_at) as oldest from duetime.due as d
+        where d.lane = l.id and d.pos >= case when l.floor > p.now_at then 0 else l.floor end and d.pos <= p.now_at
+    ) as d
+    where s.state = 'live' and s.n <> 0
+)
+select 'now', p.now_at, null::text as handler, null::text, null::smallint, null::bigint, null::bigint, null::bigint, null::bigint, null::bigint, null::text
+from present as p
+union all
+select 'lane', null, l.handler, l.collection, l.priority, l.due, l.live - l.due - l.blocked - l.running, l.blocked, l.running, l.oldest, null
+from lanes as l
+union all
+select 'final', sum(s.n)::bigint, l.handler, null, null, null, null, null, null, null, s.state
+from sums as s join duetime.lane as l on l.id = s.lane where s.state <> 'live' group by l.handler, s.state having sum(s.n) <> 0
+
+-- all_workers: every registered worker with its number of attempts
+select w.id, w.host, w.pid, w.slots, w.started_at, w.beat, w.beat_at, w.seen_gates, w.lease,
+    coalesce((select sum(c.open) from duetime.claim as c where c.worker = w.id), 0)::integer
+from duetime.worker as w order by w.started_at, w.id

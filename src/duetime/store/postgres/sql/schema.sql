@@ -1,0 +1,17 @@
+-- lock_migrations: let one process migrate at a time
+select pg_advisory_xact_lock(hashtextextended('duetime migrate ' || 'duetime', 0))
+
+-- has_schema: whether the schema is there
+select exists (select from pg_namespace where nspname = 'duetime')
+
+-- has_versions: whether the table of versions is there
+select exists (select from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = 'duetime' and c.relname = 'version')
+
+-- create_versions: the table of versions
+create table duetime.version (version integer primary key, name text not null, applied_at bigint not null)
+
+-- current_version: how far the schema is
+select coalesce(max(version), 0) from duetime.version
+
+-- add_version: a step that is being taken
+insert into duetime.version (version, name, applied_at) values ($1::integer, $2::text, $3::bigint)

@@ -1,0 +1,66 @@
+-- add: tasks that wait for time alone
+select now_at, added from duetime.add($1::bigint, $2::boolean, $3::uuid, $4::bigint, $5::uuid[], $6::integer[], $7::text[], $8::text[], $9::bigint[],
+    $10::bigint[], $11::text[], $12::text[], $13::bigint[], $14::bigint[], $15::double precision[], $16::text[], $17::text[], $18::text[], $19::bigint[])
+
+-- begin_adding: give the transaction its number and then read the clock, in this order
+select pg_current_xact_id()::text, coalesce($1::bigint, duetime.present())
+
+-- key_holder: the live task of a key
+select id::text from duetime.task where handler = $1::text and key = $2::text
+
+-- replace_due: give a task that waits for its time a new wish and a new place
+with place as (
+    delete from duetime.due where id = $2::uuid returning id, attempt, crashes
+), old as (
+    select t.id, t.lane from duetime.task as t join place as p on p.id = t.id
+), replaced as (
+    update duetime.task as t set lane = $3::integer, payload = $4::text, due_at = $5::bigint, submitted_by = $6::text, expires_at = $7::bigint,
+        timeout = $8::double precision, retry = $9::text, meta = $10::text
+    from place as p where t.id = p.id
+), counted as (
+    insert into duetime.tally (lane, state, n)
+    select m.lane, 'live', m.n from old as o cross join lateral (values (o.lane, -1), ($3::integer, 1)) as m (lane, n) where o.lane <> $3::integer
+)
+insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+select $3::integer, greatest($5::bigint, $1::bigint), p.id, $5::bigint, $7::bigint, p.attempt, 0, p.crashes from place as p
+returning id::text
+
+-- replace_held: give a task that waits for others a new wish
+with place as (
+    update duetime.held set lane = $3::integer, due_at = $5::bigint, expires_at = $7::bigint, tries = 0
+    where id = $2::uuid and $1::bigint is not null returning id
+), old as (
+    select t.id, t.lane from duetime.task as t join place as p on p.id = t.id
+), counted as (
+    insert into duetime.tally (lane, state, n)
+    select m.lane, 'live', m.n from old as o cross join lateral (values (o.lane, -1), ($3::integer, 1)) as m (lane, n) where o.lane <> $3::integer
+)
+update duetime.task as t set lane = $3::integer, payload = $4::text, due_at = $5::bigint, submitted_by = $6::text, expires_at = $7::bigint,
+    timeout = $8::double precision, retry = $9::text, meta = $10::text
+from place as p where t.id = p.id returning t.id::text
+
+-- live_parents: which of these tasks have not ended
+select id::text from duetime.task where id = any ($1::uuid[])
+
+-- lock_parents: the same, and keep them from ending until this transaction has
+select id::text from duetime.task where id = any ($1::uuid[]) order by id for key share
+
+-- take_place: remove a task's place in its lane
+delete from duetime.due where id = $1::uuid
+
+-- end_task: the end of a task that never ran and stands nowhere
+select duetime.end_tasks($1::bigint, $2::text, $3::text, array[$4::uuid], array[0], array[0], array[0])
+
+-- hold: let a new task wait for others instead of for its time
+with place as (delete from duetime.due where id = $1::uuid returning *)
+insert into duetime.held (id, lane, reason, waiting, due_at, expires_at, attempt, tries, crashes)
+select id, lane, 'blocked', $2::integer, due_at, expires_at, attempt, tries, crashes from place
+
+-- add_edges: the parents that a child waits for
+insert into duetime.edge (parent, child, needs) select p.parent, $1::uuid, p.needs from unnest($2::uuid[], $3::text[]) as p (parent, needs)
+
+-- tell_time: the server's clock
+select duetime.clock()
+
+-- notify: a wake-up that goes out with this transaction; the same one twice goes out once
+select pg_notify($1::text, $2::text)

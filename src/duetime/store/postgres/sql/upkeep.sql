@@ -1,0 +1,200 @@
+-- make_partitions: the tables that will hold what finishes in some spans of time
+select duetime.make_partition(p.parent, p.from_at, p.to_at) from unnest($1::text[], $2::bigint[], $3::bigint[]) as p (parent, from_at, to_at)
+
+-- partitions: the tables that hold what finished, by parent and time; one without bounds was detached and waits to be dropped
+select p.parent, c.relname, i.inhdetachpending, b.bounds[1]::bigint, b.bounds[2]::bigint
+from unnest($1::text[]) as p (parent)
+join pg_class as c on c.relkind = 'r' and c.relname ~ ('^' || p.parent || '_[0-9]{8,}$') and c.relnamespace = to_regnamespace(quote_ident('duetime'))
+left join pg_inherits as i on i.inhrelid = c.oid
+left join lateral (select regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''?(-?\d+)''?\) TO \(''?(-?\d+)''?\)') as bounds) as b on true
+order by p.parent, b.bounds[1]::bigint
+
+-- count_some: how many rows a table has, up to a bound
+select count(*) from (select from duetime.%partition limit $1::integer) as x
+
+-- detach: take a table out of its parent; others go on reading and writing meanwhile
+alter table duetime.%parent detach partition duetime.%partition concurrently
+
+-- finish_detach: the same, where that was interrupted
+alter table duetime.%parent detach partition duetime.%partition finalize
+
+-- lock_partition: a detached table, so that nobody attaches it again
+lock table duetime.%partition in access exclusive mode
+
+-- uncount: the tasks of a table that goes are counted no more
+insert into duetime.tally (lane, state, n) select lane, state, -count(*) from duetime.%partition group by lane, state
+
+-- drop_partition: a table whose time is over
+drop table duetime.%partition
+
+-- has_live: whether a table of attempts tells of tasks that live
+select exists (select from duetime.%partition as a join duetime.task as t on t.id = a.task)
+
+-- prune: finished tasks past their retention, the oldest first, with their attempts
+with old as materialized (
+    select h.id, h.finished_at from duetime.%parent as h where h.finished_at >= $1::bigint and h.finished_at < $2::bigint
+    order by h.finished_at, h.id limit $3::integer for update skip locked
+), gone as (
+    delete from duetime.%parent as h using old as o where h.id = o.id and h.finished_at = o.finished_at
+    returning h.id, h.lane, h.state, h.attempt, h.finished_at
+), told as (
+    delete from duetime.attempt as a using gone as g where a.task = g.id
+), counted as (
+    insert into duetime.tally (lane, state, n) select g.lane, g.state, -count(*) from gone as g group by g.lane, g.state
+)
+select g.id::text, g.attempt from gone as g order by g.finished_at, g.id
+
+-- surplus: how many rows of the tally could be saved by adding them up
+select count(*) - count(distinct (lane, state)) from duetime.tally
+
+-- fold: add up rows of the tally; those that are just being written come next time
+with taken as (
+    delete from duetime.tally where ctid = any (array(select ctid from duetime.tally limit 100000 for update skip locked)) returning lane, state, n
+)
+insert into duetime.tally (lane, state, n) select lane, state, sum(n) from taken group by lane, state having sum(n) <> 0
+
+-- orphaned: parents that have ended but still have children, and how they ended. One that is gone was finished once; how is not
+-- known, so its children are let go.
+select p.parent::text, coalesce((select h.state from duetime.history as h where h.id = p.parent limit 1), 'succeeded')
+from (
+    select distinct e.parent from duetime.edge as e where not exists (select from duetime.task as t where t.id = e.parent) limit $1::integer
+) as p
+
+-- follow: let the children of ended tasks go on, or end those in vain
+select duetime.follow($1::bigint, $2::uuid[], $3::boolean[])
+
+-- ghost_places: places of tasks that do not live
+select 'due', d.id::text from duetime.due as d where not exists (select from duetime.task as t where t.id = d.id)
+union all
+select 'held', h.id::text from duetime.held as h where not exists (select from duetime.task as t where t.id = h.id)
+union all
+select 'claim', a.id::text from duetime.claim as c cross join lateral unnest(c.tasks) with ordinality as a (id, place)
+where get_bit(c.done, a.place::integer - 1) <> 1 and not exists (select from duetime.task as t where t.id = a.id)
+
+-- doubled_places: tasks that stand in more than one place
+select x.id::text, bool_or(x.place = 'claim'), bool_or(x.place = 'held') from (
+    select d.id, 'due' as place from duetime.due as d
+    union all
+    select h.id, 'held' from duetime.held as h
+    union all
+    select distinct a.id, 'claim' from duetime.claim as c cross join lateral unnest(c.tasks) with ordinality as a (id, place)
+    where get_bit(c.done, a.place::integer - 1) <> 1
+) as x group by x.id having count(*) > 1
+
+-- doubled_claims: tasks that run in more than one claim, with all but the newest attempt
+select y.id::text, y.worker, y.number from (
+    select a.id, c.worker, c.number, row_number() over (partition by a.id order by a.attempt desc, c.claimed_at desc) as place
+    from duetime.claim as c cross join lateral unnest(c.tasks, c.attempts) with ordinality as a (id, attempt, place)
+    where get_bit(c.done, a.place::integer - 1) <> 1
+) as y where y.place > 1
+
+-- delete_due: take places away
+delete from duetime.due where id = any ($1::uuid[])
+
+-- delete_held: take held entries away
+delete from duetime.held where id = any ($1::uuid[])
+
+-- close_places: end a task's places in claims, in those of one worker and number if they are named
+update duetime.claim as c set done = set_bit(c.done, array_position(c.tasks, $1::uuid) - 1, 1), open = c.open - 1
+where $1::uuid = any (c.tasks) and get_bit(c.done, array_position(c.tasks, $1::uuid) - 1) <> 1
+and ($2::text is null or (c.worker = $2::text and c.number = $3::bigint))
+
+-- twice_told: tasks that live and are finished
+select h.id::text, h.state from duetime.task as t join duetime.history as h on h.id = t.id
+
+-- forget_finals: take tasks out of history that live
+with gone as (
+    delete from duetime.history as h using duetime.task as t where t.id = h.id and h.id = any ($1::uuid[]) returning h.lane, h.state
+)
+insert into duetime.tally (lane, state, n) select lane, state, -count(*) from gone group by lane, state
+
+-- wrong_claims: claims whose count of open places is not that of their places
+select c.worker, c.number, c.open, length(c.done) - bit_count(c.done) from duetime.claim as c
+where c.open <> length(c.done) - bit_count(c.done) or c.open = 0
+
+-- recount_claim: put that count right
+update duetime.claim as c set open = length(c.done) - bit_count(c.done) where c.worker = $1::text and c.number = $2::bigint
+
+-- delete_ended_claims: claims in which everything has ended
+delete from duetime.claim where open = 0 and bit_count(done) = length(done)
+
+-- ownerless_claims: attempts of workers that are not registered
+select c.worker, a.id::text from duetime.claim as c cross join lateral unnest(c.tasks) with ordinality as a (id, place)
+where get_bit(c.done, a.place::integer - 1) <> 1 and not exists (select from duetime.worker as w where w.id = c.worker)
+
+-- homeless_tasks: live tasks that stand nowhere
+with open as materialized (
+    select a.id from duetime.claim as c cross join lateral unnest(c.tasks) with ordinality as a (id, place)
+    where get_bit(c.done, a.place::integer - 1) <> 1
+)
+select t.id::text from duetime.task as t
+where not exists (select from duetime.due as d where d.id = t.id) and not exists (select from duetime.held as h where h.id = t.id)
+and (t.id in (select r.id from open as r)) is not true
+
+-- house_task: give a task a place that has none
+insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+select t.lane, greatest(t.due_at, $1::bigint), t.id, t.due_at, t.expires_at,
+    coalesce((select max(a.attempt) from duetime.attempt as a where a.task = t.id), 0), 0, 0
+from duetime.task as t where t.id = any ($2::uuid[]) and not exists (select from duetime.held as h where h.id = t.id)
+and not exists (select from duetime.claim as c where t.id = any (c.tasks) and get_bit(c.done, array_position(c.tasks, t.id) - 1) <> 1)
+on conflict do nothing
+
+-- wrong_waiting: held tasks whose count does not fit their edges
+select h.id::text, h.waiting, e.n from duetime.held as h
+cross join lateral (select count(*) as n from duetime.edge as e where e.child = h.id) as e where h.waiting <> e.n or h.waiting = 0
+
+-- set_waiting: put the count of held tasks right
+update duetime.held as h set waiting = (select count(*) from duetime.edge as e where e.child = h.id) where h.id = any ($1::uuid[])
+
+-- free_held: let held tasks go on that wait for nothing
+with freed as (
+    delete from duetime.held where id = any ($2::uuid[]) and waiting = 0 returning *
+)
+insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+select lane, greatest(due_at, $1::bigint), id, due_at, expires_at, attempt, tries, crashes from freed
+
+-- stray_places: waiting tasks that stand in another lane than their own
+select d.id::text from duetime.due as d join duetime.task as t on t.id = d.id where d.lane <> t.lane
+union all
+select h.id::text from duetime.held as h join duetime.task as t on t.id = h.id where h.lane <> t.lane
+
+-- settle_strays: put them into their own lane
+with due as (
+    update duetime.due as d set lane = t.lane, pos = greatest(d.due_at, $1::bigint) from duetime.task as t where t.id = d.id and d.id = any ($2::uuid[])
+)
+update duetime.held as h set lane = t.lane from duetime.task as t where t.id = h.id and h.id = any ($2::uuid[])
+
+-- low_places: places below the floor of their lane, where nobody looks
+select d.id::text, l.handler, l.collection, l.priority from duetime.lane as l join duetime.due as d on d.lane = l.id and d.pos < l.floor
+
+-- raise_places: bring them to the present, and floors that lie beyond it down
+with lanes as (
+    update duetime.lane set floor = 0 where floor > $1::bigint
+)
+update duetime.due as d set pos = greatest(d.due_at, $1::bigint) from duetime.lane as l where l.id = d.lane and d.pos < l.floor and d.id = any ($2::uuid[])
+
+-- counted_tasks: what the tally should say
+select t.lane, 'live' as state, count(*) as n from duetime.task as t group by t.lane
+union all
+select h.lane, h.state, count(*) from duetime.history as h group by h.lane, h.state
+
+-- counted_leaving: the same of a table that is on its way out; its tasks are tallied until it is dropped
+select p.lane, p.state, count(*) from duetime.%partition as p group by p.lane, p.state
+
+-- wrong_tally: lanes whose tally does not fit their tasks, all counted in one look
+with counted as (
+    %counted
+), both_told as (
+    select c.lane, c.state, c.n, 0 as told from counted as c union all select y.lane, y.state, 0, y.n from duetime.tally as y
+)
+select l.handler, l.collection, l.priority, b.state, sum(b.n)::bigint, sum(b.told)::bigint
+from both_told as b left join duetime.lane as l on l.id = b.lane
+group by b.lane, b.state, l.handler, l.collection, l.priority having sum(b.n) <> sum(b.told)
+
+-- correct_tally: put that right by what is missing or too much, so that it fits whatever others add meanwhile
+with counted as (
+    %counted
+), both_told as (
+    select c.lane, c.state, c.n from counted as c union all select y.lane, y.state, -y.n from duetime.tally as y
+)
+insert into duetime.tally (lane, state, n) select b.lane, b.state, sum(b.n) from both_told as b group by b.lane, b.state having sum(b.n) <> 0

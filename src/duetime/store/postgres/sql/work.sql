@@ -1,0 +1,56 @@
+-- claim: due tasks for a worker
+select * from duetime.claim($1::bigint, $2::text, $3::bigint, $4::integer[], $5::bigint[], $6::bigint[], $7::integer[], $8::integer, $9::integer,
+    $10::integer[], $11::bigint, $12::bigint, $13::text)
+
+-- peek: the first due places of several lanes
+select lane, places from duetime.peek($1::bigint, $2::integer[], $3::bigint[], $4::integer)
+
+-- settle: how attempts ended
+select accepted, finals, earliest from duetime.settle($1::bigint, $2::text, $3::bigint[], $4::uuid[], $5::integer[], $6::bigint[], $7::bigint[],
+    $8::text[], $9::text[], $10::integer[], $11::integer[], $12::bigint[], $13::text[], $14::text[])
+
+-- settled_before: which of these attempts of this worker have ended already; what a reaper wrote for one is another's word
+select s.id::text, s.attempt from unnest($2::uuid[], $3::integer[], $4::text[]) as s (id, attempt, outcome)
+where exists (
+    select from duetime.history as h where h.id = s.id and h.attempt = s.attempt and h.worker = $1::text
+    and (h.outcome = s.outcome or h.outcome not in ('lost', 'released'))
+) or exists (
+    select from duetime.attempt as a where a.task = s.id and a.attempt = s.attempt and a.worker = $1::text
+    and (a.outcome = s.outcome or a.outcome not in ('lost', 'released'))
+)
+
+-- open_attempts: everything needed to end a worker's attempts, whose claims are locked
+with locked as (
+    select * from duetime.claim where worker = $1::text order by number for update
+)
+select t.id::text, a.attempt, a.tries, a.crashes, c.claimed_at, t.due_at, t.expires_at
+from locked as c
+cross join lateral unnest(c.tasks, c.attempts, c.tries, c.crashes) with ordinality as a (id, attempt, tries, crashes, place)
+join duetime.task as t on t.id = a.id
+where get_bit(c.done, a.place::integer - 1) = 0
+
+-- insert_worker: a worker that is about to claim; one that registers again begins anew
+insert into duetime.worker (id, host, pid, slots, started_at, lease, beat, beat_at, seen_gates)
+values ($2::text, $3::text, $4::integer, $5::text, coalesce($1::bigint, duetime.clock()), $6::double precision, 1, coalesce($1::bigint, duetime.clock()), -1)
+on conflict (id) do update set beat = duetime.worker.beat + 1, seen_gates = -1, slots = excluded.slots, lease = excluded.lease
+
+-- lock_worker: a worker, if it is still at this beat (null: at any)
+select id from duetime.worker where id = $1::text and ($2::bigint is null or beat = $2::bigint) for update
+
+-- delete_worker: forget a worker, with claims that have nothing open
+with gone as (delete from duetime.claim where worker = $1::text and open = 0)
+delete from duetime.worker where id = $1::text
+
+-- renew: a beat, and the version of the gates
+update duetime.worker as w set beat = w.beat + 1, beat_at = coalesce($1::bigint, duetime.clock()) from duetime.control as c
+where w.id = $2::text returning c.gates_version
+
+-- progress: how far attempts are that the worker holds
+insert into duetime.progress (id, attempt, fraction, text)
+select p.id, p.attempt, p.fraction, p.text
+from unnest($2::uuid[], $3::integer[], $4::double precision[], $5::text[]) as p (id, attempt, fraction, text)
+where exists (
+    select from duetime.claim as c where c.worker = $1::text and p.id = any (c.tasks)
+    and c.attempts[array_position(c.tasks, p.id)] = p.attempt and get_bit(c.done, array_position(c.tasks, p.id) - 1) = 0
+)
+on conflict (id) do update set attempt = excluded.attempt, fraction = excluded.fraction, text = excluded.text

@@ -1,0 +1,354 @@
+"""The production store: verbs of the seam on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal
+
+from duetime.clock import Clock, Instant
+from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.model.gate import Gate, Gates
+from duetime.model.outcome import AttemptRecord, Settlement, Verdict
+from duetime.model.query import Page, Query
+from duetime.model.task import FINAL, NewTask, State, TaskRecord
+from duetime.store.postgres import callers, control, gates, inspection, read, schema, upkeep, work
+from duetime.store.postgres.address import Address
+from duetime.store.postgres.clock import ServerClock, monotonic
+from duetime.store.postgres.connection import Database, Link, Rejected
+from duetime.store.postgres.lanes import Lanes, places_of
+from duetime.store.postgres.lease import PostgresLease
+from duetime.store.postgres.runner import Runner
+from duetime.store.postgres.statements import statements
+from duetime.store.postgres.submit import Submission, check_due, is_plain, stored_now, wishes
+from duetime.store.postgres.wakeups import Wakeups
+from duetime.store.protocol import (
+    Added,
+    CancelVerdict,
+    ChangeVerdict,
+    Claim,
+    Counts,
+    Declaration,
+    Edit,
+    GateBarrier,
+    HeldAttempt,
+    Hint,
+    HintKind,
+    Lease,
+    Listener,
+    NewWorker,
+    Problem,
+    Progress,
+    Pruned,
+    WorkerRecord,
+)
+
+SLOW = 600.0  # seconds that a verb of upkeep may take
+
+
+class PostgresStore:
+    """One schema of one database behind the verbs of `store.protocol.Store`."""
+
+    liveness: Literal["lock", "lease"] = "lease"
+    output_folder: str | None = None
+
+    def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
+        self._address = address
+        self._sql = statements(address.schema)
+        self._clock = ServerClock(clock)
+        self.now: Callable[[], Instant] = self._clock.now  # asked twice per attempt: no call in between
+        self._door = asyncio.Lock()
+        self._whereabouts = ""
+        self._database: Database | None = None
+
+    @classmethod
+    def from_url(cls, url: str, *, clock: Clock | None = None) -> PostgresStore:
+        return cls(Address.from_url(url), clock=clock)
+
+    @property
+    def url(self) -> str:
+        return self._address.shown
+
+    @property
+    def durability(self) -> str:
+        return (
+            "A returned write survives a crash of the process and of the server, if the server flushes its commits "
+            "(fsync and synchronous_commit on, as is the default); after a fail-over to an asynchronous replica the last ones may be gone."
+        )
+
+    async def open(self, *, migrate: bool = True) -> None:
+        async with self._door:
+            if self._database is None:
+                await self._open(migrate)
+
+    async def _open(self, migrate: bool) -> None:
+        database = Database(self._address)
+        try:
+            async with database.link() as link:
+                if not await schema.is_current(link, self._sql):
+                    if not migrate:
+                        raise schema.refuse_old()
+                    await schema.migrate(link, self._address.schema, self._clock.now())
+                await self._learn(link)
+            lanes = Lanes(database, self._sql)
+            await lanes.load()
+        except BaseException:
+            await database.close()
+            raise
+        database.repair = self._make_missing_partitions
+        self._database, self._lanes = database, lanes
+        self._wakeups = Wakeups(self._address)
+        self._claims = work.Claims(database, self._sql, lanes, self._clock, polls=not self._address.notify)
+
+    async def _learn(self, link: Link) -> None:
+        """Ask the server for its time and for what tells this store from others."""
+        for _ in range(3):  # the first takes longer than its answer is worth
+            sent_at = monotonic()
+            [[now]] = await link.rows(self._sql.tell_time)
+            self._clock.heard(now, sent_at)
+        [[self._whereabouts, _, _]] = await link.rows(self._sql.whereabouts)
+
+    async def close(self) -> None:
+        self._door = asyncio.Lock()  # a later event loop needs its own
+        database, self._database = self._database, None
+        if database is not None:
+            await self._wakeups.close()
+            await database.close()
+
+    def script(self) -> str:
+        return schema.script(self._address.schema)
+
+    # ---- submitting ----
+
+    async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        if not tasks:
+            return []
+        await self.prepare(tasks)
+        added = await self._add_plain(tasks) if is_plain(tasks) else None
+        return await self._add_carefully(tasks) if added is None else added
+
+    async def _add_plain(self, tasks: Sequence[NewTask[object]]) -> list[Added] | None:
+        """Add tasks that are most probably all new, in one statement; None if one of them is not."""
+        try:
+            [[now, _]] = await self._opened.rows(self._sql.add, wishes(tasks, self._lanes, self._clock.parameter, strict=True))
+        except Rejected:
+            return None
+        added = stored_now(tasks, now)
+        self._hint(HintKind.DUE, max(now, min(one.record.due_at for one in added)))
+        return added
+
+    async def _add_carefully(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        """Add tasks that may meet others."""
+
+        async def job(run: Runner) -> tuple[list[Added], Instant | None]:
+            submission = Submission(run, self._sql, self._lanes, self._clock.parameter, lock_parents=True)
+            return await submission.add(tasks), submission.earliest
+
+        added, earliest = await self._opened.transaction(job)
+        if earliest is not None:
+            self._hint(HintKind.DUE, earliest)
+        return added
+
+    async def prepare(self, tasks: Sequence[NewTask[object]]) -> None:
+        check_due(tasks, self._clock.now())
+        await self._opened_lanes.ensure(places_of(tasks))
+
+    async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        async with callers.callers_transaction(connection, self._sql, self.url, self._whereabouts) as run:
+            if not tasks:
+                return []
+            await self.prepare(tasks)
+            submission = Submission(run, self._sql, self._lanes, self._clock.parameter, lock_parents=False)
+            added = await submission.add(tasks)
+            if self._address.notify and submission.earliest is not None and submission.earliest <= self._clock.now() + work.LONGEST_POLL:
+                await run.rows(self._sql.notify, [self._wakeups.channel, self._wakeups.caught])
+            return added
+
+    async def declare(self, declarations: Sequence[Declaration]) -> None:
+        if declarations:
+            await self._opened.transaction(lambda run: control.declare(run, self._sql, declarations, self._clock.now()))
+
+    async def declarations(self) -> list[Declaration]:
+        return await control.declarations(self._opened, self._sql)
+
+    # ---- working ----
+
+    async def register(self, worker: NewWorker) -> Lease:
+        await work.register(self._opened, self._sql, worker, self._clock.parameter)
+        return PostgresLease(worker.id, worker.lease, self._address, self._clock)
+
+    async def unregister(self, worker: str) -> None:
+        released = await self._opened.transaction(lambda run: work.unregister(run, self._sql, worker, self._clock.parameter))
+        self._claims.forget(worker)
+        if released:
+            self._hint(HintKind.DUE)
+        self._hint(HintKind.GATES)  # a barrier may have waited for this worker only
+
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+        self._opened  # noqa: B018  raises if it is not open
+        return await self._claims.claim(worker, claim, wants, total)
+
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+        self._opened  # noqa: B018
+        if not settlements:
+            return []
+        settled = await self._claims.settle(worker, settlements)
+        if settled.earliest is not None:
+            self._hint(HintKind.DUE, settled.earliest)
+        if settled.finished:
+            self._hint(HintKind.DONE)
+        return settled.verdicts
+
+    async def progress(self, worker: str, marks: Sequence[Progress]) -> None:
+        if marks:
+            newest = {mark.id: mark for mark in marks}.values()
+            columns = [[m.id for m in newest], [m.attempt for m in newest], [m.fraction for m in newest], [m.text for m in newest]]
+            await self._opened.rows(self._sql.progress, [worker, *columns])
+
+    async def confirm_gates(self, worker: str, version: int) -> None:
+        await gates.confirm(self._opened, self._sql, worker, version)
+        self._hint(HintKind.GATES)
+
+    async def attempts_of(self, worker: str) -> list[HeldAttempt]:
+        return await read.attempts_of(self._opened, self._sql, worker)
+
+    async def workers(self) -> list[WorkerRecord]:
+        return await read.workers(self._opened, self._sql)
+
+    async def reap(self, worker: str, beat: int) -> int | None:
+        taken = await self._opened.transaction(lambda run: work.reap(run, self._sql, worker, beat, self._clock.parameter))
+        if taken is not None:
+            self._hint(HintKind.GATES)
+        if taken:
+            self._hint(HintKind.DUE)
+            self._hint(HintKind.DONE)
+        return taken
+
+    # ---- control ----
+
+    async def cancel(self, ids: Sequence[str]) -> list[CancelVerdict]:
+        if not ids:
+            return []
+        verdicts = await control.cancel(self._opened.transaction, self._sql, ids, self._clock.parameter)
+        if CancelVerdict.CANCELLING in verdicts:
+            self._hint(HintKind.CANCEL)
+        if CancelVerdict.CANCELLED in verdicts:
+            self._hint(HintKind.DONE)
+            self._hint(HintKind.DUE)  # a child may have waited only for its end
+        return verdicts
+
+    async def retry(self, ids: Sequence[str]) -> list[ChangeVerdict]:
+        if not ids:
+            return []
+        verdicts = await self._opened.transaction(lambda run: control.retry(run, self._sql, ids, self._clock.parameter))
+        self._hint(HintKind.DUE)
+        return verdicts
+
+    async def edit(self, edits: Sequence[Edit]) -> list[ChangeVerdict]:
+        if not edits:
+            return []
+        verdicts = await control.edit(self._opened.transaction, self._sql, edits, self._clock.parameter, self._lane_id)
+        self._hint(HintKind.DUE)
+        return verdicts
+
+    async def _lane_id(self, handler: str, collection: str, priority: int) -> int:
+        await self._lanes.ensure([(handler, collection, priority)])
+        return self._lanes[handler, collection, priority].id
+
+    async def put_gate(self, gate: Gate) -> int:
+        version = await self._opened.transaction(lambda run: gates.put_gate(run, self._sql, gate))
+        self._hint(HintKind.GATES)
+        return version
+
+    async def remove_gate(self, handler: str, collection: str | None) -> int | None:
+        version = await self._opened.transaction(lambda run: gates.remove_gate(run, self._sql, handler, collection, self._clock.parameter))
+        self._hint(HintKind.GATES)
+        self._hint(HintKind.DUE)
+        return version
+
+    async def gates(self) -> Gates:
+        return await gates.read_gates(self._opened, self._sql, self._clock.parameter)
+
+    async def barrier(self, version: int) -> GateBarrier:
+        workers = await self.workers()
+        return GateBarrier(
+            confirmed=[worker.id for worker in workers if worker.seen_gates >= version],
+            waiting=[worker.id for worker in workers if worker.seen_gates < version],
+        )
+
+    # ---- upkeep ----
+
+    async def drop(self, limit: int) -> int:
+        return await self._upkeep(lambda run: control.drop(run, self._sql, limit, self._clock.parameter))
+
+    async def expire(self, limit: int) -> int:
+        return await self._upkeep(lambda run: control.expire(run, self._sql, limit, self._clock.parameter))
+
+    async def _upkeep(self, job: Callable[[Runner], Awaitable[int]]) -> int:
+        changed = await self._opened.transaction(job)
+        if changed:
+            self._hint(HintKind.DONE)
+            self._hint(HintKind.DUE)  # a child may have waited only for its end
+        return changed
+
+    def retention_step(self, state: State) -> int:
+        return upkeep.width(state)
+
+    async def tidy(self) -> None:
+        await self._opened.transaction(lambda run: upkeep.ensure(run, self._sql, self._clock.now()))
+        await self._opened.transaction(lambda run: upkeep.fold(run, self._sql))
+        await self._opened.transaction(lambda run: upkeep.release_orphans(run, self._sql, self._clock.parameter))
+        await self._lanes.publish(self._clock.parameter)
+
+    async def _make_missing_partitions(self) -> None:
+        """Make the tables of history for the present; those ahead of it are the tidier's, and are missing only if none has run."""
+        await self._opened.transaction(lambda run: upkeep.ensure(run, self._sql, self._clock.now(), ahead=0))
+
+    async def prune(self, state: State, before: Instant, limit: int) -> list[Pruned]:
+        if state not in FINAL:
+            raise InvalidValue(f"only final states can be pruned, got {state}")
+        return await upkeep.prune(self._opened, self._sql, state, before, limit)
+
+    async def inspect(self, *, repair: bool) -> list[Problem]:
+        return await self._opened.transaction(lambda run: inspection.inspect(run, self._sql, self._clock.parameter, repair=repair))
+
+    # ---- reading ----
+
+    async def get(self, ids: Sequence[str]) -> list[TaskRecord | None]:
+        if not ids:
+            return []
+        return await read.get(self._opened, self._sql, ids)
+
+    async def find(self, handler: str, key: str) -> TaskRecord | None:
+        return await read.find(self._opened, self._sql, handler, key)
+
+    async def page(self, query: Query) -> Page:
+        return await read.page(self._opened, self._sql, query)
+
+    async def attempts(self, task: str) -> list[AttemptRecord]:
+        return await read.attempts(self._opened, self._sql, task)
+
+    async def counts(self) -> Counts:
+        return await read.counts(self._opened, self._sql, self._clock.parameter)
+
+    # ---- wake-ups ----
+
+    def listen(self, heard: Callable[[Hint], None]) -> Listener:
+        self._opened  # noqa: B018
+        return self._wakeups.listen(heard)
+
+    def _hint(self, kind: HintKind, at: Instant | None = None) -> None:
+        self._wakeups.send(kind, at)
+
+    # ---- being open ----
+
+    @property
+    def _opened(self) -> Database:
+        if self._database is None:
+            raise StoreUnavailable(f"the store {self.url} is not open; await open() first")
+        return self._database
+
+    @property
+    def _opened_lanes(self) -> Lanes:
+        self._opened  # noqa: B018
+        return self._lanes

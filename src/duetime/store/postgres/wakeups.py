@@ -1,0 +1,185 @@
+"""Wake-ups by LISTEN and NOTIFY: hints from one connection per process, sent after the commit and gathered.
+
+The first goes out at once, then at most one every 20 ms. NOTIFY inside a transaction would hold a lock of the whole server until
+its commit is on disk, so our own verbs never do that. Without wake-ups everything works by polling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.store.postgres.address import LONGEST_NAME, Address
+from duetime.store.postgres.connection import Link, connect, translated
+from duetime.store.protocol import Hint, HintKind
+
+logger = logging.getLogger("duetime.store")
+
+PAUSE = 0.02
+FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.1, 5.0
+PROBE_EVERY = 5.0
+
+_Kinds = dict[HintKind, Instant | None]
+
+
+class _Message(msgspec.Struct):
+    """What travels: who sent it, and hints by kind."""
+
+    sender: str
+    hints: dict[str, int | None]
+
+
+_decode = msgspec.json.Decoder(_Message).decode
+
+
+def channel_of(schema: str) -> str:
+    name = f"duetime_{schema}"
+    return name if len(name) <= LONGEST_NAME else f"duetime_{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
+
+
+class Subscription:
+    """One listener and the event loop that it is called in."""
+
+    def __init__(self, wakeups: Wakeups, heard: Callable[[Hint], None]) -> None:
+        self._wakeups = wakeups
+        self._heard = heard
+        self._loop = asyncio.get_running_loop()
+
+    def deliver(self, hint: Hint) -> None:
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            if asyncio.get_running_loop() is self._loop:
+                self._loop.call_soon(self._heard, hint)
+            else:
+                self._loop.call_soon_threadsafe(self._heard, hint)
+
+    def close(self) -> None:
+        self._wakeups.forget(self)
+
+
+class Wakeups:
+    """Sends and receives hints for one opened store."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._channel = channel_of(address.schema)
+        self._sender = secrets.token_hex(6)
+        self._listeners: set[Subscription] = set()
+        self._waiting: _Kinds = {}
+        self._task: asyncio.Task[None] | None = None
+        self._news: asyncio.Event | None = None
+        self.caught = _encode("caller", {HintKind.DUE: None})  # what a caller's transaction sends: always the same, so the server merges it
+
+    @property
+    def channel(self) -> str:
+        return self._channel
+
+    def listen(self, heard: Callable[[Hint], None]) -> Subscription:
+        subscription = Subscription(self, heard)
+        self._listeners.add(subscription)
+        self._ensure_running()
+        return subscription
+
+    def forget(self, subscription: Subscription) -> None:
+        self._listeners.discard(subscription)
+
+    def send(self, kind: HintKind, at: Instant | None = None) -> None:
+        """Tell listeners of this process at once, and those of others at once or within 20 ms."""
+        self._deliver({kind: at})
+        if not self._address.notify:
+            return
+        known = self._waiting.get(kind, at)
+        self._waiting[kind] = None if known is None or at is None else min(known, at)
+        self._ensure_running()
+        if self._news is not None:
+            self._news.set()
+
+    async def close(self) -> None:
+        self._listeners.clear()
+        if self._task is not None:
+            task, self._task = self._task, None
+            if task.get_loop() is asyncio.get_running_loop():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
+
+    def _ensure_running(self) -> None:
+        """Keep one connection for as long as there is somebody to tell or to hear, in the event loop that runs now."""
+        if not self._address.notify:
+            return
+        loop = asyncio.get_running_loop()
+        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
+            self._news = asyncio.Event()
+            if self._waiting:
+                self._news.set()
+            self._task = loop.create_task(self._run(self._news), name="duetime-wakeups")
+
+    async def _run(self, news: asyncio.Event) -> None:
+        """Connect, listen, send; begin again after any failure."""
+        back_off, failures = FIRST_BACK_OFF, 0
+        while True:
+            link: Link | None = None
+            try:
+                link = await connect(self._address, lazy_commits=True)
+                await link.connection.add_listener(self._channel, self._on_notification)
+                if failures:
+                    logger.info("wake-ups: the connection is back after %d failures", failures)
+                    self._deliver({HintKind.ANY: None})  # some may have been missed
+                    self._deliver({HintKind.GATES: None, HintKind.CANCEL: None})
+                back_off, failures = FIRST_BACK_OFF, 0
+                await self._serve(link, news)
+            except Exception as error:
+                failures += 1
+                if failures == 1:
+                    logger.warning("wake-ups: %s; polling goes on meanwhile", translated(error, self._address))
+            finally:
+                if link is not None:
+                    link.drop()
+            await asyncio.sleep(back_off)
+            back_off = min(LONGEST_BACK_OFF, back_off * 2)
+
+    async def _serve(self, link: Link, news: asyncio.Event) -> None:
+        while True:
+            try:
+                # not wait_for: before Python 3.12 it forgets a cancel that comes together with the news
+                async with asyncio.timeout(PROBE_EVERY):
+                    await news.wait()
+            except TimeoutError:
+                await link.rows("select 1", timeout=PROBE_EVERY)  # a connection that is only listened to would die unnoticed
+                continue
+            news.clear()
+            if self._waiting:
+                hints, self._waiting = self._waiting, {}
+                try:
+                    await link.rows("select pg_notify($1, $2)", [self._channel, _encode(self._sender, hints)], timeout=PROBE_EVERY)
+                except BaseException:
+                    self._waiting = {**hints, **self._waiting}
+                    raise
+                await asyncio.sleep(PAUSE)
+
+    def _on_notification(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+        try:
+            message = _decode(str(payload))
+            hints: _Kinds = {HintKind(kind): at for kind, at in message.hints.items()}
+        except (ValueError, msgspec.DecodeError):
+            hints = {HintKind.ANY: None}  # from another version, or from a person
+        else:
+            if message.sender == self._sender:
+                return
+        self._deliver(hints)
+
+    def _deliver(self, hints: _Kinds) -> None:
+        for kind, at in hints.items():
+            for listener in list(self._listeners):
+                listener.deliver(Hint(kind, at))
+
+
+def _encode(sender: str, hints: _Kinds) -> str:
+    return msgspec.json.encode(_Message(sender, {kind.value: at for kind, at in hints.items()})).decode()

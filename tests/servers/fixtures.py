@@ -1,0 +1,52 @@
+"""Fixtures for tests that need a real server. A server that is missing fails the tests that ask for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
+from typing import TypeAlias
+
+import psycopg
+import pytest
+
+from tests.servers import running
+from tests.servers.installations import installations
+from tests.servers.postgres import Postgres
+
+NewPostgres: TypeAlias = Callable[..., Postgres]
+NEWEST = "postgres-18"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure what the servers have said."""
+    report = yield
+    if report.failed:
+        report.sections += [(f"last words of {name}", log) for name, log in running.logs()]
+    return report
+
+
+def pytest_sessionfinish() -> None:
+    running.end()
+
+
+@pytest.fixture
+def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a schema of the test's own on the newest server; there is no such schema before the test or after it."""
+    name = running.postgres_names()[0] if NEWEST not in running.postgres_names() else NEWEST
+    schema = f"t_{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]}"
+    yield running.postgres_url(name, schema=schema)
+    with psycopg.connect(running.postgres_url(name), autocommit=True) as connection:
+        connection.execute(f"drop schema if exists {schema} cascade".encode())
+
+
+@pytest.fixture
+def new_postgres() -> Iterator[NewPostgres]:
+    """Starts servers of the test's own, to be killed and changed at will; they are gone after the test."""
+    with ExitStack() as stack:
+
+        def new_postgres(name: str = NEWEST, settings: Mapping[str, str] | None = None) -> Postgres:
+            return stack.enter_context(Postgres(installations()[name], settings))
+
+        yield new_postgres

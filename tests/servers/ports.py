@@ -1,0 +1,22 @@
+"""Ports on loopback that stay free while nothing listens on them."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+# Below those that the kernel gives to outgoing connections: while a server is down, a client that dials such a port of its own
+# machine may get it as its own number, and so be connected to itself and keep the server from coming back.
+PORTS = range(10_000, 32_000)
+
+
+def free_port() -> int:
+    """Choose a port at random that nobody uses at this moment."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

@@ -1,0 +1,47 @@
+"""The servers of this test session: each is started when it is first asked for, and all are ended with the session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+from tests.servers.installations import installations
+from tests.servers.postgres import Postgres
+
+GIVEN = "DUETIME_TEST_POSTGRES_URL"
+_running: dict[str, Postgres] = {}
+
+
+def postgres_names() -> list[str]:
+    """Name the servers that tests of a store run on: one per version, or the one that the environment gives in their place."""
+    return ["postgres-given"] if os.environ.get(GIVEN) else list(installations())
+
+
+def postgres(name: str) -> Postgres:
+    """Give the session's server of a version; it is shared, so leave it running and use a schema of your own."""
+    if name not in _running:
+        server = Postgres(installations()[name])
+        server.start()
+        _running[name] = server
+    return _running[name]
+
+
+def postgres_url(name: str, *, database: str | None = None, **options: str) -> str:
+    """Give the address of one of `postgres_names`; options become its query, as `schema`."""
+    given = os.environ.get(GIVEN)
+    parts = urlsplit(given or postgres(name).url())
+    query = "&".join(filter(None, (parts.query, urlencode(options))))
+    return urlunsplit(parts._replace(query=query, path=f"/{database}" if database else parts.path))
+
+
+def logs() -> Iterator[tuple[str, str]]:
+    """Give what each server has said lately."""
+    for name, server in _running.items():
+        yield name, "\n".join(server.log().splitlines()[-40:])
+
+
+def end() -> None:
+    while _running:
+        _, server = _running.popitem()
+        server.remove()
