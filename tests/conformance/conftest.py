@@ -30,6 +30,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("place", [pytest.param(place, id=place.name) for place in PLACES if asked <= place.can], indirect=True)
 
 
+def pytest_sessionfinish() -> None:
+    for place in PLACES:
+        place.ground.close()
+
+
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """The kind of store that the test runs on; what the test made there is gone afterwards."""
@@ -46,6 +51,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 async def store(place: Place, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Store]:
     """An open store. Whatever a test did to it, nothing impossible may be found in it afterwards."""
+    place.ground.furnish(tmp_path)
     store = store_from_url(place.url(tmp_path), clock=clock)
     await store.open()
     yield store

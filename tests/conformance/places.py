@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
 
@@ -19,6 +19,7 @@ from tests.servers.running import postgres_names, postgres_url
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = "elsewhere"  # a second database
+MANY = 5_000  # rows that leave enough behind for later tests to notice
 
 
 class Ground(Protocol):
@@ -26,6 +27,10 @@ class Ground(Protocol):
 
     def url(self, folder: Path) -> str:
         """Name the folder's store; nothing is created yet."""
+        ...
+
+    def furnish(self, folder: Path) -> None:
+        """Let the folder's store have its tables already, if that saves time; it is empty all the same."""
         ...
 
     def connect(self, folder: Path) -> Connection:
@@ -41,7 +46,11 @@ class Ground(Protocol):
         ...
 
     def clear(self) -> None:
-        """Remove all that was made since the last time."""
+        """Remove what was made since the last time, except perhaps what `furnish` can use."""
+        ...
+
+    def close(self) -> None:
+        """Remove that too."""
         ...
 
 
@@ -50,6 +59,9 @@ class SqliteFile:
 
     def url(self, folder: Path) -> str:
         return f"sqlite:///{folder / 'duetime.db'}"
+
+    def furnish(self, folder: Path) -> None:
+        pass
 
     def connect(self, folder: Path) -> Connection:
         return SqliteConnection(folder / "duetime.db")
@@ -65,6 +77,9 @@ class SqliteFile:
     def clear(self) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 class SqliteMemory(SqliteFile):
     """Every store object has a database to itself, so nobody else can do anything to it."""
@@ -74,44 +89,94 @@ class SqliteMemory(SqliteFile):
 
 
 class PostgresSchemas:
-    """Schemas on the session's server. Making one and dropping it takes about 50 ms, so that each test can have its own."""
+    """Schemas on the session's server.
+
+    To make one with all its tables and to drop it takes ten times as long as to empty it, so most tests get one that an earlier
+    test has left. What a test did to more than the rows, or to very many of them, is not passed on.
+    """
 
     def __init__(self, server: str) -> None:
         self._server = server
-        self._made: set[tuple[str | None, str]] = set()  # database and schema
-
-    def _schema(self, folder: Path, database: str | None = None) -> str:
-        schema = f"t_{hashlib.sha256(bytes(folder)).hexdigest()[:24]}"
-        self._made |= {(database, schema), (database, f"{schema}_caller")}
-        return schema
+        self._schemas: dict[Path, str] = {}
+        self._lasting: set[str] = set()  # those that may be passed on
+        self._spare: list[str] = []
+        self._strange: set[tuple[str | None, str]] = set()  # callers' schemas and those of other stores, with their database
 
     def url(self, folder: Path) -> str:
         return postgres_url(self._server, schema=self._schema(folder))
 
+    def furnish(self, folder: Path) -> None:
+        if self._spare:
+            self._schemas[folder] = self._spare.pop()
+        self._lasting.add(self._schema(folder))
+
     def connect(self, folder: Path) -> Connection:
-        return PsycopgConnection(postgres_url(self._server), f"{self._schema(folder)}_caller")
+        return self._connect(None, self._schema(folder))
 
     def elsewhere(self, folder: Path) -> tuple[str, Connection]:
         with self._administer() as connection:
             if connection.execute("select from pg_database where datname = %s", (ELSEWHERE,)).fetchone() is None:
                 connection.execute(f"create database {ELSEWHERE}".encode())
-        schema = self._schema(folder, ELSEWHERE)
-        address = postgres_url(self._server, database=ELSEWHERE)
-        return postgres_url(self._server, database=ELSEWHERE, schema=schema), PsycopgConnection(address, f"{schema}_caller")
+        schema = _new_name()
+        self._strange.add((ELSEWHERE, schema))
+        return postgres_url(self._server, database=ELSEWHERE, schema=schema), self._connect(ELSEWHERE, schema)
 
     def make_newer(self, folder: Path) -> None:
+        schema = self._schema(folder)
+        self._lasting.discard(schema)
         with self._administer() as connection:
-            connection.execute(f"insert into {self._schema(folder)}.version values (9999, 'from the future', 0)".encode())
+            connection.execute(f"insert into {schema}.version values (9999, 'from the future', 0)".encode())
 
     def clear(self) -> None:
-        for database in {database for database, _ in self._made}:
-            with self._administer(database) as connection:
-                for schema in (schema for made_in, schema in self._made if made_in == database):
-                    connection.execute(f"drop schema if exists {schema} cascade".encode())
-        self._made.clear()
+        # forgotten first: if one of them cannot be removed, only one test shall suffer
+        schemas, strange = set(self._schemas.values()), self._strange
+        lasting, self._lasting = schemas & self._lasting, set()
+        self._schemas, self._strange = {}, set()
+        if not schemas | strange:
+            return
+        with self._administer() as connection:
+            spared = {schema for schema in lasting if _emptied(connection, schema)}
+        self._drop({(None, schema) for schema in schemas - spared} | strange)
+        self._spare += spared
 
-    def _administer(self, database: str | None = None) -> psycopg.Connection[tuple[object, ...]]:
-        return psycopg.connect(postgres_url(self._server, database=database), autocommit=True, connect_timeout=30)
+    def close(self) -> None:
+        self._drop({(None, schema) for schema in self._spare})
+        self._spare.clear()
+
+    def _schema(self, folder: Path) -> str:
+        return self._schemas.setdefault(folder, _new_name())
+
+    def _connect(self, database: str | None, schema: str) -> Connection:
+        self._strange.add((database, f"{schema}_caller"))
+        return PsycopgConnection(postgres_url(self._server, database=database), f"{schema}_caller")
+
+    def _drop(self, places: set[tuple[str | None, str]]) -> None:
+        for database in {database for database, _ in places}:
+            with self._administer(database) as connection:
+                for schema in (schema for where, schema in places if where == database):
+                    connection.execute(f"drop schema if exists {schema} cascade".encode())
+
+    def _administer(self, database: str | None = None) -> psycopg.Connection[tuple[Any, ...]]:
+        # whoever still holds a lock here has forgotten to close something
+        return psycopg.connect(
+            postgres_url(self._server, database=database), autocommit=True, connect_timeout=30, options="-c lock_timeout=20s"
+        )
+
+
+def _new_name() -> str:
+    return f"t_{uuid.uuid4().hex[:20]}"
+
+
+def _emptied(connection: psycopg.Connection[tuple[Any, ...]], schema: str) -> bool:
+    """Delete all rows but the single facts of the store; tell whether they were few and the tables are there at all."""
+    tables = connection.execute(
+        "select c.oid::regclass::text from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = %s "
+        "and c.relkind in ('r', 'p') and not c.relispartition and c.relname not in ('version', 'control')",
+        (schema,),
+    ).fetchall()
+    with connection.transaction():
+        deleted = sum(connection.execute(f"delete from {table}".encode()).rowcount for (table,) in tables)
+    return bool(tables) and deleted < MANY
 
 
 def die_in_another_process(url: str, now: Instant, worker: str, wants: Mapping[str, int]) -> int:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -77,6 +77,9 @@ async def connect(address: Address, *, lazy_commits: bool = False, within: float
         incarnation = await connection.fetchval(_INCARNATION)
     except asyncpg.PostgresError:  # a service that does not tell
         incarnation = "unknown"
+    except BaseException:
+        connection.terminate()
+        raise
     return Link(connection, incarnation)
 
 
@@ -102,6 +105,7 @@ class Database:
         self._busy: set[Link] = set()
         self._room: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._guard: AsyncGenerator[None, None] | None = None
         self._closed = False
         self.repair: Callable[[], Awaitable[None]] | None = None  # makes partitions that a statement missed
 
@@ -114,11 +118,13 @@ class Database:
                     await asyncio.wait_for(link.connection.close(timeout=1.0), 2.0)
         for link in (*links, *self._busy):
             link.drop()
+        if self._guard is not None and self._loop is asyncio.get_running_loop():
+            await self._guard.aclose()
 
     @asynccontextmanager
     async def link(self) -> AsyncIterator[Link]:
         """Lend a connection; whatever goes wrong with it is translated, and it comes back only if it is in order."""
-        async with self._admission():
+        async with await self._admission():
             link = await self._take()
             self._busy.add(link)
             try:
@@ -135,16 +141,26 @@ class Database:
                 else:
                     link.drop()
 
-    def _admission(self) -> asyncio.Semaphore:
+    async def _admission(self) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()
         if self._closed:
             raise StoreUnavailable(f"the store {self._address.shown} is not open; await open() first")
         if self._room is None or self._loop is not loop:
-            for link in self._idle:
-                link.drop()  # they belong to an event loop of the past
-            self._idle = []
+            self._idle.clear()  # they belonged to an event loop of the past
             self._loop, self._room = loop, asyncio.Semaphore(self._address.connections)
+            self._guard = self._until_the_loop_ends()
+            await anext(self._guard)
         return self._room
+
+    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
+        """Close idle connections when their event loop ends, also if nobody has closed the store: loops end their generators."""
+        try:
+            yield
+        finally:
+            idle, self._idle = self._idle, []
+            for link in idle:
+                link.drop()
+            await asyncio.sleep(0)
 
     async def _take(self) -> Link:
         while self._idle:

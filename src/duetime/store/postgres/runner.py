@@ -21,7 +21,7 @@ from duetime.errors import InvalidValue
 
 Row = tuple[Any, ...]
 
-BEGIN_FIRST = "connection= has no open transaction to be part of; "
+BEGIN_FIRST = "connection= has no open transaction to be part of; begin one first: "
 ACCEPTED = (
     "connections of asyncpg, psycopg and psycopg2, and connections and sessions of SQLAlchemy over these drivers, "
     "each synchronous or asynchronous"

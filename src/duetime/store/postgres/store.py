@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal
 
+import msgspec
+
 from duetime.clock import Clock, Instant
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.gate import Gate, Gates
@@ -43,7 +45,7 @@ from duetime.store.protocol import (
     WorkerRecord,
 )
 
-SLOW = 600.0  # seconds that a verb of upkeep may take
+PATIENCE = 600.0  # seconds that a statement may take which looks at everything
 
 
 class PostgresStore:
@@ -97,6 +99,7 @@ class PostgresStore:
             raise
         database.repair = self._make_missing_partitions
         self._database, self._lanes = database, lanes
+        self._patient = Database(msgspec.structs.replace(self._address, timeout=max(PATIENCE, self._address.timeout), connections=2))
         self._wakeups = Wakeups(self._address)
         self._claims = work.Claims(database, self._sql, lanes, self._clock, polls=not self._address.notify)
 
@@ -113,6 +116,7 @@ class PostgresStore:
         database, self._database = self._database, None
         if database is not None:
             await self._wakeups.close()
+            await self._patient.close()
             await database.close()
 
     def script(self) -> str:
@@ -130,7 +134,7 @@ class PostgresStore:
     async def _add_plain(self, tasks: Sequence[NewTask[object]]) -> list[Added] | None:
         """Add tasks that are most probably all new, in one statement; None if one of them is not."""
         try:
-            [[now, _]] = await self._opened.rows(self._sql.add, wishes(tasks, self._lanes, self._clock.parameter, strict=True))
+            [[now]] = await self._opened.rows(self._sql.add_new, wishes(tasks, self._lanes, self._clock.parameter))
         except Rejected:
             return None
         added = stored_now(tasks, now)
@@ -307,10 +311,12 @@ class PostgresStore:
     async def prune(self, state: State, before: Instant, limit: int) -> list[Pruned]:
         if state not in FINAL:
             raise InvalidValue(f"only final states can be pruned, got {state}")
-        return await upkeep.prune(self._opened, self._sql, state, before, limit)
+        return await upkeep.prune(self._opened_patiently, self._sql, state, before, limit)
 
     async def inspect(self, *, repair: bool) -> list[Problem]:
-        return await self._opened.transaction(lambda run: inspection.inspect(run, self._sql, self._clock.parameter, repair=repair))
+        return await self._opened_patiently.transaction(
+            lambda run: inspection.inspect(run, self._sql, self._clock.parameter, repair=repair)
+        )
 
     # ---- reading ----
 
@@ -329,7 +335,7 @@ class PostgresStore:
         return await read.attempts(self._opened, self._sql, task)
 
     async def counts(self) -> Counts:
-        return await read.counts(self._opened, self._sql, self._clock.parameter)
+        return await read.counts(self._opened_patiently, self._sql, self._clock.parameter)
 
     # ---- wake-ups ----
 
@@ -347,6 +353,11 @@ class PostgresStore:
         if self._database is None:
             raise StoreUnavailable(f"the store {self.url} is not open; await open() first")
         return self._database
+
+    @property
+    def _opened_patiently(self) -> Database:
+        self._opened  # noqa: B018  raises if it is not open
+        return self._patient
 
     @property
     def _opened_lanes(self) -> Lanes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
-from uuid import UUID
 
-from duetime.clock import DAY, LATEST, Instant
+from duetime.clock import DAY, LATEST, MILLISECOND, Instant
 from duetime.errors import InvalidValue, TaskNotFound
 from duetime.model.lifecycle import unmet
 from duetime.model.task import NewTask, State, TaskRecord, accepted, due_of, expiry_of
+from duetime.store.postgres import arrays
 from duetime.store.postgres.lanes import Lanes
 from duetime.store.postgres.records import records_by_id, write_error, write_meta
 from duetime.store.postgres.runner import Runner
@@ -24,36 +25,45 @@ def is_plain(tasks: Sequence[NewTask[object]]) -> bool:
     return not any(task.key is not None or task.edges for task in tasks)
 
 
-def wishes(tasks: Sequence[NewTask[object]], lanes: Lanes, now: Instant | None, *, strict: bool) -> list[Any]:
-    """Give the parameters of the statement `add`; a column in which no task has anything is one null."""
-    least = min(task.id for task in tasks)
+def wishes(tasks: Sequence[NewTask[object]], lanes: Lanes, now: Instant | None) -> list[Any]:
+    """Give the parameters of `add_new` and `add`; a column in which no task has anything is one null."""
+    least = min([task.id for task in tasks])
+    extras: list[str | None] = [None] * len(_EXTRAS)
+    if any(_extras(task) != _NO_EXTRAS for task in tasks):
+        extras = [_column(tasks, value, write) for value, write in _EXTRAS]
     return [
         now,
-        strict,
         least,
         # nothing finishes a day before it was submitted, however wrong the clock was that its id was made by
-        (UUID(least).int >> 80) * 1_000 - DAY,
-        [task.id for task in tasks],
-        [lanes[task.handler, task.collection or "", task.priority].id for task in tasks],
-        [task.handler for task in tasks],
-        [task.payload.decode() for task in tasks],
-        _column(tasks, lambda task: task.due_at),
-        _column(tasks, lambda task: task.delay or None),
-        [task.submitted_by for task in tasks],
-        _column(tasks, lambda task: task.key),
-        _column(tasks, lambda task: task.expires_at),
-        _column(tasks, lambda task: task.expires_in),
-        _column(tasks, lambda task: task.timeout),
-        _column(tasks, lambda task: None if task.retry is None else task.retry.decode()),
-        _column(tasks, lambda task: write_meta(task.meta)),
-        _column(tasks, lambda task: task.schedule),
-        _column(tasks, lambda task: task.planned_at),
+        int(least[:8] + least[9:13], 16) * MILLISECOND - DAY,
+        arrays.plain([task.id for task in tasks]),
+        arrays.shared_numbers([lanes[task.handler, task.collection or "", task.priority].id for task in tasks]),
+        arrays.shared_texts([task.handler for task in tasks]),
+        arrays.texts([task.payload.decode() for task in tasks]),
+        _column(tasks, lambda task: task.due_at, arrays.numbers),
+        _column(tasks, lambda task: task.delay or None, arrays.numbers),
+        arrays.shared_texts([task.submitted_by for task in tasks]),
+        *extras,
     ]
 
 
-def _column(tasks: Sequence[NewTask[object]], value: Callable[[NewTask[object]], Any]) -> list[Any] | None:
+_EXTRAS: list[tuple[Callable[[NewTask[object]], Any], Callable[[list[Any]], str]]] = [
+    (lambda task: task.key, arrays.texts),
+    (lambda task: task.expires_at, arrays.numbers),
+    (lambda task: task.expires_in, arrays.numbers),
+    (lambda task: task.timeout, arrays.numbers),
+    (lambda task: None if task.retry is None else task.retry.decode(), arrays.texts),
+    (lambda task: write_meta(task.meta), arrays.texts),
+    (lambda task: task.schedule, arrays.texts),
+    (lambda task: task.planned_at, arrays.numbers),
+]
+_extras = attrgetter("key", "expires_at", "expires_in", "timeout", "retry", "meta", "schedule", "planned_at")
+_NO_EXTRAS = (None,) * len(_EXTRAS)
+
+
+def _column(tasks: Sequence[NewTask[object]], value: Callable[[NewTask[object]], Any], write: Callable[[list[Any]], str]) -> str | None:
     column = [value(task) for task in tasks]
-    return None if all(part is None for part in column) else column
+    return None if column.count(None) == len(column) else write(column)
 
 
 def check_due(tasks: Sequence[NewTask[object]], now: Instant) -> None:
@@ -95,11 +105,32 @@ class Submission:
         # keys in one order everywhere: two transactions that add the same ones wait for each other instead of locking up
         batch = sorted(batch, key=lambda entry: (entry[1].handler, entry[1].key or ""))
         tasks = [task for _, task in batch]
-        [[_, added]] = await self._run.rows(self._sql.add, wishes(tasks, self._lanes, self._now, strict=False))
-        stored = None if added is None else set(added)
+        [[added]] = await self._run.rows(self._sql.add, wishes(tasks, self._lanes, self._now))
+        stored = set(added)
+        met = []
         for index, task in batch:
-            if stored is None or task.id in stored:
+            if task.id in stored:
                 self._answers[index] = self._added(task)
+            else:
+                met.append((index, task))
+        if met:
+            await self._meet_all(met)
+
+    async def _meet_all(self, met: Sequence[tuple[int, NewTask[object]]]) -> None:
+        """Answer wishes that could not be stored: repeats and kept keys in few steps, the others one by one."""
+        known = await records_by_id(self._run, self._sql, [task.id for _, task in met])
+        keyed = [task for _, task in met if task.id not in known and task.key is not None and task.if_exists != "replace"]
+        holders = (
+            await self._run.rows(self._sql.key_holders, [[task.handler for task in keyed], [task.key for task in keyed]]) if keyed else []
+        )
+        records = await records_by_id(self._run, self._sql, [row[2] for row in holders])
+        live = {(row[0], row[1]): records[row[2]] for row in holders if row[2] in records and records[row[2]].finished_at is None}
+        for index, task in met:
+            holder = live.get((task.handler, task.key or "")) if task.if_exists != "replace" else None
+            if task.id in known:
+                self._answers[index] = Added(AddVerdict.REPEATED, known[task.id])
+            elif holder is not None:
+                self._answers[index] = Added(AddVerdict.KEPT if task.if_exists == "keep" else AddVerdict.DUPLICATE, holder)
             else:
                 self._answers[index] = await self._meet(task)
 
@@ -124,8 +155,8 @@ class Submission:
                 if answer is not None:
                     return answer
             # whoever held the key has ended meanwhile
-            [[_, added]] = await self._run.rows(self._sql.add, wishes([task], self._lanes, self._now, strict=False))
-            if added is None:
+            [[added]] = await self._run.rows(self._sql.add, wishes([task], self._lanes, self._now))
+            if added:
                 return self._added(task)
         raise InvalidValue(f"the key {task.key!r} of handler {task.handler} changes hands too fast; try again")
 
@@ -158,8 +189,8 @@ class Submission:
             if answer is not None:
                 return answer
         open_edges, failed_parent = await self._judge_edges(task)
-        [[_, added]] = await self._run.rows(self._sql.add, wishes([task], self._lanes, self._now, strict=False))
-        if added is not None:
+        [[added]] = await self._run.rows(self._sql.add, wishes([task], self._lanes, self._now))
+        if not added:
             return await self._meet(task)
         if failed_parent:
             await self._run.rows(self._sql.take_place, [task.id])

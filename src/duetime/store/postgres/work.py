@@ -16,6 +16,7 @@ from duetime.model.outcome import Ended, Outcome, Running, Settlement, Verdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, State
 from duetime.model.turns import LaneFacts, Place, Turns, choose
+from duetime.store.postgres import arrays
 from duetime.store.postgres import gates as gating
 from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import Database, Link
@@ -59,7 +60,7 @@ class Claims:
         for _ in range(TURNS):
             lanes, opens_at = self._open_lanes(wants, self._clock.now())
             order, quotas = await self._plan(lanes, wants, total)
-            how, claim = await self._take(worker, number, lanes, order, quotas, total)
+            how, claim = await self._take(worker, number, lanes, order, quotas)
             if how is _How.OUTDATED:
                 self._gates = await gating.read_gates(self._database, self._sql, self._clock.parameter)
                 await self._lanes.load()
@@ -116,7 +117,6 @@ class Claims:
         lanes: Sequence[Lane],
         order: Sequence[int],
         quotas: Mapping[int, int],
-        total: int,
     ) -> tuple[_How, Claim]:
         by_id = self._lanes.by_id
         chosen = [by_id[lane] for lane in quotas]
@@ -127,7 +127,7 @@ class Claims:
             parameters = [
                 *(self._clock.parameter, worker, number, [lane.id for lane in chosen]),
                 *([lane.start if alone else lane.floor for lane in chosen], [lane.floor for lane in chosen]),
-                *([quotas[lane.id] for lane in chosen], asked, total, [lane.id for lane in lanes]),
+                *([quotas[lane.id] for lane in chosen], asked, [lane.id for lane in lanes]),
                 *(self._gates.version, self._lanes.version, link.incarnation),
             ]
             sent_at = monotonic()
@@ -233,22 +233,22 @@ class Settled(NamedTuple):
 def columns(settlements: Sequence[Settlement]) -> list[Any]:
     """Give settlements as columns; what plain successes all share is left to the server to know."""
     parts: list[Any] = [
-        [s.id for s in settlements],
-        [s.attempt for s in settlements],
-        [s.started_at for s in settlements],
-        [s.finished_at for s in settlements],
+        arrays.plain([s.id for s in settlements]),
+        arrays.numbers([s.attempt for s in settlements]),
+        arrays.numbers([s.started_at for s in settlements]),
+        arrays.numbers([s.finished_at for s in settlements]),
     ]
     if all(s.state is State.SUCCEEDED and s.result is None for s in settlements):
         return [*parts, None, None, None, None, None, None, None]
     return [
         *parts,
-        [s.state.value for s in settlements],
-        [s.outcome.value for s in settlements],
-        [s.tries for s in settlements],
-        [s.crashes for s in settlements],
-        [s.due_at for s in settlements],
-        [None if s.result is None else s.result.decode() for s in settlements],
-        [write_error(s.error) for s in settlements],
+        arrays.plain([s.state.value for s in settlements]),
+        arrays.plain([s.outcome.value for s in settlements]),
+        arrays.numbers([s.tries for s in settlements]),
+        arrays.numbers([s.crashes for s in settlements]),
+        arrays.numbers([s.due_at for s in settlements]),
+        arrays.texts([None if s.result is None else s.result.decode() for s in settlements]),
+        arrays.texts([write_error(s.error) for s in settlements]),
     ]
 
 

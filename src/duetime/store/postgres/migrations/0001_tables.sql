@@ -152,7 +152,7 @@ create table duetime.history_dropped partition of duetime.history for values in 
 create table duetime.history_expired partition of duetime.history for values in ('expired') partition by range (finished_at);
 create index history_id on duetime.history (id);
 create index history_finished on duetime.history (finished_at, id);
-create index history_key on duetime.history (handler, key) where key is not null;
+create index history_key on duetime.history (handler, key, finished_at) where key is not null;
 
 -- Ended attempts that were not the task's last; the last one stands in the task's own row of history.
 create table duetime.attempt (

@@ -33,15 +33,58 @@ begin
         'duetime', p_parent, 'duetime', v_name, p_from, p_to);
 end $$;
 
--- Add tasks that wait for time alone; see `look` for the order of the first two steps. Wishes whose id is stored already, or whose
--- key is held, are left out; with p_strict they are refused all. Arrays that are null stand for nulls. p_least is the least of
--- the ids, p_since an instant before which no task with such an id can have finished.
+-- Whether any of these ids may have finished. p_least is the least of them; no task with such an id can have finished before p_since.
+-- New ids are almost always greater than all that have finished, and to know that takes one look at the end of each index.
+create function duetime.may_be_known(p_least uuid, p_since bigint) returns boolean language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+begin
+    return coalesce(p_least <= (select h.id from duetime.history as h where h.finished_at >= p_since order by h.id desc limit 1), false);
+end $$;
+
+-- Add tasks that wait for time alone and are most probably new; if one is not, all are refused. The number of the transaction first, then
+-- the clock: see `look`. An array that is null stands for nulls; lanes, handlers and submitters of one element stand for all.
+create function duetime.add_new(
+    p_now bigint, p_least uuid, p_since bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[], p_delays bigint[],
+    p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[],
+    p_schedules text[], p_planned bigint[]
+) returns bigint language plpgsql set enable_seqscan = off set jit = off as $$
+declare
+    v_now bigint;
+begin
+    perform pg_current_xact_id();
+    v_now := coalesce(p_now, duetime.present());
+    if duetime.may_be_known(p_least, p_since)
+        and exists (select from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since) then
+        raise exception 'some of these tasks are stored already' using errcode = 'DT001';
+    end if;
+    insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule, planned_at)
+    select w.id, coalesce(w.lane, p_lanes[1]), coalesce(w.handler, p_handlers[1]), w.key, w.payload, d.due_at, v_now,
+        coalesce(w.submitted_by, p_submitters[1]), coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end),
+        w.timeout, w.retry, w.meta, w.schedule, w.planned_at
+    from unnest(p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts, p_retries, p_metas,
+        p_schedules, p_planned)
+        as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
+    cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d;
+    insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+    select coalesce(w.lane, p_lanes[1]), greatest(d.due_at, v_now), w.id, d.due_at,
+        coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end), 0, 0, 0
+    from unnest(p_ids, p_lanes, p_dues, p_delays, p_expiries, p_expiries_in) as w (id, lane, due, delay, expires_at, expires_in)
+    cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d;
+    if cardinality(p_lanes) = 1 then
+        insert into duetime.tally (lane, state, n) values (p_lanes[1], 'live', cardinality(p_ids));
+    else
+        insert into duetime.tally (lane, state, n) select l, 'live', count(*) from unnest(p_lanes) as l group by l;
+    end if;
+    return v_now;
+end $$;
+
+-- Add what can be added of these tasks, which wait for time alone, and give their ids: those whose id is stored already or whose key is held
+-- are left out. Otherwise as `add_new`.
 create function duetime.add(
-    p_now bigint, p_strict boolean, p_least uuid, p_since bigint,
-    p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[], p_delays bigint[], p_submitters text[], p_keys text[],
-    p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[], p_schedules text[], p_planned bigint[]
-) returns table (now_at bigint, added text[]) language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off as $$
+    p_now bigint, p_least uuid, p_since bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[], p_delays bigint[],
+    p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[],
+    p_schedules text[], p_planned bigint[]
+) returns text[] language plpgsql set enable_seqscan = off set jit = off as $$
 declare
     v_now bigint;
     v_known uuid[] := '{}';
@@ -49,11 +92,11 @@ declare
 begin
     perform pg_current_xact_id();
     v_now := coalesce(p_now, duetime.present());
-    if exists (select from duetime.history as h where h.id >= p_least and h.finished_at >= p_since) then
+    if duetime.may_be_known(p_least, p_since) then
         v_known := array(select h.id from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since);
     end if;
     with wish as (
-        select w.*, least(coalesce(w.due, v_now + coalesce(w.delay, 0)), 253402300799000000) as due_at
+        select w.*, coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at
         from unnest(p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts,
             p_retries, p_metas, p_schedules, p_planned)
             as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
@@ -61,7 +104,8 @@ begin
     ), stored as (
         insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta,
             schedule, planned_at)
-        select w.id, w.lane, w.handler, w.key, w.payload, w.due_at, v_now, w.submitted_by,
+        select w.id, coalesce(w.lane, p_lanes[1]), coalesce(w.handler, p_handlers[1]), w.key, w.payload, w.due_at, v_now,
+            coalesce(w.submitted_by, p_submitters[1]),
             coalesce(w.expires_at, case when w.expires_in is not null then least(w.due_at + w.expires_in, 253402300799000000) end),
             w.timeout, w.retry, w.meta, w.schedule, w.planned_at
         from wish as w
@@ -74,13 +118,7 @@ begin
         insert into duetime.tally (lane, state, n) select s.lane, 'live', count(*) from stored as s group by s.lane
     )
     select array_agg(s.id) into v_added from stored as s;
-    if coalesce(cardinality(v_added), 0) = cardinality(p_ids) then
-        return query select v_now, null::text[];
-    elsif p_strict then
-        raise exception 'some of these tasks are stored already' using errcode = 'DT001';
-    else
-        return query select v_now, coalesce(v_added, '{}')::text[];
-    end if;
+    return coalesce(v_added, '{}')::text[];
 end $$;
 
 -- The first places of each lane that are due, at most p_limit of each; lanes without any are left out.
@@ -118,14 +156,15 @@ begin
     from (select pg_current_snapshot() as shot) as s;
 end $$;
 
--- End tasks that wait, whose places have been taken away already. Gives the earliest position that a freed child took.
-create function duetime.end_tasks(
-    p_now bigint, p_state text, p_error text, p_ids uuid[], p_attempts integer[], p_tries integer[], p_crashes integer[]
-) returns bigint language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+-- Move tasks into history whose places have been taken away already. p_errors null: none has an error.
+create function duetime.record_ends(
+    p_now bigint, p_state text, p_errors text[], p_ids uuid[], p_attempts integer[], p_tries integer[], p_crashes integer[]
+) returns void language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
     with ended as (
-        delete from duetime.task as t using unnest(p_ids, p_attempts, p_tries, p_crashes) as e (id, attempt, tries, crashes) where t.id = e.id
-        returning t.*, e.attempt, e.tries, e.crashes
+        delete from duetime.task as t
+        using unnest(p_ids, p_attempts, p_tries, p_crashes, p_errors) as e (id, attempt, tries, crashes, error) where t.id = e.id
+        returning t.*, e.attempt, e.tries, e.crashes, e.error
     ), counted as (
         insert into duetime.tally (lane, state, n)
         select e.lane, s.state, s.sign * count(*) from ended as e cross join (values ('live', -1), (p_state, 1)) as s (state, sign)
@@ -134,8 +173,16 @@ begin
     insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
         planned_at, state, attempt, tries, crashes, finished_at, error)
     select e.id, e.lane, e.handler, e.key, e.payload, e.due_at, e.submitted_at, e.submitted_by, e.expires_at, e.timeout, e.retry, e.meta, e.schedule,
-        e.planned_at, p_state, e.attempt, e.tries, e.crashes, p_now, p_error
+        e.planned_at, p_state, e.attempt, e.tries, e.crashes, p_now, e.error
     from ended as e;
+end $$;
+
+-- End tasks that wait, whose places have been taken away already. Gives the earliest position that a freed child took.
+create function duetime.end_tasks(
+    p_now bigint, p_state text, p_error text, p_ids uuid[], p_attempts integer[], p_tries integer[], p_crashes integer[]
+) returns bigint language plpgsql set enable_seqscan = off as $$
+begin
+    perform duetime.record_ends(p_now, p_state, array_fill(p_error, array[cardinality(p_ids)]), p_ids, p_attempts, p_tries, p_crashes);
     if not exists (select from duetime.edge) then
         return null;
     end if;
@@ -146,48 +193,56 @@ end $$;
 -- Let the children of ended tasks go on, or end those in vain, in turn. Gives the earliest position that a freed child took.
 -- Children are locked first, in the order of their ids, and then their edges are taken, as everybody does who ends a child: in the
 -- other order a parent's end and its child's cancel would wait for each other. Each edge is taken by one transaction only, so none
--- is counted twice or not at all.
+-- is counted twice or not at all. A generation at a time, because a chain may be longer than the server lets functions call each other.
 create function duetime.follow(p_now bigint, p_parents uuid[], p_succeeded boolean[]) returns bigint language plpgsql
-set enable_seqscan = off as $$
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
+    v_parents uuid[] := p_parents;
+    v_succeeded boolean[] := p_succeeded;
     v_children uuid[];
     v_verdicts text[];
-    v_parents uuid[];
-    v_vain record;
+    v_of uuid[];
+    v_attempts integer[];
+    v_tries integer[];
+    v_crashes integer[];
+    v_errors text[];
     v_earliest bigint;
     v_freed bigint;
 begin
-    perform from duetime.held as h where h.id in (select e.child from duetime.edge as e where e.parent = any (p_parents)) order by h.id for update;
-    with taken as (
-        delete from duetime.edge as e using unnest(p_parents, p_succeeded) as p (id, succeeded) where e.parent = p.id
-        returning e.child, e.parent, case when e.needs = 'success' and not p.succeeded then 'vain' else 'met' end as verdict
-    )
-    select array_agg(t.child), array_agg(t.verdict), array_agg(t.parent) into v_children, v_verdicts, v_parents from taken as t;
-    if v_children is null then
-        return null;
-    end if;
-    for v_vain in
-        with vain as (
-            select v.child, min(v.parent::text) as parent from unnest(v_children, v_verdicts, v_parents) as v (child, verdict, parent)
-            where v.verdict = 'vain' group by v.child
-        )
-        delete from duetime.held as h using vain as v where h.id = v.child returning h.id, h.attempt, h.tries, h.crashes, v.parent
     loop
-        v_earliest := least(v_earliest, duetime.end_tasks(p_now, 'cancelled',
-            json_build_object('type', 'PredecessorFailed', 'message', 'task ' || v_vain.parent || ', whose success it needed, ended otherwise',
-                'traceback', '')::text,
-            array[v_vain.id], array[v_vain.attempt], array[v_vain.tries], array[v_vain.crashes]));
+        perform from duetime.held as h
+        where h.id in (select e.child from duetime.edge as e where e.parent = any (v_parents)) order by h.id for update;
+        with taken as (
+            delete from duetime.edge as e using unnest(v_parents, v_succeeded) as p (id, succeeded) where e.parent = p.id
+            returning e.child, e.parent, case when e.needs = 'success' and not p.succeeded then 'vain' else 'met' end as verdict
+        )
+        select array_agg(t.child), array_agg(t.verdict), array_agg(t.parent) into v_children, v_verdicts, v_of from taken as t;
+        exit when v_children is null;
+        with vain as (
+            select v.child, min(v.parent::text) as parent from unnest(v_children, v_verdicts, v_of) as v (child, verdict, parent)
+            where v.verdict = 'vain' group by v.child
+        ), gone as (
+            delete from duetime.held as h using vain as v where h.id = v.child returning h.id, h.attempt, h.tries, h.crashes, json_build_object(
+                'type', 'PredecessorFailed', 'message', 'task ' || v.parent || ', whose success it needed, ended otherwise', 'traceback', '')::text as error
+        )
+        select array_agg(g.id), array_agg(g.attempt), array_agg(g.tries), array_agg(g.crashes), array_agg(g.error)
+        into v_parents, v_attempts, v_tries, v_crashes, v_errors from gone as g;
+        update duetime.held as h set waiting = h.waiting - m.n
+        from (select c.child, count(*) as n from unnest(v_children) as c (child) group by c.child) as m where h.id = m.child;
+        with freed as (
+            delete from duetime.held as h where h.id = any (v_children) and h.waiting <= 0 returning h.*
+        ), placed as (
+            insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+            select f.lane, greatest(f.due_at, p_now), f.id, f.due_at, f.expires_at, f.attempt, f.tries, f.crashes from freed as f returning pos
+        )
+        select min(p.pos) into v_freed from placed as p;
+        v_earliest := least(v_earliest, v_freed);
+        exit when v_parents is null;
+        perform duetime.record_ends(p_now, 'cancelled', v_errors, v_parents, v_attempts, v_tries, v_crashes);
+        delete from duetime.edge as e where e.child = any (v_parents);
+        v_succeeded := array_fill(false, array[cardinality(v_parents)]);
     end loop;
-    update duetime.held as h set waiting = h.waiting - m.n
-    from (select c.child, count(*) as n from unnest(v_children) as c (child) group by c.child) as m where h.id = m.child;
-    with freed as (
-        delete from duetime.held as h where h.id = any (v_children) and h.waiting <= 0 returning h.*
-    ), placed as (
-        insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
-        select f.lane, greatest(f.due_at, p_now), f.id, f.due_at, f.expires_at, f.attempt, f.tries, f.crashes from freed as f returning pos
-    )
-    select min(p.pos) into v_freed from placed as p;
-    return least(v_earliest, v_freed);
+    return v_earliest;
 end $$;
 
 -- End those of these tasks that wait. Gives their ids.
@@ -218,12 +273,12 @@ begin
 end $$;
 
 -- Hand due tasks to a worker. p_starts are remembered positions, p_floors proven ones: when the first bring too little, the second
--- are tried. p_quotas bound each lane, p_total all; when less than p_room comes, the next position in p_watched is looked for. The last row has no id; its `lane` says
+-- are tried. p_quotas bound each lane, p_total all; p_watched are the lanes whose next position is wanted. The last row has no id; its `lane` says
 -- how it went (0 done, 1 gates or lanes have changed: read them and ask again, 2 the worker is not registered, 3 closed after a fail-over),
 -- its `due_at` is the store's time and its `pos` when to look again.
 create function duetime.claim(
     p_now bigint, p_worker text, p_number bigint, p_lanes integer[], p_starts bigint[], p_floors bigint[], p_quotas integer[], p_total integer,
-    p_room integer, p_watched integer[], p_gates_version bigint, p_lanes_version bigint, p_incarnation text
+    p_watched integer[], p_gates_version bigint, p_lanes_version bigint, p_incarnation text
 ) returns table (
     id text, lane integer, payload text, attempt integer, tries integer, crashes integer, due_at bigint, pos bigint, since_at bigint,
     submitted_at bigint, submitted_by text, expires_at bigint, timeout double precision, retry text, meta text, key text, schedule text,
@@ -299,10 +354,8 @@ begin
             as u (id, lane, pos, due_at, attempt, tries, crashes, place)
         join duetime.task as t on t.id = u.id order by u.place;
     end if;
-    if v_count < p_room then
-        select min(n.pos) into v_next from unnest(p_watched) as l (lane)
-        cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_now order by d.pos limit 1) as n;
-    end if;
+    select min(n.pos) into v_next from unnest(p_watched) as l (lane)
+    cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_now order by d.pos limit 1) as n;
     return query select null::text, 0, null::text, v_count, 0, 0, v_now, v_next, 0::bigint, 0::bigint, null::text, 0::bigint, 0::float8, null::text,
         null::text, null::text, null::text, 0::bigint;
 end $$;

@@ -1,12 +1,22 @@
--- add: tasks that wait for time alone
-select now_at, added from duetime.add($1::bigint, $2::boolean, $3::uuid, $4::bigint, $5::uuid[], $6::integer[], $7::text[], $8::text[], $9::bigint[],
-    $10::bigint[], $11::text[], $12::text[], $13::bigint[], $14::bigint[], $15::double precision[], $16::text[], $17::text[], $18::text[], $19::bigint[])
+-- add_new: tasks that wait for time alone and are most probably new
+select duetime.add_new($1::bigint, $2::uuid, $3::bigint, $4::text::uuid[], $5::text::integer[], $6::text::text[], $7::text::text[], $8::text::bigint[], $9::text::bigint[],
+    $10::text::text[], $11::text::text[], $12::text::bigint[], $13::text::bigint[], $14::text::double precision[], $15::text::text[], $16::text::text[],
+    $17::text::text[], $18::text::bigint[])
+
+-- add: the same, leaving out those that cannot be added
+select duetime.add($1::bigint, $2::uuid, $3::bigint, $4::text::uuid[], $5::text::integer[], $6::text::text[], $7::text::text[], $8::text::bigint[], $9::text::bigint[],
+    $10::text::text[], $11::text::text[], $12::text::bigint[], $13::text::bigint[], $14::text::double precision[], $15::text::text[], $16::text::text[],
+    $17::text::text[], $18::text::bigint[])
 
 -- begin_adding: give the transaction its number and then read the clock, in this order
 select pg_current_xact_id()::text, coalesce($1::bigint, duetime.present())
 
 -- key_holder: the live task of a key
 select id::text from duetime.task where handler = $1::text and key = $2::text
+
+-- key_holders: the live tasks of several keys
+select t.handler, t.key, t.id::text from unnest($1::text[], $2::text[]) as k (handler, key)
+join duetime.task as t on t.handler = k.handler and t.key = k.key
 
 -- replace_due: give a task that waits for its time a new wish and a new place
 with place as (

@@ -1,13 +1,14 @@
 -- claim: due tasks for a worker
-select * from duetime.claim($1::bigint, $2::text, $3::bigint, $4::integer[], $5::bigint[], $6::bigint[], $7::integer[], $8::integer, $9::integer,
-    $10::integer[], $11::bigint, $12::bigint, $13::text)
+select * from duetime.claim($1::bigint, $2::text, $3::bigint, $4::integer[], $5::bigint[], $6::bigint[], $7::integer[], $8::integer, $9::integer[],
+    $10::bigint, $11::bigint, $12::text)
 
 -- peek: the first due places of several lanes
 select lane, places from duetime.peek($1::bigint, $2::integer[], $3::bigint[], $4::integer)
 
 -- settle: how attempts ended
-select accepted, finals, earliest from duetime.settle($1::bigint, $2::text, $3::bigint[], $4::uuid[], $5::integer[], $6::bigint[], $7::bigint[],
-    $8::text[], $9::text[], $10::integer[], $11::integer[], $12::bigint[], $13::text[], $14::text[])
+select accepted, finals, earliest from duetime.settle($1::bigint, $2::text, $3::bigint[], $4::text::uuid[], $5::text::integer[], $6::text::bigint[],
+    $7::text::bigint[], $8::text::text[], $9::text::text[], $10::text::integer[], $11::text::integer[], $12::text::bigint[], $13::text::text[],
+    $14::text::text[])
 
 -- settled_before: which of these attempts of this worker have ended already; what a reaper wrote for one is another's word
 select s.id::text, s.attempt from unnest($2::uuid[], $3::integer[], $4::text[]) as s (id, attempt, outcome)
