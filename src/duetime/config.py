@@ -40,6 +40,7 @@ class Settings(TypedDict, total=False):
     keep_expired: Seconds
     output: str
     output_cap: int | str
+    migrate: bool | str
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +59,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     keep_expired: float
     output: str | None
     output_cap: int
+    migrate: bool
 
     def retention(self) -> dict[State, timedelta]:
         """Give how long tasks are kept in each final state."""
@@ -124,6 +126,16 @@ def _count(value: Any, name: str) -> int:
     return number
 
 
+_SWITCH = {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}
+
+
+def _switch(value: Any, name: str) -> bool:
+    switched = value if isinstance(value, bool) else _SWITCH.get(str(value).strip().lower())
+    if switched is None:
+        raise InvalidValue(f"{name} must be on or off, got {value!r}")
+    return switched
+
+
 def default_user() -> str:
     """Name this program's user and host, as far as they can be told."""
     try:
@@ -160,7 +172,14 @@ SETTINGS = (
     Setting("keep_expired", timedelta(days=30), "how long expired tasks are kept", _duration),
     Setting("output", None, "the folder for what attempts print and log; by default beside the store"),
     Setting("output_cap", 1_048_576, "how much of an attempt's output is kept", parse_size),
+    Setting("migrate", True, "whether the store's tables are made and updated at the first use; off: only `duetime migrate` does it", _switch),
 )
+
+
+def read_setting(name: str, value: object, called: str | None = None) -> Any:
+    """Check the value of one setting; what it is called there, such as an option's name, is for the message."""
+    [setting] = (each for each in SETTINGS if each.name == name)
+    return setting.read(value, called or name)
 
 
 def load(arguments: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Config:

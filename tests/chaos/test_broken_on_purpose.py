@@ -16,6 +16,7 @@ from duetime import App, Context, RetryPolicy
 from duetime.errors import StoreUnavailable
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome
+from duetime.model.turns import Turns
 from duetime.store.protocol import Claim, NewWorker
 from duetime.store.sqlite import liveness, work
 from duetime.store.sqlite.statements import SQL
@@ -221,7 +222,7 @@ def no_check_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = work.claim
 
-    def hasty(connection: Any, worker: str, number: int, wants: Mapping[str, int], total: int, now: int, turns: work.Turns) -> Claim:
+    def hasty(connection: Any, worker: str, number: int, wants: Mapping[str, int], total: int, now: int, turns: Turns) -> Claim:
         return claim(connection, worker, number, wants, total, now + 700_000, turns)
 
     monkeypatch.setattr(work, "claim", hasty)

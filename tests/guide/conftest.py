@@ -1,14 +1,30 @@
 """The guide's chapters share one App on a fresh file and, where work is done, a worker beside the test."""
 
-from collections.abc import AsyncIterator
+import hashlib
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from duetime import App
+from tests.servers import running
+from tests.servers.fixtures import NEWEST
 
 
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[App]:
     async with App(f"sqlite:///{tmp_path}/duetime.db", user="anna@shop") as app:
         yield app
+
+
+@pytest.fixture
+def postgres_database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of an empty PostgreSQL database of the test's own."""
+    server = NEWEST if NEWEST in running.postgres_names() else running.postgres_names()[0]
+    name = f"guide_{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]}"
+    with psycopg.connect(running.postgres_url(server), autocommit=True) as connection:
+        connection.execute(f"drop database if exists {name} with (force)".encode())
+        connection.execute(f"create database {name}".encode())
+        yield running.postgres_url(server, database=name)
+        connection.execute(f"drop database {name} with (force)".encode())

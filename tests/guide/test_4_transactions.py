@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import aiosqlite
+import psycopg
 import pytest
 
 from duetime import App, InvalidValue, TaskNotFound
@@ -84,4 +85,40 @@ def test_synchronous_code_uses_the_same_calls(tmp_path: Path) -> None:
         return sorted([task.payload["order_id"] async for task in app.tasks(handler=expire_order)])
 
     assert app.sync(orders()) == [7, 8]
+    app.sync(app.close())
+
+
+async def test_on_postgresql_the_order_lives_in_the_same_database(postgres_database: str) -> None:
+    app = App(postgres_database)
+
+    @app.task
+    async def expire_order(order_id: int) -> str:
+        return f"order {order_id} expired"
+
+    async with app.worker(), await psycopg.AsyncConnection.connect(postgres_database) as shop:
+        await shop.execute("create table orders (id bigint primary key)")
+        await shop.commit()
+
+        async with shop.transaction():
+            await shop.execute("insert into orders (id) values (1)")
+            kept = await expire_order.options(connection=shop).now(order_id=1)
+
+        async with shop.transaction(force_rollback=True):
+            await shop.execute("insert into orders (id) values (2)")
+            taken_back = await expire_order.options(connection=shop).now(order_id=2)
+
+        assert await app.result(kept, timeout=10) == "order 1 expired"
+        with pytest.raises(TaskNotFound):
+            await app.get(taken_back)
+
+
+def test_on_postgresql_synchronous_code_uses_the_same_calls(postgres_database: str) -> None:
+    app = App(postgres_database)
+
+    @app.task
+    async def expire_order(order_id: int) -> None: ...
+
+    with psycopg.connect(postgres_database) as shop, shop.transaction():
+        task = app.sync(expire_order.options(connection=shop).after(60, order_id=8))
+    assert app.sync(app.get(task)).payload == {"order_id": 8}
     app.sync(app.close())

@@ -6,6 +6,7 @@ Conventions of the pages; the comments are HTML, which readers do not see:
 * A block that begins with `# shop.py` is that file in the folder instead. Test files are run by tests/guide/test_testing_kit.py.
 * `<!-- prints -->` before a text block: it is what the Python block before it prints.
 * `<!-- skip: reason -->` before a block leaves it out.
+* A page whose blocks speak of `DATABASE_URL` finds the address of an empty PostgreSQL database there.
 """
 
 import json
@@ -14,7 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -91,7 +92,7 @@ pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
 @pages
-def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     programs: list[Block] = []
     printed: dict[int, str] = {}
     for block in blocks_of(page):
@@ -106,16 +107,17 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
             programs.append(block)
     if not programs:
         return
-    run_program(page, programs, tmp_path)
+    needs_server = any("DATABASE_URL" in block.body for block in programs)
+    run_program(page, programs, tmp_path, {"DATABASE_URL": request.getfixturevalue("postgres_database")} if needs_server else {})
     for number, expected in printed.items():
         assert (tmp_path / f"printed.{number}").read_text(encoding="utf-8") == expected, f"what line {programs[number].line} prints"
 
 
-def run_program(page: Path, programs: list[Block], folder: Path) -> None:
+def run_program(page: Path, programs: list[Block], folder: Path, servers: Mapping[str, str]) -> None:
     blocks = [(name_of(page), block.line, block.body) for block in programs]
     (folder / "blocks.json").write_text(json.dumps(blocks), encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
-    environment |= {"PYTHONPATH": str(folder), "DUETIME_USER": "anna@shop"}
+    environment |= {"PYTHONPATH": str(folder), "DUETIME_USER": "anna@shop", **servers}
     command = [sys.executable, "-W", "error", "-c", _RUNNER]
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=50, check=False)
     assert run.returncode == 0, f"an example of {name_of(page)} failed:\n{run.stderr}"
@@ -127,6 +129,7 @@ def test_the_examples_are_typed_as_they_say(tmp_path: Path) -> None:
     settings = [
         "--strict",
         "--disable-error-code=no-redef",
+        "--disable-error-code=import-untyped",  # asyncpg says nothing of its types
         "--python-version=3.11",
         f"--cache-dir={ROOT / '.mypy_cache' / 'documentation'}",
     ]
@@ -274,6 +277,8 @@ def shown(default: object) -> str:
     if isinstance(default, timedelta):
         days, rest = divmod(int(default.total_seconds()), 86_400)
         return f"`{days}d`" if days and not rest else f"`{rest}s`"
+    if isinstance(default, bool):
+        return "`on`" if default else "`off`"
     return f"`{default}`"
 
 

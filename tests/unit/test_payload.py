@@ -75,6 +75,40 @@ def test_only_stored_arguments_are_given_to_the_handler() -> None:
     assert payloads(two).decode(b'{"third":null,"first":1}') == {"first": 1, "third": None}
 
 
+def plain(first: int, second: str) -> None: ...
+
+
+def after_context(ctx: Context, first: int, second: str) -> None: ...
+
+
+class Shop:
+    def sell(self, first: int, second: str) -> None: ...
+
+
+def through_a_decorator() -> Any:
+    @functools.wraps(plain)
+    def only_names(**arguments: object) -> None: ...
+
+    return only_names
+
+
+@pytest.mark.parametrize("function", [plain, after_context, Shop().sell], ids=["function", "with context", "bound method"])
+def test_arguments_of_a_plain_function_can_be_given_by_their_places(function: Any) -> None:
+    decode = payloads(function).in_places()
+    assert decode is not None
+    assert decode('{"second":"x","first":1}') == (1, "x")
+    for stored in ('{"first":1}', '{"first":"x","second":"x"}', '{"first":1,"second":"x","third":1}', "[]", "{"):
+        with pytest.raises(InvalidPayload):
+            decode(stored)
+
+
+@pytest.mark.parametrize(
+    "function", [two, through_a_decorator(), functools.partial(plain)], ids=["defaults and names only", "decorator", "partial"]
+)
+def test_arguments_are_given_by_name_where_their_places_may_mean_something_else(function: Any) -> None:
+    assert payloads(function).in_places() is None
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "message", "field"),
     [

@@ -12,6 +12,7 @@ import duetime
 from duetime.clock import ManualClock
 from duetime.model.task import State
 from duetime.store.open import store_from_url
+from duetime.store.postgres.statements import statements as postgres_statements
 from duetime.store.sql import Statements, migrations
 from duetime.store.sqlite import schema
 from duetime.store.sqlite.read import _FROM
@@ -71,7 +72,7 @@ def test_a_missing_statement_is_named() -> None:
 
 def test_a_statement_defined_twice_is_refused(tmp_path: Path) -> None:
     statements = object.__new__(Statements)
-    statements._texts = {}
+    statements._texts, statements._rewrite = {}, str
     with pytest.raises(ValueError, match="twice is defined twice"):
         statements._read("a.sql", "-- twice: first\nselect 1\n-- twice: second\nselect 2\n")
 
@@ -126,3 +127,13 @@ async def test_a_schema_is_made_once_and_then_left_alone(tmp_path: Path) -> None
     connection = sqlite3.connect(tmp_path / "duetime.db")
     assert connection.execute("select count(*) from duetime_version").fetchone() == (len(migrations("duetime.store.sqlite")),)
     connection.close()
+
+
+def test_every_statement_of_the_postgres_store_is_used_and_every_one_that_is_used_exists() -> None:
+    sources = SOURCES.parent / "postgres"
+    text = "\n".join(file.read_text() for file in sources.glob("*.py"))
+    named = set(re.findall(r"(?<!store\.)(?:\b|_)sql\.([a-z_0-9]+)\b", text)) - {"names"}
+    names = set(postgres_statements("duetime").names())
+    quoted = set(re.findall(r'"([a-z_0-9]+)"', text))  # parts of pages are chosen by name
+    assert names - named - quoted == set()
+    assert named - names == set()

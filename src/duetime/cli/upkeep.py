@@ -37,6 +37,7 @@ def migrate(sql: bool) -> None:
     if sql:
         click.echo(app.store.script(), nl=False)
         return
+    app.config = msgspec.structs.replace(app.config, migrate=True)
     path = file_of(app.store.url)
     was_there = path is None or path.exists()
 

@@ -138,6 +138,8 @@ class Claims:
         how, now, next_at = _How(header[1]), header[6], header[7]
         if self._clock.heard(now, sent_at):
             self._lanes.forget()
+            if not rows and how is _How.DONE:
+                how = _How.OUTDATED  # what was added since the clock was set back lies below the floors of before
         if how is not _How.DONE:
             return how, Claim([], now, next_at if how is _How.CLOSED else None)
         if alone:

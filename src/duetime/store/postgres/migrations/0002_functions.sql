@@ -13,7 +13,9 @@ $$ select (extract(epoch from clock_timestamp()) * 1000000)::bigint $$;
 
 -- Make the table that holds what finished in a span of time. Attaching lets others read and write meanwhile. One that was detached,
 -- because its time was over, and not dropped yet, is attached again if the clock was set back so far.
-create function duetime.make_partition(p_parent text, p_from bigint, p_to bigint) returns void language plpgsql as $$
+-- It runs with the rights of the schema's owner, so that workers need not have them.
+create function duetime.make_partition(p_parent text, p_from bigint, p_to bigint) returns void language plpgsql
+security definer set search_path = pg_catalog as $$
 declare
     v_name text := p_parent || '_' || to_char(to_timestamp(p_from / 1000000) at time zone 'UTC', 'YYYYMMDD');
     v_table regclass := to_regclass(format('%I.%I', 'duetime', v_name));

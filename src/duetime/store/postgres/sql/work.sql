@@ -30,9 +30,11 @@ cross join lateral unnest(c.tasks, c.attempts, c.tries, c.crashes) with ordinali
 join duetime.task as t on t.id = a.id
 where get_bit(c.done, a.place::integer - 1) = 0
 
--- insert_worker: a worker that is about to claim; one that registers again begins anew
+-- insert_worker: a worker that is about to claim; one that registers again begins anew. Its beats do not begin at 1, or one that was
+-- reaped and registers again could show the very beat at which somebody has seen it dead.
 insert into duetime.worker (id, host, pid, slots, started_at, lease, beat, beat_at, seen_gates)
-values ($2::text, $3::text, $4::integer, $5::text, coalesce($1::bigint, duetime.clock()), $6::double precision, 1, coalesce($1::bigint, duetime.clock()), -1)
+values ($2::text, $3::text, $4::integer, $5::text, coalesce($1::bigint, duetime.clock()), $6::double precision, (random() * 1000000000)::bigint,
+    coalesce($1::bigint, duetime.clock()), -1)
 on conflict (id) do update set beat = duetime.worker.beat + 1, seen_gates = -1, slots = excluded.slots, lease = excluded.lease
 
 -- lock_worker: a worker, if it is still at this beat (null: at any)

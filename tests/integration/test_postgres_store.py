@@ -1,0 +1,220 @@
+"""What only the PostgreSQL store has: migrations of many at once, privileges, wake-ups by the server, connections that die."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import msgspec
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from duetime import App
+from duetime.cli.main import cli
+from duetime.errors import StoreUnavailable
+from duetime.model.task import State
+from duetime.store.open import store_from_url
+from duetime.store.protocol import Hint, HintKind, NewWorker, Store
+from tests.conformance.build import Worker, add, state_of, wait_until, wish
+from tests.servers.fixtures import NewPostgres
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def admin(url: str) -> psycopg.Connection[tuple[object, ...]]:
+    return psycopg.connect(url.partition("?")[0], autocommit=True)
+
+
+def schema_of(url: str) -> str:
+    return url.partition("schema=")[2]
+
+
+async def opened(url: str) -> Store:
+    store = store_from_url(url)
+    await store.open()
+    return store
+
+
+async def hired(store: Store, id: str = "w") -> Worker:
+    return Worker(store, id, await store.register(NewWorker(id=id, host="here", pid=1, slots={"work": 10})))
+
+
+async def test_fifty_that_start_at_once_make_the_tables_once(postgres_url: str) -> None:
+    stores = [store_from_url(f"{postgres_url}&connections=1") for _ in range(50)]
+    try:
+        await asyncio.gather(*(store.open() for store in stores))
+        tasks = await asyncio.gather(*(add(store) for store in stores))
+        assert {await state_of(stores[0], task) for task in tasks} == {State.PENDING}
+    finally:
+        await asyncio.gather(*(store.close() for store in stores))
+    with admin(postgres_url) as connection:
+        versions = connection.execute(f"select version from {schema_of(postgres_url)}.version order by 1".encode()).fetchall()
+    assert [version for (version,) in versions] == list(range(1, len(versions) + 1))
+
+
+async def test_tables_are_made_only_by_those_who_may(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUETIME_MIGRATE", "off")
+    app = App(postgres_url)
+    with pytest.raises(StoreUnavailable, match="duetime migrate"):
+        await app.open()
+    done = await asyncio.to_thread(CliRunner().invoke, cli, ["migrate", "--url", postgres_url])
+    assert done.exit_code == 0, done.output
+    async with app:
+        assert (await app.insight.stats()).workers == 0
+
+
+async def test_the_printed_statements_make_the_same_tables(postgres_url: str) -> None:
+    printed = await asyncio.to_thread(CliRunner().invoke, cli, ["migrate", "--sql", "--url", postgres_url])
+    with admin(postgres_url) as connection:
+        connection.execute(printed.output.encode())
+    store = store_from_url(postgres_url)
+    await store.open(migrate=False)
+    worker = await hired(store)
+    task = await add(store)
+    await worker.run(State.SUCCEEDED)
+    assert await state_of(store, task) is State.SUCCEEDED
+    worker.lease.close()
+    await store.close()
+
+
+async def test_the_documented_privileges_suffice_for_a_worker(postgres_url: str) -> None:
+    await (await opened(postgres_url)).close()
+    statements = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "postgres.md").read_text(), re.DOTALL)
+    schema, role = schema_of(postgres_url), f"r_{schema_of(postgres_url)}"
+    with admin(postgres_url) as connection:
+        connection.execute(statements[0].replace("schema duetime", f"schema {schema}").replace("duetime_app", role).encode())
+    store = await opened(re.sub(r"//[^@/]+@", f"//{role}@", postgres_url))
+    try:
+        worker = await hired(store)
+        await add(store, key="k")
+        await worker.run(State.SUCCEEDED)
+        await store.tidy()
+        await store.cancel([(await add(store)).id])
+        await asyncio.to_thread(worker.lease.renew)
+        worker.lease.close()
+        await store.unregister("w")
+    finally:
+        await store.close()
+        with admin(postgres_url) as connection:
+            connection.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
+async def test_a_wake_up_reaches_other_processes_and_there_is_not_one_per_task(postgres_url: str) -> None:
+    one, other = await opened(postgres_url), await opened(postgres_url)
+    heard: list[Hint] = []
+    listener = other.listen(heard.append)
+    try:
+        await add(one)  # until it is heard that the other listens, it may miss some
+        await wait_until(lambda: bool(heard), "the first wake-up", 30)
+        heard.clear()
+        for _ in range(300):
+            await add(one)
+        await wait_until(lambda: any(hint.kind is HintKind.DUE for hint in heard), "a wake-up", 30)
+        assert len(heard) < 150
+    finally:
+        listener.close()
+        await one.close()
+        await other.close()
+
+
+@pytest.mark.parametrize("options", ["notify=off", "pooled=on"])
+async def test_all_works_without_wake_ups_and_without_sessions(postgres_url: str, options: str) -> None:
+    """T16, as far as our own options go: nothing listens, nothing is prepared across transactions."""
+    app = App(f"{postgres_url}&{options}")
+    ran: list[int] = []
+
+    @app.task
+    async def work(number: int) -> None:
+        ran.append(number)
+
+    async with app, app.worker():
+        for number in range(20):
+            await work.now(number=number)
+        last = await work.after(0.3, number=20)
+        await app.result(last, timeout=30)
+        with admin(postgres_url) as connection:
+            listening = "select count(*) from pg_stat_activity where query ilike 'listen%%' and query like '%%' || %s || '%%'"
+            assert connection.execute(listening, [schema_of(postgres_url)]).fetchone() == (0,)
+    assert sorted(ran) == list(range(21))
+
+
+async def test_a_verb_that_meets_a_connection_which_died_while_idle_is_not_disturbed(postgres_url: str) -> None:
+    store = await opened(postgres_url)
+    await add(store)
+    with admin(postgres_url) as connection:
+        ended = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'duetime' and pid <> pg_backend_pid()"
+        connection.execute(ended)
+    task = await add(store)
+    assert await state_of(store, task) is State.PENDING
+    await store.close()
+
+
+async def test_a_worker_goes_on_after_the_server_was_killed_and_nothing_is_lost(new_postgres: NewPostgres) -> None:
+    server = new_postgres()
+    app = App(server.url())
+    ran: set[int] = set()
+
+    @app.task
+    async def work(number: int) -> None:
+        ran.add(number)
+
+    async with app, app.worker():
+        first = await app.submit_many([work.new(number=number).after(number / 50) for number in range(100)])
+        await wait_until(lambda: len(ran) > 10, "some tasks to have run", 30)
+        await asyncio.to_thread(server.kill)
+        with pytest.raises(StoreUnavailable):
+            await work.now(number=-1)
+        await asyncio.to_thread(server.start)
+        await wait_until(lambda: len(ran) >= 100, "all tasks to have run", 45)
+        for task in first:
+            await app.result(task, timeout=30)
+
+
+async def test_a_lane_that_another_process_made_is_found_at_once(postgres_url: str) -> None:
+    one, other = await opened(postgres_url), await opened(postgres_url)
+    worker = await hired(one)
+    assert await worker.take("work") == []
+    await add(other, collection="new")
+    assert len(await worker.take("work")) == 1
+    worker.lease.close()
+    await one.close()
+    await other.close()
+
+
+async def test_a_store_whose_clock_is_set_back_hands_out_all_the_same(postgres_url: str) -> None:
+    store = await opened(postgres_url)
+    worker = await hired(store)
+    for _ in range(3):  # so that floors are proved
+        await add(store)
+        assert len(await worker.take("work")) == 1
+        await asyncio.sleep(0.3)
+    schema = schema_of(postgres_url)
+    with admin(postgres_url) as connection:
+        for name, source in (("clock", "statement_timestamp()"), ("present", "clock_timestamp()")):
+            body = f"select (extract(epoch from {source} - interval '1 hour') * 1000000)::bigint"
+            kind = "stable" if name == "clock" else "volatile"
+            connection.execute(f"create or replace function {schema}.{name}() returns bigint language sql {kind} as $${body}$$".encode())
+    await add(store)
+    assert len(await worker.take("work")) == 1
+    await add(store)
+    assert len(await worker.take("work")) == 1
+    worker.lease.close()
+    await store.close()
+
+
+async def test_counts_do_not_depend_on_counting(postgres_url: str) -> None:
+    """Folding what batches have added leaves the sums as they are."""
+    store = await opened(postgres_url)
+    worker = await hired(store)
+    for _ in range(30):
+        await store.add([wish(), wish("other", delay=3_600_000_000)])
+    for _ in range(10):
+        await worker.run(State.SUCCEEDED)
+    before = msgspec.structs.replace(await store.counts(), now=0)
+    await store.tidy()
+    assert msgspec.structs.replace(await store.counts(), now=0) == before
+    assert [(count.handler, count.state, count.count) for count in before.finals] == [("work", State.SUCCEEDED, 10)]
+    worker.lease.close()
+    await store.close()
