@@ -26,8 +26,14 @@ setup: $(VENV)/.core ## Prepare .venv with what Duetime needs to run
 demo: $(VENV)/.core ## Unpaid orders expire on time although a worker is killed (embedded store, core only)
 	@$(BIN)/duetime demo $(ARGS)
 
+# Most tests wait for servers more than they compute, so two at a time; those that start, freeze and kill processes run alone.
 test: $(VENV)/.dev ## Run all tests, or some: make test ARGS="tests/unit -k retry"
+ifeq ($(strip $(ARGS)),)
+	@$(BIN)/python -m pytest -n 2 --ignore=tests/chaos --ignore=tests/cli
+	@$(BIN)/python -m pytest tests/chaos tests/cli
+else
 	@$(BIN)/python -m pytest $(ARGS)
+endif
 
 check: $(VENV)/.dev ## Lint, format, types, layers, coverage table: all that CI checks besides the tests
 	@$(BIN)/ruff check

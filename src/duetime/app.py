@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from duetime.admission import SubmitHook
 from duetime.client import Client
-from duetime.config import Settings
+from duetime.clock import Seconds
+from duetime.config import Settings, read_setting
 from duetime.config import load as load_config
 from duetime.errors import InvalidHandler, InvalidValue, UnknownHandler
 from duetime.filters import name_of
@@ -100,7 +101,7 @@ class App(Registry, Verbs):
         while not self._door.acquire(blocking=False):  # noqa: ASYNC110  # two threads' loops may come at once; neither may block
             await asyncio.sleep(0.005)
         try:
-            await self.store.open()
+            await self.store.open(migrate=self.config.migrate)
             self._loop, self._opened = running_loop(), True
             if declare and not self._declared:
                 self._declared = True  # before it is done, because a handler declared meanwhile takes it back
@@ -223,29 +224,40 @@ class App(Registry, Verbs):
         *,
         handlers: Iterable[str | AnyHandler] | None = None,
         concurrency: int | None = None,
+        lease: Seconds | None = None,
+        grace: Seconds | None = None,
         path: str | None = None,
         on_stuck: Literal["exit", "report"] = "report",
+        on_lease_lost: Literal["exit", "cancel"] = "cancel",
+        id: str | None = None,
+        inherit: Sequence[int] = (),
     ) -> AsyncIterator[Worker]:
         """Run tasks inside this program as long as the block lasts; for the given handlers, or all.
 
-        `concurrency` bounds the slots of all handlers together. `path` is the import string of this App (`module:name`), which
-        handlers with isolation="process" are started by; it is found by itself unless the App lives in the main script.
+        `concurrency` bounds the slots of all handlers together; it, `lease` and `grace` come before the App's own. `path` is
+        the import string of this App (`module:name`), which handlers with isolation="process" are started by; it is found by
+        itself unless the App lives in the main script. "exit" lets the worker end this process: when an attempt's code does
+        not end (`on_stuck`), and, on stores that go by leases, when the lease runs out (`on_lease_lost`). A supervisor passes
+        the worker's `id`, and descriptors that every child holds (`inherit`).
         """
         from duetime.duties import all_duties
         from duetime.output import OutputFiles
         from duetime.targets.process import import_string_of
         from duetime.worker.worker import Worker, WorkerSettings
 
+        own_lease: float = self.config.lease if lease is None else read_setting("lease", lease)
+
         def duties(store: Store, alarms: Alarms) -> Sequence[Service]:
             folder = self.config.output or store.output_folder
             output = None if folder is None else OutputFiles(folder, self.config.output_cap)
-            return all_duties(store, alarms, lease=self.config.lease, retention=self.config.retention(), output=output)
+            return all_duties(store, alarms, lease=own_lease, retention=self.config.retention(), output=output)
 
         settings = WorkerSettings(
             concurrency=self.config.concurrency if concurrency is None else concurrency,
-            lease=self.config.lease,
-            grace=self.config.grace,
+            lease=own_lease,
+            grace=self.config.grace if grace is None else read_setting("grace", grace),
             on_stuck=on_stuck,
+            on_lease_lost=on_lease_lost,
             output_folder=self.config.output,
             output_cap=self.config.output_cap,
         )
@@ -259,6 +271,8 @@ class App(Registry, Verbs):
                 app_path=path or self.config.app or import_string_of(self),
                 settings=settings,
                 duties=duties,
+                id=id,
+                inherit=inherit,
             )
             async with worker:
                 yield worker
@@ -310,9 +324,10 @@ class App(Registry, Verbs):
         return await self.client.submit_many(tasks, connection=connection, allow_unknown=allow_unknown)
 
     async def _prepare(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
-        # nothing may be written here: the caller's transaction may hold the store's only write lock
+        # nothing may be declared here: the caller's transaction may hold the store's only write lock
         await self._open(declare=False)
         await self.client.admission.check(tasks, allow_unknown=allow_unknown)
+        await self.store.prepare(tasks)
 
 
 def _declaration(spec: HandlerSpec, known: Declaration | None) -> Declaration:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import random
+import time
 from collections.abc import Callable
 
 from duetime.errors import StoreUnavailable
@@ -21,6 +22,9 @@ Call = Callable[[], None]
 _TICKS = 10_000  # per second: a due instant is met to a tenth of a millisecond
 FIRST_BACK_OFF = 0.05
 LONGEST_BACK_OFF = 5.0
+NO_PROGRESS = 10.0  # seconds without progress after which a loop is said to stand still
+FIRST_REMINDER = 5.0  # seconds between the first log line of a failure and the next; each interval is twice the last
+LONGEST_REMINDER = 300.0
 
 
 class Alarms:
@@ -94,6 +98,79 @@ class Wake:
                 self._alarms.remove(timer)
 
 
+class Pulse:
+    """How a loop fares: when its last turn succeeded, what keeps it from succeeding, and since when it stands still.
+
+    The loop alone writes it; it may be read from any thread. Instants are of `time.monotonic`. A loop that waits for its next
+    turn is well; one whose turn does not end, or fails again and again, makes no progress.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.succeeded_at: float | None = None
+        self.failures = 0  # in a row
+        self.error: str | None = None
+        self._patience = NO_PROGRESS
+        self._began_at: float | None = None  # of the turn that is under way
+        self._failing_since: float | None = None
+        self._remind_at = 0.0
+        self._interval = FIRST_REMINDER
+        self._complained = False
+        self._store_fails = False
+
+    def begin(self, now: float) -> None:
+        self._began_at = now
+
+    def succeed(self, now: float, pause: float | None = None) -> None:
+        """Note a turn that succeeded, or progress within a long one; tell of the end of what was told before."""
+        lost = self._without_progress(now)
+        if self.failures:
+            again = f"{self.name}: the store answers again" if self._store_fails else f"{self.name} works again"
+            logger.warning("%s after %.1f s, %d failure%s", again, lost, self.failures, "s" if self.failures > 1 else "")
+        elif self._complained:
+            logger.warning("%s goes on after %.1f s without progress", self.name, lost)
+        self._began_at = self._failing_since = self.error = None
+        self.failures, self._interval, self._complained = 0, FIRST_REMINDER, False
+        self.succeeded_at = now
+        self._patience = max(self._patience, 3 * (pause or 0.0))
+
+    def fail(self, error: Exception, now: float) -> None:
+        """Note a turn that failed; log the first failure and then ever more rarely, an expected one without its traceback."""
+        self._store_fails = isinstance(error, StoreUnavailable)
+        self.failures += 1
+        self.error = str(error) or type(error).__name__
+        if self._failing_since is None:
+            self._failing_since = now if self._began_at is None else self._began_at
+        self._began_at = None
+        if self.failures > 1 and now < self._remind_at:
+            return
+        if self.failures > 1:
+            self._interval = min(self._interval * 2, LONGEST_REMINDER)
+        self._remind_at = now + self._interval
+        how_often = f"failed {self.failures} times in {now - self._failing_since:.1f} s" if self.failures > 1 else "failed"
+        logger.warning("%s %s: %s", self.name, how_often, self.error, exc_info=None if self._store_fails else error)
+
+    def stands_still_for(self, now: float) -> float:
+        """Give for how many seconds it has made no progress, or 0 as long as that is not worth a word."""
+        lost = self._without_progress(now)
+        return lost if lost > self._patience else 0.0
+
+    def problem(self, now: float) -> str | None:
+        """Say that it stands still, if it does."""
+        lost = self.stands_still_for(now)
+        return f"{self.name} has made no progress for {lost:.1f} s: {self.error or 'its turn does not end'}" if lost else None
+
+    def complain(self, now: float) -> str | None:
+        """Say it once; the loop itself says when it goes on."""
+        problem = None if self._complained else self.problem(now)
+        self._complained = self._complained or problem is not None
+        return problem
+
+    def _without_progress(self, now: float) -> float:
+        since = self._failing_since if self._failing_since is not None else self._began_at
+        return 0.0 if since is None else now - since
+
+
 class Service:
     """A background loop. Subclasses say what one `turn` does; it returns the seconds to wait, or None for a wake-up."""
 
@@ -103,7 +180,7 @@ class Service:
         self._wake = Wake(alarms)
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        self.turned_at = 0.0  # loop time of the last turn that succeeded; health looks at it
+        self.pulse = Pulse(self.name)
 
     async def turn(self) -> float | None:
         raise NotImplementedError
@@ -123,25 +200,22 @@ class Service:
             task, self._task = self._task, None
             await task
 
+    def progressed(self) -> None:
+        """Note progress in the middle of a turn that may go on for long as long as there is work."""
+        now = time.monotonic()
+        self.pulse.succeed(now)
+        self.pulse.begin(now)
+
     async def _run(self) -> None:
-        failures = 0
-        loop = asyncio.get_running_loop()
+        pulse = self.pulse
         while not self._stopping:
+            pulse.begin(time.monotonic())
             try:
                 pause = await self.turn()
-                self.turned_at = loop.time()
-                if failures:
-                    logger.info("%s works again", self.name)
-                failures = 0
             except Exception as error:
-                failures += 1
-                self._report(error, failures)
-                pause = min(FIRST_BACK_OFF * 2 ** min(failures, 16), LONGEST_BACK_OFF) * random.uniform(0.5, 1.0)
+                pulse.fail(error, time.monotonic())
+                pause = min(FIRST_BACK_OFF * 2 ** min(pulse.failures, 16), LONGEST_BACK_OFF) * random.uniform(0.5, 1.0)
+            else:
+                pulse.succeed(time.monotonic(), pause)
             if not self._stopping:
                 await self._wake.wait(pause)
-
-    def _report(self, error: Exception, failures: int) -> None:
-        """Log the first failure and then ever more rarely; an expected one without its traceback."""
-        if failures & (failures - 1) == 0:
-            expected = isinstance(error, StoreUnavailable)
-            logger.warning("%s failed (%d in a row): %s", self.name, failures, error, exc_info=None if expected else error)

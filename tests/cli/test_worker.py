@@ -1,8 +1,11 @@
 """The worker as the process that people start, and its life under signals."""
 
+import contextlib
 import os
 import re
 import signal
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -88,6 +91,32 @@ def test_a_running_task_is_cancelled(program: Program, duetime: CommandLine, tmp
         running(duetime, task_id)
         assert duetime.lines("cancel", task_id) == [f"{task_id} cancelling"]
         until(lambda: duetime.json("task", task_id)["state"] == "cancelled", lambda: "the task to end")
+
+
+def test_it_says_how_it_fares(program: Program, duetime: CommandLine, tmp_path: Path) -> None:
+    with program.worker() as worker:
+        task_id = duetime.submit("wait_for", f"path={tmp_path}/never")
+        running(duetime, task_id)
+        worker.signal(signal.SIGUSR1)
+        worker.until_said(rf"^duetime: worker \w{{16}} \(process {worker.process.pid}\) is well$")
+        worker.until_said(r"^  loop +last success +failures +error$")
+        worker.until_said(r"^  feeder +\d.* ago +0 +–$")
+        worker.until_said(r"^  proof of life \d.* ago; 1 attempt running; 0 outcomes to be written$")
+        with locked(Path(duetime.url.removeprefix("sqlite:///"))):
+            worker.until_said(r"feeder has made no progress for 1\d\.\d s: .*\. 0 outcomes wait to be written$")
+            worker.signal(signal.SIGUSR1)
+            worker.until_said(r"^duetime: worker \w{16} \(process \d+\) is not well$")
+            worker.until_said(r"^  problem: feeder has made no progress for 1\d\.\d s: ")
+        worker.until_said(r"feeder.* after \d+\.\d s")
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the write lock as another program would."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as connection:
+        connection.execute("begin immediate")
+        yield
+        connection.execute("rollback")
 
 
 @pytest.mark.covers("CEL.13")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import socket
 import struct
@@ -63,7 +64,8 @@ class Link:
             if how is Cut.RST:
                 reset(writer)
             elif not writer.is_closing():
-                writer.write_eof()  # and go on reading: to close a socket with unread bytes would send RST
+                with contextlib.suppress(OSError):  # its other end is gone already
+                    writer.write_eof()  # and go on reading: to close a socket with unread bytes would send RST
 
 
 def reset(writer: asyncio.StreamWriter) -> None:

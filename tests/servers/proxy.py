@@ -73,6 +73,14 @@ class Proxy:
         """Accept new connections again."""
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(30)
 
+    def lead_to(self, server_port: int) -> None:
+        """Forward new connections to another server, as after a fail-over; those that exist stay where they are."""
+
+        def lead() -> None:
+            self._server_port = server_port
+
+        self._order(lead)
+
     def cut(self, how: Cut = Cut.RST) -> int:
         """End all connections; give how many they were."""
 
@@ -194,7 +202,7 @@ class Proxy:
                 link.gap = True
             elif not link.over:
                 link.writers[side].write_eof()
-        except ConnectionError:
+        except OSError:  # not only ConnectionError: a socket whose other end is gone already says ENOTCONN
             if side in self._swallowed:
                 link.gap = True
             else:

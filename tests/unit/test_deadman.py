@@ -1,4 +1,4 @@
-"""The dead-man timer and dying with the parent, with real processes that really die.
+"""The dead-man timer, with real processes that really die.
 
 No test measures how soon: bounds of waiting are generous, and a process that should live outlives a timer that was replaced
 or disarmed right after it was set.
@@ -6,7 +6,6 @@ or disarmed right after it was set.
 
 import logging
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -28,7 +27,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 PREAMBLE = """
 import gc, os, re, signal, subprocess, sys, threading, time
 from duetime.worker import deadman
-from duetime.worker.deadman import DeadMan, die_with_parent
+from duetime.worker.deadman import DeadMan
 
 def hold_the_gil():
     re.match("(a+)+$", "a" * 100 + "b")
@@ -235,62 +234,3 @@ def test_where_no_way_is_possible_it_says_so_once(monkeypatch: pytest.MonkeyPatc
         dead_man.arm(0, since=dead_man.now())
         dead_man.disarm()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [f"no dead-man timer on {sys.platform}"]
-
-
-# The child writes on the standard output of its parent, so the pipe ends when both are dead.
-PARENT = "subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())]).wait()"
-CHILD = """
-import sys, time
-from duetime.worker.deadman import die_with_parent
-{}
-print("ready", flush=True)
-while True:
-    time.sleep(60)
-"""
-GUARDED_CHILD = CHILD.format("assert die_with_parent(int(sys.argv[1]))")
-
-
-def ended(process: "subprocess.Popen[str]", within: float) -> bool:
-    assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], within)
-    return bool(readable) and process.stdout.read() == ""
-
-
-@NEEDS_LINUX
-def test_a_child_dies_with_its_killed_parent(start: Start) -> None:
-    parent = start(PARENT, GUARDED_CHILD)
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == "ready\n"
-    parent.kill()
-    assert ended(parent, within=PATIENCE)
-
-
-def test_without_it_a_child_outlives_its_killed_parent(start: Start) -> None:
-    parent = start(PARENT, CHILD.format(""))
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == "ready\n"
-    parent.kill()
-    wait_for("the parent to die", lambda: is_dead(parent))
-    assert not ended(parent, within=0.5)
-
-
-def test_a_child_whose_parent_has_ended_before_exits_at_once(start: Start) -> None:
-    child = start("die_with_parent(int(sys.argv[1])); print('outlived it')", str(os.getpid() + 1))
-    assert end_of(child) == (128 + signal.SIGKILL, "")
-
-
-@NEEDS_LINUX
-def test_a_child_dies_when_the_thread_that_started_it_ends(start: Start) -> None:
-    program = """
-        children = []
-
-        def begin():
-            children.append(subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())], stdout=subprocess.PIPE))
-            children[0].stdout.readline()
-
-        thread = threading.Thread(target=begin)
-        thread.start()
-        thread.join()
-        print(children[0].wait())
-    """
-    assert end_of(start(program, GUARDED_CHILD)) == (0, f"{-signal.SIGKILL}\n")

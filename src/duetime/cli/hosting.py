@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import sys
 import time
@@ -18,6 +19,8 @@ import click
 
 from duetime.cli import show
 from duetime.cli.failures import DONE, INTERRUPTED
+from duetime.cli.lifeline import Found, Left, Lifeline, Ready
+from duetime.cli.status import ago, write_status
 from duetime.worker.attempt import Stop
 
 if TYPE_CHECKING:
@@ -31,9 +34,9 @@ LAST_WORD = 5.0  # seconds that attempts which were told to stop have to clean u
 LOOK_EVERY = 0.02
 
 
-def host(app: App, *, path: str, handlers: Sequence[str] | None, concurrency: int | None) -> int:
-    """Run an App's worker until a signal, and give the exit code."""
-    hosting = Hosting(app, path, handlers, concurrency)
+def host(app: App, *, path: str, handlers: Sequence[str] | None, concurrency: int | None, lifeline: Lifeline | None) -> int:
+    """Run an App's worker until a signal, or until its supervisor is gone, and give the exit code."""
+    hosting = Hosting(app, path, handlers, concurrency, lifeline)
     with hosting.signals(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(hosting.serve())
     return DONE
@@ -49,9 +52,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class Hosting:
-    """One worker, from its start line to its summary."""
+    """One worker, from its start line to its summary.
 
-    def __init__(self, app: App, path: str, handlers: Sequence[str] | None, concurrency: int | None) -> None:
+    Under a supervisor a second signal does nothing: a service manager may tell both of them, and how long to wait before this
+    process is killed is for the supervisor to say.
+    """
+
+    def __init__(
+        self, app: App, path: str, handlers: Sequence[str] | None, concurrency: int | None, lifeline: Lifeline | None = None
+    ) -> None:
         self._app = app
         self._path = path
         self._handlers = handlers
@@ -59,7 +68,10 @@ class Hosting:
         self._folder = os.getcwd()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news: asyncio.Event | None = None
-        self._asked_to_stop: signal.Signals | None = None
+        self._lifeline = lifeline
+        self._name = "duetime" if lifeline is None else f"duetime worker {lifeline.number}"
+        self._signals = 0
+        self._asked_to_stop: str | None = None
         self._worker: Worker | None = None
 
     # ---- signals ----
@@ -71,6 +83,11 @@ class Hosting:
         By `signal.signal`, not through the event loop: a second signal must also end a process whose loop is blocked.
         """
         before = {each: signal.signal(each, self._on_signal) for each in STOP_SIGNALS}
+        before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._show)
+        if self._lifeline is not None:
+            # for the supervisor, but whoever signals all processes of a name hits this one too; a handler, unlike SIG_IGN, is
+            # not passed on to sub-processes
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda number, frame: None)
         try:
             yield
         finally:
@@ -78,12 +95,39 @@ class Hosting:
                 signal.signal(each, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._asked_to_stop is not None:
+        self._signals += 1
+        if self._signals > 1 and self._lifeline is None:
             self._end_now()
-        self._asked_to_stop = signal.Signals(number)
+        self._ask_to_stop(signal.Signals(number).name)
+
+    def _ask_to_stop(self, why: str) -> None:
+        self._asked_to_stop = self._asked_to_stop or why
         if self._loop is not None and self._news is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it has stopped anyway
                 self._loop.call_soon_threadsafe(self._news.set)
+
+    def _on_supervisor_gone(self) -> None:
+        """Stop as after a first signal; whoever wants it to end sooner now has to say so twice, as to any worker."""
+        self._lifeline, self._signals = None, 0
+        self._ask_to_stop("the supervisor is gone")
+
+    def _show(self, number: int, frame: FrameType | None) -> None:
+        """Print how the worker fares, from within the signal handler: its event loop may be blocked."""
+        worker = self._worker
+        if worker is None:
+            write_status(f"{self._name}: process {os.getpid()} is starting", (), ())
+            return
+        health = worker.health()
+        write_status(
+            f"{self._name}: worker {worker.id} (process {os.getpid()}) is {'well' if health.ok else 'not well'}",
+            ("loop", "last success", "failures", "error"),
+            [(loop.name, ago(loop.succeeded_ago), loop.failures, loop.error) for loop in health.loops],
+            (
+                f"proof of life {ago(health.proved_ago)}; {show.count(health.running, 'attempt')} running; "
+                f"{show.count(health.unsettled, 'outcome')} to be written",
+                *(f"problem: {problem}" for problem in health.problems),
+            ),
+        )
 
     def _end_now(self) -> NoReturn:
         """End without a word to the store; what ran here runs again elsewhere."""
@@ -98,20 +142,37 @@ class Hosting:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         began = time.monotonic()
-        async with self._app.worker(handlers=self._handlers, concurrency=self._concurrency, path=self._path, on_stuck="exit") as worker:
+        lifeline = self._lifeline
+        if lifeline is not None:
+            lifeline.watch(self._loop, self._on_supervisor_gone)
+            lifeline.tell(Found(lifeline.worker, self._app.config.url, self._app.config.grace))
+        async with self._app.worker(
+            handlers=self._handlers,
+            concurrency=self._concurrency,
+            path=self._path,
+            on_stuck="exit",
+            on_lease_lost="exit",
+            id=None if lifeline is None else lifeline.worker,
+            inherit=() if lifeline is None else (lifeline.descriptor,),
+        ) as worker:
             self._worker = worker
             worker.on_stuck = self._news.set
             self._say(self._start_line(worker))
+            if lifeline is not None:
+                lifeline.tell(Ready())
             while self._asked_to_stop is None and worker.stuck is None:
                 await self._news.wait()
                 self._news.clear()
             if self._asked_to_stop is None:
                 await self._hand_over(worker)
             self._say(self._stop_line(worker))
+        if lifeline is not None and worker.left:
+            lifeline.tell(Left())
         self._say(f"stopped after {_seconds(time.monotonic() - began)}: {show.count(worker.executor.finished, 'attempt')} ended here")
 
     def _say(self, line: str) -> None:
-        click.echo(f"duetime: {line}", err=True)
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            click.echo(f"{self._name}: {line}", err=True)
 
     def _start_line(self, worker: Worker) -> str:
         app = self._app
@@ -129,12 +190,13 @@ class Hosting:
         return self._app.config.concurrency if self._concurrency is None else self._concurrency
 
     def _stop_line(self, worker: Worker) -> str:
-        name = "the stuck attempt" if self._asked_to_stop is None else self._asked_to_stop.name
+        name = self._asked_to_stop or "the stuck attempt"
         running = len(worker.executor.running)
         if not running:
             return f"{name}: stopping, nothing is running"
         grace = _seconds(self._app.config.grace)
-        return f"{name}: stopping; {show.count(running, 'attempt')} may go on for up to {grace}, a second signal ends at once"
+        hint = ", a second signal ends at once" if self._lifeline is None else ""
+        return f"{name}: stopping; {show.count(running, 'attempt')} may go on for up to {grace}{hint}"
 
     # ---- going on without what is stuck ----
 
@@ -176,6 +238,8 @@ class Hosting:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os.chdir(self._folder)
+        if self._lifeline is not None:
+            os.environ.update(self._lifeline.survive(secrets.token_hex(8)))
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

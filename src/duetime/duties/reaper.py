@@ -29,12 +29,17 @@ class Reaper(Service):
         self._seen: dict[str, tuple[int, float]] = {}
 
     async def turn(self) -> float | None:
-        await self.run_once(asyncio.get_running_loop().time())
+        await self.run_once()
         return LOOK_EVERY
 
-    async def run_once(self, now: float) -> int:
-        """Reap what is dead at this instant of the monotonic clock; return how many attempts were taken back."""
+    async def run_once(self, now: float | None = None) -> int:
+        """Reap what is dead at an instant of the monotonic clock, by default that of the store's answer; return how many attempts
+        were taken back.
+        """
         workers = await self._store.workers()
+        if now is None:
+            # not before: the answer may take longer than a lease, and show a beat that is as new as its end
+            now = asyncio.get_running_loop().time()
         taken = 0
         for worker in workers:
             if self._is_dead(worker, now):

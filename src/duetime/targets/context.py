@@ -6,7 +6,7 @@ import contextvars
 import logging
 from collections.abc import Callable, Iterable, MutableMapping
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from duetime.clock import to_datetime
 from duetime.errors import AttemptCancelled, InvalidValue
@@ -16,7 +16,7 @@ from duetime.store.protocol import ClaimedTask
 T = TypeVar("T")
 
 _logger = logging.getLogger("duetime.task")
-_current: contextvars.ContextVar[Context] = contextvars.ContextVar("duetime.current")
+_current: contextvars.ContextVar[Context | Inside] = contextvars.ContextVar("duetime.current")
 
 
 class Resources:
@@ -40,6 +40,13 @@ class Resources:
                 return thing
         offered = ", ".join(type(thing).__name__ for thing in self._things) or "nothing"
         raise InvalidValue(f"the lifespan provides no {kind.__name__}; it provides {offered}. Yield one from App(lifespan=…)")
+
+
+class Inside(Protocol):
+    """Whatever knows the context of the attempt that runs; most attempts never ask for it, and then it is never made."""
+
+    @property
+    def context(self) -> Context: ...
 
 
 class Context:
@@ -136,9 +143,10 @@ class _TaskLog(logging.LoggerAdapter[logging.Logger]):
 def current() -> Context:
     """Give the context of the attempt that this code runs in."""
     try:
-        return _current.get()
+        inside = _current.get()
     except LookupError:
         raise InvalidValue("no task runs here: duetime.current() works only inside a handler") from None
+    return inside if isinstance(inside, Context) else inside.context
 
 
 def as_record(claimed: ClaimedTask, started_at: int | None = None) -> TaskRecord:

@@ -14,9 +14,11 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from duetime.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
 from duetime.model.task import MAX_PAYLOAD
@@ -87,6 +89,9 @@ class OpenPayloads:
     def decode(self, payload: bytes | str) -> dict[str, Any]:
         return msgspec.json.decode(payload, type=dict[str, Any])
 
+    def in_places(self) -> None:
+        return None
+
     def schema(self) -> bytes:
         return b"{}"
 
@@ -127,6 +132,18 @@ class FunctionPayloads:
         if self._all_required:
             return arguments
         return {name: value for name, value in arguments.items() if value is not _ABSENT}
+
+    def in_places(self) -> Callable[[str], tuple[Any, ...]] | None:
+        if not self._all_required or len(self._in_order) < len(self._parameters) or not _is_plain(self._function):
+            return None
+
+        def decode_in_places(payload: str) -> tuple[Any, ...]:
+            try:
+                return astuple((self._decode or self._compile())(payload))
+            except msgspec.MsgspecError as error:
+                raise self._misfit(str(error), None) from None
+
+        return decode_in_places
 
     def decode_result(self, result: bytes | None) -> Any:
         """Give a stored result in the type that the function is annotated with, or as plain JSON if it does not fit that."""
@@ -255,6 +272,12 @@ def _lift_definitions(part: Any) -> dict[str, Any]:
     for each in [*found.values(), *(part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())]:
         found.update(_lift_definitions(each))
     return found
+
+
+def _is_plain(function: Callable[..., object]) -> bool:
+    """Tell whether a function is called as it is written, not through a decorator that may care how arguments are given."""
+    code = getattr(function, "__func__", function)
+    return isinstance(code, FunctionType) and not hasattr(code, "__wrapped__") and not hasattr(code, "__signature__")
 
 
 def _invalid(handler: str, path: str, problem: str) -> InvalidPayload:

@@ -26,6 +26,10 @@ class Payloads(Protocol):
         """Validate a stored payload and give the keyword arguments; InvalidPayload if it does not fit."""
         ...
 
+    def in_places(self) -> Callable[[str], tuple[Any, ...]] | None:
+        """Give a way to decode into positional arguments, which is quicker, where the function may be called with such."""
+        ...
+
     def schema(self) -> bytes:
         """Give the JSON Schema of the payload."""
         ...

@@ -23,7 +23,8 @@ from duetime.store.sqlite import read
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.store import SqliteStore
 from duetime.worker.attempt import Attempt, Stop
-from duetime.worker.executor import Executor, Room
+from duetime.worker.executor import Executor
+from duetime.worker.room import Room
 
 
 class SteppedStore(SqliteStore):
@@ -115,16 +116,16 @@ class SteppedExecutor(Executor):
     def learn(self, app: App) -> bool:
         """Make room for handlers that are new; tell whether there were any."""
         self._middleware = list(app.middlewares)
-        new = [(name, spec) for name, spec in app.specs.items() if name not in self._rooms]
+        new = [(name, spec) for name, spec in app.specs.items() if name not in self._rooms.by_name]
         for name, spec in new:
-            known = next((room for room in self._rooms.values() if room.spec.name == spec.name), None)
+            known = next((room for room in self._rooms.by_name.values() if room.spec.name == spec.name), None)
             # a child process would import another copy of the app, with another store
-            self._rooms[name] = known or Room(msgspec.structs.replace(spec, isolation="auto"), spec.concurrency)
+            self._rooms.by_name[name] = known or Room(msgspec.structs.replace(spec, isolation="auto"), spec.concurrency)
         return bool(new)
 
     def ready(self) -> Mapping[str, int]:
         """Give the handlers that have a free slot."""
-        return {name: 1 for name, room in self._rooms.items() if room.free > 0}
+        return {name: 1 for name, room in self._rooms.by_name.items() if room.free > 0}
 
     def expect(self, claimed: ClaimedTask) -> asyncio.Future[_End]:
         """Start an attempt; the future tells how it ended, once that has been given to the settler."""

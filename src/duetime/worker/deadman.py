@@ -40,14 +40,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
-__all__ = ["DeadMan", "die_with_parent"]
+__all__ = ["DeadMan"]
 
 _log = logging.getLogger(__name__)
 
 _NANOSECONDS = 1_000_000_000
 _SIGEV_SIGNAL = 0
 _TIMER_ABSTIME = 1
-_PR_SET_PDEATHSIG = 1
 
 
 class DeadMan:
@@ -101,27 +100,6 @@ class DeadMan:
     def _refuse_other_processes(self) -> None:
         if os.getpid() != self._process_id:
             raise RuntimeError(f"this DeadMan belongs to process {self._process_id}: timers do not survive a fork, make one in the child")
-
-
-def die_with_parent(parent_process_id: int) -> bool:
-    """Have the kernel kill this process when its parent ends; True if the kernel will.
-
-    Call it first thing in a child, with the id that the parent passed (its `os.getpid()`). A parent that has ended before the
-    call would go unnoticed, so the child then compares and exits at once with status 137. Both must be in one PID namespace.
-
-    Caution: to Linux the parent is the *thread* that started the child. The child is killed when that thread ends, even if
-    the parent's process lives on: start children from a thread that lives as long as they may. The setting survives `exec`
-    (unless the program is set-user-id) but is not inherited by the child's own children.
-
-    Linux only. Elsewhere the answer is False unless the parent is gone already, and the child has to watch for the end of a
-    pipe from its parent, which needs the GIL.
-    """
-    guarded = sys.platform == "linux"
-    if guarded:
-        _check(_libc().prctl, _PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != parent_process_id:
-        os._exit(128 + signal.SIGKILL)
-    return guarded
 
 
 class _Way(Protocol):

@@ -1,73 +1,65 @@
 """The executor: slots, starts, stops and ends of attempts.
 
-A runner is an asyncio task that takes attempts from the queues and awaits them one after another. As long as handlers do
-not wait for anything, one runner does all the work and no further task is made. When a handler waits, its runner waits with
-it and another one goes on with the queues.
+A runner is an asyncio task that takes attempts from the queues and performs them one after another. As long as handlers do
+not wait for anything, one runner does all the work in bursts and no further task is made. When a handler waits, its runner
+waits with it and another one goes on with the queues. A runner that comes back from waiting goes on with the queues too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
 import random
-from collections import deque
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextvars import Context as Variables
+from contextvars import copy_context
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 from duetime.clock import DAY, SECOND, Instant
 from duetime.errors import AttemptCancelled
 from duetime.model.gate import Gates
-from duetime.model.lifecycle import conclude
+from duetime.model.lifecycle import conclude, succeed
 from duetime.model.outcome import Ended, Outcome, Settlement
 from duetime.model.task import ErrorInfo
-from duetime.output import OutputFiles, Sink, current_sink
+from duetime.output import OutputFiles
 from duetime.service import Alarms
 from duetime.store.protocol import ClaimedTask, Progress, Store
-from duetime.targets.context import Context, Resources, _current
+from duetime.targets.context import Context, Resources
 from duetime.targets.process import ChildPool
 from duetime.targets.python import NOTHING, Middleware, around, failed, positional, succeeded
 from duetime.targets.spec import HandlerSpec
-from duetime.worker.attempt import Attempt, Current, Interrupted, Stop, drive
+from duetime.worker.attempt import Attempt, Current, Interrupted, Stop, drive, has_ended
+from duetime.worker.beginning import called, of_coroutine, of_work
+from duetime.worker.room import Room, Rooms
 from duetime.worker.threads import ThreadRoom
 
 logger = logging.getLogger("duetime.worker")
 
-LARGEST_BUFFER = 1_000
-BUFFERED_TIME = 50_000  # microseconds of work that may wait in memory
-TURN = 0.002  # seconds that one runner may keep the event loop to itself
+TURN = 2_000  # microseconds that runners may keep the event loop to themselves
+PLACES = 8  # attempts of one handler in a row while others have some queued too
 MOST_SUSPECTS = 4  # sub-processes for tasks whose process died; one poisonous task may have made hundreds of suspects
 THROW_AFTER = 1.0  # a thread that was told to stop is interrupted after so many seconds
 STUCK_AFTER = 10.0  # and given up after so many more
 
+_SUCCEEDED = Outcome.SUCCEEDED
 
-class Room:
-    """One handler's slots in this process, its queue, and how long its attempts take."""
 
-    __slots__ = ("average", "concurrency", "free", "low", "queue", "spec")
+class Waiting(NamedTuple):
+    """An attempt whose first step is done but not its work: what it waits for, or what interrupted it."""
 
-    def __init__(self, spec: HandlerSpec, concurrency: int) -> None:
-        self.spec = spec
-        self.concurrency = concurrency
-        self.free = concurrency
-        self.queue: deque[Attempt] = deque()
-        self.average: float | None = None  # microseconds, of recent attempts
-        self.low = 0  # with so few attempts queued it is time to claim more
-
-    def buffer(self) -> int:
-        """How many attempts may wait beyond the slots: at most 50 ms of work, so slow handlers have none."""
-        if self.average is None or self.average > BUFFERED_TIME:
-            return 0
-        return min(LARGEST_BUFFER, int(self.concurrency * BUFFERED_TIME / max(self.average, 1.0)))
-
-    def measure(self, duration: int) -> None:
-        self.average = duration if self.average is None else self.average * 0.9 + duration * 0.1
+    attempt: Attempt
+    room: Room
+    work: Coroutine[Any, Any, Any]
+    variables: Variables
+    awaited: Any
+    thrown: Interrupted | None
 
 
 class Executor:
-    """Performs attempts; knows which run, and tells the settler how they ended."""
+    """Performs attempts; knows which wait in the middle of their work, and tells the settler how they ended."""
 
     def __init__(
         self,
@@ -78,7 +70,7 @@ class Executor:
         concurrency: int | None,
         middleware: Sequence[Middleware],
         output: OutputFiles | None,
-        settle: Callable[[Settlement], None],
+        settle: Callable[..., None],
         mark: Callable[[Progress], None],
         freed: Callable[[], None],
         stuck: Callable[[Attempt], None],
@@ -92,14 +84,15 @@ class Executor:
         self._mark = mark
         self._freed = freed
         self._stuck = stuck
-        own = {spec.name: Room(spec, spec.concurrency) for spec in specs.values()}
-        self._rooms = {name: own[spec.name] for name, spec in specs.items()}  # an alias shares its handler's room
-        self._total = sum(room.concurrency for room in own.values()) if concurrency is None else concurrency
-        self._free = self._total
-        self._turns: deque[str] = deque()  # handlers with something queued, the next to serve first
-        self._queued = 0
-        self._leader: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        own = {spec.name: self._room(spec) for spec in specs.values()}
+        self._rooms = Rooms(own.values(), {name: own[spec.name] for name, spec in specs.items()}, concurrency)
+        self._begin = of_work(lambda attempt: self._work(attempt), output)
+        self._active = 0  # runners that do not wait
         self._runners: set[asyncio.Task[None]] = set()
+        self._turn_began: Instant | None = None
+        self._lead_handle: asyncio.Handle | None = None
         self._threads = ThreadRoom()
         self._suspects = asyncio.Semaphore(MOST_SUSPECTS)
         self._may_start = True
@@ -111,168 +104,210 @@ class Executor:
         self.current = Current()
         self.finished = 0
 
+    def _room(self, spec: HandlerSpec) -> Room:
+        room = Room(spec, spec.concurrency)
+        room.direct = True
+        if spec.is_async and spec.isolation != "process" and not self._middleware:
+            room.begin = of_coroutine(spec, self._output)
+        return room
+
+    @property
+    def gates(self) -> Gates:
+        return self._gates
+
+    @gates.setter
+    def gates(self, gates: Gates) -> None:
+        self._gates, self._gated = gates, bool(gates)
+
     # ---- what to claim ----
 
     def wants(self) -> tuple[dict[str, int], int]:
         """Give how many attempts each handler could take, and all together; empty while nothing is worth a claim."""
-        wants: dict[str, int] = {}
-        total, worthy = 0, False
         if not self._may_start:
             return {}, 0
-        room_left = self._free - self._queued
-        for name, room in self._rooms.items():
-            queued, buffer = len(room.queue), room.buffer()
-            room.low = buffer // 2
-            want = room.free + buffer - queued
-            if want > 0:
-                wants[name] = want
-                total += want
-                # half a buffer, or a slot with nothing to do in it, is worth a round trip
-                worthy = worthy or (room.free > queued and room_left > 0) or queued <= room.low
-        if not worthy or (room_left <= 0 and all(self._rooms[name].buffer() == 0 for name in wants)):
-            return {}, 0
-        return wants, min(total, LARGEST_BUFFER, max(room_left, 0) + max((self._rooms[name].buffer() for name in wants), default=0))
+        for room in self._rooms.outwaited(self._now()):
+            while room.queue:
+                self._give_back(room.queue.popleft(), Outcome.RELEASED)
+        return self._rooms.wants()
 
-    @property
-    def handlers(self) -> int:
-        """How many names of handlers there are to claim for."""
-        return len(self._rooms)
+    def expect_more(self) -> None:
+        """Note that there may be due tasks for any handler."""
+        self._rooms.expect_more()
+
+    def note_claimed(self, wants: Mapping[str, int], tasks: Iterable[ClaimedTask], *, full: bool) -> None:
+        """Learn from a claim which handlers may have more."""
+        self._rooms.note_claimed(wants, tasks, full=full)
 
     @property
     def busy(self) -> int:
-        return len(self.running)
+        """How many attempts run or are about to."""
+        return len(self.running) + self._rooms.queued
 
     def attempts(self) -> dict[str, int]:
         """Give all tasks that this worker has, started or not, with their attempt numbers."""
-        queued = (attempt for name in self._turns for attempt in self._rooms[name].queue)
-        return {attempt.claimed.id: attempt.claimed.attempt for attempt in (*self.running.values(), *queued)}
+        running = (attempt.claimed for attempt in self.running.values())
+        return {claimed.id: claimed.attempt for claimed in (*running, *self._rooms.waiting())}
 
     # ---- starting ----
 
     def offer(self, tasks: Iterable[ClaimedTask]) -> None:
         """Take claimed tasks and start what can start."""
-        for claimed in tasks:
-            room = self._rooms[claimed.handler]
-            if not room.queue:
-                self._turns.append(claimed.handler)
-            room.queue.append(Attempt(claimed, room.spec, self._progress))
-            self._queued += 1
+        self._rooms.put(tasks, self._now())
         self._lead()
 
     def _lead(self) -> None:
-        if self._queued and self._leader is None and self._free > 0:
-            self._leader = asyncio.create_task(self._run(), name="duetime runner")
-            self._runners.add(self._leader)
-            self._leader.add_done_callback(self._runners.discard)
+        """See to it that a runner serves the queues."""
+        self._lead_handle = None
+        if self._active == 0 and self._rooms.startable:
+            self._active += 1
+            runner = self._loop.create_task(self._run(), name="duetime runner")
+            self._runners.add(runner)
+            runner.add_done_callback(self._runners.discard)
 
     async def _run(self) -> None:
-        """Take attempts and perform them until there is nothing to start, or another runner leads."""
-        loop = asyncio.get_running_loop()
+        """Take attempts and perform them until there is nothing to start, or another runner does so."""
         runner = asyncio.current_task()
         assert runner is not None
-        began = loop.time()
         try:
-            while self._leader is runner and (attempt := self._next()) is not None:
-                await self._perform(attempt, runner)
-                if runner.cancelling():
-                    # the cancel may not have arrived yet, and must not hit the next attempt: another runner goes on
-                    self._leader = None if self._leader is runner else self._leader
-                    self._lead()
-                    return
-                if self._leader is None:
-                    self._leader = runner  # it waited, and nobody leads: go on
-                if loop.time() - began > TURN:
+            while not runner.cancelling():
+                waiting = self._burst(runner)
+                if waiting is not None:
+                    await self._wait(waiting)
+                elif not runner.cancelling():
+                    if self._active > 1 or not self._rooms.startable:
+                        break
                     await asyncio.sleep(0)
-                    began = loop.time()
         finally:
-            if self._leader is runner:
-                self._leader = None
+            self._active -= 1
+        if runner.cancelling():
+            # the cancel may not have arrived yet, and must not hit the next attempt: another runner goes on
+            self._lead()
 
-    def _next(self) -> Attempt | None:
-        """Take the next attempt that may start, handler by handler, and a slot for it."""
-        blocked = 0
-        while self._free > 0 and blocked < len(self._turns):
-            name = self._turns[0]
-            room = self._rooms[name]
-            if room.free <= 0:
-                self._turns.rotate(-1)
-                blocked += 1
+    def _burst(self, runner: asyncio.Task[None]) -> Waiting | None:
+        """Perform attempts until one waits, none may start, or the turn is over."""
+        now = self._now()
+        if self._turn_began is None:
+            self._turn_began = now
+            self._loop.call_soon(self._end_turn)
+        waiting = None
+        settled: list[Settlement] = []
+        try:
+            while waiting is None and self._in_turn(now) and not runner.cancelling() and (room := self._rooms.next()) is not None:
+                waiting, now = self._serve(room, runner, now, settled)
+        finally:
+            if settled:
+                self._settle(*settled)
+        return waiting
+
+    def _in_turn(self, now: Instant) -> bool:
+        """Tell whether runners may go on; not beyond a step of the clock either, because nobody knows how long that took."""
+        return self._turn_began is not None and self._turn_began <= now <= self._turn_began + TURN
+
+    def _end_turn(self) -> None:
+        """Runs once the event loop has served everybody: runners may go on."""
+        self._turn_began = None
+
+    def _serve(self, room: Room, runner: asyncio.Task[None], now: Instant, settled: list[Settlement]) -> tuple[Waiting | None, Instant]:
+        """Perform some of a handler's attempts; give the one that waits, if one does, and the time.
+
+        This is the hottest loop of the worker. An attempt that ends without ever waiting is known to nobody but the keeper
+        (`current`), takes no slot that anyone could miss, and needs one look at the clock: its end is the next one's start.
+        """
+        queue, spec, allowed, current, clock = room.queue, room.spec, room.allowed, self.current, self._now
+        places = PLACES if self._rooms.several else len(queue)
+        began_at, ends_at, count = now, (self._turn_began or now) + TURN, 0
+        waiting: Waiting | None = None
+        while places and queue and began_at <= now <= ends_at and not runner.cancelling():
+            places -= 1
+            claimed = queue.popleft()
+            if (self.cancels or self._gated or not self._may_start) and not self._checked(claimed):
                 continue
-            blocked = 0
-            attempt = room.queue.popleft()
-            self._queued -= 1
-            if room.queue:
-                self._turns.rotate(-1)
+            deadline_at = now + (allowed if claimed.timeout is None else int(claimed.timeout * SECOND))
+            attempt = Attempt(claimed, spec, self, runner, now, deadline_at)
+            # a task whose process died before runs alone in a child, so that the next death can be blamed on the right one
+            begin = self._begin if room.begin is None or claimed.crashes else room.begin
+            variables = copy_context()
+            current.attempt = attempt
+            try:
+                try:
+                    value = variables.run(begin, attempt)
+                finally:
+                    current.attempt = None
+            except BaseException as error:
+                if isinstance(error, Interrupted) and attempt.work is not None and not has_ended(attempt.work):
+                    waiting = Waiting(attempt, room, attempt.work, variables, None, error)
+                    break
+                value = self._ended_by(attempt, _odd(error))
             else:
-                self._turns.popleft()
-            if (self._may_start and not self.cancels and not self.gates) or self._checked(attempt):
-                room.free -= 1
-                self._free -= 1
-                return attempt
-        return None
+                if attempt.work is not None:
+                    waiting = Waiting(attempt, room, attempt.work, variables, value, None)
+                    break
+            if attempt.sink is not None:
+                attempt.sink.close()
+            ended = NOTHING if value is None else value if type(value) is Ended else succeeded(value)
+            now = clock()
+            count += 1
+            if room.direct and ended.outcome is _SUCCEEDED:
+                settled.append(succeed(claimed, ended.result, attempt.started_at, now))
+            else:
+                self._conclude(attempt, ended, attempt.started_at, now)
+                now = clock()  # describing an error takes its time
+            attempt.made = None  # it knows the attempt: without this they would wait for the garbage collector
+        self.finished += count
+        room.served_at = now
+        if count:
+            room.measure((now - began_at) / count, count, waited=False)
+        if room.more and len(queue) <= room.low:
+            self._freed()
+        return waiting, now
 
-    def _checked(self, attempt: Attempt) -> bool:
+    def _checked(self, claimed: ClaimedTask) -> bool:
         """Check in memory, in the thread that starts it, whether an attempt may start; if not, give it back."""
-        claimed = attempt.claimed
         if claimed.id in self.cancels:
             self.cancels.discard(claimed.id)
-            self._give_back(attempt, Outcome.CANCELLED)
-        elif not self._may_start or (self.gates and self.gates.holding(claimed.handler, claimed.collection, self._now()) is not None):
-            self._give_back(attempt, Outcome.RELEASED)
+            self._give_back(claimed, Outcome.CANCELLED)
+        elif not self._may_start or (self._gated and self._gates.holding(claimed.handler, claimed.collection, self._now()) is not None):
+            self._give_back(claimed, Outcome.RELEASED)
         else:
             return True
         return False
 
-    def _give_back(self, attempt: Attempt, outcome: Outcome) -> None:
+    def _give_back(self, claimed: ClaimedTask, outcome: Outcome) -> None:
         """End an attempt that never started."""
-        self._conclude(attempt, Ended(outcome), None)
+        self._conclude(Attempt(claimed, self._rooms.by_name[claimed.handler].spec, self, None, 0, 0), Ended(outcome), None)
 
     # ---- performing ----
 
-    async def _perform(self, attempt: Attempt, runner: asyncio.Task[None]) -> None:
-        claimed, spec = attempt.claimed, attempt.spec
-        attempt.started_at = now = self._now()
-        attempt.deadline_at = now + int(attempt.timeout * SECOND)
-        attempt.runner = runner
-        self.running[claimed.id] = attempt
+    async def _wait(self, waiting: Waiting) -> None:
+        """See an attempt that waits to its end; meanwhile it takes a slot, its time is bounded, and another runner goes on."""
+        attempt, room, work, variables, awaited, thrown = waiting
+        self._rooms.take(room)
+        self.running[attempt.claimed.id] = attempt
+        left = (attempt.deadline_at - self._now()) / SECOND
+        attempt.timer = self._alarms.after(max(left, 0.0), partial(self.stop, attempt, Stop.TIMEOUT))
+        self._active -= 1
+        if self._active == 0 and self._lead_handle is None and self._rooms.startable:
+            # not at once: a runner that comes back from waiting until then spares us a new one
+            self._lead_handle = self._loop.call_soon(self._lead)
         try:
-            value = await drive(self._work(attempt), self._variables(attempt), attempt, self.current, self._suspended)
+            value = await drive(work, variables, attempt, self.current, awaited, thrown)
             ended = NOTHING if value is None else value if type(value) is Ended else succeeded(value)
         except GeneratorExit:
             raise
         except BaseException as error:
             ended = self._ended_by(attempt, error)
-        self._end(attempt, spec, ended)
-
-    def _variables(self, attempt: Attempt) -> contextvars.Context:
-        """Make the attempt's own context variables: who runs, and where its output goes."""
-        variables = contextvars.copy_context()
-        if self._output is not None:
-            attempt.sink = Sink(self._output, attempt.claimed.id, attempt.claimed.attempt)
-        variables.run(_enter, attempt)
-        return variables
+        finally:
+            self._active += 1
+        self._end(attempt, room, ended)
 
     def _work(self, attempt: Attempt) -> Coroutine[Any, Any, Any]:
         """Give the coroutine of an attempt: the handler's own if nothing lies between."""
         claimed, spec = attempt.claimed, attempt.spec
-        attempt.context = context = Context(
-            claimed,
-            started_at=attempt.started_at,
-            deadline_at=attempt.deadline_at,
-            resources=self.resources,
-            progress=attempt.report,
-        )
-        # a task whose process died before runs alone in a child, so that the next death can be blamed on the right one
         if spec.isolation == "process" or (claimed.crashes and self.children is not None):
             return self._in_child(attempt)
         if spec.is_async and not self._middleware:
-            try:
-                arguments = spec.payloads.decode(claimed.payload)
-                call = spec.function(context, **arguments) if spec.takes_context else spec.function(**arguments)
-                return cast(Coroutine[Any, Any, Any], call)
-            except Exception as error:
-                return _raise(error)
-        return self._in_layers(attempt, context)
+            return called(spec, attempt)
+        return self._in_layers(attempt, attempt.context)
 
     async def _in_layers(self, attempt: Attempt, context: Context) -> object:
         """Perform a handler that is a thread's, or has middleware around it."""
@@ -309,7 +344,7 @@ class Executor:
                 started_at=attempt.started_at,
                 deadline_at=attempt.deadline_at,
                 output_path=path,
-                progress=attempt.report,
+                progress=partial(self.progress, attempt),
             )
 
     def _begin_now(self, attempt: Attempt) -> None:
@@ -320,22 +355,13 @@ class Executor:
             self._alarms.remove(attempt.timer)
             attempt.timer = self._alarms.after(attempt.timeout, partial(self.stop, attempt, Stop.TIMEOUT))
 
-    def _progress(self, attempt: Attempt, fraction: float, text: str) -> None:
+    def progress(self, attempt: Attempt, fraction: float, text: str) -> None:
+        """Pass on how far an attempt says it is, from whatever thread it says so."""
         mark = Progress(attempt.claimed.id, attempt.claimed.attempt, fraction, text[:500])
-        if attempt.call is None:
+        if threading.get_ident() == self._thread:
             self._mark(mark)
-        elif attempt.runner is not None:
-            attempt.runner.get_loop().call_soon_threadsafe(self._mark, mark)
-
-    def _suspended(self, attempt: Attempt) -> None:
-        """Note that an attempt waits: bound its time, and let another runner go on."""
-        if attempt.stop is not None:  # told to stop while it ran: the cancel is delivered now that it waits
-            self._deliver(attempt)
-        left = (attempt.deadline_at - self._now()) / SECOND
-        attempt.timer = self._alarms.after(max(left, 0.0), partial(self.stop, attempt, Stop.TIMEOUT))
-        if self._leader is attempt.runner:
-            self._leader = None
-            self._lead()
+        else:
+            self._loop.call_soon_threadsafe(self._mark, mark)
 
     # ---- stopping ----
 
@@ -343,9 +369,7 @@ class Executor:
         """Tell a running attempt to stop. It ends when its code has ended; then `why` decides what that means."""
         if attempt.claimed.id not in self.running or (attempt.stop is not None and why is not Stop.LOST):
             return
-        attempt.stop = why
-        if attempt.context is not None:
-            attempt.context.tell_to_stop()
+        attempt.tell_to_stop(why)
         if self.current.attempt is not attempt:
             self._deliver(attempt)
 
@@ -367,7 +391,7 @@ class Executor:
         attempt = self.running.get(task_id)
         if attempt is not None:
             self.stop(attempt, Stop.CANCEL)
-        elif task_id in self.attempts():
+        elif any(claimed.id == task_id for claimed in self._rooms.waiting()):
             self.cancels.add(task_id)
 
     def lose(self, task_id: str) -> None:
@@ -375,13 +399,7 @@ class Executor:
         attempt = self.running.get(task_id)
         if attempt is not None:
             self.stop(attempt, Stop.LOST)
-        for name in list(self._turns):
-            queue = self._rooms[name].queue
-            kept = [waiting for waiting in queue if waiting.claimed.id != task_id]
-            self._queued -= len(queue) - len(kept)
-            queue.clear()
-            queue.extend(kept)
-        self._turns = deque(name for name in self._turns if self._rooms[name].queue)
+        self._rooms.keep(lambda claimed: claimed.id != task_id)
 
     def hold_starts(self) -> None:
         """Start nothing more and give back what has not started."""
@@ -394,16 +412,7 @@ class Executor:
 
     def release_queued(self) -> None:
         """Give back queued attempts that may not start (any more)."""
-        for name in list(self._turns):
-            room = self._rooms[name]
-            waiting = list(room.queue)
-            room.queue.clear()
-            self._queued -= len(waiting)
-            for attempt in waiting:
-                if self._checked(attempt):
-                    room.queue.append(attempt)
-                    self._queued += 1
-        self._turns = deque(name for name in self._turns if self._rooms[name].queue)
+        self._rooms.keep(self._checked)
 
     def stop_all(self, why: Stop) -> None:
         for attempt in list(self.running.values()):
@@ -434,25 +443,23 @@ class Executor:
         stored = attempt.claimed.retry
         return attempt.spec.retry if stored is None else attempt.spec.retry.with_numbers(stored)
 
-    def _end(self, attempt: Attempt, spec: HandlerSpec, ended: Ended) -> None:
+    def _end(self, attempt: Attempt, room: Room, ended: Ended) -> None:
+        """Free what an attempt had that waited, and pass its outcome on."""
         if attempt.timer is not None:
             self._alarms.remove(attempt.timer)
         if attempt.sink is not None:
             attempt.sink.close()
         del self.running[attempt.claimed.id]
         self.cancels.discard(attempt.claimed.id)
-        room = self._rooms[attempt.claimed.handler]
-        room.free += 1
-        self._free += 1
+        self._rooms.give(room)
         self.finished += 1
         now = self._now()
-        room.measure(now - attempt.started_at)
+        room.measure(now - attempt.started_at, 1, waited=True)
         if attempt.stop is not Stop.LOST:
             self._conclude(attempt, ended, attempt.started_at, now)
-        if len(room.queue) <= room.low:
+        attempt.made = None
+        if room.more and len(room.queue) <= room.low:
             self._freed()
-        if self._queued and self._leader is None:
-            self._lead()
 
     def _conclude(self, attempt: Attempt, ended: Ended, started_at: Instant | None, now: Instant | None = None) -> None:
         policy = attempt.spec.retry if ended.outcome is Outcome.SUCCEEDED else self._policy(attempt)
@@ -460,13 +467,10 @@ class Executor:
         self._settle(conclude(attempt.claimed, ended, policy, started_at=started_at, now=now, chance=random.random()))
 
 
-def _enter(attempt: Attempt) -> None:
-    """Set the context variables that handlers and their output are found by."""
-    if attempt.context is not None:
-        _current.set(attempt.context)
-    if attempt.sink is not None:
-        current_sink.set(attempt.sink)
-
-
-async def _raise(error: Exception) -> None:
-    raise error
+def _odd(error: BaseException) -> BaseException:
+    """Give the error that stands for one which would mean something else where it arrives."""
+    if isinstance(error, StopIteration | GeneratorExit):
+        odd = RuntimeError(f"the handler raised {type(error).__name__}")
+        odd.__cause__ = error
+        return odd
+    return error

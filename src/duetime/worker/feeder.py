@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections.abc import Mapping
 from itertools import count
 
-from duetime.clock import SECOND, Instant
 from duetime.service import Alarms, Service
 from duetime.store.protocol import Hint, HintKind, Store
 from duetime.worker.executor import Executor
+from duetime.worker.lookout import Lookout
 
-LONGEST_SLEEP = 1.0
 SHORTEST_INTERVAL = 0.002  # between two claims that found work: batches are what makes this fast
 
 
@@ -25,34 +24,48 @@ class Feeder(Service):
         self._store = store
         self._worker = worker
         self._executor = executor
+        self._lookout = Lookout()
         self._numbers = count(1)
-        self._sleeps_until: Instant | None = None
-        self._claimed_at = 0.0
-        self._left_behind = True  # whether there may be due tasks that the last claim had no room for
+        self._asked_at = 0.0  # when the last claim that found work was sent
         self.in_flight: int | None = None  # the number of a claim whose reply is not here yet
         self.known = 0  # every claim up to this number has been answered
 
     def heard(self, hint: Hint) -> None:
-        """Wake up if a hint may concern us: work that is due before we would look anyway."""
-        if hint.kind is HintKind.ANY or (
-            hint.kind is HintKind.DUE and (hint.at is None or self._sleeps_until is None or hint.at < self._sleeps_until)
-        ):
+        """Look when a hint says that there may be work. If that is later, knowing it is enough: nothing is claimed for it."""
+        if hint.kind is HintKind.ANY:
             self.wake()
+        elif hint.kind is HintKind.DUE:
+            self._lookout.hear(hint.at, self._store.now())
+            super().wake()
+
+    def wake(self) -> None:
+        """Look now, whatever is in sight."""
+        self._lookout.look_now()
+        super().wake()
 
     def freed(self) -> None:
-        """Wake up because there is room again, if there may be something to put into it."""
-        if self._left_behind:
-            self.wake()
+        """Wake up because there is room again for a handler that may have more."""
+        super().wake()
 
     async def turn(self) -> float | None:
-        loop = asyncio.get_running_loop()
+        seconds, now = asyncio.get_running_loop().time(), self._store.now()
+        due = self._lookout.due(now, seconds)
+        if due:
+            self._executor.expect_more()
         wants, total = self._executor.wants()
-        if not wants:
-            self._sleeps_until, self._left_behind = None, True
-            return LONGEST_SLEEP
-        wait = self._claimed_at + SHORTEST_INTERVAL - loop.time()
-        if wait > 0 and self._executor.busy:
-            return wait
+        if wants:
+            wait = self._asked_at + SHORTEST_INTERVAL - seconds
+            return wait if wait > 0 and self._executor.busy else await self._claim(wants, total)
+        if due:
+            # there is no room; the executor knows who may have more, and tells us when there is some
+            self._lookout.begin(now, seconds)
+            self._lookout.found(seconds)
+        return self._lookout.pause(now, seconds)
+
+    async def _claim(self, wants: Mapping[str, int], total: int) -> float:
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        reasons = self._lookout.begin(self._store.now(), asked_at)
         self.in_flight = number = next(self._numbers)
         try:
             claim = await self._store.claim(self._worker, number, wants, total)
@@ -60,15 +73,16 @@ class Feeder(Service):
             self.in_flight = None
         self.known = number
         self._executor.offer(claim.tasks)
-        taken = Counter(task.handler for task in claim.tasks)
-        self._left_behind = len(wants) < self._executor.handlers or any(taken[name] >= want for name, want in wants.items())
+        full = len(claim.tasks) >= total
+        self._executor.note_claimed(wants, claim.tasks, full=full)
+        now, seconds = self._store.now(), loop.time()
+        if claim.next_at is not None and (claim.next_at > claim.now or not full):
+            # never early: the store decides what is due, and this is only when to ask. Until then is counted from the store's
+            # present time, because that of its reply is as old as the reply's way here.
+            self._lookout.know(claim.next_at, now)
         if claim.tasks:
-            self._claimed_at = loop.time()
-        if len(claim.tasks) >= total:
-            self._left_behind = True
-            return 0.0
-        self._sleeps_until = claim.next_at
-        if claim.next_at is None:
-            return LONGEST_SLEEP
-        # never early: the store decides what is due; this is only when to ask. The reply's own time is as old as its way here.
-        return min(LONGEST_SLEEP, max(0.0, (claim.next_at - self._store.now()) / SECOND))
+            self._asked_at = asked_at
+            self._lookout.found(seconds)
+            return 0.0  # there may be room for more
+        self._lookout.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
+        return self._lookout.pause(now, seconds)

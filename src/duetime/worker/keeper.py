@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from duetime.clock import Clock, SystemClock
-from duetime.errors import StoreUnavailable
+from duetime.clock import Instant
+from duetime.service import NO_PROGRESS, Pulse
 from duetime.store.protocol import Lease, Renewal
 from duetime.worker.attempt import Attempt, Current, Interrupted
 from duetime.worker.deadman import DeadMan
@@ -31,7 +31,12 @@ INTERRUPT = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 
 
 class Keeper:
-    """Renews the lease from a thread of its own and interrupts handlers that block the event loop past their deadline."""
+    """Renews the lease from a thread of its own and interrupts handlers that block the event loop past their deadline.
+
+    `fenced`: the store goes by leases, so attempts must be stopped before the lease has run out. `deadly`: the kernel ends the
+    process if that does not happen. `hold` and `lost` are called in the event loop, which may be blocked; `sever` besides, in
+    whichever thread noticed.
+    """
 
     def __init__(
         self,
@@ -39,24 +44,28 @@ class Keeper:
         current: Current,
         *,
         period: float,
+        fenced: bool,
         deadly: bool,
         registered_at: float,
         renewed: Callable[[Renewal], None],
         hold: Callable[[], None],
         lost: Callable[[], None],
+        sever: Callable[[], None],
         hopeless: Callable[[Attempt], None],
-        clock: Clock | None = None,
+        now: Callable[[], Instant],
     ) -> None:
         self._lease = lease
         self._current = current
         self._period = period
+        self._fenced = fenced
         self._deadly = deadly
-        self._registered_at = registered_at  # monotonic, when registering was sent: the lease counts from there
+        self.proved_at = registered_at  # monotonic: when the last proof of life that arrived was sent, the registering first
         self._renewed = renewed
         self._hold = hold
         self._lost = lost
+        self._sever = sever
         self._hopeless = hopeless
-        self._clock: Clock = clock or SystemClock()
+        self._now = now  # the store's time, by which deadlines are set
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._interrupts = INTERRUPT is not None and threading.current_thread() is threading.main_thread()
@@ -66,7 +75,11 @@ class Keeper:
         self._beat_asked_at = 0.0
         self._reported: Attempt | None = None
         self._given_up: Attempt | None = None
+        self._told_of_nobody = False
+        self._fence_lock = threading.Lock()
+        self._told = 0  # how much of the fence the worker has been told since the last proof
         self._doomed = False
+        self.pulse = Pulse("keeper")
         self.blocked = 0  # how often the loop was found blocked
         self._thread = threading.Thread(target=self._run, name="duetime-keeper", daemon=True)
 
@@ -75,7 +88,7 @@ class Keeper:
             self._previous = signal.signal(INTERRUPT, self._interrupt)
         if self._deadman is not None:
             # from the start, because even the first renewal may fail
-            self._deadman.arm(self._period * KILL, since=self._deadman.now() - (time.monotonic() - self._registered_at))
+            self._deadman.arm(self._period * KILL, since=self._deadman.now() - (time.monotonic() - self.proved_at))
         self._thread.start()
 
     def stop(self) -> None:
@@ -93,42 +106,59 @@ class Keeper:
         self._deadman = self._deadman or DeadMan()
         self._deadman.arm(seconds)
 
+    def proves(self, now: float) -> bool:
+        """Tell whether the worker may still start attempts, as far as its lease goes."""
+        return not self._fenced or now - self.proved_at < self._period * HOLD
+
+    def blocked_for(self, now: float) -> float:
+        """Give for how long the event loop has not answered; 0 if that is not worth a word."""
+        waited = 0.0 if self._beat_answered else now - self._beat_asked_at
+        return waited if waited >= BLOCKED_AFTER else 0.0
+
     def _run(self) -> None:
         """Look ten times a second; renew every fifth of the lease."""
-        succeeded_at, renew_at = self._registered_at, time.monotonic()
-        told = 0
+        renew_at = time.monotonic()
         while not self._ended.wait(LOOK):
-            now = time.monotonic()
-            if now >= renew_at:
-                sent_at = time.monotonic()
-                armed_at = None if self._deadman is None else self._deadman.now()
-                try:
-                    renewal = self._lease.renew()
-                except StoreUnavailable as error:
-                    renew_at = now + self._period * RENEW / 4
-                    logger.warning("the lease could not be renewed: %s", error)
-                except Exception:
-                    renew_at = now + self._period * RENEW / 4
-                    logger.exception("the lease could not be renewed")
-                else:
-                    succeeded_at, renew_at, told = sent_at, sent_at + self._period * RENEW, 0
-                    if self._deadman is not None and self._deadly and not self._doomed:
-                        self._deadman.arm(self._period * KILL, since=armed_at)
-                    self._call(self._renewed, renewal)
-            if self._deadly:
-                told = self._fence(time.monotonic() - succeeded_at, told)
+            if time.monotonic() >= renew_at:
+                renew_at = self._renew()
+            self.fence()
             self._watch(time.monotonic())
 
-    def _fence(self, unproved: float, told: int) -> int:
-        """Stop the worker's attempts before anyone else may have them."""
-        if unproved >= self._period * HOLD and told < 1:
+    def _renew(self) -> float:
+        """Prove that the worker lives; give the instant of the next try."""
+        sent_at = time.monotonic()
+        armed_at = None if self._deadman is None else self._deadman.now()
+        self.pulse.begin(sent_at)
+        try:
+            renewal = self._lease.renew()
+        except Exception as error:
+            self.pulse.fail(error, time.monotonic())
+            return sent_at + self._period * RENEW / 4
+        with self._fence_lock:
+            self.proved_at, self._told = sent_at, 0
+        if self._deadman is not None and self._deadly and not self._doomed:
+            self._deadman.arm(self._period * KILL, since=armed_at)
+        self.pulse.succeed(time.monotonic())
+        self._call(self._renewed, renewal)
+        return sent_at + self._period * RENEW
+
+    def fence(self) -> None:
+        """Stop the worker's attempts before anyone else may have them.
+
+        The event loop calls it too, because the keeper's own thread may be waiting for the answer to a renewal.
+        """
+        if not self._fenced:
+            return
+        with self._fence_lock:
+            unproved = time.monotonic() - self.proved_at
+            due = 2 if unproved >= self._period * STOP else 1 if unproved >= self._period * HOLD else 0
+            told, self._told = self._told, max(due, self._told)
+        if told < 1 <= due:
             self._call(self._hold)
-            told = 1
-        if unproved >= self._period * STOP and told < 2:
+        if told < 2 <= due:
             logger.error("the lease could not be renewed for %.1f s: stopping all attempts", unproved)
             self._call(self._lost)
-            told = 2
-        return told
+            self._sever()
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -142,6 +172,9 @@ class Keeper:
             return
         blocked_for = now - self._beat_asked_at
         attempt = self._current.attempt
+        if attempt is None and blocked_for > NO_PROGRESS and not self._told_of_nobody:
+            self._told_of_nobody = True
+            logger.error("the event loop has been blocked for %.1f s, by no handler: nothing goes on in this worker", blocked_for)
         if blocked_for < BLOCKED_AFTER or attempt is None:
             return
         if self._reported is not attempt:
@@ -153,7 +186,7 @@ class Keeper:
                 blocked_for,
                 attempt.claimed.id,
             )
-        overdue = (self._clock.now() - attempt.deadline_at) / 1_000_000
+        overdue = (self._now() - attempt.deadline_at) / 1_000_000
         if overdue > 0 and self._interrupts and INTERRUPT is not None:
             signal.pthread_kill(self._loop_thread, INTERRUPT)
         if overdue > max(self._period, HOPELESS_AFTER) and self._given_up is not attempt:
@@ -161,11 +194,13 @@ class Keeper:
             self._hopeless(attempt)
 
     def _answer(self) -> None:
-        self._beat_answered = True
+        if self._told_of_nobody:
+            logger.warning("the event loop goes on after %.1f s", time.monotonic() - self._beat_asked_at)
+        self._beat_answered, self._told_of_nobody = True, False
         self._reported = None
 
     def _interrupt(self, number: int, frame: object) -> None:
         """Runs in the main thread, in the middle of whatever blocks it."""
         attempt = self._current.attempt
-        if attempt is not None and self._clock.now() > attempt.deadline_at:
+        if attempt is not None and self._now() > attempt.deadline_at:
             raise Interrupted

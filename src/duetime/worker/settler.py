@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import msgspec
@@ -15,6 +16,7 @@ from duetime.store.protocol import Progress, Store
 logger = logging.getLogger("duetime.worker")
 
 LARGEST_BATCH = 1_000
+MARKS_EVERY = 0.25
 NOT_STORED = "OutcomeNotStored"
 
 
@@ -30,20 +32,22 @@ class Settler(Service):
         self._waiting: list[Settlement] = []
         self._in_flight: list[Settlement] = []
         self._marks: dict[str, Progress] = {}
+        self._marked_at = 0.0
         self._largest = LARGEST_BATCH
         self.stale = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        """How many outcomes are not written yet."""
+        return len(self._waiting) + len(self._in_flight)
 
     def ids(self) -> set[str]:
         """Give the tasks whose end is not written yet."""
         return {settlement.id for settlement in (*self._waiting, *self._in_flight)}
 
-    def put(self, settlement: Settlement) -> None:
+    def put(self, *settlements: Settlement) -> None:
         if not self._waiting:
             self.wake()
-        self._waiting.append(settlement)
+        self._waiting.extend(settlements)
 
     def mark(self, progress: Progress) -> None:
         if not self._marks:
@@ -53,16 +57,29 @@ class Settler(Service):
     async def turn(self) -> float | None:
         while self._waiting:
             await self.write()
+            self.progressed()
+            await self._pass_marks_on()  # although there may be more outcomes for hours
         self._largest = LARGEST_BATCH
-        if self._marks:
-            marks, self._marks = self._marks, {}
-            await self._store.progress(self._worker, list(marks.values()))
-            return 0.25  # progress is for people: a few times a second is enough
+        return await self._pass_marks_on()
+
+    async def _pass_marks_on(self) -> float | None:
+        """Write progress, but not too often: it is for people. Give the seconds until the next time, if some has to wait."""
+        if not self._marks:
+            return None
+        loop = asyncio.get_running_loop()
+        left = self._marked_at + MARKS_EVERY - loop.time()
+        if left > 0:
+            return left
+        marks, self._marks = self._marks, {}
+        await self._store.progress(self._worker, list(marks.values()))
+        self._marked_at = loop.time()
         return None
 
     async def write(self) -> None:
         """Write one batch; on failure it stays first in line."""
-        batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
+        batch, self._waiting = self._waiting, []
+        if len(batch) > self._largest:
+            batch, self._waiting = batch[: self._largest], batch[self._largest :]
         self._in_flight = batch
         try:
             verdicts = await self._store.settle(self._worker, batch)
@@ -71,6 +88,8 @@ class Settler(Service):
             raise
         finally:
             self._in_flight = []
+        if verdicts.count(Verdict.ACCEPTED) == len(batch):
+            return
         for settlement, verdict in zip(batch, verdicts, strict=True):
             if verdict is Verdict.STALE:
                 self.stale += 1

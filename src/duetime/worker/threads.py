@@ -44,19 +44,30 @@ class ThreadCall:
         self.thread = thread
         self.future: asyncio.Future[Any] = loop.create_future()
         self._lock = threading.Lock()
-        self._ended = self._thrown = False
+        self._begun = self._ended = False
+        self._thrown: type[BaseException] | None = None
 
     def throw(self, error: type[BaseException]) -> None:
-        """Raise an exception in the handler, unless it has ended: the thread may already run another's."""
+        """Raise an exception in the handler, unless it has ended: the thread may already run another's.
+
+        One that has not begun, because the machine is busy, never does. Raised any sooner it would hit the thread between two calls.
+        """
         with self._lock:
             if not self._ended:
-                self._thrown = True
-                self.thread.throw(error)
+                self._thrown = error
+                if self._begun:
+                    self.thread.throw(error)
+
+    def begin(self) -> None:
+        with self._lock:
+            self._begun = True
+            if self._thrown is not None:
+                raise self._thrown
 
     def end(self) -> None:
         with self._lock:
             self._ended = True
-            if self._thrown:
+            if self._thrown is not None:
                 self.thread.throw(None)  # it may come too late for the handler, and would hit whoever runs next
 
 
@@ -77,6 +88,7 @@ class ThreadRoom:
             value, failure = None, None
             try:
                 try:
+                    call.begin()
                     value = context.run(function, *args, **kwargs)
                 finally:
                     call.end()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Literal, NoReturn, Self
+from typing import Literal, NoReturn, Self, get_args
 
 import msgspec
 
@@ -32,7 +32,9 @@ from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt, Stop
 from duetime.worker.executor import Executor
 from duetime.worker.feeder import Feeder
+from duetime.worker.health import LOOK_EVERY, Health, Watch, judge
 from duetime.worker.keeper import Keeper
+from duetime.worker.news import News
 from duetime.worker.reconciler import Reconciler
 from duetime.worker.settler import Settler
 
@@ -45,8 +47,11 @@ EXIT_STUCK = 70
 # between its statements as long as handlers run: a drain of no-op tasks did 22,000 a second, with this 26,000.
 SWITCH_INTERVAL = 0.0005
 LAST_WORD = 5.0  # seconds that a cancelled coroutine may use to clean up when the worker stops
+FENCE_EVERY = 0.02  # of the lease: how often the event loop, too, looks whether it must stop its attempts
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
+OnStuck = Literal["exit", "report"]
+OnLeaseLost = Literal["exit", "cancel"]
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,12 +59,18 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `on_stuck`: what to do when an attempt's code does not end although it was told to. "exit" ends the process after the
     others have finished (for workers of their own), "report" only says so (for workers inside a user's program).
+
+    `on_lease_lost`, on stores that go by leases: how far to go when the lease cannot be renewed. Either way coroutines are
+    cancelled, children killed and threads told to stop at 0.7 of the lease. With "exit" the kernel ends the process at 0.9, so
+    that nothing can overlap with its successor; with "cancel" it does not, and a blocked event loop or a thread that does not
+    stop may overlap. The fence still keeps it from writing.
     """
 
     concurrency: int | None = None
     lease: float = DEFAULT_LEASE
     grace: float = DEFAULT_GRACE
-    on_stuck: Literal["exit", "report"] = "report"
+    on_stuck: OnStuck = "report"
+    on_lease_lost: OnLeaseLost = "cancel"
     output_folder: str | None = None
     output_cap: int = 1 << 20
 
@@ -68,10 +79,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValue(f"concurrency must be at least 1, got {self.concurrency}")
         if self.lease < 0.5:
             raise InvalidValue(f"lease must be at least half a second, got {self.lease}")
+        for name, allowed in (("on_stuck", get_args(OnStuck)), ("on_lease_lost", get_args(OnLeaseLost))):
+            if getattr(self, name) not in allowed:
+                raise InvalidValue(f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}")
 
 
 class Worker:
-    """A live process part that claims and executes. Use as an async context manager, or `start` and `stop`."""
+    """A live process part that claims and executes. Use as an async context manager, or `start` and `stop`.
+
+    `id` is random unless a supervisor chose it, at random too, so that it knows whom it has seen end. Every child holds the
+    descriptors in `inherit` as long as it lives.
+    """
 
     def __init__(
         self,
@@ -83,8 +101,11 @@ class Worker:
         app_path: str | None = None,
         settings: WorkerSettings | None = None,
         duties: Callable[[Store, Alarms], Sequence[Service]] = lambda store, alarms: (),
+        id: str | None = None,
+        inherit: Sequence[int] = (),
     ) -> None:
-        self.id = secrets.token_hex(8)
+        self.id = secrets.token_hex(8) if id is None else id
+        self._inherit = tuple(inherit)
         self._store = store
         self._specs = specs
         self._middleware = middleware
@@ -96,6 +117,7 @@ class Worker:
         self._stopped = False
         self._reconciler = Reconciler()
         self._confirmed_gates = -1
+        self.left = False  # whether it has unregistered
         self.stuck: Attempt | None = None
         self.on_stuck: Callable[[], None] | None = None
 
@@ -144,8 +166,12 @@ class Worker:
         self._news = News(self._store, self, self._alarms)
         self._duties = list(self._make_duties(self._store, self._alarms))
         self._listener = self._store.listen(self._heard)
+        loops = (self.feeder, self.settler, self._news, *self._duties)
+        self._pulses = (*(service.pulse for service in loops), self._keeper.pulse)
+        every = min(LOOK_EVERY, settings.lease * FENCE_EVERY) if self._store.liveness == "lease" else LOOK_EVERY
+        self._watch = Watch(self._pulses, self._alarms, unsettled=self._unsettled, fence=self._keeper.fence, every=every)
         self._keeper.start()
-        for service in (self.settler, self._news, self.feeder, *self._duties):
+        for service in (*loops, self._watch):
             service.start()
 
     async def _register(self) -> None:
@@ -154,23 +180,28 @@ class Worker:
         # registered before the gates are read: whoever sets one either counts this worker or is seen by it
         await self.confirm_gates()
         if self._app_path is not None:
-            self.executor.children = ChildPool(self._app_path, inherit=lease.inheritable(), output_cap=self._settings.output_cap)
+            inherit = (*lease.inheritable(), *self._inherit)
+            self.executor.children = ChildPool(self._app_path, inherit=inherit, output_cap=self._settings.output_cap)
+        fenced = self._store.liveness == "lease"
         self._keeper = Keeper(
             lease,
             self.executor.current,
             period=self._settings.lease,
-            deadly=self._store.liveness == "lease",
+            fenced=fenced,
+            deadly=fenced and self._settings.on_lease_lost == "exit",
             registered_at=registered_at,
             renewed=self._on_renewal,
             hold=self.executor.hold_starts,
             lost=self._on_lost,
+            sever=self._sever,
             hopeless=self._on_hopeless,
+            now=self._store.now,
         )
 
     def _facts(self) -> NewWorker:
         slots = {spec.name: spec.concurrency for spec in self._specs.values()}
         slots |= {alias: spec.concurrency for alias, spec in self._specs.items()}
-        return NewWorker(id=self.id, host=socket.gethostname(), pid=os.getpid(), slots=slots)
+        return NewWorker(id=self.id, host=socket.gethostname(), pid=os.getpid(), slots=slots, lease=self._settings.lease)
 
     async def register_again(self) -> None:
         """Go on after this worker was taken for dead and everything that it had has ended."""
@@ -189,6 +220,26 @@ class Worker:
             self.executor.release_queued()
             await self._store.confirm_gates(self.id, gates.version)
             self._confirmed_gates = gates.version
+
+    # ---- health ----
+
+    def health(self) -> Health:
+        """Tell how it fares; may be called from any thread, and while the event loop is blocked."""
+        now = time.monotonic()
+        stuck = self.stuck
+        return judge(
+            self._pulses,
+            now,
+            proved=self._keeper.proves(now) and not self._news.dismissed,
+            proved_ago=max(0.0, now - self._keeper.proved_at),
+            blocked_for=self._keeper.blocked_for(now),
+            running=len(self.executor.running),
+            unsettled=self._unsettled(),
+            stuck=None if stuck is None else f"attempt {stuck.claimed.attempt} of task {stuck.claimed.id} ({stuck.spec.name})",
+        )
+
+    def _unsettled(self) -> int:
+        return len(self.settler.ids())
 
     # ---- news ----
 
@@ -226,6 +277,11 @@ class Worker:
         self.executor.hold_starts()
         self.executor.stop_all(Stop.LOST)
 
+    def _sever(self) -> None:
+        """Kill the children; called in any thread, because the event loop may be blocked."""
+        if self.executor.children is not None:
+            self.executor.children.kill()
+
     def _on_stuck(self, attempt: Attempt) -> None:
         """Give up on an attempt whose code does not end; it stays claimed as long as this process lives."""
         logger.error(
@@ -258,7 +314,7 @@ class Worker:
         await self._until_idle(grace)
         self.executor.stop_all(Stop.RELEASE)
         await self._until_idle(LAST_WORD)
-        for service in (*self._duties, self._news, self.settler):
+        for service in (*self._duties, self._news, self.settler, self._watch):
             await service.stop()
         await self.settler.drain()
         self._listener.close()
@@ -279,6 +335,7 @@ class Worker:
             await self._leave_in_a_second(left)
         with contextlib.suppress(StoreUnavailable):
             await self._store.unregister(self.id)
+            self.left = True
 
     async def _leave_in_a_second(self, left: Sequence[Attempt]) -> NoReturn:
         """End this process although threads still run in it.
@@ -303,45 +360,3 @@ class Worker:
             if self.stuck is not None and len(self.executor.running) == 1:
                 return
             await asyncio.sleep(0.01)
-
-
-class News(Service):
-    """Fetches what a wake-up only hints at: changed gates and asked-for cancels."""
-
-    name = "news"
-
-    def __init__(self, store: Store, worker: Worker, alarms: Alarms) -> None:
-        super().__init__(alarms)
-        self._store = store
-        self._worker = worker
-        self._noted: set[HintKind] = set()
-        self.dismissed = False
-
-    def note_dismissed(self) -> None:
-        """Register again as soon as nothing runs any more."""
-        self.dismissed = True
-        self.wake()
-
-    def note(self, kind: HintKind) -> None:
-        self._noted.add(kind)
-        self.wake()
-
-    async def turn(self) -> float | None:
-        if self.dismissed:
-            if self._worker.executor.running:
-                return 0.1
-            await self._worker.register_again()
-            self.dismissed = False
-        noted, self._noted = self._noted, set()
-        try:
-            if HintKind.GATES in noted:
-                await self._worker.confirm_gates()
-                self._worker.feeder.wake()
-            if HintKind.CANCEL in noted:
-                for held in await self._store.attempts_of(self._worker.id):
-                    if held.cancelling:
-                        self._worker.executor.cancel(held.id)
-        except BaseException:
-            self._noted |= noted
-            raise
-        return None

@@ -51,6 +51,7 @@ class Claims:
         self._polls = polls
         self._poll = FIRST_POLL
         self._gates = Gates(-1, [])
+        self._incarnation: str | None = None  # of the server that the floors were proved on
         self._turns = Turns()
         self._numbers: dict[str, dict[str, int]] = {}  # worker → task → number of its claim
 
@@ -124,6 +125,11 @@ class Claims:
         asked = sum(quotas.values())
 
         async def send(link: Link) -> tuple[int, list[Sequence[Any]]]:
+            if link.incarnation != self._incarnation:
+                # a fail-over may have taken claims back, so that places stand again where all were gone
+                if self._incarnation is not None:
+                    self._lanes.forget()
+                self._incarnation = link.incarnation
             parameters = [
                 *(self._clock.parameter, worker, number, [lane.id for lane in chosen]),
                 *([lane.start if alone else lane.floor for lane in chosen], [lane.floor for lane in chosen]),

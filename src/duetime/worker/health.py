@@ -1,0 +1,114 @@
+"""How a worker fares: what each of its loops last did, whether it can prove that it lives, and what stands still."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from duetime.service import Alarms, Pulse, Service
+
+logger = logging.getLogger("duetime.worker")
+
+LOOK_EVERY = 1.0
+
+
+class LoopHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """One loop of a worker. Durations are in seconds; `failures` counts those in a row, of which `error` is the last.
+
+    `succeeded_ago` is None before the first success. It may be long: a loop without anything to do waits. `stands_still_for`
+    is more than 0 if it has been at work, or failing, for so long without progress that something is wrong.
+    """
+
+    name: str
+    succeeded_ago: float | None
+    failures: int
+    error: str | None
+    stands_still_for: float
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker at one moment. `problems` says in sentences what is wrong; without any it is `ok`.
+
+    `unsettled` counts outcomes that wait in memory to be written. `proved` tells whether the store has taken the worker's
+    proof of life lately enough for it to start attempts. `blocked_for`: seconds for which the event loop has not answered.
+    """
+
+    problems: tuple[str, ...]
+    loops: tuple[LoopHealth, ...]
+    proved: bool
+    proved_ago: float
+    blocked_for: float
+    running: int
+    unsettled: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def loop_health(pulse: Pulse, now: float) -> LoopHealth:
+    return LoopHealth(
+        name=pulse.name,
+        succeeded_ago=None if pulse.succeeded_at is None else max(0.0, now - pulse.succeeded_at),
+        failures=pulse.failures,
+        error=pulse.error,
+        stands_still_for=pulse.stands_still_for(now),
+    )
+
+
+def judge(
+    pulses: Sequence[Pulse],
+    now: float,
+    *,
+    proved: bool,
+    proved_ago: float,
+    blocked_for: float,
+    running: int,
+    unsettled: int,
+    stuck: str | None,
+) -> Health:
+    """Say what is wrong, given the facts."""
+    problems = [problem for pulse in pulses if (problem := pulse.problem(now)) is not None]
+    if not proved:
+        problems.append(f"the store has not taken its proof of life for {proved_ago:.1f} s: it starts nothing")
+    if blocked_for:
+        problems.append(f"the event loop has been blocked for {blocked_for:.1f} s")
+    if stuck is not None:
+        problems.append(f"{stuck} does not end although it was told to")
+    return Health(
+        problems=tuple(problems),
+        loops=tuple(loop_health(pulse, now) for pulse in pulses),
+        proved=proved,
+        proved_ago=proved_ago,
+        blocked_for=blocked_for,
+        running=running,
+        unsettled=unsettled,
+    )
+
+
+class Watch(Service):
+    """Looks at all loops and says when one makes no progress; says also what waits because of that."""
+
+    name = "watch"
+
+    def __init__(
+        self, pulses: Sequence[Pulse], alarms: Alarms, *, unsettled: Callable[[], int], fence: Callable[[], None], every: float
+    ) -> None:
+        super().__init__(alarms)
+        self._pulses = pulses
+        self._unsettled = unsettled
+        self._fence = fence
+        self._every = every
+
+    async def turn(self) -> float | None:
+        self._fence()
+        self.look(time.monotonic())
+        return self._every
+
+    def look(self, now: float) -> None:
+        complaints = [complaint for pulse in self._pulses if (complaint := pulse.complain(now)) is not None]
+        if complaints:
+            logger.error("%s. %d outcomes wait to be written", "; ".join(complaints), self._unsettled())

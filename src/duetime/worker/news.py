@@ -1,0 +1,53 @@
+"""The news: what a wake-up or a renewal only hints at is fetched here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from duetime.service import Alarms, Service
+from duetime.store.protocol import HintKind, Store
+
+if TYPE_CHECKING:
+    from duetime.worker.worker import Worker
+
+
+class News(Service):
+    """Fetches what a wake-up only hints at: changed gates and asked-for cancels."""
+
+    name = "news"
+
+    def __init__(self, store: Store, worker: Worker, alarms: Alarms) -> None:
+        super().__init__(alarms)
+        self._store = store
+        self._worker = worker
+        self._noted: set[HintKind] = set()
+        self.dismissed = False
+
+    def note_dismissed(self) -> None:
+        """Register again as soon as nothing runs any more."""
+        self.dismissed = True
+        self.wake()
+
+    def note(self, kind: HintKind) -> None:
+        self._noted.add(kind)
+        self.wake()
+
+    async def turn(self) -> float | None:
+        if self.dismissed:
+            if self._worker.executor.running:
+                return 0.1
+            await self._worker.register_again()
+            self.dismissed = False
+        noted, self._noted = self._noted, set()
+        try:
+            if HintKind.GATES in noted:
+                await self._worker.confirm_gates()
+                self._worker.feeder.wake()
+            if HintKind.CANCEL in noted:
+                for held in await self._store.attempts_of(self._worker.id):
+                    if held.cancelling:
+                        self._worker.executor.cancel(held.id)
+        except BaseException:
+            self._noted |= noted
+            raise
+        return None

@@ -1,0 +1,209 @@
+"""The rooms of a worker, one per handler: slots, what waits for them, and how much more is worth claiming."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+from duetime.clock import SECOND, Instant
+from duetime.store.protocol import ClaimedTask
+from duetime.targets.spec import HandlerSpec
+from duetime.worker.attempt import Attempt
+
+LARGEST_CLAIM = 1_000
+LARGEST_BUFFER = 2 * LARGEST_CLAIM  # one claim's worth waits while the next one is under way
+BUFFERED_TIME = 50_000  # microseconds of work that may wait in memory
+STALE_AFTER = SECOND  # what waits in memory for so long, because attempts have become slow, is better off elsewhere
+
+_handler_of = attrgetter("handler")
+
+
+class Room:
+    """One handler's slots in this process, its queue, and how long its attempts take."""
+
+    __slots__ = (
+        "allowed",
+        "begin",
+        "concurrency",
+        "direct",
+        "duration",
+        "free",
+        "low",
+        "more",
+        "names",
+        "pace",
+        "queue",
+        "served_at",
+        "spec",
+    )
+
+    def __init__(self, spec: HandlerSpec, concurrency: int) -> None:
+        self.spec = spec
+        self.concurrency = concurrency
+        self.free = concurrency
+        self.allowed = int(spec.timeout * SECOND)  # microseconds for one attempt, unless its task says otherwise
+        self.queue: deque[ClaimedTask] = deque()
+        self.names: dict[str, bool] = {}  # what its tasks may be called, and whether the last claim had some of that name
+        self.begin: Callable[[Attempt], Any] | None = None  # the shortest way to begin an attempt, if there is one
+        self.direct = False  # whether a plain success needs nothing but its settlement
+        self.duration: float | None = None  # microseconds from start to end, of recent attempts
+        self.pace = 0.0  # microseconds from one start to the next, if all goes as it went lately
+        self.more = True  # whether the store may have due tasks for it
+        self.low = 0  # with so few attempts queued it is time to claim more
+        self.served_at: Instant = 0  # when the queue was last known to move
+
+    def buffer(self) -> int:
+        """How many attempts may wait beyond the slots: at most 50 ms of work, so slow handlers have none."""
+        if self.duration is None or self.duration > BUFFERED_TIME:
+            return 0
+        return min(LARGEST_BUFFER, int(BUFFERED_TIME / max(self.pace, 1.0)))
+
+    def measure(self, duration: float, count: int, *, waited: bool) -> None:
+        """Learn from attempts that took so long each. One that never waited had the event loop to itself, whatever its slots."""
+        weight = 1 - 0.9 ** min(count, 100)
+        pace = duration / self.concurrency if waited else duration
+        if self.duration is None:
+            self.duration, self.pace = duration, pace
+        else:
+            self.duration += (duration - self.duration) * weight
+            self.pace += (pace - self.pace) * weight
+
+    def outwaits(self, now: Instant) -> bool:
+        """Tell whether what is queued has waited too long; if so, expect attempts to stay as slow as that."""
+        if not self.queue or now - self.served_at <= STALE_AFTER:
+            return False
+        self.duration = max(self.duration or 0.0, STALE_AFTER)
+        return True
+
+
+def shares(names: Mapping[str, bool], want: int) -> dict[str, int]:
+    """Divide what one room wants among the names of its tasks: one each, the rest among those that had some last time.
+
+    A claim bounds tasks by name, but the names share their slots.
+    """
+    if len(names) == 1:
+        return dict.fromkeys(names, want)
+    busy: Collection[str] = [name for name, had_some in names.items() if had_some] or [next(iter(names))]
+    rest = max(want - len(names), 0)
+    return {name: 1 + (rest // len(busy) if name in busy else 0) for name in names}
+
+
+class Rooms:
+    """The rooms of all handlers in one worker, and the slots of the process that they share. Queues are served in turn."""
+
+    def __init__(self, rooms: Iterable[Room], by_name: dict[str, Room], slots: int | None) -> None:
+        self._own = list(rooms)
+        self._turns: deque[Room] = deque()  # rooms with something queued, the next to serve first
+        self.by_name = by_name  # an alias shares its handler's room
+        self.free = sum(room.concurrency for room in self._own) if slots is None else slots
+        for name, room in by_name.items():
+            room.names[name] = False
+
+    # ---- what to claim ----
+
+    def wants(self) -> tuple[dict[str, int], int]:
+        """Give how many attempts each handler could take, and all together; empty while nothing is worth a claim.
+
+        Whether to claim is decided by those handlers that may have something due: half a buffer, or a slot with nothing to do
+        in it, is worth a round trip. What is claimed for then are all, so that nobody waits for another's turn.
+        """
+        wants: dict[str, int] = {}
+        sum_of_wants = largest = 0
+        worthy = False
+        queued = sum(len(room.queue) for room in self._own)
+        for room in self._own:
+            waiting, buffer = len(room.queue), room.buffer()
+            room.low = buffer // 2
+            want = room.free + buffer - waiting
+            if want > 0 and (buffer or self.free > queued):
+                wants |= shares(room.names, want)
+                sum_of_wants += want
+                largest = max(largest, buffer)
+                worthy = worthy or (room.more and (waiting <= room.low if buffer else room.free > waiting))
+        total = min(sum_of_wants, LARGEST_CLAIM, self.free + largest - queued)
+        return (wants, total) if worthy and total > 0 else ({}, 0)
+
+    def expect_more(self) -> None:
+        """Note that there may be due tasks for any handler."""
+        for room in self._own:
+            room.more = True
+
+    def note_claimed(self, wants: Mapping[str, int], tasks: Iterable[ClaimedTask], *, full: bool) -> None:
+        """Learn from a claim which handlers may have more: those that got all that was asked for, and those not asked for.
+
+        In one that came back full because of its total, too, handlers were served in turn: who got nothing has nothing.
+        """
+        taken = Counter(map(_handler_of, tasks))
+        for room in self._own:
+            room.names = {name: taken[name] > 0 for name in room.names}
+            room.more = any(taken[name] >= wants.get(name, 0) or (full and taken[name] > 0) for name in room.names)
+
+    def outwaited(self, now: Instant) -> list[Room]:
+        """Give the rooms whose queues wait for slots that do not become free."""
+        return [room for room in self._own if (room.free <= 0 or self.free <= 0) and room.outwaits(now)]
+
+    # ---- queues and slots ----
+
+    def put(self, tasks: Iterable[ClaimedTask], now: Instant) -> None:
+        """Queue claimed tasks."""
+        name, room = "", None
+        for claimed in tasks:
+            if room is None or claimed.handler != name:
+                name = claimed.handler
+                room = self.by_name[name]
+                if not room.queue:
+                    room.served_at = now
+                    if room not in self._turns:
+                        self._turns.append(room)
+            room.queue.append(claimed)
+
+    def next(self) -> Room | None:
+        """Give the next room that has something queued and a slot for it."""
+        turns = self._turns
+        for _ in range(len(turns)):
+            room = turns[0]
+            if not room.queue:
+                turns.popleft()
+                continue
+            turns.rotate(-1)
+            if room.free > 0 and self.free > 0:
+                return room
+        return None
+
+    @property
+    def startable(self) -> bool:
+        """Whether something is queued that has a slot."""
+        return self.free > 0 and any(room.queue and room.free > 0 for room in self._turns)
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one handler may have something queued."""
+        return len(self._turns) > 1
+
+    @property
+    def queued(self) -> int:
+        return sum(len(room.queue) for room in self._turns)
+
+    def waiting(self) -> Iterator[ClaimedTask]:
+        """Give all that is queued."""
+        return chain.from_iterable(room.queue for room in self._turns)
+
+    def keep(self, wanted: Callable[[ClaimedTask], bool]) -> None:
+        """Take everything out of the queues that is not wanted there."""
+        for room in self._turns:
+            waiting = list(room.queue)
+            room.queue.clear()
+            room.queue.extend(claimed for claimed in waiting if wanted(claimed))
+
+    def take(self, room: Room) -> None:
+        """Take a slot."""
+        room.free -= 1
+        self.free -= 1
+
+    def give(self, room: Room) -> None:
+        """Give a slot back."""
+        room.free += 1
+        self.free += 1
