@@ -44,6 +44,9 @@ class AnyObject:
             raise InvalidPayload("wrong is not a parameter")
         return arguments
 
+    def in_places(self) -> None:
+        return None
+
     def schema(self) -> bytes:
         return b"{}"
 
