@@ -53,7 +53,7 @@ def installations() -> dict[str, Installation]:
 def _reachable(installation: Installation) -> Path:
     """Copy the programs to where the account of the servers can reach them: it may not enter root's home.
 
-    Only root needs that, since only root runs servers under another account. A copy takes 0.1 s.
+    Only root needs that, since only root runs servers under another account. A copy takes half a second.
     """
     if os.geteuid() != 0 or not installation.portable or not installation.home.exists():
         return installation.home

@@ -15,8 +15,8 @@ select pg_current_xact_id()::text, coalesce($1::bigint, duetime.present())
 select id::text from duetime.task where handler = $1::text and key = $2::text
 
 -- key_holders: the live tasks of several keys
-select t.handler, t.key, t.id::text from unnest($1::text[], $2::text[]) as k (handler, key)
-join duetime.task as t on t.handler = k.handler and t.key = k.key
+select k.handler, k.key, t.id::text from unnest($1::text[], $2::text[]) as k (handler, key)
+cross join lateral (select x.id from duetime.task as x where x.handler = k.handler and x.key = k.key offset 0) as t
 
 -- replace_due: give a task that waits for its time a new wish and a new place
 with place as (

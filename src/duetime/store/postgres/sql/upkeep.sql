@@ -35,10 +35,10 @@ with old as materialized (
     select h.id, h.finished_at from duetime.%parent as h where h.finished_at >= $1::bigint and h.finished_at < $2::bigint
     order by h.finished_at, h.id limit $3::integer for update skip locked
 ), gone as (
-    delete from duetime.%parent as h using old as o where h.id = o.id and h.finished_at = o.finished_at
+    delete from duetime.%parent as h where h.id = any (array(select o.id from old as o))
     returning h.id, h.lane, h.state, h.attempt, h.finished_at
 ), told as (
-    delete from duetime.attempt as a using gone as g where a.task = g.id
+    delete from duetime.attempt as a where a.task = any (array(select g.id from gone as g))
 ), counted as (
     insert into duetime.tally (lane, state, n) select g.lane, g.state, -count(*) from gone as g group by g.lane, g.state
 )

@@ -27,7 +27,7 @@ with locked as (
 select t.id::text, a.attempt, a.tries, a.crashes, c.claimed_at, t.due_at, t.expires_at
 from locked as c
 cross join lateral unnest(c.tasks, c.attempts, c.tries, c.crashes) with ordinality as a (id, attempt, tries, crashes, place)
-join duetime.task as t on t.id = a.id
+cross join lateral (select x.* from duetime.task as x where x.id = a.id offset 0) as t
 where get_bit(c.done, a.place::integer - 1) = 0
 
 -- insert_worker: a worker that is about to claim; one that registers again begins anew. Its beats do not begin at 1, or one that was
