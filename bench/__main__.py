@@ -1,4 +1,4 @@
-"""All figures of this repository: `python -m bench`, or some of them: `python -m bench submitting draining`."""
+"""All figures of this repository: `python -m bench`, or some of them: `python -m bench submitting postgres postgres.pickup`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import platform
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bench import draining, lateness, submitting, wheel
+from bench.postgres import figures
 from bench.rounds import ROUNDS, Report, console
 
 
@@ -29,25 +30,46 @@ PARTS: dict[str, Callable[[Report], None]] = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(PARTS)} (all)")
-    parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
-    options = parser.parse_args()
-    unknown = [part for part in options.parts if part not in PARTS]
-    if unknown:
-        parser.error(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
-    console.print(
-        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores. SQLite in WAL mode with "
-        f"synchronous=full (an fsync per commit), history kept. Ratios are medians of {ROUNDS} interleaved rounds."
-    )
+def run_sqlite(parts: Sequence[str]) -> Report:
     report = Report("Duetime on SQLite")
-    for part in options.parts or PARTS:
+    console.print(
+        f"SQLite {sqlite3.sqlite_version} in WAL mode with synchronous=full (an fsync per commit), history kept. "
+        f"Ratios are medians of {ROUNDS} interleaved rounds."
+    )
+    for part in parts:
         PARTS[part](report)
-    report.show()
-    for figure in report.missed:
+    return report
+
+
+def run_postgres(parts: Sequence[str], options: argparse.Namespace) -> Report:
+    report = Report("Duetime on PostgreSQL")
+    figures.run(report, parts, full=options.full, rounds=options.rounds, tasks=options.tasks)
+    return report
+
+
+def main() -> int:
+    names = (*PARTS, "postgres", *figures.PARTS)
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(names)} (all)")
+    parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds on PostgreSQL: fewer than five are a look, not a figure")
+    parser.add_argument("--tasks", type=int, help="tasks of each drain and bulk on PostgreSQL, a multiple of 1,000; for a look as well")
+    options = parser.parse_args()
+    unknown = [part for part in options.parts if part not in names]
+    if unknown:
+        parser.error(f"no part {unknown[0]!r}; there are {', '.join(names)}")
+    wanted = options.parts or names
+    on_sqlite = [part for part in PARTS if part in wanted]
+    on_postgres = [part for part in figures.PARTS if part in wanted or "postgres" in wanted]
+    console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores.")
+    reports = [run_sqlite(on_sqlite)] if on_sqlite else []
+    reports += [run_postgres(on_postgres, options)] if on_postgres else []
+    for report in reports:
+        report.show()
+    missed = [figure for report in reports for figure in report.missed]
+    for figure in missed:
         console.print(f"missed: {figure}")
-    return 1 if report.missed else 0
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

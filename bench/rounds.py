@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROUNDS = 5
-console = Console()
+console = Console() if sys.stdout.isatty() else Console(width=160)  # in a file nothing needs to be broken to fit a screen
 
 
 def interleave(cases: Mapping[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, list[float]]:
@@ -60,12 +60,23 @@ class Report:
             self._table.add_column(column, justify="left" if column in ("figure", "") else "right")
         self.missed: list[str] = []
 
-    def add(self, figure: str, measured: str, beside: str, ratio: float, goal: float, *, at_most: bool = False, unit: str = "×") -> None:
+    def add(
+        self, figure: str, measured: str, beside: str, ratio: float, goal: float | None, *, at_most: bool = False, unit: str = "×"
+    ) -> None:
+        """Enter a figure; one without a goal is only told."""
+        if goal is None:
+            self._table.add_row(figure, measured, beside, f"{ratio:.2f} {unit}", "", "")
+            return
         met = ratio <= goal if at_most else ratio >= goal
         if not met:
-            self.missed.append(figure)
+            self.missed.append(f"{figure}, beside {beside}")
         sign = "≤" if at_most else "≥"
         self._table.add_row(figure, measured, beside, f"{ratio:.2f} {unit}", f"{sign} {goal:g} {unit}", "met" if met else "MISSED")
+
+    def lack(self, figure: str, reason: str) -> None:
+        """Enter that a figure could not be taken; it counts as missed."""
+        self.missed.append(f"{figure}: {reason}")
+        self._table.add_row(figure, "not measured", "", "", "", "MISSED")
 
     def show(self) -> None:
         console.print(self._table)
