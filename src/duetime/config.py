@@ -172,7 +172,9 @@ SETTINGS = (
     Setting("keep_expired", timedelta(days=30), "how long expired tasks are kept", _duration),
     Setting("output", None, "the folder for what attempts print and log; by default beside the store"),
     Setting("output_cap", 1_048_576, "how much of an attempt's output is kept", parse_size),
-    Setting("migrate", True, "whether the store's tables are made and updated at the first use; off: only `duetime migrate` does it", _switch),
+    Setting(
+        "migrate", True, "whether the store's tables are made and updated at the first use; off: only `duetime migrate` does it", _switch
+    ),
 )
 
 

@@ -1,15 +1,16 @@
 """What a worker has claimed but not started: full batches for fast handlers, and given back whenever it may not start here."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from duetime import App, Context, State, Task
+from duetime import App, Context, Fatal, State, Task
+from duetime.model.outcome import Settlement, Verdict
 from duetime.store.protocol import Claim, Store
-from duetime.worker import room
+from duetime.worker import room, settler
 from tests.chaos.fleet import until
 
 
@@ -220,6 +221,37 @@ async def test_what_waits_behind_attempts_that_have_become_slow_runs_elsewhere(
         where = [await app.result(task) for task in tasks]
         assert where.count("here") < quick + 100
         assert where.count("elsewhere") >= 100
+
+
+async def test_a_store_that_takes_outcomes_slowly_is_not_run_away_from(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settler, "MOST_WAITING", 400)
+    takes_them = asyncio.Event()
+
+    @app.task
+    async def fast() -> None: ...
+
+    @app.task
+    async def fails() -> None:
+        raise Fatal("no")
+
+    async with app:
+        settle = app.store.settle
+
+        async def slowly(worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+            await takes_them.wait()
+            return await settle(worker, settlements)
+
+        app.store.settle = slowly  # type: ignore[method-assign]
+        tasks = await app.submit_many([fast.new() for _ in range(10_000)])
+        failing = await app.submit_many([fails.new() for _ in range(1_000)])
+        async with app.worker() as worker:
+            await until("the settler cannot take more", lambda: len(worker.settler) > 400)
+            await until("the buffer is full", lambda: worker.executor.wants() == ({}, 0))
+            assert len(worker.settler) < 5_000, "it goes on to the end of a turn and no further"
+            assert not worker.executor.running
+            takes_them.set()
+            await until("all are done", lambda: all_in(app, tasks, State.SUCCEEDED))
+            await until("all have failed", lambda: all_in(app, failing, State.FAILED))
 
 
 async def test_handlers_that_wait_and_handlers_that_do_not_share_a_worker(app: App) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from duetime.clock import MILLISECOND, SECOND, Instant
-from duetime.worker.lookout import FIRST_DELAY, FORGET_AFTER, LONGEST_DELAY, LONGEST_SLEEP, Lookout
+from duetime.worker.lookout import FIRST_DELAY, FORGET_AFTER, LONGEST_DELAY_AFTER_HINTS, LONGEST_DELAY_WHEN_DUE, LONGEST_SLEEP, Lookout
 
 START = 1_800_000_000 * SECOND
 
@@ -86,7 +86,7 @@ def test_who_is_beaten_again_and_again_looks_later_each_time_but_not_too_late(lo
         clocks.move(0.01)
     assert delays[:3] == [0.0, FIRST_DELAY, 2 * FIRST_DELAY]
     assert delays == sorted(delays)
-    assert delays[-1] == LONGEST_DELAY
+    assert delays[-1] == LONGEST_DELAY_AFTER_HINTS
 
 
 def test_who_finds_something_looks_at_once_again(lookout: Lookout, clocks: Clocks) -> None:
@@ -122,7 +122,7 @@ def test_who_came_too_early_by_the_stores_clock_was_not_beaten(lookout: Lookout,
 def test_who_finds_everything_locked_by_others_does_not_ask_without_pause(lookout: Lookout, clocks: Clocks) -> None:
     lookout.know(clocks.now, clocks.now)
     for _ in range(3):
-        assert lookout.pause(clocks.now, clocks.seconds) < LONGEST_DELAY
+        assert lookout.pause(clocks.now, clocks.seconds) < LONGEST_DELAY_WHEN_DUE
         clocks.move(lookout.pause(clocks.now, clocks.seconds) + 1e-5)
         in_vain(lookout, clocks, next_at=clocks.now)
         lookout.know(clocks.now, clocks.now)

@@ -13,7 +13,7 @@ import msgspec
 
 from duetime.app import App
 from duetime.clock import Instant, ManualClock
-from duetime.model.outcome import Ended, Outcome, Settlement
+from duetime.model.outcome import Ended, Outcome
 from duetime.model.query import MAX_PAGE, Query
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, NewTask, TaskRecord
@@ -95,7 +95,7 @@ _End = tuple[Ended, BaseException | None]
 class SteppedExecutor(Executor):
     """The real executor. It tells who waits how an attempt ended, leaves no delay to chance, and can be told to fail."""
 
-    def __init__(self, store: SteppedStore, alarms: Alarms, settle: Callable[[Settlement], None]) -> None:
+    def __init__(self, store: SteppedStore, alarms: Alarms, settle: Callable[..., asyncio.Future[None] | None]) -> None:
         super().__init__(
             store,
             {},

@@ -70,7 +70,7 @@ class Executor:
         concurrency: int | None,
         middleware: Sequence[Middleware],
         output: OutputFiles | None,
-        settle: Callable[..., None],
+        settle: Callable[..., asyncio.Future[None] | None],
         mark: Callable[[Progress], None],
         freed: Callable[[], None],
         stuck: Callable[[Attempt], None],
@@ -92,6 +92,7 @@ class Executor:
         self._active = 0  # runners that do not wait
         self._runners: set[asyncio.Task[None]] = set()
         self._turn_began: Instant | None = None
+        self._hold: asyncio.Future[None] | None = None  # the settler cannot keep up: nothing is begun until this is resolved
         self._lead_handle: asyncio.Handle | None = None
         self._threads = ThreadRoom()
         self._suspects = asyncio.Semaphore(MOST_SUSPECTS)
@@ -170,6 +171,9 @@ class Executor:
         assert runner is not None
         try:
             while not runner.cancelling():
+                if self._hold is not None:
+                    await self._hold
+                    self._hold = None
                 waiting = self._burst(runner)
                 if waiting is not None:
                     await self._wait(waiting)
@@ -196,7 +200,7 @@ class Executor:
                 waiting, now = self._serve(room, runner, now, settled)
         finally:
             if settled:
-                self._settle(*settled)
+                self._hold = self._settle(*settled)
         return waiting
 
     def _in_turn(self, now: Instant) -> bool:
@@ -464,7 +468,7 @@ class Executor:
     def _conclude(self, attempt: Attempt, ended: Ended, started_at: Instant | None, now: Instant | None = None) -> None:
         policy = attempt.spec.retry if ended.outcome is Outcome.SUCCEEDED else self._policy(attempt)
         now = self._now() if now is None else now
-        self._settle(conclude(attempt.claimed, ended, policy, started_at=started_at, now=now, chance=random.random()))
+        self._hold = self._settle(conclude(attempt.claimed, ended, policy, started_at=started_at, now=now, chance=random.random()))
 
 
 def _odd(error: BaseException) -> BaseException:

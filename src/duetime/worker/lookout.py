@@ -8,16 +8,18 @@ LONGEST_SLEEP = 1.0
 
 # Who finds again and again that others were faster looks later by so much more each time, until it finds something or has not
 # been beaten for a while. Otherwise all processes rush to every task: with eight of them 89% of the claims found nothing.
-FIRST_DELAY, LONGEST_DELAY = 0.003, 0.05
+FIRST_DELAY = 0.003
+LONGEST_DELAY_AFTER_HINTS, LONGEST_DELAY_WHEN_DUE = 0.1, 0.05  # tasks with a due time are those whose lateness people look at
 FORGET_AFTER = 0.5
 
 
 class Expectation:
     """An instant at which there may be work, and for how long to let others go first then."""
 
-    __slots__ = ("_beaten_at", "_delay", "at")
+    __slots__ = ("_beaten_at", "_delay", "_longest", "at")
 
-    def __init__(self) -> None:
+    def __init__(self, longest_delay: float) -> None:
+        self._longest = longest_delay
         self.at: Instant | None = None  # None: nothing is in sight
         self._delay = 0.0
         self._beaten_at = 0.0
@@ -38,7 +40,7 @@ class Expectation:
 
     def beaten(self, seconds: float) -> None:
         grown = max(self._delay * 2, FIRST_DELAY) if seconds - self._beaten_at < FORGET_AFTER else FIRST_DELAY
-        self._delay, self._beaten_at = min(grown, LONGEST_DELAY), seconds
+        self._delay, self._beaten_at = min(grown, self._longest), seconds
 
 
 class Lookout:
@@ -49,7 +51,7 @@ class Lookout:
     """
 
     def __init__(self) -> None:
-        self._known, self._hinted = Expectation(), Expectation()
+        self._known, self._hinted = Expectation(LONGEST_DELAY_WHEN_DUE), Expectation(LONGEST_DELAY_AFTER_HINTS)
         self._poll_at = 0.0
 
     def know(self, at: Instant, now: Instant) -> None:

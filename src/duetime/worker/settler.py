@@ -16,6 +16,7 @@ from duetime.store.protocol import Progress, Store
 logger = logging.getLogger("duetime.worker")
 
 LARGEST_BATCH = 1_000
+MOST_WAITING = 4 * LARGEST_BATCH  # with so many outcomes unwritten no more attempts are begun: if we died, all would run again
 MARKS_EVERY = 0.25
 NOT_STORED = "OutcomeNotStored"
 
@@ -33,6 +34,7 @@ class Settler(Service):
         self._in_flight: list[Settlement] = []
         self._marks: dict[str, Progress] = {}
         self._marked_at = 0.0
+        self._room: asyncio.Future[None] | None = None  # resolved when there is room for more
         self._largest = LARGEST_BATCH
         self.stale = 0
 
@@ -44,10 +46,22 @@ class Settler(Service):
         """Give the tasks whose end is not written yet."""
         return {settlement.id for settlement in (*self._waiting, *self._in_flight)}
 
-    def put(self, *settlements: Settlement) -> None:
+    def put(self, *settlements: Settlement) -> asyncio.Future[None] | None:
+        """Take outcomes, always. If there are too many by now, give what to wait for before there are more."""
         if not self._waiting:
             self.wake()
         self._waiting.extend(settlements)
+        if len(self._waiting) < MOST_WAITING:
+            return None
+        if self._room is None:
+            self._room = asyncio.get_running_loop().create_future()
+        return self._room
+
+    def _make_room(self) -> None:
+        if self._room is not None:
+            if not self._room.done():
+                self._room.set_result(None)
+            self._room = None
 
     def mark(self, progress: Progress) -> None:
         if not self._marks:
@@ -88,6 +102,8 @@ class Settler(Service):
             raise
         finally:
             self._in_flight = []
+        if len(self._waiting) <= MOST_WAITING // 2:
+            self._make_room()
         if verdicts.count(Verdict.ACCEPTED) == len(batch):
             return
         for settlement, verdict in zip(batch, verdicts, strict=True):
@@ -123,3 +139,5 @@ class Settler(Service):
                 await self.write()
         except StoreUnavailable as error:
             logger.error("%d outcomes could not be written; these tasks will run again: %s", len(self._waiting), error)
+        finally:
+            self._make_room()
