@@ -6,9 +6,32 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.fleet import Fleet
+from tests.chaos.ground import Ground
 
 
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    """A fleet on a SQLite file."""
     async with Fleet(tmp_path) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+async def postgres_fleet(tmp_path: Path, postgres_url: str) -> AsyncIterator[Fleet]:
+    """A fleet on a schema of the session's server, which nobody harms."""
+    async with Fleet(tmp_path, url=postgres_url) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+async def ground() -> AsyncIterator[Ground]:
+    """A server of the test's own behind a network of its own."""
+    async with Ground() as ground:
+        yield ground
+
+
+@pytest.fixture
+async def stormy(tmp_path: Path, ground: Ground) -> AsyncIterator[Fleet]:
+    """A fleet on that ground; the tests themselves see its store by another way."""
+    async with Fleet(tmp_path, url=ground.url, look_url=ground.look_url) as fleet:
         yield fleet

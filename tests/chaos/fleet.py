@@ -1,101 +1,57 @@
-"""Worker processes that tests start, stop, freeze and kill, and what the tests see of them."""
+"""Some workers on one store, a client of the same store, and what the tests see of them."""
 
 import asyncio
 import contextlib
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from duetime import App, NewTask, State, Task
+from duetime.errors import StoreUnavailable
+from duetime.store.open import store_from_url
 from duetime.store.protocol import Store
-from tests.chaos.history import History, Journal
+from tests.chaos.history import History
+from tests.chaos.journal import Event, Journal, read
+from tests.chaos.processes import WorkerProcess, until
+from tests.chaos.skewed import OFF
+
+__all__ = ["ROOT", "Fleet", "WorkerProcess", "until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.chaos.handlers:app"
-
-
-async def until(what: str, condition: Callable[[], Awaitable[object] | object], *, seconds: float = 45.0) -> None:
-    """Wait until a condition holds; the bound is generous, because nothing here measures time."""
-    deadline = time.monotonic() + seconds
-    while True:
-        holds = condition()
-        if isinstance(holds, Awaitable):
-            holds = await holds
-        if holds:
-            return
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:g} s in vain until {what}")
-        await asyncio.sleep(0.02)
-
-
-class WorkerProcess:
-    """One `duetime worker` of a test's own; signals go to its process id and to no other."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, journal: Journal) -> None:
-        self._process = process
-        self._log = log
-        self._journal = journal
-        self.frozen = False
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.running:
-            self._process.send_signal(number)
-
-    def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
-
-    def freeze(self) -> None:
-        self._signal(signal.SIGSTOP)
-        self.frozen = True
-
-    def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
-        self.frozen = False
-
-    def kill(self) -> None:
-        """Kill it at this very moment, and note when it certainly was still alive."""
-        if self.running:
-            self._journal.write_killed(self.pid)
-            self._signal(signal.SIGKILL)
-            self._process.wait()
-
-    async def ended(self, *, seconds: float = 45.0) -> int:
-        """Wait for its end and give the exit code."""
-        await until(f"worker process {self.pid} has ended; its log:\n{self.log()[-2_000:]}", lambda: not self.running, seconds=seconds)
-        return self._process.returncode
+AT_ONCE = 500
 
 
 class Fleet:
-    """Some workers on one SQLite file, a client on the same file, and the journal of what ran."""
+    """Workers and a client on the store at `url`, by default a SQLite file, and the journal of what ran.
 
-    def __init__(self, folder: Path, *, query: str = "") -> None:
+    With `look_url` the tests themselves see the store by another way than the workers and the client, who may be cut off.
+    """
+
+    def __init__(self, folder: Path, *, url: str | None = None, look_url: str | None = None, query: str = "") -> None:
         self.folder = folder
         self.path = folder / "duetime.db"
-        self.url = f"sqlite:///{self.path}{query}"
+        self.url = url or f"sqlite:///{self.path}{query}"
         self.journal = Journal(folder / "journal")
         self.app = App(self.url, user="chaos")
         self.workers: list[WorkerProcess] = []
+        self._look: Store | None = store_from_url(look_url) if look_url else None
+        self._events: list[Event] = []
+        self._read_to = 0
+        self._running: Counter[int] = Counter()  # attempts by worker
+        self._counted_to = 0
 
     async def __aenter__(self) -> Self:
         await self.app.__aenter__()
+        if self._look is not None:
+            await self._look.open()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -106,22 +62,38 @@ class Fleet:
             if error is not None:
                 sys.stderr.write(f"--- worker {worker.pid}\n{worker.log()[-4_000:]}\n")
         await self.app.__aexit__(kind, error, traceback)
+        if self._look is not None:
+            await self._look.close()
         self.journal.close()
 
     @property
     def store(self) -> Store:
-        return self.app.store
+        """The store as the tests see it."""
+        return self._look or self.app.store
 
-    async def start(self, *arguments: str, app: str = APP, ready: bool = True, **environment: object) -> WorkerProcess:
-        """Start a worker; unless `ready` is False, wait until it runs."""
+    async def look_at(self, url: str) -> None:
+        """See the store at another address from now on."""
+        if self._look is not None:
+            await self._look.close()
+        self._look = store_from_url(url)
+        await self._look.open()
+
+    # ---- workers ----
+
+    async def start(
+        self, *arguments: str, app: str = APP, ready: bool = True, clock_off: float = 0.0, **environment: object
+    ) -> WorkerProcess:
+        """Start a worker, perhaps on a host with a wrong clock; unless `ready` is False, wait until it runs."""
         log = self.folder / f"worker-{len(self.workers)}.log"
         variables = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("DUETIME_", "CHAOS_", "COV_"))},
             "DUETIME_URL": self.url,
             "CHAOS_JOURNAL": str(self.journal.path),
+            OFF: str(clock_off),
             **{name.upper(): str(value) for name, value in environment.items()},
         }
-        command = [sys.executable, "-m", "duetime.cli", "worker", app, *arguments]
+        module = "tests.chaos.skewed" if clock_off else "duetime.cli"
+        command = [sys.executable, "-m", module, "worker", app, *arguments]
         with log.open("wb") as output:
             process = subprocess.Popen(command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output)  # noqa: ASYNC220
         worker = WorkerProcess(process, log, self.journal)
@@ -130,9 +102,20 @@ class Fleet:
             await self.is_ready(worker)
         return worker
 
+    async def start_some(self, count: int, *arguments: str, **environment: object) -> list[WorkerProcess]:
+        """Start several at once and wait until all run."""
+        workers = [await self.start(*arguments, ready=False, **environment) for _ in range(count)]  # type: ignore[arg-type]
+        for worker in workers:
+            await self.is_ready(worker)
+        return workers
+
     async def is_ready(self, worker: WorkerProcess) -> None:
-        await until(f"worker process {worker.pid} is ready", lambda: " runs tests.chaos" in worker.log() or not worker.running)
+        await until(f"worker process {worker.pid} is ready", lambda: worker.ready or not worker.running)
         assert worker.running, worker.log()
+
+    @property
+    def alive(self) -> list[WorkerProcess]:
+        return [worker for worker in self.workers if worker.running and not worker.frozen]
 
     async def freeze_outside_a_write(self, worker: WorkerProcess) -> None:
         """Freeze a worker that does not hold SQLite's write lock at that moment: otherwise nobody could write until it thaws."""
@@ -155,8 +138,17 @@ class Fleet:
         return self.app.handler(handler).new(**arguments)
 
     async def submit(self, tasks: Iterable[NewTask[Any]]) -> list[Task[Any]]:
-        """Submit tasks and note in the journal that they were acknowledged."""
-        stored = await self.app.submit_many(list(tasks), allow_unknown=True)
+        """Submit tasks, if need be again until that is acknowledged, and note it in the journal."""
+        wishes = list(tasks)
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                stored = await self.app.submit_many(wishes, allow_unknown=True)
+                break
+            except StoreUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
         for task in stored:
             self.journal.write("submitted", task=task.id, handler=task.handler)
         return stored
@@ -168,18 +160,31 @@ class Fleet:
     # ---- looking ----
 
     def history(self) -> History:
-        return History.of(self.journal.path)
+        events, self._read_to = read(self.journal.path, start=self._read_to)
+        self._events = sorted([*self._events, *events], key=lambda event: event.at)
+        return History(self._events)
 
     def started(self, *tasks: Task[Any]) -> bool:
         """Tell whether every one of these has started at least once."""
         attempts = self.history().attempts
         return all(attempts.get(task.id) for task in tasks)
 
+    def busy(self) -> set[int]:
+        """Give the workers that run something, as far as the journal tells."""
+        events, self._counted_to = read(self.journal.path, start=self._counted_to)
+        for event in events:
+            self._running[event.worker] += {"start": 1, "end": -1}.get(event.kind, 0)
+        return {worker for worker, count in self._running.items() if count > 0}
+
     async def states(self) -> dict[str, str]:
         """Give the state of every task that was acknowledged."""
+        return {task: state for task, (state, _) in (await self.facts()).items()}
+
+    async def facts(self) -> dict[str, tuple[str, int]]:
+        """Give the state of every task that was acknowledged, and its newest attempt."""
         ids = sorted(self.history().submitted())
-        records = [record for start in range(0, len(ids), 500) for record in await self.store.get(ids[start : start + 500])]
-        return {record.id: record.state.value for record in records if record is not None}
+        chunks = [await self.store.get(ids[start : start + AT_ONCE]) for start in range(0, len(ids), AT_ONCE)]
+        return {record.id: (record.state.value, record.attempt) for chunk in chunks for record in chunk if record is not None}
 
     async def all_final(self) -> bool:
         stats = await self.store.counts()
@@ -187,16 +192,33 @@ class Fleet:
 
     async def finish(self, *, seconds: float = 45.0) -> None:
         """Wait until every task is final."""
-        await until("every task is final", self.all_final, seconds=seconds)
+        try:
+            await until("every task is final", self.all_final, seconds=seconds)
+        except AssertionError as error:
+            lanes = (await self.store.counts()).lanes
+            raise AssertionError(
+                f"{error}; left are {[lane for lane in lanes if lane.due + lane.later + lane.blocked + lane.running]}"
+            ) from None
 
     async def in_state(self, task: Task[Any], *states: State) -> bool:
         return (await self.app.get(task.id)).state in states
 
+    async def violations(self) -> list[str]:
+        """Give every promise that was broken."""
+        for worker in self.workers:
+            worker.note_death()
+        facts = await self.facts()
+        slots = {each.name: each.concurrency for each in await self.store.declarations()}
+        states, ended_by = {task: state for task, (state, _) in facts.items()}, {task: number for task, (_, number) in facts.items()}
+        return self.history().violations(states, ended_by, slots)
+
     async def check(self) -> History:
-        """Assert that no promise was broken and that the file is sound; give the history for more questions."""
-        history = self.history()
-        assert history.violations(await self.states()) == []
-        assert await self.store.inspect(repair=False) == []
-        with contextlib.closing(sqlite3.connect(self.path)) as connection:
-            assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
-        return history
+        """Assert that no promise was broken and that the store is sound; give the history for more questions."""
+        violations = await self.violations()
+        assert not violations, "\n".join(violations[:20])
+        problems = await self.store.inspect(repair=False)
+        assert not problems, problems
+        if self.path.exists():
+            with contextlib.closing(sqlite3.connect(self.path)) as connection:
+                assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
+        return self.history()

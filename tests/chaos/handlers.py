@@ -11,8 +11,11 @@ from pathlib import Path
 
 from duetime import App, Context, RetryPolicy
 from duetime.worker import executor, keeper, worker
-from tests.chaos.history import Journal
+from tests.chaos import skewed
+from tests.chaos.journal import WORKER, Journal
 
+skewed.skew()  # a sub-process begins here
+os.environ.setdefault(WORKER, str(os.getpid()))
 app = App()
 journal = Journal(Path(os.environ["CHAOS_JOURNAL"]))
 FOLDER = journal.path.parent
@@ -44,21 +47,40 @@ async def quick(ctx: Context, seconds: float = 0.0) -> None:
         await asyncio.sleep(seconds)
 
 
+@app.task(concurrency=50, retry=AT_ONCE)
+async def bulk(ctx: Context) -> None:
+    """Be one of very many that do nothing."""
+    with journal.attempt(ctx):
+        pass
+
+
 @app.task(concurrency=8, retry=AT_ONCE)
-def threaded(ctx: Context, seconds: float = 0.0) -> None:
+def threaded(ctx: Context, seconds: float = 0.0) -> int:
     """Wait in a thread, ready to stop."""
     with journal.attempt(ctx):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             ctx.check()
             time.sleep(0.005)
+    return ctx.fence
 
 
 @app.task(concurrency=4, isolation="process", retry=AT_ONCE)
-def boxed(ctx: Context, seconds: float = 0.0) -> None:
+def boxed(ctx: Context, seconds: float = 0.0) -> int:
     """Wait in a sub-process."""
     with journal.attempt(ctx):
         time.sleep(seconds)
+    return ctx.fence
+
+
+@app.task(concurrency=8, retry=AT_ONCE)
+async def stumbles(ctx: Context) -> int:
+    """Fail twice before it succeeds."""
+    with journal.attempt(ctx):
+        await asyncio.sleep(0.01)
+        if ctx.task.tries < 2:
+            raise RuntimeError("not yet")
+    return ctx.fence
 
 
 @app.task(concurrency=200, retry=AT_ONCE, timeout=100)
@@ -68,7 +90,7 @@ async def crowd(ctx: Context, poison: str = "", wait_for: int = 0) -> None:
         if not poison:
             await asyncio.sleep(30 if ctx.attempt == 1 else 0.02)
             return
-        while ctx.attempt == 1 and len(list((FOLDER / "attempts").iterdir())) < wait_for:  # noqa: ASYNC110
+        while ctx.attempt == 1 and journal.path.read_bytes().count(b'"kind":"start"') < wait_for:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         os._exit(9)
 
@@ -127,6 +149,13 @@ async def spins_and_will_not_stop(ctx: Context) -> None:
                     pass
             except BaseException:
                 pass
+
+
+@app.task(timeout=60, retry=AT_ONCE)
+async def sits_on_the_loop(ctx: Context, seconds: float) -> None:
+    """Block the event loop for long, but within its timeout."""
+    with journal.attempt(ctx):
+        time.sleep(seconds)  # noqa: ASYNC251 - the fault on purpose
 
 
 @app.task(timeout=30, retry=RetryPolicy.none())

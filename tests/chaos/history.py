@@ -1,106 +1,39 @@
-"""A journal that handlers write, and a checker that reads from it whether the promises held.
+"""The checker: reads from the journal whether the promises held.
 
-Every process appends one JSON line per event to one file. The checker trusts nothing but these lines and, for what a task
-ended as, the store's answer. An attempt also holds a lock of the kernel's on a file of its task as long as its code runs:
-if another attempt finds that lock taken, two ran at once, whatever the clocks say.
+It trusts nothing but the journal and, for what a task ended as and by which attempt, the store's answer.
 
-| rule    | what it finds                                                                                              |
-| ------- | ---------------------------------------------------------------------------------------------------------- |
-| lost    | an acknowledged task that is not final, or that is called succeeded although no attempt of it returned      |
-| unknown | an attempt of a task that nobody submitted                                                                  |
-| overlap | two attempts of one task at once                                                                            |
-| early   | a start before the due time                                                                                 |
-| fence   | a start whose number is not higher than those of all earlier starts of the task                             |
-| gate    | a start between the acknowledgement of a gate and its opening                                               |
-| cancel  | a start after the answer `cancelled`                                                                        |
+| rule    | invariant | what it finds                                                                                          |
+| ------- | --------- | ------------------------------------------------------------------------------------------------------ |
+| lost    | I1        | an acknowledged task that is not final, or is called succeeded although no attempt of it returned       |
+| unknown | I8        | an attempt of a task that nobody submitted, or whose submitting was rolled back                         |
+| overlap | I5, I9    | two attempts of one task, or of one key, at once                                                        |
+| early   | I6        | a start before the due time by the store's clock                                                        |
+| fence   | I3        | a start whose number is not higher than those of all earlier starts of the task                         |
+| stale   | I2, I3    | a task ended by an attempt that was not its last, or that did not return                                |
+| again   | I4, I14   | an attempt after one that had returned in a worker which did not die                                    |
+| slots   | I10       | more attempts of a handler in one worker than it has slots                                              |
+| gate    | I15       | a start between the acknowledgement of a gate and its opening                                           |
+| cancel  | I15       | a start after the answer `cancelled`                                                                    |
+
+After a fail-over to an asynchronous replica what the old server acknowledged since the replica was cut off may be gone: such
+tasks may be missing, or run again under a number that they had before. They must not overlap all the same.
 """
 
-import contextlib
-import fcntl
 import itertools
-import os
-import time
-from collections import defaultdict
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import msgspec
 
-from duetime import Context
+from tests.chaos.journal import Event, Journal, read
+
+__all__ = ["Attempt", "Event", "History", "Journal", "read"]
 
 FINAL = frozenset({"succeeded", "failed", "cancelled", "dropped", "expired"})
-
-Kind = Literal["submitted", "start", "end", "overlap", "killed", "gate", "opened", "cancelled"]
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the journal. `at` is CLOCK_MONOTONIC, which all processes of a machine share; `wall` the time of day."""
-
-    kind: Kind
-    at: float
-    wall: float = 0.0
-    pid: int = 0
-    task: str = ""
-    fence: int = 0
-    due: float = 0.0
-    handler: str = ""
-    collection: str | None = None
-    how: str = ""
-
-
-_decode = msgspec.json.Decoder(Event).decode
-
-
-class Journal:
-    """Appends events to a file that many processes share: one write per line, so that lines never mix."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._locks = path.parent / "attempts"
-        self._locks.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-
-    def close(self) -> None:
-        os.close(self._file)
-
-    def write(self, kind: Kind, **fields: object) -> None:
-        event = Event(kind=kind, at=time.monotonic(), wall=time.time(), pid=os.getpid(), **fields)  # type: ignore[arg-type]
-        os.write(self._file, msgspec.json.encode(event) + b"\n")
-
-    def write_killed(self, pid: int) -> None:
-        """Note that a process was alive until now and is about to be killed."""
-        os.write(self._file, msgspec.json.encode(Event(kind="killed", at=time.monotonic(), pid=pid)) + b"\n")
-
-    @contextlib.contextmanager
-    def attempt(self, ctx: Context) -> Iterator[None]:
-        """Record one attempt from its first to its last instruction."""
-        task, due = ctx.task, ctx.task.due_at.timestamp()
-        facts = {"task": task.id, "fence": ctx.fence, "handler": task.handler, "collection": task.collection, "due": due}
-        lock = os.open(self._locks / task.id, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self.write("overlap", **facts)
-            self.write("start", **facts)
-            try:
-                yield
-            except BaseException as error:
-                self.write("end", how=type(error).__name__, **facts)
-                raise
-            self.write("end", how="returned", **facts)
-        finally:
-            os.close(lock)
-
-
-def read(path: Path) -> list[Event]:
-    """Read all events in the order of the clock; a line that a kill cut short is left out."""
-    events = []
-    for line in path.read_bytes().splitlines():
-        with contextlib.suppress(msgspec.DecodeError):
-            events.append(_decode(line))
-    return sorted(events, key=lambda event: event.at)
+SETTLED_WITHIN = 5.0  # seconds from the end of an attempt to its settlement, and from a claim to its start, at the very most
 
 
 class Attempt(msgspec.Struct):
@@ -109,6 +42,17 @@ class Attempt(msgspec.Struct):
     start: Event
     end: Event | None = None
 
+    @property
+    def returned(self) -> bool:
+        return self.end is not None and self.end.how == "returned"
+
+
+class Rewind(NamedTuple):
+    """A fail-over that took back what happened between two instants."""
+
+    severed_at: float
+    promoted_at: float
+
 
 class History:
     """What happened, and what of it should not have."""
@@ -116,38 +60,124 @@ class History:
     def __init__(self, events: Iterable[Event]) -> None:
         self.events = list(events)
         self.attempts: dict[str, list[Attempt]] = defaultdict(list)
+        self.killed: dict[int, float] = {}  # when the test killed a worker that lived until then
+        self._deaths: dict[int, float] = {}  # when a worker was certainly dead, in whatever way
+        self._steps: list[tuple[float, float]] = [(float("-inf"), 0.0)]  # since when the store's clock was off by how much
+        self._rewinds: list[Rewind] = []
         for event in self.events:
-            if event.kind == "start":
+            self._add(event)
+
+    def _add(self, event: Event) -> None:
+        match event.kind:
+            case "start":
                 self.attempts[event.task].append(Attempt(event))
-            elif event.kind == "end":
+            case "end":
                 for attempt in self.attempts[event.task]:
                     if attempt.end is None and (attempt.start.fence, attempt.start.pid) == (event.fence, event.pid):
                         attempt.end = event
                         break
-        self.killed = {event.pid: event.at for event in self.events if event.kind == "killed"}
+            case "killed":
+                self.killed[event.pid] = self._deaths[event.pid] = event.at
+            case "died":
+                self._deaths.setdefault(event.pid, event.at)
+            case "stepped":
+                self._steps.append((event.at, event.offset))
+            case "severed":
+                self._rewinds.append(Rewind(event.at, float("inf")))
+            case "promoted":
+                self._rewinds[-1] = self._rewinds[-1]._replace(promoted_at=event.at)
 
     @classmethod
     def of(cls, path: Path) -> "History":
-        return cls(read(path))
+        return cls(read(path)[0])
 
     def submitted(self) -> set[str]:
         return {event.task for event in self.events if event.kind == "submitted"}
 
-    def violations(self, finals: Mapping[str, str]) -> list[str]:
-        """Give everything that broke a promise; `finals` is the state of each task as the store tells it."""
-        return [*self._lost(finals), *self._unknown(), *self._overlaps(), *self._early(), *self._fences(), *self._gates(), *self._cancels()]
+    def violations(
+        self, finals: Mapping[str, str], ended_by: Mapping[str, int] | None = None, slots: Mapping[str, int] | None = None
+    ) -> list[str]:
+        """Give everything that broke a promise.
+
+        `finals` is the state of each task as the store tells it, `ended_by` the number of the attempt that ended it, and
+        `slots` how many attempts of a handler a worker may run at once.
+        """
+        return [
+            *(*self._lost(finals), *self._unknown(), *self._overlaps(), *self._early(), *self._fences()),
+            *(*self._stale(finals, ended_by or {}), *self._again(), *self._slots(slots or {}), *self._gates(), *self._cancels()),
+        ]
+
+    # ---- figures ----
+
+    def busy_kills(self) -> int:
+        """Count the kills that hit a worker in the middle of an attempt."""
+        busy: set[int] = set()
+        for attempt in itertools.chain.from_iterable(self.attempts.values()):
+            killed_at = self.killed.get(attempt.start.worker, 0.0)
+            if attempt.start.at < killed_at and (attempt.end is None or attempt.end.at > killed_at):
+                busy.add(attempt.start.worker)
+        return len(busy)
+
+    def recoveries(self, but: Iterable[str] = ()) -> list[float]:
+        """Give the seconds from the kill of a worker to the next start of what ran in it.
+
+        Handlers with a long queue are left out, and what a step of the store's clock may have put off.
+        """
+        left_out = set(but)
+        seconds = []
+        for attempts in self.attempts.values():
+            for first, second in itertools.pairwise(attempts):
+                killed_at = self.killed.get(first.start.worker)
+                if first.end is None and killed_at is not None and first.start.handler not in left_out:
+                    put_off = any(killed_at <= at <= second.start.at for at, _ in self._steps)
+                    seconds += [] if put_off else [second.start.at - killed_at]
+        return seconds
+
+    def gone(self, finals: Mapping[str, str]) -> set[str]:
+        """Give acknowledged tasks that a fail-over took with it."""
+        return {task for task in self._perhaps_gone() if task not in finals}
+
+    def again(self) -> int:
+        """Count the attempts that were not the first of their task."""
+        return sum(len(attempts) - 1 for attempts in self.attempts.values() if attempts)
+
+    # ---- rules ----
+
+    def _perhaps_gone(self) -> set[str]:
+        return {
+            event.task
+            for event in self.events
+            if event.kind == "submitted" and any(each.severed_at <= event.at <= each.promoted_at for each in self._rewinds)
+        }
+
+    def _over_at(self, attempt: Attempt) -> float | None:
+        """Tell until when an attempt ran; None if that is not known."""
+        if attempt.end is not None:
+            return attempt.end.at
+        return self.killed.get(attempt.start.pid)
+
+    def _rewound(self, task: str) -> bool:
+        """Tell whether a fail-over may have taken back what was written of a task's attempts."""
+        for rewind, attempt in itertools.product(self._rewinds, self.attempts.get(task, ())):
+            over_at = attempt.end.at if attempt.end else self._deaths.get(attempt.start.worker, float("inf"))
+            if attempt.start.at <= rewind.promoted_at and over_at >= rewind.severed_at - SETTLED_WITHIN:
+                return True
+        return False
 
     def _lost(self, finals: Mapping[str, str]) -> Iterator[str]:
+        perhaps_gone = self._perhaps_gone()
         for task in sorted(self.submitted()):
-            state = finals.get(task, "not in the store")
+            state = finals.get(task)
+            if state is None and task in perhaps_gone:
+                continue
             if state not in FINAL:
-                yield f"lost: {task} was acknowledged, but is {state}"
-            returned = any(attempt.end is not None and attempt.end.how == "returned" for attempt in self.attempts.get(task, []))
-            if state == "succeeded" and not returned:
+                yield f"lost: {task} was acknowledged, but is {state or 'not in the store'}"
+            if state == "succeeded" and not any(attempt.returned for attempt in self.attempts.get(task, [])):
                 yield f"lost: {task} is called succeeded, but none of its attempts returned"
 
     def _unknown(self) -> Iterator[str]:
-        for task in sorted(self.attempts.keys() - self.submitted()):
+        perhaps = {event.task for event in self.events if event.kind == "perhaps"}
+        for task in sorted(self.attempts.keys() - self.submitted() - perhaps):
             yield f"unknown: {task} ran, but nobody submitted it"
 
     def _overlaps(self) -> Iterator[str]:
@@ -156,24 +186,59 @@ class History:
                 yield f"overlap: attempt {event.fence} of {event.task} began while another one held its lock"
         for task, attempts in self.attempts.items():
             for first, second in itertools.pairwise(attempts):
-                over_at = first.end.at if first.end else self.killed.get(first.start.pid, 0.0)
-                if over_at > second.start.at:
+                if (self._over_at(first) or 0.0) > second.start.at:
                     yield f"overlap: attempt {second.start.fence} of {task} began before attempt {first.start.fence} had ended"
 
     def _early(self) -> Iterator[str]:
         for attempts in self.attempts.values():
             for attempt in attempts:
-                early = attempt.start.due - attempt.start.wall
+                early = attempt.start.due - attempt.start.wall - self._ahead(attempt.start.at)
                 if early > 0:
                     yield f"early: attempt {attempt.start.fence} of {attempt.start.task} began {early:.6f} s before its due time"
+
+    def _ahead(self, at: float) -> float:
+        """Tell how far the store's clock was ahead at most, between the claim of what started at an instant and that instant."""
+        last = bisect_right(self._steps, (at, float("inf")))
+        first = max(0, bisect_right(self._steps, (at - SETTLED_WITHIN, float("inf"))) - 1)
+        return max(offset for _, offset in self._steps[first:last])
 
     def _fences(self) -> Iterator[str]:
         for task, attempts in self.attempts.items():
             highest = 0
             for attempt in attempts:
-                if attempt.start.fence <= highest:
+                if attempt.start.fence <= highest and not self._rewound(task):
                     yield f"fence: {task} began with number {attempt.start.fence} after number {highest}"
                 highest = max(highest, attempt.start.fence)
+
+    def _stale(self, finals: Mapping[str, str], ended_by: Mapping[str, int]) -> Iterator[str]:
+        for task, number in ended_by.items():
+            attempts = self.attempts.get(task, [])
+            if self._rewound(task):
+                continue
+            highest = max((attempt.start.fence for attempt in attempts), default=0)
+            if finals[task] in FINAL and highest > number:
+                yield f"stale: {task} is {finals[task]} by attempt {number}, but attempt {highest} had begun"
+            if finals[task] == "succeeded" and not any(attempt.returned for attempt in attempts if attempt.start.fence == number):
+                yield f"stale: {task} is called succeeded by attempt {number}, which did not return"
+
+    def _again(self) -> Iterator[str]:
+        for task, attempts in self.attempts.items():
+            for first, second in itertools.pairwise(attempts):
+                if first.returned and first.start.worker not in self._deaths and not self._rewound(task):
+                    number, next_number = first.start.fence, second.start.fence
+                    yield f"again: attempt {next_number} of {task} began although attempt {number} had returned and its worker lived on"
+
+    def _slots(self, slots: Mapping[str, int]) -> Iterator[str]:
+        changes: dict[tuple[int, str], list[tuple[float, int]]] = defaultdict(list)
+        for attempt in itertools.chain.from_iterable(self.attempts.values()):
+            place = (attempt.start.worker, attempt.start.handler)
+            over_at = self._over_at(attempt)
+            if attempt.start.handler in slots and over_at is not None:
+                changes[place] += [(attempt.start.at, 1), (over_at, -1)]
+        for (worker, handler), each in changes.items():
+            most = max(itertools.accumulate(change for _, change in sorted(each)))
+            if most > slots[handler]:
+                yield f"slots: worker {worker} ran {most} attempts of {handler} at once, but has {slots[handler]} slots for it"
 
     def _gates(self) -> Iterator[str]:
         closed: dict[tuple[str, str | None], float] = {}
@@ -190,6 +255,12 @@ class History:
         cancelled: set[str] = set()
         for event in self.events:
             if event.kind == "cancelled":
-                cancelled.add(event.task)
+                if not any(each.severed_at <= event.at <= each.promoted_at for each in self._rewinds):
+                    cancelled.add(event.task)
             elif event.kind == "start" and event.task in cancelled:
                 yield f"cancel: attempt {event.fence} of {event.task} began after `cancelled` was answered"
+
+
+def rules(violations: Iterable[str]) -> Counter[str]:
+    """Count violations by rule."""
+    return Counter(violation.partition(":")[0] for violation in violations)

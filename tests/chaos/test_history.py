@@ -1,6 +1,5 @@
 """The checker itself: a good history passes, and each broken one is found out."""
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 
 from tests.chaos.fleet import ROOT
 from tests.chaos.history import Event, History, Journal, read
+from tests.chaos.journal import locked
 
 A, B = "task-a", "task-b"
 
@@ -29,8 +29,15 @@ def again(at: float) -> list[Event]:
     return [event("start", at, fence=2, pid=2), event("end", at + 2, fence=2, pid=2, how="returned")]
 
 
-def found(events: list[Event], finals: dict[str, str] | None = None) -> list[str]:
-    return [violation.partition(":")[0] for violation in History(sorted(events, key=lambda each: each.at)).violations(finals or DONE)]
+def found(events: list[Event], finals: dict[str, str] | None = None, **more: dict[str, int]) -> list[str]:
+    history = History(sorted(events, key=lambda each: each.at))
+    return [violation.partition(":")[0] for violation in history.violations(DONE if finals is None else finals, **more)]
+
+
+def ran(at: float, fence: int, worker: int, how: str = "returned") -> list[Event]:
+    """Give an attempt of a second."""
+    facts = {"fence": fence, "worker": worker, "pid": worker}
+    return [event("start", at, **facts), event("end", at + 1, how=how, **facts)]  # type: ignore[arg-type]
 
 
 def test_good_histories_pass() -> None:
@@ -69,6 +76,58 @@ def test_a_broken_history_is_found_out(rule: str, events: list[Event], finals: d
     assert rule in found(events, finals)
 
 
+def test_a_task_that_was_ended_by_another_attempt_than_its_last_is_found_out() -> None:
+    lost = [SUBMITTED, *ran(1, 1, 7), Event(kind="died", at=2.5, pid=7), *ran(4, 2, 8)]
+    assert found(lost, ended_by={A: 2}) == []
+    assert found(lost, ended_by={A: 1}) == ["stale"]
+    assert found([SUBMITTED, *ran(1, 1, 7, "ValueError"), *ran(4, 2, 7)], ended_by={A: 3}) == ["stale"]
+
+
+def test_an_attempt_that_nothing_explains_is_found_out() -> None:
+    repeated = [SUBMITTED, *ran(1, 1, 7), *ran(4, 2, 8)]
+    assert found(repeated) == ["again"]
+    assert found([*repeated, Event(kind="died", at=9, pid=7)]) == []
+    assert found([SUBMITTED, *ran(1, 1, 7, "RuntimeError"), *ran(4, 2, 8)]) == []
+
+
+def test_more_attempts_at_once_than_slots_are_found_out() -> None:
+    events = [SUBMITTED, event("submitted", 0, B), *ran(1, 1, 7)]
+    events += [event("start", 1.5, B, worker=7, pid=7), event("end", 3, B, worker=7, pid=7, how="returned")]
+    both = {A: "succeeded", B: "succeeded"}
+    assert found(events, both, slots={"h": 2}) == []
+    assert found(events, both, slots={"h": 1}) == ["slots"]
+
+
+def test_what_is_early_goes_by_the_stores_clock() -> None:
+    waiting = [SUBMITTED, event("start", 1, due=101.5), END]
+    assert found([*waiting, event("stepped", 0.5, offset=3_600)]) == []
+    assert found([*waiting, event("stepped", -9, offset=3_600), event("stepped", -4.5)]) == ["early"]
+    assert found([*waiting, event("stepped", -9, offset=3_600), event("stepped", 0.9, offset=-3_600)]) == [], "claimed before that"
+
+
+def test_a_fail_over_excuses_only_what_it_can_take_back() -> None:
+    severed, promoted = event("severed", 3), event("promoted", 5)
+    assert found([event("submitted", 4), severed, promoted], {}) == []
+    assert found([event("submitted", 2), severed, promoted], {}) == ["lost"]
+    assert found([event("submitted", 6), severed, promoted], {}) == ["lost"]
+    rewound = [SUBMITTED, *ran(3.5, 1, 7), severed, promoted, *ran(8, 1, 8)]
+    assert found(rewound, ended_by={A: 1}) == []
+    assert found([*ran(-9, 1, 7), event("submitted", -10), severed, promoted, *ran(8, 1, 8)]) == ["fence", "again"]
+    overlapping = [SUBMITTED, *ran(4.5, 1, 7), severed, promoted, *ran(5.2, 1, 8)]
+    assert found(overlapping) == ["overlap"]
+    cancelled = [SUBMITTED, event("cancelled", 4), severed, promoted, *ran(8, 1, 8)]
+    assert found(cancelled) == []
+
+
+def test_figures_are_taken_of_kills_that_hit_something() -> None:
+    events = [SUBMITTED, event("start", 1, worker=7), Event(kind="killed", at=1.5, pid=7), *ran(4, 2, 8), Event(kind="killed", at=9, pid=8)]
+    history = History(events)
+    assert history.busy_kills() == 1
+    assert history.recoveries() == [2.5]
+    assert history.recoveries(but=["h"]) == []
+    assert history.again() == 1
+
+
 def test_a_gate_on_one_collection_leaves_the_others_alone() -> None:
     assert found([SUBMITTED, event("gate", 0.5, collection="eu"), event("start", 1, collection="us"), END]) == []
 
@@ -79,7 +138,7 @@ def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
     journal.close()
     with (tmp_path / "journal").open("a") as file:
         file.write('{"kind": "start", "at"')
-    assert [each.kind for each in read(tmp_path / "journal")] == ["submitted"]
+    assert [each.kind for each in read(tmp_path / "journal")[0]] == ["submitted"]
 
 
 def test_lines_of_many_processes_do_not_mix(tmp_path: Path) -> None:
@@ -90,24 +149,24 @@ def test_lines_of_many_processes_do_not_mix(tmp_path: Path) -> None:
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "journal"), str(each)], cwd=ROOT) for each in range(3)]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
-    assert len({each.task for each in read(tmp_path / "journal")}) == 1_500
+    assert len({each.task for each in read(tmp_path / "journal")[0]}) == 1_500
 
 
 def test_the_lock_of_an_attempt_is_free_when_its_process_is_killed(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
+    path = tmp_path / "locks"
     code = (
-        "import fcntl, os, sys, time\n"
-        "fcntl.flock(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)\n"
-        "print(1, flush=True); time.sleep(60)\n"
+        "import os, sys, time; from tests.chaos.journal import locked\n"
+        "print(locked(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), 'a task'), flush=True); time.sleep(60)\n"
     )
-    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    holder.stdout.readline()
-    file = os.open(path, os.O_RDWR)
-    with pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.wait()
-    holder.stdout.close()
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, cwd=ROOT) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"True\n"
+        file = os.open(path, os.O_RDWR)
+        assert not locked(file, "a task")
+        assert locked(file, "another task")
+        same_process = os.open(path, os.O_RDWR)
+        assert not locked(same_process, "another task"), "a lock holds within a process too"
+        os.kill(holder.pid, signal.SIGKILL)
+    assert locked(file, "a task")
     os.close(file)
+    os.close(same_process)

@@ -1,43 +1,69 @@
-"""A store that goes by leases: a worker that cannot renew stops its attempts, and dies before anyone else may have them."""
+"""A store that goes by leases: a worker that cannot renew stops its attempts, and dies before anyone else may have them.
+
+One inside a user's program does not end that program. It stops what can be stopped.
+"""
 
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pytest
 
 from duetime import State
 from duetime.worker import keeper
 from tests.chaos.fleet import ROOT, until
-from tests.chaos.history import History
+from tests.chaos.history import Attempt, History
 from tests.chaos.leased import leased_app
+
+LEASE = 1.0
 
 
 class Process:
     """A leased worker in a process of its own, and a client on its file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, on_lease_lost: str) -> None:
         self.folder = folder
-        self.app, _ = leased_app(folder, 1.0)
+        self.app, _ = leased_app(folder, LEASE)
         self.log = (folder / "log").open("wb")
-        command = [sys.executable, "-m", "tests.chaos.leased", str(folder), "1.0"]
+        command = [sys.executable, "-m", "tests.chaos.leased", str(folder), str(LEASE), on_lease_lost]
         self.child = subprocess.Popen(command, cwd=ROOT, stdout=self.log, stderr=self.log)
 
     def cut(self) -> None:
         (self.folder / "cut").touch()
 
+    def said(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def attempts(self) -> list[Attempt]:
+        return [attempt for each in History.of(self.folder / "journal").attempts.values() for attempt in each]
+
     def ends(self) -> list[str]:
-        attempts = [attempt for each in History.of(self.folder / "journal").attempts.values() for attempt in each]
-        return [attempt.end.how if attempt.end else "no end" for attempt in attempts]
+        return [attempt.end.how if attempt.end else "no end" for attempt in self.attempts()]
+
+    def pids(self) -> list[int]:
+        return [attempt.start.pid for attempt in self.attempts()]
+
+    async def outlives_its_lease(self) -> None:
+        deadline = time.monotonic() + 2 * LEASE
+        await until("two leases have passed", lambda: time.monotonic() > deadline)
+        assert self.child.poll() is None, self.said()
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @asynccontextmanager
-async def process(folder: Path) -> AsyncIterator[Process]:
-    process = Process(folder)
+async def process(folder: Path, on_lease_lost: str = "exit") -> AsyncIterator[Process]:
+    process = Process(folder, on_lease_lost)
     try:
         async with process.app:
             yield process
@@ -69,6 +95,55 @@ async def test_a_frozen_worker_is_ended_by_the_kernel_without_waking_up(tmp_path
         assert (await worker.app.get(task)).state is State.RUNNING, "it is for a reaper to say what becomes of it"
 
 
+# ---- inside a user's program ----
+
+
+@pytest.mark.parametrize(("handler", "end"), [("waits", "CancelledError"), ("heeds", "AttemptCancelled"), ("boxed", "no end")])
+async def test_a_program_outlives_its_workers_lease_and_what_ran_in_it_has_stopped(tmp_path: Path, handler: str, end: str) -> None:
+    async with process(tmp_path, "cancel") as worker:
+        await worker.app.handler(handler).now(**({"seconds": 60.0} if handler == "waits" else {}))
+        await until("it has started", lambda: worker.ends() == ["no end"])
+        [pid] = worker.pids()
+        worker.cut()
+        await until("its code has ended", lambda: worker.ends() == [end] if pid == worker.child.pid else not alive(pid))
+        await worker.outlives_its_lease()
+        assert "stopping all attempts" in worker.said()
+        assert worker.ends() == [end], "nothing starts without a lease"
+
+
+@pytest.mark.parametrize("handler", ["clings", "sleeps"])
+async def test_a_program_is_not_ended_for_code_that_does_not_stop(tmp_path: Path, handler: str) -> None:
+    async with process(tmp_path, "cancel") as worker:
+        await worker.app.handler(handler).now()
+        await until("it has started", lambda: worker.ends() == ["no end"])
+        worker.cut()
+        await until("it was told to stop", lambda: "stopping all attempts" in worker.said())
+        await worker.outlives_its_lease()
+        assert worker.ends() == ["no end"], "this is where only the fence protects"
+
+
+async def test_children_are_killed_in_time_although_the_event_loop_is_blocked(tmp_path: Path) -> None:
+    async with process(tmp_path, "cancel") as worker:
+        await worker.app.handler("boxed").now()
+        await until("it has started", lambda: worker.ends() == ["no end"])
+        [child] = worker.pids()
+        await worker.app.handler("blocks").now()
+        await until("the loop is blocked", lambda: len(worker.ends()) == 2)
+        worker.cut()
+        await until("the child is dead", lambda: not alive(child))
+        assert worker.child.poll() is None
+        assert worker.ends() == ["no end", "no end"], "the loop is still blocked"
+
+
+async def test_attempts_are_stopped_in_time_although_a_renewal_does_not_return(tmp_path: Path) -> None:
+    async with process(tmp_path, "cancel") as worker:
+        await worker.app.handler("waits").now(seconds=60.0)
+        await until("it has started", lambda: worker.ends() == ["no end"])
+        (tmp_path / "hang").touch()
+        await until("it was cancelled", lambda: worker.ends() == ["CancelledError"])
+        await worker.outlives_its_lease()
+
+
 class Disarmed:
     """Stands for the kernel's timer in this process, which is to live on."""
 
@@ -84,20 +159,28 @@ class Disarmed:
         self.armed.append(0.0)
 
 
-async def test_a_worker_whose_line_comes_back_in_time_stops_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["exit", "cancel"])
+async def test_a_worker_whose_line_comes_back_in_time_stops_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Literal["exit", "cancel"]
+) -> None:
     monkeypatch.setattr(keeper, "DeadMan", Disarmed)
+    Disarmed.armed.clear()
     app, store = leased_app(tmp_path, 1.0)
-    async with app.using_store(store), app.worker() as worker:
+    async with app.using_store(store), app.worker(on_lease_lost=how) as worker:
+        assert worker.health().proved
         task = await app.handler("waits").now(seconds=1.5)
         await until("it has started", lambda: len(worker.executor.running) == 1)
         (tmp_path / "cut").touch()
         await until("its attempt was stopped", lambda: not worker.executor.running)
         assert worker.executor.wants() == ({}, 0), "it claims nothing while it cannot prove that it lives"
+        assert not worker.health().proved
+        assert "the store has not taken its proof of life" in worker.health().problems[-1]
         (tmp_path / "cut").unlink()
         await app.result(task, timeout=30)
         after = await app.get(task)
+        assert worker.health().proved
     assert (after.state, after.tries, after.crashes) == (State.SUCCEEDED, 0, 0)
     assert after.attempt > 1
     [unknown] = History.of(tmp_path / "journal").violations({task.id: "succeeded"})
     assert unknown.startswith("unknown"), "this test submits without a note in the journal"
-    assert Disarmed.armed[-1] == 0.0
+    assert (Disarmed.armed[-1] == 0.0) if how == "exit" else (Disarmed.armed == []), "only a process of its own hangs on the kernel's timer"

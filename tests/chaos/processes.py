@@ -1,0 +1,88 @@
+"""Worker processes that tests start, stop, freeze and kill."""
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tests.chaos.journal import Journal
+
+
+async def until(what: str, condition: Callable[[], Awaitable[object] | object], *, seconds: float = 45.0) -> None:
+    """Wait until a condition holds; the bound is generous, because nothing here measures time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        holds = condition()
+        if isinstance(holds, Awaitable):
+            holds = await holds
+        if holds:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s in vain until {what}")
+        await asyncio.sleep(0.02)
+
+
+class WorkerProcess:
+    """One `duetime worker` of a test's own; signals go to its process id and to no other."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, journal: Journal) -> None:
+        self._process = process
+        self._log = log
+        self._journal = journal
+        self.frozen = False
+        self.told = False  # whether the journal knows of its death
+        self.killed_at: float | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def ready(self) -> bool:
+        return " runs tests.chaos" in self.log()
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.running:
+            self._process.send_signal(number)
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+        self.frozen = True
+        self._journal.write("frozen", pid=self.pid)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+        self.frozen = False
+
+    def kill(self) -> None:
+        """Kill it at this very moment, and note when it certainly was still alive."""
+        if self.running:
+            self._journal.write("killed", pid=self.pid)
+            self.told = True
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+            self.killed_at = time.monotonic()
+
+    def note_death(self) -> None:
+        """Let the journal know if it has ended by itself."""
+        if not self.running and not self.told:
+            self.told = True
+            self._journal.write("died", pid=self.pid, how=str(self._process.returncode))
+
+    async def ended(self, *, seconds: float = 45.0) -> int:
+        """Wait for its end and give the exit code."""
+        await until(f"worker process {self.pid} has ended; its log:\n{self.log()[-2_000:]}", lambda: not self.running, seconds=seconds)
+        self.note_death()
+        return self._process.returncode

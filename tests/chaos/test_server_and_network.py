@@ -1,0 +1,159 @@
+"""The server and the way to it: cut connections, an old snapshot, a clock that is set, a fail-over."""
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import pytest
+
+from duetime.model.task import State
+from duetime.store.postgres.store import PostgresStore
+from tests.chaos.fleet import Fleet, until
+from tests.chaos.ground import HOUR, Ground
+from tests.chaos.stepping import HalfWay, half_way, hire, opened
+from tests.conformance.build import add, ended, get, wish
+from tests.servers.proxy import Cut, Side
+
+CUTS = 100
+
+
+@pytest.mark.timeout(180)
+async def test_t9_a_hundred_connections_cut_anywhere_lose_nothing(stormy: Fleet, ground: Ground) -> None:
+    """T9: at random bytes of the protocol, from either side, by FIN and RST; every tenth time all vanish without a word."""
+    fleet, chance = stormy, random.Random(random.randrange(1 << 32))
+    await fleet.start("--lease", "5s")
+    cut = 0
+    while cut < CUTS:
+        await fleet.submit(fleet.new(chance.choice(["quick", "threaded", "stumbles", "bulk"])) for _ in range(4))
+        if cut % 10 == 9:
+            ground.proxy.swallow(chance.choice([(Side.CLIENT,), (Side.SERVER,), (Side.CLIENT, Side.SERVER)]))
+            await asyncio.sleep(chance.uniform(0.05, 0.3))
+            ground.proxy.heal()
+        else:
+            done = ground.proxy.cut_after(chance.randrange(3_000), chance.choice(list(Side)), chance.choice(list(Cut)))
+            while not done.is_set():
+                await fleet.submit([fleet.new("bulk")])
+        cut += 1
+    assert fleet.alive, fleet.workers[0].log()
+    await fleet.finish()
+    assert set((await fleet.states()).values()) == {"succeeded"}
+    await fleet.check()
+
+
+# ---- an old snapshot ----
+
+TASKS = 15_000
+BATCH = 500
+
+
+async def buffers(store: PostgresStore, transaction: HalfWay, worker: str, start: int) -> int:
+    """Count the pages that a claim touches which begins to look at a position; nothing of it stays."""
+    [lane] = store._lanes.by_handler["work"]
+    parameters = [None, worker, 999_999, [lane.id], [start], [start], [10], 10, [], store._claims._gates.version, store._lanes.version]
+    await transaction.begin()
+    [[plan]] = await transaction.rows(f"explain (analyze, buffers, format json) {store._sql.claim}", *parameters, "00000001")
+    await transaction.rollback()
+    node: dict[str, Any] = json.loads(plan)[0]["Plan"]
+    assert node["Actual Rows"] == 11, "ten tasks and how it went"
+    return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
+
+
+@pytest.mark.timeout(180)
+async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str) -> None:
+    """T15: nothing that the drain deletes can be removed meanwhile; claims pass by all of it, because they know where to begin."""
+    async with opened(postgres_url) as store, half_way(postgres_url, begun=False) as old, half_way(postgres_url, begun=False) as look:
+        worker = await hire(store, lease=60.0)
+        for _ in range(TASKS // 1_000):
+            await store.add([wish() for _ in range(1_000)])
+        await old.rows("begin isolation level repeatable read")
+        assert await old.rows('select count(*) from "%s".due') == [(TASKS,)]
+        drained = 0
+        while drained < TASKS - BATCH:
+            claimed = await worker.take(total=BATCH)
+            await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=store.now()) for task in claimed])
+            drained += len(claimed)
+        [lane] = store._lanes.by_handler["work"]
+
+        async def known() -> bool:
+            await worker.claim("nothing")  # a claim of nothing looks, too, how far lanes are empty
+            await store._lanes.look(None, [lane])
+            return await buffers(store, look, worker.id, lane.floor) < 500
+
+        await until("a claim passes by what is gone", known, seconds=20)
+        assert await buffers(store, look, worker.id, 0) > 5_000, "what it would be if it had to begin at the beginning"
+        assert await old.rows('select count(*) from "%s".due') == [(TASKS,)], "the snapshot is still held"
+
+
+# ---- the server's clock ----
+
+
+@pytest.mark.timeout(120)
+async def test_the_stores_clock_is_set_forward_and_back_and_claims_go_on(stormy: Fleet, ground: Ground) -> None:
+    """Positions and floors of the hour ahead must neither start anything early nor hide what is added after the step back."""
+    async with opened(ground.look_url) as store:
+        worker = await hire(store, lease=60.0)
+        await ground.step_clock(HOUR, stormy.journal)
+        for _ in range(3):
+            await add(store)
+            await worker.run(State.SUCCEEDED)
+            await asyncio.sleep(0.3)  # two looks prove a floor
+            await worker.claim()
+        await store.tidy()
+        assert (await ground.query("select floor > (extract(epoch from now()) * 1000000)::bigint from chaos.lane")) == [(True,)]
+        later = await add(store)  # due an hour later once the clock is right again
+        await ground.step_clock(0, stormy.journal)
+        task = await add(store)
+        taken: list[str] = []
+
+        async def took_it() -> bool:
+            taken.extend(each.id for each in await worker.take())  # the first claim may only hear that the clock was set back
+            return taken == [task.id]
+
+        await until("it was claimed", took_it)
+        async with opened(ground.look_url) as newcomer:
+            other = await hire(newcomer, lease=60.0)
+            task = await add(newcomer)
+            assert [each.id for each in await other.take()] == [task.id], "a process that starts now knows only what was published"
+        assert (await get(store, later)).state is State.PENDING
+        await ground.step_clock(HOUR, stormy.journal)
+        assert (await worker.take_one()).id == later.id
+
+
+# ---- fail-over ----
+
+
+@pytest.mark.timeout(180)
+async def test_after_a_fail_over_nothing_overlaps_although_claims_are_gone(stormy: Fleet, ground: Ground) -> None:
+    """Claims, tasks and outcomes that the replica never heard of are gone; what ran without a claim is stopped before it runs again."""
+    fleet = stormy
+    workers = await fleet.start_some(2, "--lease", "2s", chaos_slots=4)
+    await fleet.submit(fleet.new("bulk") for _ in range(200))
+    waiting = await fleet.submit(fleet.new(handler, seconds=6.0).after(3.0) for handler in ["quick"] * 4 + ["threaded", "boxed"])
+    replica = await ground.follow()
+    switch = asyncio.create_task(ground.fail_over(replica, fleet.journal, behind=4.0))
+    await until("they run by claims that the replica does not know", lambda: fleet.started(*waiting))
+    fresh = await fleet.submit(fleet.new("quick") for _ in range(3))
+    await switch
+    await fleet.look_at(ground.look_url)
+    await fleet.submit(fleet.new("quick") for _ in range(10))
+    await fleet.finish(seconds=60)
+    history = await fleet.check()
+    assert all(len(history.attempts[task.id]) > 1 for task in waiting), "they had to run again"
+    assert history.gone(await fleet.states()) <= {task.id for task in fresh}
+    assert any(worker.running for worker in workers)
+
+
+@pytest.mark.timeout(120)
+async def test_a_clock_set_back_after_a_fail_over_does_not_close_claims_for_as_long(stormy: Fleet, ground: Ground) -> None:
+    async with opened(ground.url) as store:
+        worker = await hire(store, lease=1.0)
+        await add(store)
+        await worker.run(State.SUCCEEDED)
+        await add(store)
+        replica = await ground.follow()
+        await ground.fail_over(replica, stormy.journal, behind=0.0)
+        assert await worker.take() == [], "closed"
+        await ground.step_clock(-HOUR, stormy.journal)
+        await add(store)
+        await until("claims are open", lambda: worker.take())
