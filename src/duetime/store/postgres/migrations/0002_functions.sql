@@ -57,10 +57,6 @@ declare
 begin
     perform pg_current_xact_id();
     v_now := coalesce(p_now, duetime.present());
-    if duetime.may_be_known(p_least, p_since)
-        and exists (select from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since) then
-        raise exception 'some of these tasks are stored already' using errcode = 'DT001';
-    end if;
     insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule, planned_at)
     select w.id, coalesce(w.lane, p_lanes[1]), coalesce(w.handler, p_handlers[1]), w.key, w.payload, d.due_at, v_now,
         coalesce(w.submitted_by, p_submitters[1]), coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end),
@@ -69,6 +65,11 @@ begin
         p_schedules, p_planned)
         as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
     cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d;
+    -- after the insert, which waits for whoever is just ending a task with such an id: only then its end can be seen
+    if duetime.may_be_known(p_least, p_since)
+        and exists (select from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since) then
+        raise exception 'some of these tasks are stored already' using errcode = 'DT001';
+    end if;
     insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
     select coalesce(w.lane, p_lanes[1]), greatest(d.due_at, v_now), w.id, d.due_at,
         coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end), 0, 0, 0
@@ -122,6 +123,19 @@ begin
         insert into duetime.tally (lane, state, n) select s.lane, 'live', count(*) from stored as s group by s.lane
     )
     select array_agg(s.id) into v_added from stored as s;
+    if v_added is not null and duetime.may_be_known(p_least, p_since) then
+        -- the insert waited for somebody who was just ending such a task
+        v_known := array(select h.id from duetime.history as h where h.id = any (v_added) and h.finished_at >= p_since);
+        if v_known <> '{}' then
+            with gone as (
+                delete from duetime.due as d where d.id = any (v_known) returning d.lane
+            ), forgotten as (
+                delete from duetime.task as t where t.id = any (v_known)
+            )
+            insert into duetime.tally (lane, state, n) select g.lane, 'live', -count(*) from gone as g group by g.lane;
+            v_added := array(select a.id from unnest(v_added) as a (id) where a.id <> all (v_known));
+        end if;
+    end if;
     return coalesce(v_added, '{}')::text[];
 end $$;
 
