@@ -119,6 +119,26 @@ async def test_a_wake_up_reaches_other_processes_and_there_is_not_one_per_task(p
         await other.close()
 
 
+async def test_a_program_that_submits_and_ends_at_once_has_woken_the_others(postgres_url: str) -> None:
+    other = await opened(postgres_url)
+    heard: list[Hint] = []
+    listener = other.listen(heard.append)
+    try:
+        one = await opened(postgres_url)
+        await add(one)
+        await wait_until(lambda: bool(heard), "the first wake-up", 30)
+        await one.close()
+        for _ in range(3):
+            heard.clear()
+            brief = await opened(postgres_url)
+            await add(brief)
+            await brief.close()
+            await wait_until(lambda: any(hint.kind is HintKind.DUE for hint in heard), "a wake-up from one that is gone", 30)
+    finally:
+        listener.close()
+        await other.close()
+
+
 @pytest.mark.parametrize("options", ["notify=off", "pooled=on"])
 async def test_all_works_without_wake_ups_and_without_sessions(postgres_url: str, options: str) -> None:
     """T16, as far as our own options go: nothing listens, nothing is prepared across transactions."""

@@ -26,6 +26,7 @@ logger = logging.getLogger("duetime.store")
 PAUSE = 0.02
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.1, 5.0
 PROBE_EVERY = 5.0
+LAST_WORDS = 0.5  # seconds that closing may take because of hints which have not gone out yet
 
 _Kinds = dict[HintKind, Instant | None]
 
@@ -75,6 +76,7 @@ class Wakeups:
         self._waiting: _Kinds = {}
         self._task: asyncio.Task[None] | None = None
         self._news: asyncio.Event | None = None
+        self._closing = False
         self.caught = _encode("caller", {HintKind.DUE: None})  # what a caller's transaction sends: always the same, so the server merges it
 
     @property
@@ -106,9 +108,18 @@ class Wakeups:
         if self._task is not None:
             task, self._task = self._task, None
             if task.get_loop() is asyncio.get_running_loop():
+                await self._last_words(task)
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task
+
+    async def _last_words(self, task: asyncio.Task[None]) -> None:
+        """Let hints go out that still wait: a program that submits and ends at once would leave its task to the next poll."""
+        if self._waiting and self._news is not None:
+            self._closing = True
+            self._news.set()
+            await asyncio.wait([task], timeout=LAST_WORDS)
+            self._closing = False
 
     def _ensure_running(self) -> None:
         """Keep one connection for as long as there is somebody to tell or to hear, in the event loop that runs now."""
@@ -135,6 +146,7 @@ class Wakeups:
                     self._deliver({HintKind.GATES: None, HintKind.CANCEL: None})
                 back_off, failures = FIRST_BACK_OFF, 0
                 await self._serve(link, news)
+                return
             except Exception as error:
                 failures += 1
                 if failures == 1:
@@ -146,7 +158,8 @@ class Wakeups:
             back_off = min(LONGEST_BACK_OFF, back_off * 2)
 
     async def _serve(self, link: Link, news: asyncio.Event) -> None:
-        while True:
+        """Send what there is to send, until the store is being closed and nothing is left."""
+        while self._waiting or not self._closing:
             try:
                 # not wait_for: before Python 3.12 it forgets a cancel that comes together with the news
                 async with asyncio.timeout(PROBE_EVERY):
