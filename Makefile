@@ -16,7 +16,7 @@ INSTALL = $(PIP) install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format bench bench-full coverage clean
+.PHONY: help setup demo test chaos check format bench bench-full coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ ifeq ($(strip $(ARGS)),)
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
+
+chaos: $(VENV)/.dev ## Kill, freeze, cut and crash for an hour on PostgreSQL; a fiftieth of it: make chaos ARGS="--scale 0.02"
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 check: $(VENV)/.dev ## Lint, format, types, layers, coverage table: all that CI checks besides the tests
 	@$(BIN)/ruff check

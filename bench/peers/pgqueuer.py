@@ -20,7 +20,7 @@ from pgqueuer.queries import Queries
 
 from bench.peers.lines import BATCH, Starts, hear, heard, say
 
-BATCH_SIZE = 500  # of 100, 200, 500, 1,000 and 2,000 the fastest, by a little
+BATCH_SIZE = 500  # the fastest of 100, 200, 500, 1,000 and 2,000 in one run of each, by less than the runs of one size differ
 Verb = Callable[[AsyncpgDriver, Queries], Awaitable[None]]
 
 

@@ -23,6 +23,14 @@ async def postgres_fleet(tmp_path: Path, postgres_url: str) -> AsyncIterator[Fle
         yield fleet
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+async def any_fleet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """A fleet on each kind of store."""
+    url: str | None = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
+    async with Fleet(tmp_path, url=url) as fleet:
+        yield fleet
+
+
 @pytest.fixture
 async def ground() -> AsyncIterator[Ground]:
     """A server of the test's own behind a network of its own."""

@@ -32,7 +32,6 @@ class Ground:
         self.schema = schema
         self.server = Postgres(installations()[name])
         self._options = options
-        self._retired: list[Postgres] = []
         self.offset = 0.0
 
     async def __aenter__(self) -> Self:
@@ -44,8 +43,7 @@ class Ground:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.proxy.__exit__(kind, error, trace)
-        for server in (self.server, *self._retired):
-            await asyncio.to_thread(server.remove)
+        await asyncio.to_thread(self.server.remove)
 
     @property
     def url(self) -> str:
@@ -62,8 +60,9 @@ class Ground:
 
     # ---- faults ----
 
-    async def crash(self, down: float = 0.0) -> None:
+    async def crash(self, journal: Journal, down: float = 0.0) -> None:
         """Kill the server with all its backends and start it again after so many seconds."""
+        journal.write("down")
         await asyncio.to_thread(self.server.kill)
         await asyncio.sleep(down)
         await asyncio.to_thread(self.server.start)
@@ -95,8 +94,8 @@ class Ground:
         await until("the replica is cut off", alone)
         await asyncio.sleep(behind)
         old, self.server = self.server, replica
-        self._retired.append(old)
         await asyncio.to_thread(old.kill)
+        await asyncio.to_thread(old.remove)
         await asyncio.to_thread(replica.promote)
         assert replica.port is not None
         self.proxy.lead_to(replica.port)

@@ -64,10 +64,13 @@ class History:
         self._deaths: dict[int, float] = {}  # when a worker was certainly dead, in whatever way
         self._steps: list[tuple[float, float]] = [(float("-inf"), 0.0)]  # since when the store's clock was off by how much
         self._rewinds: list[Rewind] = []
+        self._interruptions: list[float] = []  # when the server went down or its clock was set
         for event in self.events:
             self._add(event)
 
     def _add(self, event: Event) -> None:
+        if event.kind in ("down", "severed", "stepped"):
+            self._interruptions.append(event.at)
         match event.kind:
             case "start":
                 self.attempts[event.task].append(Attempt(event))
@@ -121,7 +124,7 @@ class History:
     def recoveries(self, but: Iterable[str] = ()) -> list[float]:
         """Give the seconds from the kill of a worker to the next start of what ran in it.
 
-        Handlers with a long queue are left out, and what a step of the store's clock may have put off.
+        Handlers with a long queue are left out, and what the server put off because it was down or its clock was set.
         """
         left_out = set(but)
         seconds = []
@@ -129,9 +132,12 @@ class History:
             for first, second in itertools.pairwise(attempts):
                 killed_at = self.killed.get(first.start.worker)
                 if first.end is None and killed_at is not None and first.start.handler not in left_out:
-                    put_off = any(killed_at <= at <= second.start.at for at, _ in self._steps)
-                    seconds += [] if put_off else [second.start.at - killed_at]
+                    seconds += [] if self.interrupted(killed_at, second.start.at) else [second.start.at - killed_at]
         return seconds
+
+    def interrupted(self, since: float, until: float) -> bool:
+        """Tell whether the server went down or its clock was set in a span of time."""
+        return any(since <= at <= until for at in self._interruptions)
 
     def gone(self, finals: Mapping[str, str]) -> set[str]:
         """Give acknowledged tasks that a fail-over took with it."""

@@ -31,6 +31,7 @@ Kind = Literal[
     "opened",
     "cancelled",
     "stepped",  # the store's clock is off by `offset` from now on
+    "down",  # the server is killed
     "severed",  # from now on what the store acknowledges may be gone after the fail-over
     "promoted",
 ]

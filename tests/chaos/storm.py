@@ -61,7 +61,7 @@ class Report:
 
 
 class Storm:
-    """One storm over one store. `base` is how far the store's clock has been set forward by earlier ones."""
+    """One storm over one store, whose clock earlier ones may have left set forward."""
 
     def __init__(self, ground: Ground, fleet: Fleet, plan: Plan, *, seed: int) -> None:
         self._ground = ground
@@ -72,10 +72,12 @@ class Storm:
         self._load = Load(fleet, plan.tasks, random.Random(seed + 1), lambda: ground.server.url(port=ground.proxy.port))
         self._thaws: set[asyncio.Task[None]] = set()
         self._seen: set[int] = set()
+        self._taken_back: list[tuple[float, float]] = []  # when a worker was killed, and when the store knew
         self._hired = 0
         self.report = Report()
 
     async def run(self) -> Report:
+        self._fleet.journal.write("stepped", offset=self._base)
         await self._hire()
         await until("a worker is ready", lambda: any(worker.ready for worker in self._fleet.alive), seconds=90)
         load = asyncio.create_task(self._load.run())
@@ -152,7 +154,7 @@ class Storm:
             with contextlib.suppress(StoreUnavailable):
                 known = {worker.pid for worker in await self._fleet.store.workers()}
                 for pid in waiting.keys() - known:
-                    self.report.taken_back.append(time.monotonic() - waiting.pop(pid))
+                    self._taken_back.append((waiting.pop(pid), time.monotonic()))
 
     async def _kill(self) -> None:
         for worker in self._victims(1):
@@ -174,10 +176,10 @@ class Storm:
     # ---- server and network ----
 
     async def _crash(self) -> None:
-        await self._ground.crash(self._chance.uniform(0.0, 0.5 * LEASE))
+        await self._ground.crash(self._fleet.journal, self._chance.uniform(0.0, 0.5 * LEASE))
 
     async def _long_outage(self) -> None:
-        await self._ground.crash(1.5 * LEASE)
+        await self._ground.crash(self._fleet.journal, 1.5 * LEASE)
 
     async def _cut(self) -> None:
         """Cut all connections, or one at a byte of the protocol that chance chooses."""
@@ -243,6 +245,7 @@ class Storm:
         report.attempts = sum(map(len, history.attempts.values()))
         report.busy_kills = history.busy_kills()
         report.gone = len(history.gone(await fleet.states()))
+        report.taken_back = [knew_at - killed_at for killed_at, knew_at in self._taken_back if not history.interrupted(killed_at, knew_at)]
         report.recoveries = history.recoveries(but=["bulk"])
         report.given_back = sum(worker.log().count("never arrived; it goes back") for worker in fleet.workers)
         report.rolled_back, report.cancelled = self._load.rolled_back, self._load.cancelled

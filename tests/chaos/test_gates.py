@@ -19,7 +19,8 @@ async def start_three(fleet: Fleet) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.covers("REQ.14", "ATF.4")
-async def test_nothing_starts_after_a_gate_was_acknowledged_however_much_is_in_flight(fleet: Fleet) -> None:
+async def test_nothing_starts_after_a_gate_was_acknowledged_however_much_is_in_flight(any_fleet: Fleet) -> None:
+    fleet = any_fleet
     await start_three(fleet)
     chance = random.Random()
     handler = fleet.app.handler("quick")
@@ -94,7 +95,8 @@ async def test_a_frozen_worker_is_named_as_not_confirmed_and_a_dead_one_holds_no
 
 
 @pytest.mark.timeout(120)
-async def test_cancelled_means_never_and_cancelling_ends_cancelled_unless_it_finished_first(fleet: Fleet) -> None:
+async def test_cancelled_means_never_and_cancelling_ends_cancelled_unless_it_finished_first(any_fleet: Fleet) -> None:
+    fleet = any_fleet
     await start_three(fleet)
     chance = random.Random()
     tasks: list[Task[None]] = []

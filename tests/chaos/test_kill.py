@@ -40,7 +40,7 @@ async def test_workers_killed_at_random_lose_nothing_and_overlap_nowhere(fleet: 
 @pytest.mark.covers("ATF.8")
 async def test_a_frozen_worker_keeps_its_tasks_and_goes_on_when_it_thaws(fleet: Fleet) -> None:
     frozen = await fleet.start("--lease", "0.5s")
-    held = await fleet.submit(fleet.new(handler, seconds=0.5) for handler in ["quick"] * 4 + ["threaded"] * 4 + ["boxed"])
+    held = await fleet.submit(fleet.new(handler, seconds=2.0) for handler in ["quick"] * 4 + ["threaded"] * 4 + ["boxed"])
     await until("all have started", lambda: fleet.started(*held))
     await fleet.freeze_outside_a_write(frozen)
     other = await fleet.start("--lease", "0.5s")
@@ -58,7 +58,7 @@ async def test_a_frozen_worker_keeps_its_tasks_and_goes_on_when_it_thaws(fleet: 
 @pytest.mark.timeout(120)
 async def test_sub_processes_die_with_their_worker_and_the_next_attempt_waits_for_that(fleet: Fleet) -> None:
     worker = await fleet.start()
-    tasks = await fleet.submit(fleet.new("boxed", seconds=1.0) for _ in range(3))
+    tasks = await fleet.submit(fleet.new("boxed", seconds=4.0) for _ in range(3))
     await until("all have started", lambda: fleet.started(*tasks))
     children = {fleet.history().attempts[task.id][0].start.pid for task in tasks}
     assert worker.pid not in children

@@ -12,6 +12,7 @@ from duetime.errors import StoreUnavailable
 from duetime.model.outcome import Outcome, Verdict
 from duetime.model.task import State
 from duetime.service import Alarms
+from duetime.store.protocol import AddVerdict
 from tests.chaos.ground import Ground
 from tests.chaos.stepping import beat_of, half_way, hire, opened, reap
 from tests.conformance.build import add, ended, get, state_of, wish
@@ -146,6 +147,24 @@ async def test_t10_what_has_succeeded_stays_so_when_its_worker_dies_right_after(
         assert await state_of(other, left) is State.PENDING
         assert [attempt.outcome for attempt in await store.attempts(done.id)] == [Outcome.SUCCEEDED]
         assert await worker.end(done, State.SUCCEEDED) is Verdict.ALREADY
+        assert await store.inspect(repair=False) == []
+
+
+@pytest.mark.parametrize("key", [None, "one"])
+async def test_a_repeated_submitting_that_meets_the_end_of_its_task_does_not_bring_it_back(postgres_url: str, key: str | None) -> None:
+    """The first reply was lost, so the client asks again, at the moment at which the task ends."""
+    async with opened(postgres_url) as store, half_way(postgres_url) as settling:
+        new = wish(key=key)
+        await store.add([new])
+        worker = await hire(store)
+        claimed = await worker.take_one()
+        await settling.settle(worker.id, [ended(claimed, State.SUCCEEDED, at=store.now())])
+        adding = asyncio.create_task(store.add([new]))
+        await settling.someone_waits()
+        await settling.commit()
+        [added] = await adding
+        assert (added.verdict, added.record.state) == (AddVerdict.REPEATED, State.SUCCEEDED)
+        assert await worker.take() == []
         assert await store.inspect(repair=False) == []
 
 
