@@ -26,12 +26,12 @@ setup: $(VENV)/.core ## Prepare .venv with what Duetime needs to run
 demo: $(VENV)/.core ## Unpaid orders expire on time although a worker is killed (embedded store, core only)
 	@$(BIN)/duetime demo $(ARGS)
 
-# Most tests wait for servers more than they compute, so two at a time; those that start, freeze and kill processes run alone.
-# Both processes must collect the same tests in the same order, so sets of names need the same order in both.
+# The conformance suite waits for servers more than it computes, so two tests at a time; all others start, freeze and kill processes or write to
+# standard output, and run one by one. Both processes must collect the same tests, so sets of names need the same order in both.
 test: $(VENV)/.dev ## Run all tests, or some: make test ARGS="tests/unit -k retry"
 ifeq ($(strip $(ARGS)),)
-	@PYTHONHASHSEED=$$(( $$$$ % 10000 )) $(BIN)/python -m pytest -n 2 --ignore=tests/chaos --ignore=tests/cli
-	@$(BIN)/python -m pytest tests/chaos tests/cli
+	@PYTHONHASHSEED=$$(( $$$$ % 10000 )) $(BIN)/python -m pytest -n 2 tests/conformance
+	@$(BIN)/python -m pytest --ignore=tests/conformance
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
