@@ -141,7 +141,7 @@ async def gate_with_a_queue(scene: Scene) -> None:
 async def a_later_task(scene: Scene) -> None:
     """A task is due in a while."""
     async with scene.app.worker():
-        await scene.submit("brief", 3, delay=0.5)
+        await scene.submit("brief", 3, delay=1.5)
         await scene.finish()
 
 

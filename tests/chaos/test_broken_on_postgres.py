@@ -298,7 +298,7 @@ CASES: dict[str, tuple[Play, Breaker, str]] = {
     "no look at the gates at the start": (gate_with_a_queue, method(Executor, "_checked", lambda self, claimed: True), "gate"),
     "a claim ahead of the due time": (
         a_later_task,
-        lambda broken: broken.function("claim", ("coalesce(p_now, %s.clock())", "coalesce(p_now, %s.clock()) + 700000")),
+        lambda broken: broken.function("claim", ("coalesce(p_now, %s.clock())", "coalesce(p_now, %s.clock()) + 5000000")),
         "early",
     ),
 }
@@ -316,6 +316,6 @@ async def test_a_guard_taken_away_is_noticed(tmp_path: Path, postgres_url: str, 
     with monkeypatch.context() as patch:
         take_away(Broken(patch, postgres_url))
         async with scene_in(tmp_path / "broken", postgres_url, lease=lease) as scene:
-            scene.patience = 3.0
+            scene.patience = 2.0
             await play(scene)
             assert rule in await scene.rules()

@@ -83,7 +83,7 @@ def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = work.claim
 
     def hasty(connection: Any, worker: str, number: int, wants: Mapping[str, int], total: int, now: int, turns: Turns) -> Claim:
-        return claim(connection, worker, number, wants, total, now + 700_000, turns)
+        return claim(connection, worker, number, wants, total, now + 5_000_000, turns)
 
     monkeypatch.setattr(work, "claim", hasty)
 

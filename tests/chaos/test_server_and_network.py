@@ -131,9 +131,9 @@ async def test_after_a_fail_over_nothing_overlaps_although_claims_are_gone(storm
     fleet = stormy
     workers = await fleet.start_some(2, "--lease", "2s", chaos_slots=4)
     await fleet.submit(fleet.new("bulk") for _ in range(200))
-    waiting = await fleet.submit(fleet.new(handler, seconds=6.0).after(3.0) for handler in ["quick"] * 4 + ["threaded", "boxed"])
     replica = await ground.follow()
-    switch = asyncio.create_task(ground.fail_over(replica, fleet.journal, behind=4.0))
+    waiting = await fleet.submit(fleet.new(handler, seconds=4.0).after(2.0) for handler in ["quick"] * 4 + ["threaded", "boxed"])
+    switch = asyncio.create_task(ground.fail_over(replica, fleet.journal, behind=3.0))
     await until("they run by claims that the replica does not know", lambda: fleet.started(*waiting))
     fresh = await fleet.submit(fleet.new("quick") for _ in range(3))
     await switch

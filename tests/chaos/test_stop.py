@@ -80,7 +80,7 @@ async def test_a_second_signal_ends_at_once_and_what_ran_runs_again(fleet: Fleet
 async def test_rolling_restarts_lose_nothing_and_use_up_no_try(any_fleet: Fleet) -> None:
     fleet = any_fleet
     await fleet.start_some(2, "--grace", "0.1s")
-    for _ in range(10):
+    for _ in range(7):
         await fleet.submit(fleet.new(handler, seconds=seconds) for handler in ("quick", "threaded") for seconds in (0, 0.05, 1.5))
         old = next(worker for worker in fleet.workers if worker.running)
         await fleet.start("--grace", "0.1s", ready=True)
