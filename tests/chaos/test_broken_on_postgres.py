@@ -23,7 +23,7 @@ from duetime.worker import executor
 from duetime.worker.executor import Executor
 from duetime.worker.reconciler import Reconciler
 from tests.chaos.fleet import until
-from tests.chaos.scenes import Scene, a_later_task, gate_with_a_queue, lost_reply, release, scene_in, settle_of_another, timeout_of_a_thread
+from tests.chaos.scenes import Scene, a_later_task, lost_reply, release, scene_in, settle_of_another, timeout_of_a_thread
 from tests.chaos.stepping import half_way, hire, reap
 from tests.conformance.build import ended, needs, wish
 
@@ -295,7 +295,6 @@ CASES: dict[str, tuple[Play, Breaker, str]] = {
         method(Executor, "_deliver", lambda self, attempt: attempt.runner.cancel()),
         "overlap",
     ),
-    "no look at the gates at the start": (gate_with_a_queue, method(Executor, "_checked", lambda self, claimed: True), "gate"),
     "a claim ahead of the due time": (
         a_later_task,
         lambda broken: broken.function("claim", ("coalesce(p_now, %s.clock())", "coalesce(p_now, %s.clock()) + 5000000")),
