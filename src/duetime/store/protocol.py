@@ -87,7 +87,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     lease: float = 15.0
 
 
-class ClaimedTask(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=True):
+class ClaimedTask(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One task handed to a worker: all that an attempt needs. `attempt` is the fence of this claim.
 
     Payload and retry numbers are JSON as text, and the whole is an array in JSON: a store may read a batch in one step.
@@ -290,6 +290,11 @@ class Store(Protocol):
         ...
 
     @property
+    def settles_at_once(self) -> int:
+        """How many settles of one worker are worth having under way at a time: 1 where writes take turns anyway."""
+        ...
+
+    @property
     def liveness(self) -> Literal["lock", "lease"]:
         """How a dead worker is told: by a lock that the kernel frees, or by a lease that it must renew."""
         ...
@@ -391,6 +396,12 @@ class Store(Protocol):
         pending takes the position of the later of its due time and now. A final state frees the key, frees children
         whose edges are now met, and cancels, in turn, those whose edges can no longer be met.
         ALREADY if this (task, attempt, worker) was settled before; STALE otherwise. Neither changes anything.
+        """
+        ...
+
+    def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
+        """Tell how many of these, from the first, are best settled together: at most `at_most`; 0 if it is better to wait a moment
+        for more. Only a matter of speed.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import chain
 
 import msgspec
 
@@ -17,6 +18,7 @@ logger = logging.getLogger("duetime.worker")
 
 LARGEST_BATCH = 1_000
 MOST_WAITING = 4 * LARGEST_BATCH  # with so many outcomes unwritten no more attempts are begun: if we died, all would run again
+LINGER = 0.003  # seconds to wait once for the rest of a claim that is about to end as a whole
 MARKS_EVERY = 0.25
 NOT_STORED = "OutcomeNotStored"
 
@@ -31,31 +33,40 @@ class Settler(Service):
         self._store = store
         self._worker = worker
         self._waiting: list[Settlement] = []
-        self._in_flight: list[Settlement] = []
+        self._in_flight: list[list[Settlement]] = []
         self._marks: dict[str, Progress] = {}
         self._marked_at = 0.0
         self._room: asyncio.Future[None] | None = None  # resolved when there is room for more
         self._largest = LARGEST_BATCH
+        self._lingered = False
+        self.assistant = Assistant(self, alarms)
         self.stale = 0
 
     def __len__(self) -> int:
         """How many outcomes are not written yet."""
-        return len(self._waiting) + len(self._in_flight)
+        return len(self._waiting) + sum(map(len, self._in_flight))
 
     def ids(self) -> set[str]:
         """Give the tasks whose end is not written yet."""
-        return {settlement.id for settlement in (*self._waiting, *self._in_flight)}
+        return {settlement.id for settlement in chain(self._waiting, *self._in_flight)}
 
     def put(self, *settlements: Settlement) -> asyncio.Future[None] | None:
         """Take outcomes, always. If there are too many by now, give what to wait for before there are more."""
         if not self._waiting:
             self.wake()
         self._waiting.extend(settlements)
+        if self.overfull:
+            (self.assistant if self._in_flight else self).wake()
         if len(self._waiting) < MOST_WAITING:
             return None
         if self._room is None:
             self._room = asyncio.get_running_loop().create_future()
         return self._room
+
+    @property
+    def overfull(self) -> bool:
+        """Whether a whole batch waits."""
+        return len(self._waiting) >= LARGEST_BATCH
 
     def _make_room(self) -> None:
         if self._room is not None:
@@ -70,6 +81,9 @@ class Settler(Service):
 
     async def turn(self) -> float | None:
         while self._waiting:
+            if not self._portion() and not self._lingered:
+                self._lingered = True
+                return LINGER
             await self.write()
             self.progressed()
             await self._pass_marks_on()  # although there may be more outcomes for hours
@@ -89,19 +103,22 @@ class Settler(Service):
         self._marked_at = loop.time()
         return None
 
+    def _portion(self) -> int:
+        return self._store.portion(self._worker, self._waiting, self._largest)
+
     async def write(self) -> None:
         """Write one batch; on failure it stays first in line."""
-        batch, self._waiting = self._waiting, []
-        if len(batch) > self._largest:
-            batch, self._waiting = batch[: self._largest], batch[self._largest :]
-        self._in_flight = batch
+        self._lingered = False
+        size = self._portion() or self._largest
+        batch, self._waiting = self._waiting[:size], self._waiting[size:]
+        self._in_flight.append(batch)
         try:
             verdicts = await self._store.settle(self._worker, batch)
         except BaseException as error:
             self._waiting = self._again(batch, error) + self._waiting
             raise
         finally:
-            self._in_flight = []
+            self._in_flight.remove(batch)
         if len(self._waiting) <= MOST_WAITING // 2:
             self._make_room()
         if verdicts.count(Verdict.ACCEPTED) == len(batch):
@@ -141,3 +158,19 @@ class Settler(Service):
             logger.error("%d outcomes could not be written; these tasks will run again: %s", len(self._waiting), error)
         finally:
             self._make_room()
+
+
+class Assistant(Service):
+    """Writes beside the settler while whole batches wait, for a store that can take two at a time."""
+
+    name = "settler's assistant"
+
+    def __init__(self, settler: Settler, alarms: Alarms) -> None:
+        super().__init__(alarms)
+        self._settler = settler
+
+    async def turn(self) -> float | None:
+        while self._settler.overfull:
+            await self._settler.write()
+            self.progressed()
+        return None

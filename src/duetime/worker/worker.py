@@ -166,7 +166,8 @@ class Worker:
         self._news = News(self._store, self, self._alarms)
         self._duties = list(self._make_duties(self._store, self._alarms))
         self._listener = self._store.listen(self._heard)
-        loops = (self.feeder, self.settler, self._news, *self._duties)
+        settlers = (self.settler, self.settler.assistant) if self._store.settles_at_once > 1 else (self.settler,)
+        loops = (self.feeder, *settlers, self._news, *self._duties)
         self._pulses = (*(service.pulse for service in loops), self._keeper.pulse)
         every = min(LOOK_EVERY, settings.lease * FENCE_EVERY) if self._store.liveness == "lease" else LOOK_EVERY
         self._watch = Watch(self._pulses, self._alarms, unsettled=self._unsettled, fence=self._keeper.fence, every=every)
@@ -314,7 +315,7 @@ class Worker:
         await self._until_idle(grace)
         self.executor.stop_all(Stop.RELEASE)
         await self._until_idle(LAST_WORD)
-        for service in (*self._duties, self._news, self.settler, self._watch):
+        for service in (*self._duties, self._news, self.settler.assistant, self.settler, self._watch):
             await service.stop()
         await self.settler.drain()
         self._listener.close()

@@ -52,6 +52,7 @@ class PostgresStore:
     """One schema of one database behind the verbs of `store.protocol.Store`."""
 
     liveness: Literal["lock", "lease"] = "lease"
+    settles_at_once = 2
     output_folder: str | None = None
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
@@ -202,6 +203,9 @@ class PostgresStore:
         if settled.finished:
             self._hint(HintKind.DONE)
         return settled.verdicts
+
+    def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
+        return self._claims.portion(worker, settlements, at_most)
 
     async def progress(self, worker: str, marks: Sequence[Progress]) -> None:
         if marks:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,7 +20,8 @@ from duetime.model.turns import LaneFacts, Place, Turns, choose
 from duetime.store.postgres import arrays
 from duetime.store.postgres import gates as gating
 from duetime.store.postgres.clock import ServerClock, monotonic
-from duetime.store.postgres.connection import Database, Link
+from duetime.store.postgres.connection import Database, Link, Rejected
+from duetime.store.postgres.held import Held
 from duetime.store.postgres.lanes import Lane, Lanes
 from duetime.store.postgres.records import read_meta, write_error
 from duetime.store.postgres.runner import Runner
@@ -28,6 +30,7 @@ from duetime.store.sql import Statements
 
 CLAIM_WITHIN = 15.0  # seconds for which the reply to a claim is waited for; a claim whose reply is lost is found by the next renewals
 TURNS = 6
+_NOTHING = Held()
 FIRST_POLL, LONGEST_POLL = SECOND // 20, SECOND  # without wake-ups: how soon to look again after work was found, and at the latest
 
 
@@ -53,7 +56,7 @@ class Claims:
         self._gates = Gates(-1, [])
         self._incarnation: str | None = None  # of the server that the floors were proved on
         self._turns = Turns()
-        self._numbers: dict[str, dict[str, int]] = {}  # worker → task → number of its claim
+        self._held: dict[str, Held] = {}  # by worker
 
     async def claim(self, worker: str, number: int, wants: Mapping[str, int], total: int) -> Claim:
         """Hand due tasks to a worker; see the contract in `store.protocol`."""
@@ -139,35 +142,48 @@ class Claims:
             sent_at = monotonic()
             return sent_at, await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)
 
-        sent_at, rows = await self._database.once(send)
-        header = rows.pop()
-        how, now, next_at = _How(header[1]), header[6], header[7]
+        sent_at, [reply] = await self._database.once(send)
+        how, now, next_at, last_pos, ids = _How(reply[0]), *reply[1:5]
         if self._clock.heard(now, sent_at):
             self._lanes.forget()
-            if not rows and how is _How.DONE:
+            if ids is None and how is _How.DONE:
                 how = _How.OUTDATED  # what was added since the clock was set back lies below the floors of before
         if how is not _How.DONE:
             return how, Claim([], now, next_at if how is _How.CLOSED else None)
+        size = 0 if ids is None else len(ids)
         if alone:
-            self._lanes.taken(chosen[0], rows[-1][7] if rows else 0, full=len(rows) >= asked)
-            self._turns.count(chosen[0].handler, len(rows))
-        if len(set(order)) > 1:
-            rows = _in_order(rows, order)
-        held = self._numbers.setdefault(worker, {})
-        tasks = []
-        for row in rows:
-            lane = by_id[row[1]]
-            held[row[0]] = number
-            tasks.append(_claimed(row, lane))
-        return how, Claim(tasks, now, next_at)
+            self._lanes.taken(chosen[0], last_pos or 0, full=size >= asked)
+            self._turns.count(chosen[0].handler, size)
+        if ids is None:
+            return how, Claim([], now, next_at)
+        self._held.setdefault(worker, Held()).add(number, ids)
+        tasks = _claimed(reply, by_id)
+        return how, Claim(_in_order(tasks, reply[5], order) if len(set(order)) > 1 else tasks, now, next_at)
+
+    def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
+        """Cut where a claim ends, if one does: whole claims are settled at two thirds of the cost."""
+        return self._held.get(worker, _NOTHING).portion(settlements, at_most)
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> Settled:
         """Record how attempts ended; only those that the worker holds at this very number."""
+        held = self._held.get(worker, _NOTHING)
+        claims = held.whole(settlements)
+        if claims is not None:
+            parameters = [self._clock.parameter, worker, claims, *times(settlements)]
+            try:
+                [[earliest]] = await self._database.rows(self._sql.settle_whole, parameters)
+            except Rejected:
+                pass  # it is not, or no longer, as this process remembers it
+            else:
+                held.drop(claims)
+                return Settled([Verdict.ACCEPTED] * len(settlements), True, earliest)
+        return await self._settle_matched(worker, settlements, held)
+
+    async def _settle_matched(self, worker: str, settlements: Sequence[Settlement], held: Held) -> Settled:
         said = {(settlement.id, settlement.attempt): settlement for settlement in settlements}
         once = settlements if len(said) == len(settlements) else list(said.values())
-        held = self._numbers.get(worker, {})
-        numbers = {held.pop(settlement.id, None) for settlement in once}
-        claims = None if None in numbers else sorted(number for number in numbers if number is not None)
+        claims = held.claims_of(once)
+        held.forget(once)  # before anybody waits: they may be claimed again at once
         parameters = [self._clock.parameter, worker, claims, *columns(once)]
         [[accepted, finals, earliest]] = await self._database.rows(self._sql.settle, parameters)
         if accepted is None and once is settlements:
@@ -195,39 +211,44 @@ class Claims:
         return {(row[0], row[1]) for row in await self._database.rows(self._sql.settled_before, parameters)}
 
     def forget(self, worker: str) -> None:
-        self._numbers.pop(worker, None)
+        self._held.pop(worker, None)
 
 
-def _claimed(row: Sequence[Any], lane: Lane) -> ClaimedTask:
-    return ClaimedTask(
-        id=row[0],
-        handler=lane.handler,
-        payload=row[2],
-        attempt=row[3],
-        tries=row[4],
-        crashes=row[5],
-        due_at=row[6],
-        since_at=row[8],
-        submitted_at=row[9],
-        submitted_by=row[10],
-        expires_at=row[11],
-        timeout=row[12],
-        retry=row[13],
-        meta=read_meta(row[14]),
-        key=row[15],
-        collection=lane.collection or None,
-        priority=lane.priority,
-        schedule=row[16],
-        planned_at=row[17],
+def _claimed(reply: Sequence[Any], by_id: Mapping[int, Lane]) -> list[ClaimedTask]:
+    """Make tasks of the columns of a claim's reply; most of them need no look at the single task."""
+    ids, lanes, payloads, attempts, tries, crashes, dues, sinces, submitted, submitters, *special = reply[4:]
+    of = [by_id[lane] for lane in lanes]
+    handlers, collections, priorities = (
+        [lane.handler for lane in of],
+        [lane.collection or None for lane in of],
+        [lane.priority for lane in of],
     )
+    expiries, timeouts, retries, metas, keys, schedules, planned = (_NULLS if column is None else column for column in special)
+    columns = (
+        *(ids, _filled(handlers), payloads, *map(_filled, (attempts, tries, crashes)), sinces if dues is None else dues, sinces, submitted),
+        *(_filled(submitters), expiries, timeouts, retries, _NULLS if metas is _NULLS else map(read_meta, metas), keys),
+        *(_filled(collections), _filled(priorities), schedules, planned),
+    )
+    return list(map(ClaimedTask, *columns))
 
 
-def _in_order(rows: Sequence[Sequence[Any]], order: Sequence[int]) -> list[Sequence[Any]]:
+_NULLS = repeat(None)
+
+
+def _filled(column: list[Any]) -> Iterable[Any]:
+    return repeat(column[0]) if len(column) == 1 else column
+
+
+def _in_order(tasks: Sequence[ClaimedTask], lanes: Sequence[int], order: Sequence[int]) -> list[ClaimedTask]:
     """Put tasks that came lane by lane into the order in which their lanes take turns."""
-    by_lane: dict[int, Iterator[Sequence[Any]]] = {}
-    for lane in set(order):
-        by_lane[lane] = iter([row for row in rows if row[1] == lane])
-    return [row for lane in order if (row := next(by_lane[lane], None)) is not None]
+    if len(lanes) == 1:
+        return list(tasks)
+    by_lane: dict[int, list[ClaimedTask]] = {}
+    for task, lane in zip(tasks, lanes, strict=True):
+        by_lane.setdefault(lane, []).append(task)
+    left = {lane: iter(each) for lane, each in by_lane.items()}
+    placed = (next(left[lane], None) for lane in order if lane in left)
+    return [task for task in placed if task is not None]
 
 
 class Settled(NamedTuple):
@@ -238,13 +259,16 @@ class Settled(NamedTuple):
     earliest: Instant | None
 
 
+def times(settlements: Sequence[Settlement]) -> list[str]:
+    return [arrays.numbers([s.started_at for s in settlements]), arrays.numbers([s.finished_at for s in settlements])]
+
+
 def columns(settlements: Sequence[Settlement]) -> list[Any]:
     """Give settlements as columns; what plain successes all share is left to the server to know."""
     parts: list[Any] = [
         arrays.plain([s.id for s in settlements]),
         arrays.numbers([s.attempt for s in settlements]),
-        arrays.numbers([s.started_at for s in settlements]),
-        arrays.numbers([s.finished_at for s in settlements]),
+        *times(settlements),
     ]
     if all(s.state is State.SUCCEEDED and s.result is None for s in settlements):
         return [*parts, None, None, None, None, None, None, None]

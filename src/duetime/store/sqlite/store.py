@@ -66,6 +66,7 @@ class SqliteStore:
     """One file, or memory, behind the verbs of `store.protocol.Store`."""
 
     liveness: Literal["lock", "lease"] = "lock"
+    settles_at_once = 1
 
     def __init__(self, path: str, *, synchronous: str = "full", patience: float = 30.0, clock: Clock | None = None) -> None:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -257,6 +258,9 @@ class SqliteStore:
         if settled.finished:
             self._hint(HintKind.DONE)
         return settled.verdicts
+
+    def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
+        return min(len(settlements), at_most)
 
     async def progress(self, worker: str, marks: Sequence[Progress]) -> None:
         if marks:

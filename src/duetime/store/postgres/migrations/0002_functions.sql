@@ -292,17 +292,22 @@ begin
     return coalesce(v_ids, '{}');
 end $$;
 
+-- One element in place of many that are all the same.
+create function duetime.shared(p_values anyarray) returns anyarray language sql immutable parallel safe as
+$$ select case when p_values = array_fill(p_values[1], array[cardinality(p_values)]) then p_values[1:1] else p_values end $$;
+
 -- Hand due tasks to a worker. p_starts are remembered positions, p_floors proven ones: when the first bring too little, the second
--- are tried. p_quotas bound each lane, p_total all; p_watched are the lanes whose next position is wanted. The last row has no id; its `lane` says
--- how it went (0 done, 1 gates or lanes have changed: read them and ask again, 2 the worker is not registered, 3 closed after a fail-over),
--- its `due_at` is the store's time and its `pos` when to look again.
+-- are tried. p_quotas bound each lane, p_total all; p_watched are the lanes whose next position is wanted. `how` says how it went (0 done, 1 gates
+-- or lanes have changed: read them and ask again, 2 the worker is not registered, 3 closed after a fail-over), `next_at` when to look again,
+-- `last_pos` the last position taken. The tasks come as columns, which cost a third less than rows, here and in the client; a column of
+-- one element stands for as many of it, and one that is null for nulls.
 create function duetime.claim(
     p_now bigint, p_worker text, p_number bigint, p_lanes integer[], p_starts bigint[], p_floors bigint[], p_quotas integer[], p_total integer,
     p_watched integer[], p_gates_version bigint, p_lanes_version bigint, p_incarnation text
 ) returns table (
-    id text, lane integer, payload text, attempt integer, tries integer, crashes integer, due_at bigint, pos bigint, since_at bigint,
-    submitted_at bigint, submitted_by text, expires_at bigint, timeout double precision, retry text, meta text, key text, schedule text,
-    planned_at bigint
+    how integer, now_at bigint, next_at bigint, last_pos bigint, ids text[], lanes integer[], payloads text[], attempts integer[], tries integer[],
+    crashes integer[], dues bigint[], sinces bigint[], submitted bigint[], submitters text[], expiries bigint[], timeouts double precision[],
+    retries text[], metas text[], keys text[], schedules text[], planned bigint[]
 ) language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
@@ -310,16 +315,17 @@ declare
     v_now bigint := coalesce(p_now, duetime.clock());
     v_control record;
     v_starts bigint[] := p_starts;
-    v_next bigint;
     v_count integer := 0;
     v_ids uuid[]; v_lanes integer[]; v_places bigint[]; v_dues bigint[]; v_expiries bigint[];
     v_attempts integer[]; v_tries integer[]; v_crashes integer[];
     v_late boolean := false;
+    v_special boolean;
 begin
+    now_at := v_now;
     perform from duetime.worker as w where w.id = p_worker for key share;
     if not found then
-        return query select null::text, 2, null::text, 0, 0, 0, v_now, null::bigint, 0::bigint, 0::bigint, null::text, 0::bigint, 0::float8,
-            null::text, null::text, null::text, null::text, 0::bigint;
+        how := 2;
+        return next;
         return;
     end if;
     select * into v_control from duetime.control;
@@ -335,8 +341,9 @@ begin
         select * into v_control from duetime.control;
     end if;
     if v_now < v_control.open_at or v_control.gates_version <> p_gates_version or v_control.lanes_version <> p_lanes_version then
-        return query select null::text, case when v_now < v_control.open_at then 3 else 1 end, null::text, 0, 0, 0, v_now, v_control.open_at,
-            0::bigint, 0::bigint, null::text, 0::bigint, 0::float8, null::text, null::text, null::text, null::text, 0::bigint;
+        how := case when v_now < v_control.open_at then 3 else 1 end;
+        next_at := v_control.open_at;
+        return next;
         return;
     end if;
     loop
@@ -372,17 +379,29 @@ begin
         insert into duetime.claim (worker, number, claimed_at, open, done, cancel, tasks, lanes, dues, expiries, attempts, tries, crashes)
         values (p_worker, p_number, v_now, cardinality(v_ids), repeat('0', cardinality(v_ids))::varbit, repeat('0', cardinality(v_ids))::varbit,
             v_ids, v_lanes, v_dues, v_expiries, v_attempts, v_tries, v_crashes);
-        return query
-        select t.id::text, u.lane, t.payload, u.attempt, u.tries, u.crashes, u.due_at, u.pos, t.due_at, t.submitted_at, t.submitted_by, t.expires_at,
-            t.timeout, t.retry, t.meta, t.key, t.schedule, t.planned_at
-        from unnest(v_ids, v_lanes, v_places, v_dues, v_attempts, v_tries, v_crashes) with ordinality
-            as u (id, lane, pos, due_at, attempt, tries, crashes, place)
-        cross join lateral (select x.* from duetime.task as x where x.id = u.id offset 0) as t order by u.place;
+        select array_agg(t.payload), array_agg(t.due_at), array_agg(t.submitted_at), array_agg(t.submitted_by),
+            bool_or(not (t.expires_at, t.timeout, t.retry, t.meta, t.key, t.schedule, t.planned_at) is null)
+        into payloads, sinces, submitted, submitters, v_special
+        from unnest(v_ids) as u (id) left join lateral (select x.* from duetime.task as x where x.id = u.id offset 0) as t on true;
+        if v_special then
+            select array_agg(t.expires_at), array_agg(t.timeout), array_agg(t.retry), array_agg(t.meta), array_agg(t.key), array_agg(t.schedule),
+                array_agg(t.planned_at)
+            into expiries, timeouts, retries, metas, keys, schedules, planned
+            from unnest(v_ids) as u (id) left join lateral (select x.* from duetime.task as x where x.id = u.id offset 0) as t on true;
+        end if;
+        ids := v_ids;
+        lanes := duetime.shared(v_lanes);
+        attempts := duetime.shared(v_attempts);
+        tries := duetime.shared(v_tries);
+        crashes := duetime.shared(v_crashes);
+        submitters := duetime.shared(submitters);
+        dues := nullif(v_dues, sinces);
+        last_pos := v_places[cardinality(v_places)];
     end if;
-    select min(n.pos) into v_next from unnest(p_watched) as l (lane)
+    select min(n.pos) into next_at from unnest(p_watched) as l (lane)
     cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_now order by d.pos limit 1) as n;
-    return query select null::text, 0, null::text, v_count, 0, 0, v_now, v_next, 0::bigint, 0::bigint, null::text, 0::bigint, 0::float8, null::text,
-        null::text, null::text, null::text, 0::bigint;
+    how := 0;
+    return next;
 end $$;
 
 -- Those of the settlements that are the worker's to say: it holds the attempt at this very number, and it has not ended.
@@ -473,4 +492,53 @@ begin
     end if;
     return query select case when cardinality(v_accepted) = cardinality(p_ids) then null else coalesce(v_accepted, '{}') end,
         coalesce(cardinality(v_finals), 0), v_earliest;
+end $$;
+
+-- Record that all attempts of whole claims succeeded and have nothing to say: what most settles are. Nothing has to be matched, because a
+-- worker uses no number twice and a claim never changes: two thirds of the cost of `settle`. p_started and p_finished are in the order of the
+-- claims' places. A claim that is gone or has ended in part refuses all, and the caller takes `settle` instead.
+create function duetime.settle_whole(p_now bigint, p_worker text, p_claims bigint[], p_started bigint[], p_finished bigint[])
+returns bigint language plpgsql
+set enable_seqscan = off set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set jit = off as $$
+declare
+    v_now bigint;
+    v_number bigint;
+    v_claim record;
+    v_size integer;
+    v_before integer := 0;
+    v_earliest bigint;
+begin
+    perform pg_current_xact_id();
+    v_now := coalesce(p_now, duetime.present());
+    foreach v_number in array p_claims loop
+        delete from duetime.claim as c where c.worker = p_worker and c.number = v_number and c.open = cardinality(c.tasks)
+        returning c.tasks, c.lanes, c.attempts, c.tries, c.crashes into v_claim;
+        if not found then
+            raise exception 'claim % of worker % is not whole', v_number, p_worker using errcode = 'DT002';
+        end if;
+        v_size := cardinality(v_claim.tasks);
+        with moved as (
+            delete from duetime.task as t where t.id = any (v_claim.tasks) returning t.*
+        )
+        insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
+            planned_at, state, outcome, attempt, tries, crashes, worker, started_at, finished_at)
+        select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.meta, m.schedule,
+            m.planned_at, 'succeeded', 'succeeded', e.attempt, e.tries, e.crashes, p_worker, e.started_at, e.finished_at
+        from moved as m join unnest(v_claim.tasks, v_claim.attempts, v_claim.tries, v_claim.crashes, p_started[v_before + 1 : v_before + v_size],
+            p_finished[v_before + 1 : v_before + v_size]) as e (id, attempt, tries, crashes, started_at, finished_at) on e.id = m.id;
+        insert into duetime.tally (lane, state, n)
+        select l.lane, s.state, s.sign * l.n from (select u.lane, count(*) as n from unnest(v_claim.lanes) as u (lane) group by u.lane) as l
+        cross join (values ('live', -1), ('succeeded', 1)) as s (state, sign);
+        if exists (select from duetime.progress) then
+            delete from duetime.progress as p where p.id = any (v_claim.tasks);
+        end if;
+        if exists (select from duetime.edge) then
+            v_earliest := least(v_earliest, duetime.follow(v_now, v_claim.tasks, array_fill(true, array[v_size])));
+        end if;
+        v_before := v_before + v_size;
+    end loop;
+    if v_before <> cardinality(p_started) then
+        raise exception 'the claims of worker % have % places, not %', p_worker, v_before, cardinality(p_started) using errcode = 'DT002';
+    end if;
+    return v_earliest;
 end $$;

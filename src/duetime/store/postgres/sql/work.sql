@@ -10,6 +10,9 @@ select accepted, finals, earliest from duetime.settle($1::bigint, $2::text, $3::
     $7::text::bigint[], $8::text::text[], $9::text::text[], $10::text::integer[], $11::text::integer[], $12::text::bigint[], $13::text::text[],
     $14::text::text[])
 
+-- settle_whole: that all attempts of some claims succeeded, with nothing to say
+select duetime.settle_whole($1::bigint, $2::text, $3::bigint[], $4::text::bigint[], $5::text::bigint[])
+
 -- settled_before: which of these attempts of this worker have ended already; what a reaper wrote for one is another's word
 select s.id::text, s.attempt from unnest($2::uuid[], $3::integer[], $4::text[]) as s (id, attempt, outcome)
 where exists (
