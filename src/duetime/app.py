@@ -306,20 +306,20 @@ class App(Registry, Verbs):
     @overload
     def submit_many(
         self, tasks: Iterable[NewTask[R]], /, *, connection: object | None = None, allow_unknown: bool = False
-    ) -> Coroutine[Any, Any, list[Task[R]]]: ...
+    ) -> Coroutine[Any, Any, Sequence[Task[R]]]: ...
     @overload
     def submit_many(
         self, tasks: Iterable[NewTask[Any]], /, *, connection: object | None = None, allow_unknown: bool = False
-    ) -> Coroutine[Any, Any, list[Task[Any]]]: ...
+    ) -> Coroutine[Any, Any, Sequence[Task[Any]]]: ...
     def submit_many(
         self, tasks: Iterable[NewTask[Any]], /, *, connection: object | None = None, allow_unknown: bool = False
-    ) -> Coroutine[Any, Any, list[Task[Any]]]:
+    ) -> Coroutine[Any, Any, Sequence[Task[Any]]]:
         """Store many tasks at once, all checked before anything is written; DuplicateKeys tells of keys that were taken."""
         wishes = list(tasks)
         call = self._submit_many(wishes, connection, allow_unknown)
         return call if connection is None else Inline(call, lambda: self._prepare(wishes, allow_unknown))
 
-    async def _submit_many(self, tasks: Sequence[NewTask[Any]], connection: object | None, allow_unknown: bool) -> list[Task[Any]]:
+    async def _submit_many(self, tasks: Sequence[NewTask[Any]], connection: object | None, allow_unknown: bool) -> Sequence[Task[Any]]:
         await self._open(declare=connection is None)
         return await self.client.submit_many(tasks, connection=connection, allow_unknown=allow_unknown)
 

@@ -15,9 +15,10 @@ from duetime.clock import Seconds, to_seconds
 from duetime.errors import Conflict, DuplicateKey, DuplicateKeys, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
 from duetime.gating import GateKeeper
 from duetime.ids import is_id
+from duetime.model.lazy import Lazy
 from duetime.model.query import MAX_PAGE, Page, Query
 from duetime.model.task import FINAL, LIVE, NewTask, State, Task, TaskRecord, check_name, check_priority, delay_micros, due_instant, shown
-from duetime.store.protocol import Added, AddVerdict, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind, Store
+from duetime.store.protocol import Added, AddVerdict, AllNew, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind, Store
 
 __all__ = ["HANDLERS_OWN", "AnyTask", "Bulk", "Client", "TaskPage"]
 
@@ -73,7 +74,7 @@ class Client:
 
     async def submit_many(
         self, tasks: Iterable[NewTask[R]], *, connection: object | None = None, allow_unknown: bool = False
-    ) -> list[Task[R]]:
+    ) -> Sequence[Task[R]]:
         """Store many tasks at once, all checked before anything is written.
 
         One whose key is taken does not stop the rest: they are stored, and then DuplicateKeys tells which ones were not.
@@ -82,6 +83,8 @@ class Client:
         await self.admission.check(asked, allow_unknown=allow_unknown)
         wishes = [self.admission.complete(task) for task in asked]
         answers = await self._add(wishes, connection)
+        if isinstance(answers, AllNew):
+            return Lazy(answers, lambda added: shown(added.record))
         stored = [None if added.verdict is AddVerdict.DUPLICATE else shown(added.record) for added in answers]
         duplicates = {place: added.record.id for place, added in enumerate(answers) if added.verdict is AddVerdict.DUPLICATE}
         if duplicates:
@@ -94,7 +97,7 @@ class Client:
             )
         return cast(list[Task[R]], stored)
 
-    async def _add(self, wishes: Sequence[NewTask[Any]], connection: object | None) -> list[Added]:
+    async def _add(self, wishes: Sequence[NewTask[Any]], connection: object | None) -> Sequence[Added]:
         if connection is None:
             return await self.store.add(wishes)
         return await self.store.add_on(connection, wishes)

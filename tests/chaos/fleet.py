@@ -151,7 +151,7 @@ class Fleet:
                 await asyncio.sleep(0.05)
         for task in stored:
             self.journal.write("submitted", task=task.id, handler=task.handler)
-        return stored
+        return list(stored)
 
     async def one(self, handler: str, /, **arguments: Any) -> Task[Any]:
         [task] = await self.submit([self.new(handler, **arguments)])

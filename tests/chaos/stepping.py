@@ -11,6 +11,7 @@ from duetime.ids import new_id
 from duetime.model.outcome import Settlement
 from duetime.store.open import store_from_url
 from duetime.store.postgres.address import Address
+from duetime.store.postgres.lanes import Lane
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.postgres.work import columns
 from duetime.store.protocol import NewWorker, Store
@@ -45,6 +46,13 @@ async def beat_of(store: Store, worker: Worker) -> int:
 
 async def reap(store: Store, worker: Worker) -> int | None:
     return await store.reap(worker.id, await beat_of(store, worker))
+
+
+async def look(store: PostgresStore, lane: Lane) -> None:
+    """Look at a lane as a claim does from time to time, and move its floor as far as that proves."""
+    statement = f'select * from "{store._address.schema}".look(null, $1::integer[], $2::bigint[])'
+    [[at, oldest, next_number, places]] = await store._opened.rows(statement, [[lane.id], [lane.floor]])
+    store._lanes.looked(at, oldest, next_number, places, [lane])
 
 
 class HalfWay:

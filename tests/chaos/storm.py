@@ -108,7 +108,7 @@ class Storm:
             *[("cut", self._cut)] * plan.cuts,
             *[("half-open", self._half_open)] * plan.half_opens,
             *[("lost claim", lambda: self._lose(b".claim("))] * plan.lost_claims,
-            *[("lost settle", lambda: self._lose(b".settle("))] * plan.lost_settles,
+            *[("lost settle", lambda: self._lose(b".settle"))] * plan.lost_settles,
             *[("step", self._step)] * plan.steps,
             *[("gate", self._gate)] * plan.gates,
             *[("fail-over", self._fail_over)] * plan.fail_overs,

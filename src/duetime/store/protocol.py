@@ -22,6 +22,7 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.model.gate import Gate, Gates
+from duetime.model.lazy import Lazy
 from duetime.model.outcome import AttemptRecord, Settlement, Verdict
 from duetime.model.query import Page, Query
 from duetime.model.task import NewTask, State, TaskRecord
@@ -42,6 +43,10 @@ class Added(msgspec.Struct, frozen=True, gc=False):
 
     verdict: AddVerdict
     record: TaskRecord
+
+
+class AllNew(Lazy[Added]):
+    """Answers to wishes of which each was stored as a new task."""
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
@@ -325,7 +330,7 @@ class Store(Protocol):
 
     # ---- submitting ----
 
-    async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
+    async def add(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added]:
         """Store wishes as tasks; all of one call in one transaction.
 
         A wish is due at `due_at`, or `delay` after the store's now. It waits as `pending`, or as `blocked` while any of
@@ -347,7 +352,7 @@ class Store(Protocol):
         """Make ready what adding these tasks on a caller's connection needs outside of the caller's transaction."""
         ...
 
-    async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
+    async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> Sequence[Added]:
         """Do the same as `add` on the caller's own connection, inside the transaction that is open there.
 
         The tasks exist when the caller commits and never did if the caller rolls back. With a synchronous connection

@@ -99,13 +99,11 @@ class Lanes:
     def due_for_look(self) -> bool:
         return monotonic() - self._looked_at >= LOOK_EVERY
 
-    async def look(self, now: Instant | None, lanes: Sequence[Lane]) -> None:
-        """Move floors as far as can be proved."""
+    def looked(self, at: Instant, oldest: int, next_number: int, places: Sequence[Instant | None], lanes: Sequence[Lane]) -> None:
+        """Move floors as far as a look proves."""
         self._looked_at = monotonic()
         if self._looked_at - self._begun_at > FORGET_EVERY:
             self.forget()
-        parameters = [now, [lane.id for lane in lanes], [lane.floor for lane in lanes]]
-        [[at, oldest, next_number, places]] = await self._database.rows(self._sql.look, parameters)
         proved = 0
         for look in self._looks:
             if look.next <= oldest:

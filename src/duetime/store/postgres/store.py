@@ -125,22 +125,21 @@ class PostgresStore:
 
     # ---- submitting ----
 
-    async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
+    async def add(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added]:
         if not tasks:
             return []
         await self.prepare(tasks)
         added = await self._add_plain(tasks) if is_plain(tasks) else None
         return await self._add_carefully(tasks) if added is None else added
 
-    async def _add_plain(self, tasks: Sequence[NewTask[object]]) -> list[Added] | None:
+    async def _add_plain(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added] | None:
         """Add tasks that are most probably all new, in one statement; None if one of them is not."""
         try:
             [[now]] = await self._opened.rows(self._sql.add_new, wishes(tasks, self._lanes, self._clock.parameter))
         except Rejected:
             return None
-        added = stored_now(tasks, now)
-        self._hint(HintKind.DUE, max(now, min(one.record.due_at for one in added)))
-        return added
+        self._hint(HintKind.DUE, max(now, min([now + task.delay if task.due_at is None else task.due_at for task in tasks])))
+        return stored_now(tasks, now)
 
     async def _add_carefully(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
         """Add tasks that may meet others."""

@@ -14,7 +14,7 @@ from duetime.store.postgres import arrays
 from duetime.store.postgres.lanes import Lanes
 from duetime.store.postgres.records import records_by_id, write_error, write_meta
 from duetime.store.postgres.runner import Runner
-from duetime.store.protocol import Added, AddVerdict
+from duetime.store.protocol import Added, AddVerdict, AllNew
 from duetime.store.sql import Statements
 
 TURNS = 5
@@ -72,9 +72,9 @@ def check_due(tasks: Sequence[NewTask[object]], now: Instant) -> None:
             due_of(task, now)
 
 
-def stored_now(tasks: Sequence[NewTask[object]], now: Instant) -> list[Added]:
+def stored_now(tasks: Sequence[NewTask[object]], now: Instant) -> AllNew:
     """Give the answers for tasks that were all new."""
-    return [Added(AddVerdict.ADDED, accepted(task, State.PENDING, now, due_of(task, now))) for task in tasks]
+    return AllNew(tasks, lambda task: Added(AddVerdict.ADDED, accepted(task, State.PENDING, now, due_of(task, now))))
 
 
 class Submission:

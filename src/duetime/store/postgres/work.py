@@ -74,8 +74,6 @@ class Claims:
         if self._polls and how is _How.DONE:
             self._poll = FIRST_POLL if claim.tasks else min(LONGEST_POLL, self._poll * 2)
             instants.append(claim.now + self._poll)
-        if self._lanes.due_for_look() and lanes:
-            await self._lanes.look(self._clock.parameter, lanes)
         return Claim(claim.tasks, claim.now, min(instants, default=None))
 
     def _open_lanes(self, wants: Mapping[str, int], now: Instant) -> tuple[list[Lane], Instant | None]:
@@ -126,6 +124,7 @@ class Claims:
         chosen = [by_id[lane] for lane in quotas]
         alone = len(chosen) == 1 and not order
         asked = sum(quotas.values())
+        looks = bool(lanes) and self._lanes.due_for_look()
 
         async def send(link: Link) -> tuple[int, list[Sequence[Any]]]:
             if link.incarnation != self._incarnation:
@@ -137,19 +136,21 @@ class Claims:
                 *(self._clock.parameter, worker, number, [lane.id for lane in chosen]),
                 *([lane.start if alone else lane.floor for lane in chosen], [lane.floor for lane in chosen]),
                 *([quotas[lane.id] for lane in chosen], asked, [lane.id for lane in lanes]),
-                *(self._gates.version, self._lanes.version, link.incarnation),
+                *([lane.floor for lane in lanes] if looks else None, self._gates.version, self._lanes.version, link.incarnation),
             ]
             sent_at = monotonic()
             return sent_at, await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)
 
         sent_at, [reply] = await self._database.once(send)
-        how, now, next_at, last_pos, ids = _How(reply[0]), *reply[1:5]
+        how, now, next_at, last_pos, oldest, next_number, places, ids = _How(reply[0]), *reply[1:8]
         if self._clock.heard(now, sent_at):
             self._lanes.forget()
             if ids is None and how is _How.DONE:
                 how = _How.OUTDATED  # what was added since the clock was set back lies below the floors of before
         if how is not _How.DONE:
             return how, Claim([], now, next_at if how is _How.CLOSED else None)
+        if looks:
+            self._lanes.looked(now, oldest, next_number, places, lanes)
         size = 0 if ids is None else len(ids)
         if alone:
             self._lanes.taken(chosen[0], last_pos or 0, full=size >= asked)
@@ -158,7 +159,7 @@ class Claims:
             return how, Claim([], now, next_at)
         self._held.setdefault(worker, Held()).add(number, ids)
         tasks = _claimed(reply, by_id)
-        return how, Claim(_in_order(tasks, reply[5], order) if len(set(order)) > 1 else tasks, now, next_at)
+        return how, Claim(_in_order(tasks, reply[8], order) if len(set(order)) > 1 else tasks, now, next_at)
 
     def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
         """Cut where a claim ends, if one does: whole claims are settled at two thirds of the cost."""
@@ -216,7 +217,7 @@ class Claims:
 
 def _claimed(reply: Sequence[Any], by_id: Mapping[int, Lane]) -> list[ClaimedTask]:
     """Make tasks of the columns of a claim's reply; most of them need no look at the single task."""
-    ids, lanes, payloads, attempts, tries, crashes, dues, sinces, submitted, submitters, *special = reply[4:]
+    ids, lanes, payloads, attempts, tries, crashes, dues, sinces, submitted, submitters, *special = reply[7:]
     of = [by_id[lane] for lane in lanes]
     handlers, collections, priorities = (
         [lane.handler for lane in of],

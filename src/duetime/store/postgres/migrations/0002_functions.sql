@@ -297,19 +297,21 @@ create function duetime.shared(p_values anyarray) returns anyarray language sql 
 $$ select case when p_values = array_fill(p_values[1], array[cardinality(p_values)]) then p_values[1:1] else p_values end $$;
 
 -- Hand due tasks to a worker. p_starts are remembered positions, p_floors proven ones: when the first bring too little, the second
--- are tried. p_quotas bound each lane, p_total all; p_watched are the lanes whose next position is wanted. `how` says how it went (0 done, 1 gates
+-- are tried. p_quotas bound each lane, p_total all; p_watched are the lanes whose next position is wanted, and a `look` at
+-- them if p_watched_floors is given. `how` says how it went (0 done, 1 gates
 -- or lanes have changed: read them and ask again, 2 the worker is not registered, 3 closed after a fail-over), `next_at` when to look again,
 -- `last_pos` the last position taken. The tasks come as columns, which cost a third less than rows, here and in the client; a column of
 -- one element stands for as many of it, and one that is null for nulls.
 create function duetime.claim(
     p_now bigint, p_worker text, p_number bigint, p_lanes integer[], p_starts bigint[], p_floors bigint[], p_quotas integer[], p_total integer,
-    p_watched integer[], p_gates_version bigint, p_lanes_version bigint, p_incarnation text
+    p_watched integer[], p_watched_floors bigint[], p_gates_version bigint, p_lanes_version bigint, p_incarnation text
 ) returns table (
-    how integer, now_at bigint, next_at bigint, last_pos bigint, ids text[], lanes integer[], payloads text[], attempts integer[], tries integer[],
+    how integer, now_at bigint, next_at bigint, last_pos bigint, oldest bigint, next bigint, places bigint[], ids text[], lanes integer[], payloads text[], attempts integer[], tries integer[],
     crashes integer[], dues bigint[], sinces bigint[], submitted bigint[], submitters text[], expiries bigint[], timeouts double precision[],
     retries text[], metas text[], keys text[], schedules text[], planned bigint[]
 ) language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
+set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now bigint := coalesce(p_now, duetime.clock());
@@ -400,6 +402,10 @@ begin
     end if;
     select min(n.pos) into next_at from unnest(p_watched) as l (lane)
     cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_now order by d.pos limit 1) as n;
+    if p_watched_floors is not null then
+        -- our own transaction counts as under way, and what it has taken as gone: it is, when this reply arrives
+        select l.oldest, l.next, l.places into oldest, next, places from duetime.look(v_now, p_watched, p_watched_floors) as l;
+    end if;
     how := 0;
     return next;
 end $$;

@@ -10,9 +10,6 @@ with added as (
 )
 update duetime.control set lanes_version = lanes_version + 1 where exists (select from added)
 
--- look: what proves how far lanes are empty
-select * from duetime.look($1::bigint, $2::integer[], $3::bigint[])
-
 -- publish_floors: how far lanes are empty, for those who start later; a floor beyond the present is from before the clock was set back
 update duetime.lane as l set floor = f.floor from unnest($2::integer[], $3::bigint[]) as f (id, floor)
 where l.id = f.id and (l.floor < f.floor - 1000000 or l.floor > coalesce($1::bigint, duetime.clock()))

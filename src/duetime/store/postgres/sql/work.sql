@@ -1,6 +1,6 @@
 -- claim: due tasks for a worker
 select * from duetime.claim($1::bigint, $2::text, $3::bigint, $4::integer[], $5::bigint[], $6::bigint[], $7::integer[], $8::integer, $9::integer[],
-    $10::bigint, $11::bigint, $12::text)
+    $10::bigint[], $11::bigint, $12::bigint, $13::text)
 
 -- peek: the first due places of several lanes
 select lane, places from duetime.peek($1::bigint, $2::integer[], $3::bigint[], $4::integer)
