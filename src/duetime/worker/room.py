@@ -13,7 +13,7 @@ from duetime.store.protocol import ClaimedTask
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt
 
-LARGEST_CLAIM = 1_000
+LARGEST_CLAIM = 2_000
 LARGEST_BUFFER = 2 * LARGEST_CLAIM  # one claim's worth waits while the next one is under way
 BUFFERED_TIME = 50_000  # microseconds of work that may wait in memory
 STALE_AFTER = SECOND  # what waits in memory for so long, because attempts have become slow, is better off elsewhere

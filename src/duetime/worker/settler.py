@@ -16,7 +16,7 @@ from duetime.store.protocol import Progress, Store
 
 logger = logging.getLogger("duetime.worker")
 
-LARGEST_BATCH = 1_000
+LARGEST_BATCH = 2_000
 MOST_WAITING = 4 * LARGEST_BATCH  # with so many outcomes unwritten no more attempts are begun: if we died, all would run again
 LINGER = 0.003  # seconds to wait once for the rest of a claim that is about to end as a whole
 MARKS_EVERY = 0.25
