@@ -16,7 +16,7 @@ INSTALL = $(PIP) install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test chaos check format bench bench-full coverage clean
+.PHONY: help setup demo test chaos cron check format bench bench-full coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,9 @@ endif
 
 chaos: $(VENV)/.dev ## Kill, freeze, cut and crash for an hour on PostgreSQL; a fiftieth of it: make chaos ARGS="--scale 0.02"
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+cron: $(VENV)/.dev ## Compare cron with a scan of real minutes over every change of every time zone, 2000–2040
+	@$(BIN)/python -m tools.cron_scan $(ARGS)
 
 check: $(VENV)/.dev ## Lint, format, types, layers, coverage table: all that CI checks besides the tests
 	@$(BIN)/ruff check

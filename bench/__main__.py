@@ -9,7 +9,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import draining, lateness, submitting, wheel
+from bench import cron, draining, lateness, submitting, wheel
 from bench.postgres import figures
 from bench.rounds import ROUNDS, Report, console
 
@@ -27,6 +27,7 @@ PARTS: dict[str, Callable[[Report], None]] = {
     "draining": draining.run,
     "lateness": lateness.run,
     "wheel": run_wheel,
+    "cron": cron.run,
 }
 
 

@@ -1,0 +1,26 @@
+"""Rules: when a schedule's occurrences are planned. Pure; `now` never enters, because a rule does not depend on it.
+
+A rule is a value: `Cron`, `Every`, `AfterEnd`, `Calendar`, `At`, `Window`, or a `Union` of them, written with `|`. A `DayCalendar` is a
+named set of days and hours that several rules can share. `plan_of` joins them into a `Plan`, which is asked for instants.
+"""
+
+from duetime.model.rules.calendars import DayCalendar
+from duetime.model.rules.kinds import AfterEnd, At, Calendar, Cron, Every, Rule, Union, Window
+from duetime.model.rules.plan import Plan, plan_of
+from duetime.model.rules.words import describe, read_rule
+
+__all__ = [
+    "AfterEnd",
+    "At",
+    "Calendar",
+    "Cron",
+    "DayCalendar",
+    "Every",
+    "Plan",
+    "Rule",
+    "Union",
+    "Window",
+    "describe",
+    "plan_of",
+    "read_rule",
+]

@@ -1,0 +1,204 @@
+"""Named calendars: which days and hours are permitted, and the next instant that is."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from functools import lru_cache
+from typing import Literal
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from duetime.clock import SECOND, Instant
+from duetime.errors import InvalidValue
+from duetime.model.rules.days import weekday_of
+from duetime.model.rules.reading import (
+    DAY_SECONDS,
+    FIRST_SECOND,
+    HORIZON_SECONDS,
+    LAST_SECOND,
+    date_of,
+    day_of,
+    read_choice,
+    read_date,
+    read_month_and_day,
+    read_range,
+    read_weekdays,
+    read_zone,
+    several,
+    time_text,
+    weekdays_text,
+)
+from duetime.model.rules.zones import zone_of
+
+
+class DayCalendar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A set of days and hours, to be stored under a name: holidays, business hours, a change freeze.
+
+    A time matches if its local day is one of `dates`, `yearly` or `weekdays` (any day if none of these is given) and its local
+    time lies in one of `times` (any time if none is given; from the start up to, not including, the end; a range over midnight
+    means the early and the late hours of one and the same day). `exclude` permits what does not match, `include` what does.
+    `also` names other calendars that must permit the time too.
+
+        DayCalendar(dates=["2030-04-22"], yearly=["12-25", "12-26"], tz="Europe/Berlin")
+        DayCalendar(mode="include", weekdays="mon-fri", times="09:00-17:00", tz="Europe/Berlin", also=["holidays"])
+    """
+
+    mode: Literal["exclude", "include"] = "exclude"
+    dates: str | Sequence[str] = ()
+    yearly: str | Sequence[str] = ()
+    weekdays: str | Sequence[str] = ""
+    times: str | Sequence[str] = ()
+    tz: str = "UTC"
+    also: str | Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        read_choice(self.mode, ("exclude", "include"), "mode")
+        dates = sorted({read_date(value, "dates") for value in several(self.dates)})
+        yearly = sorted({read_month_and_day(value, "yearly") for value in several(self.yearly)})
+        times = sorted({read_range(value, "times") for value in several(self.times)})
+        also = several(self.also)
+        for name in also:
+            if not isinstance(name, str) or not name:
+                raise InvalidValue(f'also must name other calendars, for example also=["holidays"], got {name!r}')
+        force_setattr(self, "dates", tuple(when.isoformat() for when in dates))
+        force_setattr(self, "yearly", tuple(f"{month:02}-{day:02}" for month, day in yearly))
+        force_setattr(self, "weekdays", weekdays_text(read_weekdays(self.weekdays, "weekdays")))
+        force_setattr(self, "times", tuple(f"{time_text(start)}-{time_text(end)}" for start, end in times))
+        force_setattr(self, "tz", read_zone(self.tz))
+        force_setattr(self, "also", tuple(dict.fromkeys(also)))
+        if not (self.dates or self.yearly or self.weekdays or self.times):
+            raise InvalidValue('a calendar must say which time it means: dates, yearly, weekdays or times, for example weekdays="sat,sun"')
+
+    def permits(self, instant: Instant, calendars: Mapping[str, DayCalendar] | None = None) -> bool:
+        """Tell whether an instant is permitted here and by all of `also`, which are looked up in `calendars`."""
+        chain = (self, *chain_of(self.also, calendars or {}))
+        return all(_rule_of(calendar).permits(instant) for calendar in chain)
+
+
+def chain_of(names: Iterable[str], calendars: Mapping[str, DayCalendar]) -> tuple[DayCalendar, ...]:
+    """Look up calendars and all that they name in `also`; refuse unknown names and circles."""
+    found: dict[str, DayCalendar] = {}
+
+    def look_up(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            raise InvalidValue(f"calendars go round in a circle: {' → '.join((*path, name))}; take one of them out of `also`")
+        if name not in calendars:
+            known = ", ".join(sorted(calendars)) or "none yet"
+            named_by = f" (named by `also` of {path[-1]})" if path else ""
+            raise InvalidValue(f"calendar {name!r}{named_by} is unknown; there are: {known}")
+        if name not in found:
+            for other in calendars[name].also:
+                look_up(other, (*path, name))
+            found[name] = calendars[name]
+
+    for name in names:
+        look_up(name, ())
+    return tuple(found.values())
+
+
+class CalendarRule:
+    """One calendar, made ready to be asked; `also` is not its business."""
+
+    def __init__(self, calendar: DayCalendar) -> None:
+        self._zone = zone_of(calendar.tz)
+        self._exclude = calendar.mode == "exclude"
+        self._dates = frozenset(day_of(date.fromisoformat(text)) for text in calendar.dates)
+        self._yearly = frozenset(read_month_and_day(text, "yearly") for text in calendar.yearly)
+        self._weekdays = read_weekdays(calendar.weekdays, "weekdays")
+        self._any_day = not (self._dates or self._yearly or self._weekdays)
+        self._ranges = _split_ranges(read_range(text, "times") for text in calendar.times)
+        self._borders = sorted({border for pair in self._ranges for border in pair} | {DAY_SECONDS})
+
+    def permits(self, instant: Instant) -> bool:
+        at = instant // SECOND
+        wall = at + self._zone.segment(at).offset
+        return self._matches(*divmod(wall, DAY_SECONDS)) is not self._exclude
+
+    def permits_day(self, day: int) -> bool:
+        """Tell whether at least some of a day is permitted."""
+        if not self._exclude:
+            return self._matches_day(day)
+        return not (self._matches_day(day) and (not self._ranges or self._covers_day()))
+
+    def first_permitted(self, instant: Instant) -> Instant | None:
+        """Give the first permitted instant that is `instant` or later, or None if there is none for 50 years."""
+        at = begun = instant // SECOND
+        limit = min(at + HORIZON_SECONDS, LAST_SECOND)
+        while at <= limit:
+            _start, end, offset, _top = self._zone.segment(at)
+            day, second = divmod(at + offset, DAY_SECONDS)
+            if self._matches(day, second) is not self._exclude:
+                return instant if at == begun else at * SECOND
+            border = DAY_SECONDS
+            if self._ranges and self._matches_day(day):
+                border = self._borders[bisect_right(self._borders, second)]
+            at = min(day * DAY_SECONDS + border - offset, end)
+        return None
+
+    def _matches(self, day: int, second: int) -> bool:
+        if self._ranges:
+            for start, end in self._ranges:
+                if start <= second < end:
+                    break
+            else:
+                return False
+        return self._matches_day(day)
+
+    def _matches_day(self, day: int) -> bool:
+        if self._any_day or day in self._dates or self._weekdays >> weekday_of(day) & 1:
+            return True
+        if self._yearly and FIRST_SECOND <= day * DAY_SECONDS <= LAST_SECOND:
+            when = date_of(day)
+            return (when.month, when.day) in self._yearly
+        return False
+
+    def _covers_day(self) -> bool:
+        reached = 0
+        for start, end in self._ranges:
+            if start > reached:
+                return False
+            reached = max(reached, end)
+        return reached >= DAY_SECONDS
+
+
+def _split_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Take ranges over midnight apart into early and late hours."""
+    pieces: list[tuple[int, int]] = []
+    for start, end in ranges:
+        pieces += [(start, end)] if start < end else [(start, DAY_SECONDS), (0, end)]
+    return sorted(piece for piece in pieces if piece[0] < piece[1])
+
+
+@lru_cache(maxsize=1024)
+def _rule_of(calendar: DayCalendar) -> CalendarRule:
+    return CalendarRule(calendar)
+
+
+class Permission:
+    """What several calendars permit together."""
+
+    def __init__(self, calendars: Iterable[DayCalendar]) -> None:
+        self._rules = [_rule_of(calendar) for calendar in calendars]
+
+    def permits_day(self, day: int) -> bool:
+        return all(rule.permits_day(day) for rule in self._rules)
+
+    def first(self, instant: Instant) -> Instant | None:
+        """Give the first instant that all permit and that is `instant` or later, or None if there is none for 50 years."""
+        if not self._rules:
+            return instant
+        limit = instant + HORIZON_SECONDS * SECOND
+        agreed = 0  # how many in a row have permitted the same instant
+        while instant <= limit:
+            for rule in self._rules:
+                found = rule.first_permitted(instant)
+                if found is None:
+                    return None
+                agreed = agreed + 1 if found == instant else 1
+                instant = found
+                if agreed == len(self._rules):
+                    return instant
+        return None
