@@ -1,4 +1,4 @@
-"""The figures of issue 3, part by part: which cases stand beside each other in a round, and what is asked of their ratio."""
+"""The figures on PostgreSQL, part by part: which cases stand beside each other in a round, and what is asked of their ratio."""
 
 from __future__ import annotations
 
