@@ -41,6 +41,7 @@ class Settings(TypedDict, total=False):
     output: str
     output_cap: int | str
     migrate: bool | str
+    revision: int
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +61,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None
     output_cap: int
     migrate: bool
+    revision: int
 
     def retention(self) -> dict[State, timedelta]:
         """Give how long tasks are kept in each final state."""
@@ -126,6 +128,16 @@ def _count(value: Any, name: str) -> int:
     return number
 
 
+def _revision(value: Any, name: str) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = -1
+    if not 0 <= number < 2**53 or isinstance(value, bool | float):
+        raise InvalidValue(f"{name} must be a whole number from 0 that grows with each deployment, got {value!r}")
+    return number
+
+
 _SWITCH = {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}
 
 
@@ -175,6 +187,7 @@ SETTINGS = (
     Setting(
         "migrate", True, "whether the store's tables are made and updated at the first use; off: only `duetime migrate` does it", _switch
     ),
+    Setting("revision", 0, "the number of this deployment: an older one never rewrites schedules that a newer one declared", _revision),
 )
 
 

@@ -52,6 +52,7 @@ def replacement(clock: ManualClock) -> dict[str, Any]:
         "retry": b'{"attempts": 2}',
         "expires_at": clock.now() + 90 * SECOND,
         "meta": {"trace": "new"},
+        "planned_at": clock.now() + 60 * SECOND,
     }
 
 
@@ -72,7 +73,7 @@ async def test_replace_takes_away_what_the_new_wish_does_not_have(store: Store, 
     await add(store, key="k", **replacement(clock))
     record = (await put(store, key="k", if_exists="replace")).record
     assert (record.due_at, record.priority, record.collection) == (clock.now(), 5, None)
-    assert (record.timeout, record.retry, record.expires_at, record.meta or {}) == (None, None, None, {})
+    assert (record.timeout, record.retry, record.expires_at, record.meta or {}, record.planned_at) == (None, None, None, {}, None)
 
 
 async def test_a_replaced_task_is_claimed_once_at_its_new_time_with_its_new_payload(

@@ -42,6 +42,7 @@ def test_every_setting_can_be_given_in_the_environment() -> None:
         "output": ("/var/log/out", "/var/log/out"),
         "output_cap": ("64kB", 64000),
         "migrate": ("off", False),
+        "revision": ("12", 12),
     }
     assert set(values) == {setting.name for setting in SETTINGS}
     config = load({}, {f"DUETIME_{name.upper()}": text for name, (text, _) in values.items()})

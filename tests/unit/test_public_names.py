@@ -8,10 +8,12 @@ import duetime
 PUBLIC = """
     App Handler Handlers Context Next current
     NewTask Task State RetryPolicy
+    Schedule ScheduleInfo Occurrence
+    Cron Every AfterEnd Calendar At Window DayCalendar
     Fatal RetryLater
     CancelVerdict Bulk GateInfo GateSet Reason
     DuetimeError Conflict DuplicateKey DuplicateKeys InvalidHandler InvalidPayload InvalidValue PayloadTooLarge
-    StoreUnavailable TaskCancelled TaskFailed TaskNotFound UnknownHandler
+    ScheduleNotFound StoreUnavailable TaskCancelled TaskFailed TaskNotFound UnknownHandler
 """
 
 

@@ -48,6 +48,16 @@ HOT = [
     "expired_tasks",
     "old_tasks",
     "attempts_of_worker",
+    "schedule_versions",
+    "put_schedule",
+    "due_schedules",
+    "next_schedule",
+    "waiting_schedules",
+    "wake_schedules",
+    "schedules_by_name",
+    "skips_of",
+    "delete_skips",
+    "duty_turn",
 ]
 
 
@@ -126,6 +136,19 @@ async def test_a_schema_is_made_once_and_then_left_alone(tmp_path: Path) -> None
         await store.close()
     connection = sqlite3.connect(tmp_path / "duetime.db")
     assert connection.execute("select count(*) from duetime_version").fetchone() == (len(migrations("duetime.store.sqlite")),)
+    connection.close()
+
+
+def test_tables_of_the_first_version_are_brought_up_to_date() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute(SQL.create_versions)
+    connection.execute(SQL.add_version, (1, "initial", 0))
+    for statement in schema.STEPS[0].statements:
+        connection.execute(statement)
+    assert not schema.is_current(connection)
+    schema.migrate(connection, now=0)
+    assert schema.is_current(connection)
+    connection.execute(SQL.all_calendars)
     connection.close()
 
 

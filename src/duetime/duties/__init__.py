@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from duetime.duties.firing import Firing
 from duetime.duties.pruner import Pruner
 from duetime.duties.reaper import Reaper
 from duetime.duties.sweeper import Sweeper
@@ -14,11 +15,17 @@ from duetime.output import OutputFiles
 from duetime.service import Alarms, Service
 from duetime.store.protocol import Store
 
-__all__ = ["Pruner", "Reaper", "Sweeper", "Tidier", "all_duties"]
+__all__ = ["Firing", "Pruner", "Reaper", "Sweeper", "Tidier", "all_duties"]
 
 
 def all_duties(
     store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta], output: OutputFiles | None
 ) -> Sequence[Service]:
     """Make every duty for one process."""
-    return (Reaper(store, alarms, lease=lease), Sweeper(store, alarms), Pruner(store, alarms, retention, output), Tidier(store, alarms))
+    return (
+        Firing(store, alarms),
+        Reaper(store, alarms, lease=lease),
+        Sweeper(store, alarms),
+        Pruner(store, alarms, retention, output),
+        Tidier(store, alarms),
+    )

@@ -1,4 +1,4 @@
-"""The pruner: removes finished tasks, and their output, when their time is over."""
+"""The pruner: removes finished tasks, their output, skipped occurrences and entries of the audit when their time is over."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from duetime.store.protocol import Pruned, Store
 
 BATCH = 1_000
 LOOK_EVERY = 60.0
+SKIPS_KEPT = timedelta(days=30)
+AUDIT_KEPT = timedelta(days=400)  # over a year, so that a yearly review finds all of it
 
 
 class Pruner(Service):
-    """Keeps finished tasks for as long as their state's retention says. A live task is never removed."""
+    """Keeps finished tasks for as long as their state's retention says, skipped occurrences for 30 days, the audit for 400.
+
+    A live task is never removed.
+    """
 
     name = "pruner"
 
@@ -31,8 +36,8 @@ class Pruner(Service):
         return 0.05 if await self.run_once() >= BATCH else LOOK_EVERY
 
     async def run_once(self) -> int:
-        """Remove one batch of each state; return the size of the largest."""
-        largest = 0
+        """Remove one batch of each state, one of skips and one of the audit; return the size of the largest."""
+        largest = await self._store.prune_skips(self._store.now() - to_micros(SKIPS_KEPT), BATCH)
         for state, kept in self._retention.items():
             before = self._store.now() - to_micros(kept)
             # whole steps only: a store may keep the tasks of a step together, and removes them all at once
@@ -41,7 +46,7 @@ class Pruner(Service):
             if self._output is not None and pruned:
                 await asyncio.to_thread(_remove, self._output, pruned)
             largest = max(largest, len(pruned))
-        return largest
+        return max(largest, await self._store.prune_audit(self._store.now() - to_micros(AUDIT_KEPT), BATCH))
 
 
 def _remove(output: OutputFiles, pruned: list[Pruned]) -> None:

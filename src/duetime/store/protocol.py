@@ -26,6 +26,8 @@ from duetime.model.lazy import Lazy
 from duetime.model.outcome import AttemptRecord, Settlement, Verdict
 from duetime.model.query import Page, Query
 from duetime.model.task import NewTask, State, TaskRecord
+from duetime.store.access import AccessStore
+from duetime.store.schedules import ScheduleStore
 
 
 class AddVerdict(StrEnum):
@@ -245,11 +247,12 @@ class HintKind(StrEnum):
     DONE = "done"
     GATES = "gates"
     CANCEL = "cancel"
+    SCHEDULES = "schedules"
     ANY = "any"
 
 
 class Hint(msgspec.Struct, frozen=True):
-    """A wake-up: there may be news. For DUE, `at` is the earliest position that was added."""
+    """A wake-up: there may be news. For DUE, `at` is the earliest position that was added, for SCHEDULES the earliest `next_at`."""
 
     kind: HintKind
     at: Instant | None = None
@@ -281,7 +284,7 @@ class Lease(Protocol):
         ...
 
 
-class Store(Protocol):
+class Store(ScheduleStore, AccessStore, Protocol):
     """Where tasks live. Opened before use, usable from several event loops one after the other."""
 
     @property
@@ -339,8 +342,8 @@ class Store(Protocol):
 
         At most one live task exists per (handler, key). A wish whose key is held by a live task is answered by its
         `if_exists`: "error" → DUPLICATE and nothing stored; "keep" → KEPT; "replace" → REPLACED: the live task takes the
-        new payload, due time, priority, collection, timeout, retry, expiry, meta and submitter, keeps its id and its attempt
-        numbers, and starts with no tries used, unless it is running: then DUPLICATE. Each answer carries the task that
+        new payload, due time, planned time, priority, collection, timeout, retry, expiry, meta and submitter, keeps its id and its
+        attempt numbers, and starts with no tries used, unless it is running: then DUPLICATE. Each answer carries the task that
         now holds the key. Within one call, later wishes see earlier ones. One DUPLICATE does not stop the rest.
 
         A wish whose id is already stored, live or final, is a repeat: REPEATED with the stored task, unchanged.

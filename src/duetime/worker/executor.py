@@ -71,6 +71,7 @@ class Executor:
         middleware: Sequence[Middleware],
         output: OutputFiles | None,
         settle: Callable[..., asyncio.Future[None] | None],
+        expect: Callable[[str, str], None],
         mark: Callable[[Progress], None],
         freed: Callable[[], None],
         stuck: Callable[[Attempt], None],
@@ -81,6 +82,7 @@ class Executor:
         self._middleware = list(middleware)
         self._output = output
         self._settle = settle
+        self._expect = expect
         self._mark = mark
         self._freed = freed
         self._stuck = stuck
@@ -217,7 +219,7 @@ class Executor:
         This is the hottest loop of the worker. An attempt that ends without ever waiting is known to nobody but the keeper
         (`current`), takes no slot that anyone could miss, and needs one look at the clock: its end is the next one's start.
         """
-        queue, spec, allowed, current, clock = room.queue, room.spec, room.allowed, self.current, self._now
+        queue, spec, allowed, direct, current, clock = room.queue, room.spec, room.allowed, room.direct, self.current, self._now
         places = PLACES if self._rooms.several else len(queue)
         began_at, ends_at, count = now, (self._turn_began or now) + TURN, 0
         waiting: Waiting | None = None
@@ -251,8 +253,10 @@ class Executor:
             ended = NOTHING if value is None else value if type(value) is Ended else succeeded(value)
             now = clock()
             count += 1
-            if room.direct and ended.outcome is _SUCCEEDED:
+            if direct and ended.outcome is _SUCCEEDED:
                 settled.append(succeed(claimed, ended.result, attempt.started_at, now))
+                if claimed.schedule is not None:
+                    self._expect(claimed.id, claimed.schedule)
             else:
                 self._conclude(attempt, ended, attempt.started_at, now)
                 now = clock()  # describing an error takes its time
@@ -468,6 +472,8 @@ class Executor:
     def _conclude(self, attempt: Attempt, ended: Ended, started_at: Instant | None, now: Instant | None = None) -> None:
         policy = attempt.spec.retry if ended.outcome is Outcome.SUCCEEDED else self._policy(attempt)
         now = self._now() if now is None else now
+        if attempt.claimed.schedule is not None:
+            self._expect(attempt.claimed.id, attempt.claimed.schedule)
         self._hold = self._settle(conclude(attempt.claimed, ended, policy, started_at=started_at, now=now, chance=random.random()))
 
 

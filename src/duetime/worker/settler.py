@@ -36,6 +36,8 @@ class Settler(Service):
         self._in_flight: list[list[Settlement]] = []
         self._marks: dict[str, Progress] = {}
         self._marked_at = 0.0
+        self._schedules: dict[str, str] = {}  # of tasks whose end is not written yet and that came from a schedule
+        self._ended: set[str] = set()  # schedules of which a run has ended, and that have not been told
         self._room: asyncio.Future[None] | None = None  # resolved when there is room for more
         self._largest = LARGEST_BATCH
         self._lingered = False
@@ -74,6 +76,10 @@ class Settler(Service):
                 self._room.set_result(None)
             self._room = None
 
+    def expect(self, task: str, schedule: str) -> None:
+        """Note that a schedule may wait for the end of a task that is about to be put."""
+        self._schedules[task] = schedule
+
     def mark(self, progress: Progress) -> None:
         if not self._marks:
             self.wake()
@@ -86,8 +92,10 @@ class Settler(Service):
                 return LINGER
             await self.write()
             self.progressed()
+            await self._tell_schedules()
             await self._pass_marks_on()  # although there may be more outcomes for hours
         self._largest = LARGEST_BATCH
+        await self._tell_schedules()
         return await self._pass_marks_on()
 
     async def _pass_marks_on(self) -> float | None:
@@ -102,6 +110,16 @@ class Settler(Service):
         await self._store.progress(self._worker, list(marks.values()))
         self._marked_at = loop.time()
         return None
+
+    async def _tell_schedules(self) -> None:
+        """Have schedules looked at of which a run has ended: the next one may be planned by that. They also look by themselves."""
+        if not self._ended:
+            return
+        names, self._ended = self._ended, set()
+        try:
+            await self._store.wake_schedules(sorted(names))
+        except StoreUnavailable:
+            self._ended |= names  # told with the next ones; outcomes must not wait for this
 
     def _portion(self) -> int:
         return self._store.portion(self._worker, self._waiting, self._largest)
@@ -121,6 +139,8 @@ class Settler(Service):
             self._in_flight.remove(batch)
         if len(self._waiting) <= MOST_WAITING // 2:
             self._make_room()
+        if self._schedules:
+            self._note_ended(batch)
         if verdicts.count(Verdict.ACCEPTED) == len(batch):
             return
         for settlement, verdict in zip(batch, verdicts, strict=True):
@@ -132,6 +152,12 @@ class Settler(Service):
                     settlement.id,
                     settlement.outcome,
                 )
+
+    def _note_ended(self, batch: list[Settlement]) -> None:
+        ended = {self._schedules.pop(settlement.id) for settlement in batch if settlement.id in self._schedules}
+        if ended:
+            self._ended |= ended
+            self.wake()  # the assistant may have written these
 
     def _again(self, batch: list[Settlement], error: BaseException) -> list[Settlement]:
         """Give what to write next time. If the fault is not the store's, one settlement cannot be stored: it is sought one
@@ -154,6 +180,7 @@ class Settler(Service):
         try:
             while self._waiting:
                 await self.write()
+            await self._tell_schedules()
         except StoreUnavailable as error:
             logger.error("%d outcomes could not be written; these tasks will run again: %s", len(self._waiting), error)
         finally:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Literal, NoReturn, Self, get_args
+from typing import Literal, NoReturn, Protocol, Self, get_args, runtime_checkable
 
 import msgspec
 
@@ -52,6 +52,13 @@ FENCE_EVERY = 0.02  # of the lease: how often the event loop, too, looks whether
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
 OnStuck = Literal["exit", "report"]
 OnLeaseLost = Literal["exit", "cancel"]
+
+
+@runtime_checkable
+class Hearing(Protocol):
+    """A duty that wants to know when gates, cancels or schedules may have changed."""
+
+    def heard(self, hint: Hint) -> None: ...
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +154,7 @@ class Worker:
             middleware=self._middleware,
             output=output,
             settle=self.settler.put,
+            expect=self.settler.expect,
             mark=self.settler.mark,
             freed=lambda: self.feeder.freed(),
             stuck=self._on_stuck,
@@ -165,6 +173,7 @@ class Worker:
             raise
         self._news = News(self._store, self, self._alarms)
         self._duties = list(self._make_duties(self._store, self._alarms))
+        self._hearing = [duty for duty in self._duties if isinstance(duty, Hearing)]
         self._listener = self._store.listen(self._heard)
         settlers = (self.settler, self.settler.assistant) if self._store.settles_at_once > 1 else (self.settler,)
         loops = (self.feeder, *settlers, self._news, *self._duties)
@@ -247,8 +256,11 @@ class Worker:
     def _heard(self, hint: Hint) -> None:
         if hint.kind is HintKind.GATES or hint.kind is HintKind.CANCEL:
             self._news.note(hint.kind)
-        else:
+        elif hint.kind is not HintKind.SCHEDULES:
             self.feeder.heard(hint)
+            return
+        for duty in self._hearing:
+            duty.heard(hint)
 
     def _on_renewal(self, renewal: Renewal) -> None:
         """Compare what the store counts as ours with what we have; both sides may have lost something."""

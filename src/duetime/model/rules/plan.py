@@ -104,7 +104,7 @@ class Plan:
         else:
             found = self._permitted(instant, self._permission, self._end_at)
         if ended_at is not None and self._delays:
-            waited = self._waited(instant, ended_at)
+            waited = self.waited(instant, ended_at)
             if waited is not None and (found is None or waited < found):
                 return waited
         return found
@@ -146,6 +146,20 @@ class Plan:
             number += 1
         return number
 
+    def waited(self, instant: Instant, ended_at: Instant) -> Instant | None:
+        """Give the first instant after `instant` at which a delay since the end of the last run is over.
+
+        A delay that ends when calendars do not permit it is moved on, because nothing would come after it.
+        """
+        nearest: Instant | None = None
+        for delay in self._delays:
+            waited: Instant | None = max(ended_at + delay, self._before + 1)
+            if self._permission is not None and waited is not None:
+                waited = self._permission.first(waited)
+            if waited is not None and instant < waited <= self._end_at and (nearest is None or waited < nearest):
+                nearest = waited
+        return nearest
+
     def _merged(self, instant: Instant) -> Instant | None:
         nearest = None
         for part in self._parts:
@@ -168,20 +182,6 @@ class Plan:
                 return None
             instant = clear - 1
         return None
-
-    def _waited(self, instant: Instant, ended_at: Instant) -> Instant | None:
-        """Give the first instant after `instant` at which a delay since the end of the last run is over.
-
-        A delay that ends when calendars do not permit it is moved on, because nothing would come after it.
-        """
-        nearest: Instant | None = None
-        for delay in self._delays:
-            waited: Instant | None = max(ended_at + delay, self._before + 1)
-            if self._permission is not None and waited is not None:
-                waited = self._permission.first(waited)
-            if waited is not None and instant < waited <= self._end_at and (nearest is None or waited < nearest):
-                nearest = waited
-        return nearest
 
 
 def _search_last(next_after: Callable[[Instant], Instant | None], after: Instant, until: Instant) -> Instant | None:

@@ -10,11 +10,15 @@ import msgspec
 
 from duetime.clock import Clock, Instant
 from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.model.access import AuditEntry, TokenRecord
 from duetime.model.gate import Gate, Gates
 from duetime.model.outcome import AttemptRecord, Settlement, Verdict
 from duetime.model.query import Page, Query
+from duetime.model.rules import DayCalendar
+from duetime.model.schedule import ScheduleRecord, Skip
 from duetime.model.task import FINAL, NewTask, State, TaskRecord
-from duetime.store.postgres import callers, control, gates, inspection, read, schema, upkeep, work
+from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
+from duetime.store.postgres import access, callers, control, gates, inspection, read, schedules, schema, upkeep, work
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import Database, Link, Rejected
@@ -44,6 +48,7 @@ from duetime.store.protocol import (
     Pruned,
     WorkerRecord,
 )
+from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, ScheduleWrite
 
 PATIENCE = 600.0  # seconds that a statement may take which looks at everything
 
@@ -282,6 +287,85 @@ class PostgresStore:
             confirmed=[worker.id for worker in workers if worker.seen_gates >= version],
             waiting=[worker.id for worker in workers if worker.seen_gates < version],
         )
+
+    # ---- schedules ----
+
+    async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
+        if not writes:
+            return []
+        await self.prepare([task for write in writes for task in write.tasks])
+        now, transact = self._clock.parameter, self._opened.transaction
+        written = await schedules.write(transact, self._sql, self._lanes, writes, now, together=together)
+        if any(written.accepted):
+            self._hint(HintKind.SCHEDULES, written.next_at)
+        if written.due_at is not None:
+            self._hint(HintKind.DUE, written.due_at)
+        return written.accepted
+
+    async def due_schedules(self, limit: int, closed: Sequence[tuple[str, str | None]] = ()) -> DueSchedules:
+        return await schedules.due(self._opened, self._sql, limit, closed, self._clock.parameter)
+
+    async def wake_schedules(self, names: Sequence[str]) -> None:
+        woken_at = await schedules.wake(self._opened, self._sql, names, self._clock.parameter) if names else None
+        if woken_at is not None:
+            self._hint(HintKind.SCHEDULES, woken_at)
+
+    async def schedules(self, names: Sequence[str]) -> list[ScheduleRecord | None]:
+        return await schedules.by_name(self._opened, self._sql, names) if names else []
+
+    async def list_schedules(self, filter: ScheduleFilter) -> list[ScheduleRecord]:
+        return await schedules.page(self._opened, self._sql, filter)
+
+    async def skips(self, schedule: str, limit: int, before: Instant | None = None) -> list[Skip]:
+        return await schedules.skips(self._opened, self._sql, schedule, limit, before)
+
+    async def prune_skips(self, before: Instant, limit: int) -> int:
+        return await schedules.prune_skips(self._opened, self._sql, before, limit)
+
+    async def put_calendar(self, name: str, calendar: DayCalendar | None) -> bool:
+        known = await self._opened.transaction(lambda run: schedules.put_calendar(run, self._sql, name, calendar))
+        self._hint(HintKind.SCHEDULES)
+        return known
+
+    async def calendars(self) -> dict[str, DayCalendar]:
+        return await schedules.calendars(self._opened, self._sql)
+
+    async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyTurn:
+        return await schedules.take_duty(self._opened, self._sql, duty, holder, seconds, self._clock.parameter)
+
+    async def leave_duty(self, duty: str, holder: str) -> None:
+        await schedules.leave_duty(self._opened, self._sql, duty, holder, self._clock.parameter)
+
+    async def duties(self) -> dict[str, DutyTurn]:
+        return await schedules.duties(self._opened, self._sql, self._clock.parameter)
+
+    # ---- tokens and the audit ----
+
+    async def put_token(self, token: TokenRecord) -> TokenVerdict:
+        return await self._opened.transaction(lambda run: access.put_token(run, self._sql, token, self._clock.parameter))
+
+    async def tokens(self) -> list[TokenRecord]:
+        return await access.tokens(self._opened, self._sql)
+
+    async def find_tokens(self, ids: Sequence[str]) -> list[TokenRecord | None]:
+        return await access.find_tokens(self._opened, self._sql, ids) if ids else []
+
+    async def remove_token(self, id: str) -> bool:
+        return await access.remove_token(self._opened, self._sql, id)
+
+    async def note_use(self, uses: Mapping[str, Instant]) -> None:
+        if uses:
+            await access.note_use(self._opened, self._sql, uses)
+
+    async def add_audit(self, entries: Sequence[AuditEntry]) -> None:
+        if entries:
+            await access.add_audit(self._opened, self._sql, entries)
+
+    async def audit(self, filter: AuditFilter) -> AuditPage:
+        return await access.audit(self._opened, self._sql, filter)
+
+    async def prune_audit(self, before: Instant, limit: int) -> int:
+        return await access.prune_audit(self._opened, self._sql, before, limit)
 
     # ---- upkeep ----
 

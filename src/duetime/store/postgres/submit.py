@@ -167,7 +167,7 @@ class Submission:
             due_at = due_of(task, self._now)
             wish = [
                 *(self._now, holder, lane.id, task.payload.decode(), due_at, task.submitted_by, expiry_of(task, due_at), task.timeout),
-                *(None if task.retry is None else task.retry.decode(), write_meta(task.meta)),
+                *(None if task.retry is None else task.retry.decode(), write_meta(task.meta), task.planned_at),
             ]
             for statement in (self._sql.replace_due, self._sql.replace_held):
                 if await self._run.rows(statement, wish):

@@ -18,11 +18,15 @@ import msgspec
 
 from duetime.clock import Clock, Instant, SystemClock
 from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.model.access import AuditEntry, TokenRecord
 from duetime.model.gate import Gate, Gates
 from duetime.model.outcome import AttemptRecord, Settlement, Verdict
 from duetime.model.query import Page, Query
+from duetime.model.rules import DayCalendar
+from duetime.model.schedule import ScheduleRecord, Skip
 from duetime.model.task import FINAL, NewTask, State, TaskRecord
 from duetime.model.turns import Turns
+from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
 from duetime.store.protocol import (
     Added,
     CancelVerdict,
@@ -44,7 +48,8 @@ from duetime.store.protocol import (
     Renewal,
     WorkerRecord,
 )
-from duetime.store.sqlite import control, gates, liveness, read, schema, upkeep, work
+from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, ScheduleWrite
+from duetime.store.sqlite import access, control, gates, liveness, read, schedules, schema, upkeep, work
 from duetime.store.sqlite.connection import DatabaseThread, connect, translated
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.runner import SyncRunner, check_connection, drive, plain_text, runner_for
@@ -346,6 +351,87 @@ class SqliteStore:
             confirmed=[worker.id for worker in live if worker.seen_gates >= version],
             waiting=[worker.id for worker in live if worker.seen_gates < version],
         )
+
+    # ---- schedules ----
+
+    async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
+        if not writes:
+            return []
+        written = await self._write(lambda connection: schedules.write(connection, writes, self._clock.now(), together=together))
+        if any(written.accepted):
+            self._hint(HintKind.SCHEDULES, written.next_at)
+        if written.due_at is not None:
+            self._hint(HintKind.DUE, written.due_at)
+        return written.accepted
+
+    async def due_schedules(self, limit: int, closed: Sequence[tuple[str, str | None]] = ()) -> DueSchedules:
+        return await self._read(lambda connection: schedules.due(connection, limit, closed, self._clock.now()))
+
+    async def wake_schedules(self, names: Sequence[str]) -> None:
+        # looked up by reading: most schedules wait for no run, and a write would wait for its turn and a flush to change nothing
+        if names and await self._read(lambda connection: schedules.waiting(connection, names, self._clock.now())):
+            self._hint(HintKind.SCHEDULES, await self._write(lambda connection: schedules.wake(connection, names, self._clock.now())))
+
+    async def schedules(self, names: Sequence[str]) -> list[ScheduleRecord | None]:
+        return await self._read(lambda connection: schedules.by_name(connection, names)) if names else []
+
+    async def list_schedules(self, filter: ScheduleFilter) -> list[ScheduleRecord]:
+        return await self._read(lambda connection: schedules.page(connection, filter))
+
+    async def skips(self, schedule: str, limit: int, before: Instant | None = None) -> list[Skip]:
+        return await self._read(lambda connection: schedules.skips(connection, schedule, limit, before))
+
+    async def prune_skips(self, before: Instant, limit: int) -> int:
+        return await self._write(lambda connection: schedules.prune_skips(connection, before, limit))
+
+    async def put_calendar(self, name: str, calendar: DayCalendar | None) -> bool:
+        known = await self._write(lambda connection: schedules.put_calendar(connection, name, calendar))
+        self._hint(HintKind.SCHEDULES)
+        return known
+
+    async def calendars(self) -> dict[str, DayCalendar]:
+        return await self._read(schedules.calendars)
+
+    async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyTurn:
+        # looked up by reading: of many that ask only one may write
+        turn = await self._read(lambda connection: schedules.turn_of_another(connection, duty, holder, seconds, self._clock.now()))
+        if turn is None:
+            turn = await self._write(lambda connection: schedules.take_duty(connection, duty, holder, seconds, self._clock.now()))
+        return turn
+
+    async def leave_duty(self, duty: str, holder: str) -> None:
+        await self._write(lambda connection: schedules.leave_duty(connection, duty, holder, self._clock.now()))
+
+    async def duties(self) -> dict[str, DutyTurn]:
+        return await self._read(lambda connection: schedules.duties(connection, self._clock.now()))
+
+    # ---- tokens and the audit ----
+
+    async def put_token(self, token: TokenRecord) -> TokenVerdict:
+        return await self._write(lambda connection: access.put_token(connection, token, self._clock.now()))
+
+    async def tokens(self) -> list[TokenRecord]:
+        return await self._read(access.tokens)
+
+    async def find_tokens(self, ids: Sequence[str]) -> list[TokenRecord | None]:
+        return await self._read(lambda connection: access.find_tokens(connection, ids)) if ids else []
+
+    async def remove_token(self, id: str) -> bool:
+        return await self._write(lambda connection: access.remove_token(connection, id))
+
+    async def note_use(self, uses: Mapping[str, Instant]) -> None:
+        if uses:
+            await self._write(lambda connection: access.note_use(connection, uses))
+
+    async def add_audit(self, entries: Sequence[AuditEntry]) -> None:
+        if entries:
+            await self._write(lambda connection: access.add_audit(connection, entries))
+
+    async def audit(self, filter: AuditFilter) -> AuditPage:
+        return await self._read(lambda connection: access.audit(connection, filter))
+
+    async def prune_audit(self, before: Instant, limit: int) -> int:
+        return await self._write(lambda connection: access.prune_audit(connection, before, limit))
 
     # ---- upkeep ----
 

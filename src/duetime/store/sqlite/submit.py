@@ -142,7 +142,7 @@ class Submission:
         due_at = due_of(task, self._now)
         lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
         expires_at = expiry_of(task, due_at)
-        numbers = (task.timeout, task.retry, write_meta(task.meta))
+        numbers = (task.timeout, task.retry, write_meta(task.meta), task.planned_at)
         await self._run.rows(SQL.replace_task, (lane.id, task.payload, due_at, task.submitted_by, expires_at, *numbers, seq))
         if record.state is State.BLOCKED:
             await self._run.rows(SQL.move_held, (lane.id, due_at, 0, seq))

@@ -25,7 +25,7 @@ with place as (
     select t.id, t.lane from duetime.task as t join place as p on p.id = t.id
 ), replaced as (
     update duetime.task as t set lane = $3::integer, payload = $4::text, due_at = $5::bigint, submitted_by = $6::text, expires_at = $7::bigint,
-        timeout = $8::double precision, retry = $9::text, meta = $10::text
+        timeout = $8::double precision, retry = $9::text, meta = $10::text, planned_at = $11::bigint
     from place as p where t.id = p.id
 ), counted as (
     insert into duetime.tally (lane, state, n)
@@ -46,7 +46,7 @@ with place as (
     select m.lane, 'live', m.n from old as o cross join lateral (values (o.lane, -1), ($3::integer, 1)) as m (lane, n) where o.lane <> $3::integer
 )
 update duetime.task as t set lane = $3::integer, payload = $4::text, due_at = $5::bigint, submitted_by = $6::text, expires_at = $7::bigint,
-    timeout = $8::double precision, retry = $9::text, meta = $10::text
+    timeout = $8::double precision, retry = $9::text, meta = $10::text, planned_at = $11::bigint
 from place as p where t.id = p.id returning t.id::text
 
 -- live_parents: which of these tasks have not ended

@@ -40,7 +40,7 @@ join duetime_key as k on k.handler = pair.value ->> 0 and k.key = pair.value ->>
 select id, seq, state from duetime_task where id in (select value from json_each(?))
 
 -- replace_task: give a waiting task a new wish
-update duetime_task set lane = ?, payload = ?, due_at = ?, submitted_by = ?, expires_at = ?, timeout = ?, retry = ?, meta = ?
+update duetime_task set lane = ?, payload = ?, due_at = ?, submitted_by = ?, expires_at = ?, timeout = ?, retry = ?, meta = ?, planned_at = ?
 where seq = ?
 
 -- take_due: remove a task's place in its lane and tell what stood there

@@ -1,0 +1,237 @@
+"""The firing of schedules: turns occurrences into tasks at their instant.
+
+One process at a time has the turn, which only spares work: the version of a schedule decides who has fired an occurrence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from duetime.clock import SECOND, Instant
+from duetime.errors import StoreUnavailable
+from duetime.model.firing import Step, step
+from duetime.model.occurrences import ended_run
+from duetime.model.rules import DayCalendar, Plan, Rule, plan_of
+from duetime.model.schedule import Facts, LastRun, ScheduleRecord, ScheduleSpec
+from duetime.model.task import TaskRecord
+from duetime.service import Alarms, Service
+from duetime.store.protocol import Hint, HintKind, Store
+from duetime.store.schedules import ScheduleWrite
+
+logger = logging.getLogger("duetime.duties")
+
+TURN = 5.0  # seconds for which the turn is taken
+RENEW_EVERY = 1.5
+BATCH = 500
+MOST_TASKS = 2_000  # tasks in one write; after an outage each schedule may have hundreds
+CALENDARS_EVERY = 30.0  # seconds after which calendars are read again although nobody said that they have changed
+GATES_EVERY = 5.0
+AGAIN_AFTER = 60 * SECOND  # when to look again at a schedule that cannot be fired
+MOST_PLANS = 20_000
+LONG_AGO = 6 * 3_600 * SECOND  # so much may have been missed since then that counting it is left to a thread
+
+
+class Firing(Service):
+    """Sleeps until the next occurrence of any schedule, and fires all that are due in batches."""
+
+    name = "firing"
+
+    def __init__(self, store: Store, alarms: Alarms) -> None:
+        super().__init__(alarms)
+        self._store = store
+        self._holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._held = False
+        self._renew_at = 0.0  # of the event loop's clock, as the next two
+        self._calendars_at = 0.0
+        self._gates_at = 0.0
+        self._next_at: Instant | None = None  # when the next schedule is to be looked at; None: not known
+        self._calendars: Mapping[str, DayCalendar] = {}
+        self._plans: dict[tuple[Rule, tuple[str, ...], Instant | None, Instant | None], Plan] = {}
+        self._closed: list[tuple[str, str | None]] = []
+        self._opens_at: Instant | None = None  # when the next gate opens by itself
+        self._complained: set[tuple[str, int, str]] = set()
+
+    # ---- when ----
+
+    def heard(self, hint: Hint) -> None:
+        """Note what a hint is about; look at once if it may be due before what is known, and this process has the turn."""
+        if hint.kind is HintKind.GATES:
+            self._gates_at = 0.0
+        elif hint.kind is not HintKind.SCHEDULES:
+            return
+        elif hint.at is None:
+            self._calendars_at = 0.0
+        elif self._next_at is not None and hint.at >= self._next_at:
+            return
+        self._next_at = None
+        if self._held:
+            self.wake()
+
+    async def turn(self) -> float | None:
+        clock = asyncio.get_running_loop().time
+        asked_at = clock()
+        if asked_at >= self._renew_at:
+            turn = await self._store.take_duty(self.name, self._holder, TURN)
+            self._held = turn.held
+            if not turn.held:
+                return max(0.0, (turn.until_at - turn.now) / SECOND) + random.uniform(0.05, 0.25)
+            self._renew_at = asked_at + RENEW_EVERY
+        await self._fire()
+        pause = self._renew_at - clock()
+        if self._next_at is not None:
+            pause = min(pause, (self._next_at - self._store.now()) / SECOND)
+        return max(0.0, pause)
+
+    async def stop(self) -> None:
+        await super().stop()
+        if self._held:
+            self._held = False
+            with contextlib.suppress(StoreUnavailable):
+                await self._store.leave_duty(self.name, self._holder)
+
+    @property
+    def next_at(self) -> Instant | None:
+        """When the next schedule is to be looked at, as far as the last look has shown."""
+        return self._next_at
+
+    # ---- what ----
+
+    async def run_once(self) -> int:
+        """Fire one batch of schedules that are due, by what calendars and gates say now; return how many tasks came of it."""
+        self._calendars_at = self._gates_at = 0.0
+        return await self._fire()
+
+    async def _fire(self) -> int:
+        await self._learn()
+        self._next_at = None
+        due = await self._store.due_schedules(BATCH, self._closed)
+        self._next_at = in_sight = _earliest([self._opens_at, due.next_at])
+        if not due.records:
+            return 0
+        tasks = await self._runs_of(due.records)
+        if any(record.next_at is not None and due.now - record.next_at > LONG_AGO for record in due.records):
+            steps = await asyncio.to_thread(self._steps, due.records, tasks, due.now)
+        else:
+            steps = self._steps(due.records, tasks, due.now)
+        all_done = len(steps) == len(due.records)
+        # known before it is written: the hint of one's own writing then says nothing new
+        self._next_at = _earliest([in_sight, *(chosen.record.next_at for chosen in steps)]) if all_done else due.now
+        written = await self._write([_write(record, chosen) for record, chosen in zip(due.records, steps, strict=False)])
+        if not all(written):
+            self._next_at = None if self._next_at is None else min(self._next_at, due.now)
+            self.wake()  # somebody else has written some of them meanwhile; they are looked at again, if they are still due
+        return sum(len(chosen.tasks) for chosen, done in zip(steps, written, strict=True) if done)
+
+    def _steps(self, records: Sequence[ScheduleRecord], tasks: Mapping[str, TaskRecord], now: Instant) -> list[Step]:
+        """Decide for each schedule, from the first on, until so many tasks have come together that they should be written."""
+        steps: list[Step] = []
+        fired = 0
+        for record in records:
+            chosen = self._step(record, tasks, now)
+            steps.append(chosen)
+            fired += len(chosen.tasks)
+            if fired >= MOST_TASKS:
+                break
+        return steps
+
+    async def _learn(self) -> None:
+        """Read calendars and gates again if they may have changed."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._calendars_at:
+            self._calendars_at = now + CALENDARS_EVERY
+            calendars = await self._store.calendars()
+            if calendars != self._calendars:
+                self._calendars = calendars
+                self._plans.clear()
+        if now >= self._gates_at or (self._opens_at is not None and self._store.now() >= self._opens_at):
+            self._gates_at = now + GATES_EVERY
+            present = self._store.now()
+            gates = [gate for gate in await self._store.gates() if gate.closed(present)]
+            self._closed = [(gate.handler, gate.collection) for gate in gates]
+            self._opens_at = _earliest([gate.until_at for gate in gates])
+
+    async def _runs_of(self, records: Sequence[ScheduleRecord]) -> Mapping[str, TaskRecord]:
+        """Tell the runs to stop that are given up, and read all runs that had not ended."""
+        given_up = [task for record in records for task in record.state.cancel]
+        if given_up:
+            await self._store.cancel(given_up)
+        ids = [run.task for record in records for run in record.state.runs]
+        found = await self._store.get(ids) if ids else []
+        return {task.id: task for task in found if task is not None}
+
+    def _step(self, record: ScheduleRecord, tasks: Mapping[str, TaskRecord], now: Instant) -> Step:
+        try:
+            plan = self._plan_of(record.spec)
+            return step(record, _facts(record, plan, tasks, now) if record.state.runs else Facts(plan), now)
+        except Exception as error:
+            return self._put_off(record, error, now)
+
+    def _plan_of(self, spec: ScheduleSpec) -> Plan:
+        key = (spec.rule, spec.calendars, spec.start_at, spec.end_at)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            plan = plan_of(spec.rule, calendars=self._calendars, within=spec.calendars, start_at=spec.start_at, end_at=spec.end_at)
+            self._plans[key] = plan
+        return plan
+
+    def _put_off(self, record: ScheduleRecord, error: Exception, now: Instant) -> Step:
+        """Leave a schedule as it is for a while, so that it does not hold up the others; say why, once."""
+        complaint = (record.id, record.revision, str(error))
+        if complaint not in self._complained:
+            if len(self._complained) >= MOST_PLANS:
+                self._complained.clear()
+            self._complained.add(complaint)
+            logger.error("schedule %r cannot be fired and is looked at again every minute: %s", record.name, error)
+        return Step(record=replace(record, next_at=now + AGAIN_AFTER))
+
+    async def _write(self, writes: Sequence[ScheduleWrite]) -> list[bool]:
+        """Write all at once; if one of them cannot be stored, write each on its own, so that only that one is left behind."""
+        try:
+            return await self._store.write_schedules(writes)
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            if len(writes) > 1:
+                return [done for write in writes for done in await self._write([write])]
+            [write] = writes
+            assert write.record is not None
+            [stored] = await self._store.schedules([write.name])
+            if stored is None or stored.version != write.expected:
+                return [False]
+            put_off = self._put_off(stored, error, self._store.now())
+            await self._store.write_schedules([_write(stored, put_off)])
+            return [False]
+
+
+def _write(record: ScheduleRecord, chosen: Step) -> ScheduleWrite:
+    return ScheduleWrite(
+        name=record.name, expected=record.version, record=chosen.record, tasks=chosen.tasks, skips=chosen.skips, moves=True
+    )
+
+
+def _facts(record: ScheduleRecord, plan: Plan, tasks: Mapping[str, TaskRecord], now: Instant) -> Facts:
+    ended: list[LastRun] = []
+    gone: list[str] = []
+    for run in record.state.runs:
+        task = tasks.get(run.task)
+        if task is None:
+            gone.append(run.task)
+        elif (last := ended_run(run, task, now)) is not None:
+            ended.append(last)
+    ended.sort(key=lambda last: last.finished_at)
+    return Facts(plan, tuple(ended), tuple(gone))
+
+
+def _earliest(instants: Sequence[Instant | None]) -> Instant | None:
+    return min((instant for instant in instants if instant is not None), default=None)

@@ -1,0 +1,310 @@
+"""Who may do what: scopes, tokens as they are kept, the text that people hold, and how often they may come.
+
+A token is `dt_<id>_<secret>`. The id is public: it finds the record and stands in the audit. Of the secret only a digest is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import math
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.errors import InvalidValue
+from duetime.model.task import check_name
+
+ID_BYTES = 8
+SECRET_BYTES = 32
+MAX_HANDLERS = 100
+# Above it a limit says nothing: one process does not answer so many requests.
+HIGHEST_RATE = 1_000_000.0
+BURST_SECONDS = 2.0
+
+_TEXT = re.compile(r"dt_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
+
+
+class Scope(StrEnum):
+    """What a token is for. READ: look at everything. SUBMIT: submit tasks. WORK: claim tasks and end their attempts, for workers over
+    HTTP. OPERATE: cancel, retry, edit, gates and schedules. ADMIN: everything, tokens and the audit included.
+    """
+
+    READ = "read"
+    SUBMIT = "submit"
+    WORK = "work"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
+# Who submits wants to see what became of it, and a retry or a schedule submits too. Work is apart: an operator does not claim tasks.
+INCLUDED: dict[Scope, frozenset[Scope]] = {
+    Scope.READ: frozenset({Scope.READ}),
+    Scope.SUBMIT: frozenset({Scope.READ, Scope.SUBMIT}),
+    Scope.WORK: frozenset({Scope.READ, Scope.WORK}),
+    Scope.OPERATE: frozenset({Scope.READ, Scope.SUBMIT, Scope.OPERATE}),
+    Scope.ADMIN: frozenset(Scope),
+}
+
+
+def parse_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:
+    """Check the scopes of a token; they are kept in the order of `Scope`, each once."""
+    texts = [scopes] if isinstance(scopes, str) else list(scopes)
+    for text in texts:
+        if text not in tuple(Scope):
+            raise InvalidValue(f"scope must be one of {', '.join(Scope)}, got {text!r}")
+    if not texts:
+        raise InvalidValue(f"a token needs at least one scope: {', '.join(Scope)}")
+    return tuple(scope for scope in Scope if scope in texts)
+
+
+@functools.lru_cache(maxsize=64)  # asked at every request; there are 31 answers
+def included(scopes: tuple[Scope, ...]) -> frozenset[Scope]:
+    """Give all that these scopes allow."""
+    return frozenset[Scope]().union(*(INCLUDED[scope] for scope in scopes))
+
+
+# ---- handlers ----
+
+
+def parse_handlers(handlers: Iterable[str], scopes: Sequence[Scope]) -> tuple[str, ...]:
+    """Check the handlers that a token is restricted to: names, or `shop.*` for all that begin so. None: no restriction."""
+    patterns = tuple(dict.fromkeys([handlers] if isinstance(handlers, str) else handlers))
+    for pattern in patterns:
+        check_name(pattern, "handler")
+        if "*" in pattern[:-1]:
+            raise InvalidValue(f"handler must be a name, or a prefix that ends with one *, got {pattern!r}")
+    if len(patterns) > MAX_HANDLERS:
+        raise InvalidValue(f"a token names at most {MAX_HANDLERS} handlers, got {len(patterns)}; use a prefix such as shop.*")
+    if patterns and Scope.ADMIN in scopes:
+        raise InvalidValue("an admin token cannot be restricted to handlers, because it may create tokens that are not; use operate")
+    return patterns
+
+
+def fits(patterns: Sequence[str], handler: str) -> bool:
+    """Tell whether a handler is among those of a token."""
+    return not patterns or any(handler.startswith(pattern[:-1]) if pattern.endswith("*") else handler == pattern for pattern in patterns)
+
+
+# ---- secrets ----
+
+
+class TokenText(NamedTuple):
+    """The parts of what people hold."""
+
+    id: str
+    secret: str
+
+    def __str__(self) -> str:
+        return f"dt_{self.id}_{self.secret}"
+
+
+def read_token(text: str) -> TokenText | None:
+    """Take a token apart; None if it is none. Space around it is forgiven, because it is read from files and variables."""
+    match = _TEXT.fullmatch(text.strip())
+    return None if match is None else TokenText(match[1], match[2])
+
+
+def digest(secret: str) -> str:
+    """Give what is kept of a secret.
+
+    Plain SHA-256 is right here. Slow hashes with salt (scrypt, Argon2) protect what people think up and others can guess. A secret of
+    256 random bits cannot be guessed, however fast one tries, and a slow hash would cost each request tens of milliseconds.
+    """
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as it is kept. `version` counts changes. After a rotation the old secret is good until `old_until_at`.
+
+    `rate` is how many requests a second it may make, None for any number.
+    """
+
+    id: str
+    name: str
+    version: int = 1
+    scopes: tuple[Scope, ...]
+    handlers: tuple[str, ...] = ()
+    digest: str
+    old_digest: str | None = None
+    old_until_at: Instant | None = None
+    rate: float | None = None
+    note: str = ""
+    created_at: Instant
+    created_by: str
+    rotated_at: Instant | None = None
+    expires_at: Instant | None = None
+    last_used_at: Instant | None = None
+
+    def expired(self, now: Instant) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+    def has_secret(self, secret: str, now: Instant) -> bool:
+        """Tell whether a secret is this token's, in a time that does not depend on how much of it is right."""
+        given = digest(secret)
+        is_new = hmac.compare_digest(given, self.digest)
+        is_old = hmac.compare_digest(given, self.old_digest or self.digest)
+        return is_new or (is_old and self.old_until_at is not None and now < self.old_until_at)
+
+
+def rotated(token: TokenRecord, new_digest: str, *, now: Instant, old_until_at: Instant, expires_at: Instant | None) -> TokenRecord:
+    """Give the token with another secret. A secret that was old before is good no more: there are never three."""
+    keeps_old = old_until_at > now
+    return msgspec.structs.replace(
+        token,
+        version=token.version + 1,
+        digest=new_digest,
+        old_digest=token.digest if keeps_old else None,
+        old_until_at=old_until_at if keeps_old else None,
+        rotated_at=now,
+        expires_at=expires_at,
+    )
+
+
+# ---- callers ----
+
+
+class Denial(StrEnum):
+    """Why somebody is not let in. MISSING, UNKNOWN and EXPIRED are about the token, SCOPE and HANDLER about what was asked for."""
+
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    EXPIRED = "expired"
+    SCOPE = "scope"
+    HANDLER = "handler"
+    TOO_FAST = "too fast"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why somebody is not let in, for a person to read. `wait` is in how many seconds to come again, for TOO_FAST."""
+
+    why: Denial
+    message: str
+    wait: float = 0.0
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who was let in. `name` is what tasks keep as `submitted_by` and the audit as `by`; `token` is the token's id.
+
+    `scopes` are all that are allowed. Who asks for more than one handler is to be asked again for each: `handlers` are the patterns.
+    """
+
+    name: str
+    token: str | None = None
+    scopes: frozenset[Scope] = frozenset(Scope)
+    handlers: tuple[str, ...] = ()
+    origin: str = ""
+
+    @property
+    def submitted_by(self) -> str:
+        return self.name
+
+    def may(self, scope: Scope, handler: str | None = None) -> bool:
+        return self.refusal(scope, handler) is None
+
+    def refusal(self, scope: Scope, handler: str | None = None) -> Refusal | None:
+        """Tell why something is not allowed, or None if it is. Without a handler only the scope counts."""
+        if scope not in self.scopes:
+            return Refusal(Denial.SCOPE, f"the token {self.name} lacks the scope {scope}; use one that has it")
+        if handler is not None and not fits(self.handlers, handler):
+            return Refusal(Denial.HANDLER, f"the token {self.name} is for other handlers than {handler}: {', '.join(self.handlers)}")
+        return None
+
+
+def caller_of(token: TokenRecord, origin: str) -> Caller:
+    return Caller(name=token.name, token=token.id, scopes=included(token.scopes), handlers=token.handlers, origin=origin)
+
+
+# An unknown id and a wrong secret are answered alike, so that nobody can ask which ids there are.
+NO_TOKEN = Refusal(Denial.MISSING, "a token is needed, as Authorization: Bearer dt_…; `duetime tokens create` makes one")
+BAD_TOKEN = Refusal(Denial.UNKNOWN, "the token is not known here: mistyped, rotated or revoked; `duetime tokens` lists those that are")
+
+
+def admit(token: TokenRecord | None, secret: str, now: Instant) -> Refusal | None:
+    """Tell why a token is not good, or None if it is. That it has expired is told only to who has its secret."""
+    if token is None or not token.has_secret(secret, now):
+        return BAD_TOKEN
+    if token.expired(now):
+        return Refusal(Denial.EXPIRED, f"the token {token.name} has expired; `duetime tokens rotate` with --expires makes it good again")
+    return None
+
+
+# ---- how often ----
+
+
+def check_rate(rate: float | None) -> float | None:
+    if rate is None:
+        return None
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate) or not 0 < rate <= HIGHEST_RATE:
+        raise InvalidValue(f"rate must be a number of requests a second above 0 and at most {HIGHEST_RATE:,.0f}, got {rate!r}")
+    return float(rate)
+
+
+def burst_of(rate: float) -> float:
+    """Tell how many requests may come at once after a pause."""
+    return max(1.0, rate * BURST_SECONDS)
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """How many requests are left, at a moment of a monotonic clock. A level below zero is debt."""
+
+    level: float
+    at: float
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The bucket afterwards. `wait` is 0 if the request may pass, else in how many seconds it may."""
+
+    bucket: Bucket
+    wait: float
+
+
+def take(bucket: Bucket | None, rate: float, burst: float, now: float, cost: float = 1.0) -> Taken:
+    """Let a request pass if the bucket, which fills by `rate` a second up to `burst`, holds its cost; a new one is full.
+
+    A request that costs more than a full bucket passes when it is full and leaves debt: it is never refused for good, and in the
+    long run no more than `rate` passes. A clock that went back fills nothing.
+    """
+    if bucket is None:
+        bucket = Bucket(burst, now)
+    now = max(now, bucket.at)
+    level = min(burst, bucket.level + rate * (now - bucket.at))
+    needed = min(cost, burst)
+    if level >= needed:
+        return Taken(Bucket(level - cost, now), 0.0)
+    # a wait is never 0 here, or it would say that the request may pass
+    return Taken(Bucket(level, now), max((needed - level) / rate, 1e-6))
+
+
+# ---- the audit ----
+
+
+class AuditOutcome(StrEnum):
+    """DONE as asked. REFUSED: not allowed, or not possible as things are. FAILED: something broke, and it may or may not be done."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One action of an operator: who, what, on what, when, from where, and how it ended.
+
+    `by` is the name of the token or user, `token` the token's id if there was one: names can be given again, ids are not. `action` is
+    a plural noun and a verb, such as gates.pause or tokens.revoke.
+    """
+
+    id: str
+    at: Instant
+    by: str
+    token: str | None = None
+    action: str
+    subject: str
+    origin: str = ""
+    outcome: AuditOutcome = AuditOutcome.DONE
+    detail: str = ""

@@ -1,0 +1,94 @@
+"""From an occurrence to its task, and from the end of that task to what the next one is told."""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from duetime.clock import SECOND, Instant, to_datetime
+from duetime.model.rules import Plan
+from duetime.model.schedule import LastRun, Run, RunKind, ScheduleRecord, occurrence_id
+from duetime.model.task import FINAL, Edge, ErrorInfo, NewTask, TaskRecord
+
+LARGEST_RESULT: Final = 4_096  # bytes of a result that are handed to the next run
+LONGEST_MESSAGE: Final = 1_000  # characters of an error's message
+SUBMITTED_BY: Final = "schedule"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def due_of_occurrence(record: ScheduleRecord, planned_at: Instant) -> Instant:
+    """Give when an occurrence's task is due: as planned, or later by a part of the jitter that is always the same for it."""
+    jitter = record.spec.jitter
+    if not jitter:
+        return planned_at
+    return planned_at + (int(jitter * SECOND) * zlib.crc32(f"{record.id}\0{planned_at}".encode()) >> 32)
+
+
+def task_of(
+    record: ScheduleRecord,
+    zone: str,
+    planned_at: Instant,
+    *,
+    kind: RunKind = "rule",
+    number: int = 0,
+    due_at: Instant | None = None,
+    edges: tuple[Edge, ...] = (),
+    payload: bytes | None = None,
+    last: LastRun | None = None,
+    submitted_by: str = SUBMITTED_BY,
+) -> NewTask[object]:
+    """Make the task of an occurrence. `zone` is the one that the rule is told in, `last` the run that ended last."""
+    spec = record.spec
+    meta = {**spec.meta, "duetime.zone": zone, "duetime.local": local_text(zone, planned_at)}
+    if kind != "rule":
+        meta["duetime.kind"] = kind
+    if last is not None:
+        meta["duetime.last"] = _encode(last).decode()
+    return NewTask(
+        id=occurrence_id(record.id, planned_at, kind, number),
+        handler=spec.handler,
+        payload=bytes(spec.payload) if payload is None else payload,
+        due_at=due_of_occurrence(record, planned_at) if due_at is None else due_at,
+        collection=spec.collection,
+        priority=spec.priority,
+        timeout=spec.timeout,
+        retry=None if spec.retry is None else bytes(spec.retry),
+        expires_in=spec.expires_in,
+        meta=meta,
+        submitted_by=submitted_by,
+        schedule=record.name,
+        planned_at=planned_at,
+        edges=edges,
+    )
+
+
+@lru_cache(maxsize=4_096)  # schedules that fire together mostly share instant and zone
+def local_text(zone: str, planned_at: Instant) -> str:
+    """Write an instant as the clock of a zone shows it, with its offset."""
+    return to_datetime(planned_at).astimezone(ZoneInfo(zone)).isoformat()
+
+
+def ended_run(run: Run, task: TaskRecord, now: Instant) -> LastRun | None:
+    """Tell how a run ended, short enough to be handed on; None if it has not ended."""
+    if task.state not in FINAL:
+        return None
+    error = task.error
+    return LastRun(
+        task=run.task,
+        state=task.state,
+        planned_at=run.planned_at,
+        finished_at=now if task.finished_at is None else task.finished_at,
+        started_at=task.started_at,
+        result=None if task.result is None or len(task.result) > LARGEST_RESULT else msgspec.Raw(task.result),
+        error=None if error is None else ErrorInfo(error.type[:LONGEST_MESSAGE], error.message[:LONGEST_MESSAGE]),
+    )
+
+
+def waits_in_vain(plan: Plan, cursor: Instant, ended_at: Instant | None) -> bool:
+    """Tell whether a rule that waits for the end of a run has none to wait for, or one whose delay was over before the cursor."""
+    return plan.waits and (ended_at is None or plan.waited(cursor, ended_at) is None)

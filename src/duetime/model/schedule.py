@@ -1,0 +1,181 @@
+"""Schedules: stored rules that create tasks, one per occurrence.
+
+A `ScheduleSpec` is what people ask for. A `ScheduleRecord` is what a store keeps: the spec, and the state that firing moves on.
+Every write of a record counts its `version` up and succeeds only if nobody else has written it meanwhile. That is the fence: each planned
+instant is accounted for exactly once, however many processes look at it. `model.firing` decides, a store only writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from duetime.clock import MILLISECOND, Instant
+from duetime.model.rules import Plan, Rule
+from duetime.model.task import DEFAULT_PRIORITY, ErrorInfo, State
+
+DEFAULT_GRACE = 10.0  # seconds for which an occurrence is only late, not missed
+MOST_RUNS = 1_000  # live runs that a schedule remembers; further occurrences wait or are skipped
+
+RunKind: TypeAlias = Literal["rule", "trigger", "backfill"]
+
+if TYPE_CHECKING:
+    RawOrNone: TypeAlias = msgspec.Raw | None
+else:
+    RawOrNone = msgspec.Raw  # msgspec decodes no union with Raw; None is the default, which is neither written nor read
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a schedule does and when. `payload` and `retry` are JSON. `missed` and `overlap` are policies as `model.policies` reads them."""
+
+    handler: str
+    rule: Rule
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    calendars: tuple[str, ...] = ()  # names of day calendars that must permit an occurrence
+    start_at: Instant | None = None
+    end_at: Instant | None = None
+    count: int | None = None  # occurrences in all
+    jitter: float = 0.0  # seconds by which a task may be due later than planned, the same for the same occurrence
+    missed: str = "latest"
+    overlap: str = "skip"
+    grace: float = DEFAULT_GRACE
+    pause_after: int | None = None  # failed runs in a row
+    collection: str | None = None
+    priority: int = DEFAULT_PRIORITY
+    timeout: float | None = None
+    retry: RawOrNone = None
+    expires_in: int | None = None  # microseconds after the due time
+    meta: dict[str, str] = {}
+    note: str = ""
+
+
+class Pause(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why and since when a schedule does not fire. `automatic`: after too many failed runs."""
+
+    at: Instant
+    by: str = ""
+    note: str = ""
+    automatic: bool = False
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True):
+    """A task of a schedule that had not ended when the schedule was last looked at."""
+
+    task: str
+    planned_at: Instant
+    kind: RunKind = "rule"
+
+
+class LastRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the run that ended last went. A `result` too large to be handed on is left out; the task has it."""
+
+    task: str
+    state: State
+    planned_at: Instant
+    finished_at: Instant
+    started_at: Instant | None = None
+    result: RawOrNone = None
+    error: ErrorInfo | None = None
+
+
+class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What firing and operators have made of a schedule. Everything planned up to `cursor` is accounted for."""
+
+    cursor: Instant
+    paused: Pause | None = None
+    fired: int = 0  # occurrences of the rule that became tasks
+    missed: int = 0  # occurrences that did not
+    failures: int = 0  # failed runs in a row, the latest ones
+    ended_at: Instant | None = None  # when the rule's last run ended, or from when on a delay counts instead; None while one runs
+    runs: tuple[Run, ...] = ()
+    last: LastRun | None = None
+    cancel: tuple[str, ...] = ()  # tasks that the overlap policy has given up and that have not been told yet
+    fired_at: Instant | None = None  # when it last became a task
+    planned_at: Instant | None = None  # the last occurrence that became a task
+    paced_at: Instant | None = None  # the latest due time that the rate of catching up has given
+    declaration: str = ""  # the fingerprint of what code declared last; what operators change leaves it alone
+
+
+class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored schedule. `id` is its own and random: one that is deleted and made again under its name is another one.
+
+    `next_at` is when to look at it again: its next occurrence, or the present if there is something left to do; None if nothing is
+    in sight. `revision` counts changes of the spec. `declared` is the revision of the program that declared it, None if nobody's code did.
+    """
+
+    name: str
+    id: str
+    version: int
+    revision: int
+    spec: ScheduleSpec
+    state: ScheduleState
+    next_at: Instant | None
+    declared: int | None = None
+    created_at: Instant = 0
+    changed_at: Instant = 0
+    changed_by: str = ""
+
+
+class SkipReason(StrEnum):
+    """Why an occurrence became no task."""
+
+    MISSED = "missed"  # nobody fired it in time, and the policy for missed ones leaves it out
+    OVERLAP = "overlap"  # an earlier run had not ended
+    PAUSED = "paused"  # it fell into a pause that was not caught up with
+    CHANGED = "changed"  # the schedule was changed before it was fired
+    FULL = "full"  # the policy's cap was reached
+
+
+class Skip(msgspec.Struct, frozen=True, kw_only=True):
+    """Occurrences that became no task. One, or a run of them: `count` from `planned_at` to `until_at`."""
+
+    schedule: str
+    planned_at: Instant
+    until_at: Instant
+    count: int
+    reason: SkipReason
+    at: Instant  # when this was decided
+    note: str = ""
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What firing needs to know of a schedule besides its record: its plan, and which of its runs have ended."""
+
+    plan: Plan
+    ended: tuple[LastRun, ...] = ()  # in the order of their ends
+    gone: tuple[str, ...] = ()  # runs that are not stored any more: they have ended, and nobody knows how
+
+
+def occurrence_id(schedule_id: str, planned_at: Instant, kind: RunKind = "rule", number: int = 0) -> str:
+    """Derive the id of an occurrence's task: a UUID of version 7 whose time is the planned one and whose shard is the schedule's."""
+    digest = hashlib.blake2b(f"{schedule_id}\0{planned_at}\0{kind}\0{number}".encode(), digest_size=8).digest()
+    milliseconds = max(planned_at // MILLISECOND, 0)
+    low = int.from_bytes(digest) & 0x3FFF_FFFF_FFFF_FFFF
+    shard = _shard_of(schedule_id)
+    return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7{shard:03x}-{0x8000 | low >> 48:04x}-{low & 0xFFFF_FFFF_FFFF:012x}"
+
+
+@lru_cache(maxsize=16_384)
+def _shard_of(schedule_id: str) -> int:
+    return int(hashlib.blake2b(schedule_id.encode(), digest_size=2).hexdigest(), 16) & 0xFFF
+
+
+def encode(value: ScheduleSpec | ScheduleState) -> bytes:
+    return _encoder.encode(value)
+
+
+def decode_spec(text: bytes | str) -> ScheduleSpec:
+    return _spec_decoder.decode(text)
+
+
+def decode_state(text: bytes | str) -> ScheduleState:
+    return _state_decoder.decode(text)
+
+
+_encoder = msgspec.json.Encoder()
+_spec_decoder: msgspec.json.Decoder[ScheduleSpec] = msgspec.json.Decoder(ScheduleSpec)
+_state_decoder: msgspec.json.Decoder[ScheduleState] = msgspec.json.Decoder(ScheduleState)

@@ -1,0 +1,126 @@
+"""The part of the seam that is about schedules, day calendars and turns at duties. `store.protocol` joins it with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.model.rules import DayCalendar
+from duetime.model.schedule import ScheduleRecord, Skip
+from duetime.model.task import NewTask
+
+
+class ScheduleWrite(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it shall be from now on, with all that comes with that. `record.version` is ignored: the store counts.
+
+    `expected` is the version that must be stored now; 0: there must be none of that name. `record` None removes the schedule.
+    `moves`: of the record only the state and `next_at` differ from what is stored at that version, which spares the store the rest.
+    """
+
+    name: str
+    expected: int
+    record: ScheduleRecord | None
+    tasks: tuple[NewTask[object], ...] = ()
+    skips: tuple[Skip, ...] = ()
+    moves: bool = False
+
+
+class DueSchedules(msgspec.Struct, frozen=True):
+    """Schedules to look at, the longest waiting first, the store's time, and when the next one after them is to be looked at."""
+
+    records: list[ScheduleRecord]
+    now: Instant
+    next_at: Instant | None
+
+
+class ScheduleFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which schedules to list; all given parts must hold. `after` is the name that the page before ended with."""
+
+    handler: str | None = None
+    prefix: str | None = None
+    paused: bool | None = None
+    declared: bool | None = None
+    after: str = ""
+    limit: int = 1_000
+
+
+class DutyTurn(msgspec.Struct, frozen=True):
+    """Who performs a duty, until when at least, and whether that is who asked."""
+
+    held: bool
+    holder: str
+    until_at: Instant
+    now: Instant
+
+
+class ScheduleStore(Protocol):
+    """Where schedules live."""
+
+    async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
+        """Write schedules, each with its tasks and skips, in one transaction.
+
+        True if the schedule was stored at exactly the expected version: then the record stands at the next version (1 for a new one), its
+        tasks were added as by `add` (one whose id is stored already stays as it is), and its skips are kept. False if not: then nothing
+        of that write was done. With `together`, one False makes all False and nothing is written. Names within a call differ.
+        Tells listeners of SCHEDULES, and of DUE if tasks were added.
+        """
+        ...
+
+    async def due_schedules(self, limit: int, closed: Sequence[tuple[str, str | None]] = ()) -> DueSchedules:
+        """Give schedules whose `next_at` has come. Those of closed (handler, collection) pairs are left out, here and in `next_at`;
+        a pair without a collection stands for all of the handler's collections.
+        """
+        ...
+
+    async def wake_schedules(self, names: Sequence[str]) -> None:
+        """Have schedules looked at now that wait for the end of a run (their plan `waits` and `next_at` lies later or nowhere).
+
+        Changes no version. Unknown names are ignored. Tells listeners of SCHEDULES.
+        """
+        ...
+
+    async def schedules(self, names: Sequence[str]) -> list[ScheduleRecord | None]:
+        """Give schedules by name."""
+        ...
+
+    async def list_schedules(self, filter: ScheduleFilter) -> list[ScheduleRecord]:
+        """Give one page of schedules in the order of their names (by code point)."""
+        ...
+
+    async def skips(self, schedule: str, limit: int, before: Instant | None = None) -> list[Skip]:
+        """Give occurrences that became no task, the latest planned first, planned before an instant if one is given.
+
+        They outlive their schedule, until `prune_skips`.
+        """
+        ...
+
+    async def prune_skips(self, before: Instant, limit: int) -> int:
+        """Remove up to `limit` skips that were decided before an instant; return how many."""
+        ...
+
+    async def put_calendar(self, name: str, calendar: DayCalendar | None) -> bool:
+        """Store a day calendar under a name in place of an earlier one, or remove it; tell whether there was one. Tells SCHEDULES."""
+        ...
+
+    async def calendars(self) -> dict[str, DayCalendar]:
+        """Give all day calendars by name."""
+        ...
+
+    async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyTurn:
+        """Take or keep the turn to perform a duty for so long, if nobody else has it by the store's clock.
+
+        Only spares work: whatever a duty does is safe when several do it. A clock that was set back frees a turn that lies
+        further ahead than anybody may take it (60 s).
+        """
+        ...
+
+    async def leave_duty(self, duty: str, holder: str) -> None:
+        """Give a turn back, if one has it."""
+        ...
+
+    async def duties(self) -> dict[str, DutyTurn]:
+        """Tell who has which turn, or had it last. `held` is False for turns that are over."""
+        ...

@@ -1,0 +1,161 @@
+"""Schedules, day calendars and turns at duties in the file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from duetime.clock import Instant
+from duetime.model.rules import DayCalendar
+from duetime.model.schedule import ScheduleRecord, Skip, encode
+from duetime.store.schedule_rows import (
+    check_names,
+    earliest,
+    end_of_prefix,
+    is_over,
+    read_calendar,
+    read_schedule,
+    read_skip,
+    read_turns,
+    row_of,
+    turn_length,
+    write_calendar,
+)
+from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, ScheduleWrite
+from duetime.store.sqlite.records import write_json
+from duetime.store.sqlite.runner import SyncRunner, drive
+from duetime.store.sqlite.statements import NEVER, SQL
+from duetime.store.sqlite.submit import Submission
+
+
+class Written(NamedTuple):
+    """Which writes were accepted, and what to tell listeners: when to look at a schedule, and the position of the first new task."""
+
+    accepted: list[bool]
+    next_at: Instant | None
+    due_at: Instant | None
+
+
+def write(connection: sqlite3.Connection, writes: Sequence[ScheduleWrite], now: Instant, *, together: bool) -> Written:
+    """Check all versions under the write lock, then write what fits."""
+    check_names(writes)
+    stored = dict(connection.execute(SQL.schedule_versions, (write_json([write.name for write in writes]),)).fetchall())
+    fits = [stored.get(write.name, 0) == write.expected for write in writes]
+    if together and not all(fits):
+        fits = [False] * len(writes)
+    chosen = [write for write, fit in zip(writes, fits, strict=True) if fit]
+    changed = [(write.name, write.expected + 1, write.record) for write in chosen if write.record is not None and not write.moves]
+    moved = [(write.name, write.expected + 1, write.record) for write in chosen if write.record is not None and write.moves]
+    connection.executemany(SQL.put_schedule, [row_of(name, record, version) for name, version, record in changed])
+    connection.executemany(
+        SQL.move_schedule,
+        [
+            (version, record.next_at, record.state.paused is not None, encode(record.state).decode(), name)
+            for name, version, record in moved
+        ],
+    )
+    gone = [write.name for write in chosen if write.record is None]
+    if gone:
+        connection.execute(SQL.delete_schedules, (write_json(gone),))
+    connection.executemany(SQL.insert_skip, [_skip_row(skip) for write in chosen for skip in write.skips])
+    tasks = [task for write in chosen for task in write.tasks]
+    due_at = None
+    if tasks:
+        submission = Submission(SyncRunner(connection), now)
+        drive(submission.add(tasks))
+        due_at = None if submission.earliest == NEVER else submission.earliest
+    return Written(fits, earliest(chosen), due_at)
+
+
+def _skip_row(skip: Skip) -> tuple[object, ...]:
+    return (skip.schedule, skip.planned_at, skip.until_at, skip.count, skip.reason.value, skip.at, skip.note)
+
+
+def due(connection: sqlite3.Connection, limit: int, closed: Sequence[tuple[str, str | None]], now: Instant) -> DueSchedules:
+    values: dict[str, Any] = {
+        "now": now,
+        "handlers": write_json([handler for handler, collection in closed if collection is None]),
+        "pairs": write_json([pair for pair in closed if pair[1] is not None]),
+    }
+    rows = connection.execute(SQL.due_schedules, {**values, "limit": limit + 1}).fetchall()
+    if len(rows) > limit:
+        next_at = rows[limit][4]
+    else:
+        [next_at] = connection.execute(SQL.next_schedule, values).fetchone() or [None]
+    return DueSchedules([read_schedule(row) for row in rows[:limit]], now, next_at)
+
+
+def waiting(connection: sqlite3.Connection, names: Sequence[str], now: Instant) -> list[str]:
+    """Give those of the schedules that wait for the end of a run."""
+    return [name for (name,) in connection.execute(SQL.waiting_schedules, {"names": write_json(names), "now": now})]
+
+
+def wake(connection: sqlite3.Connection, names: Sequence[str], now: Instant) -> Instant:
+    connection.execute(SQL.wake_schedules, {"names": write_json(names), "now": now})
+    return now
+
+
+def by_name(connection: sqlite3.Connection, names: Sequence[str]) -> list[ScheduleRecord | None]:
+    found = {row[0]: read_schedule(row) for row in connection.execute(SQL.schedules_by_name, (write_json(names),))}
+    return [found.get(name) for name in names]
+
+
+def page(connection: sqlite3.Connection, filter: ScheduleFilter) -> list[ScheduleRecord]:
+    values = {
+        "after": filter.after,
+        "prefix": filter.prefix or "",
+        "prefix_end": end_of_prefix(filter.prefix or ""),
+        "handler": filter.handler,
+        "paused": filter.paused,
+        "declared": filter.declared,
+        "limit": filter.limit,
+    }
+    return [read_schedule(row) for row in connection.execute(SQL.list_schedules, values)]
+
+
+def skips(connection: sqlite3.Connection, schedule: str, limit: int, before: Instant | None) -> list[Skip]:
+    values = {"schedule": schedule, "limit": limit, "before": before}
+    return [read_skip(row) for row in connection.execute(SQL.skips_of, values)]
+
+
+def prune_skips(connection: sqlite3.Connection, before: Instant, limit: int) -> int:
+    return connection.execute(SQL.delete_skips, (before, limit)).rowcount
+
+
+def put_calendar(connection: sqlite3.Connection, name: str, calendar: DayCalendar | None) -> bool:
+    known = connection.execute(SQL.has_calendar, (name,)).fetchone() is not None
+    if calendar is None:
+        connection.execute(SQL.delete_calendar, (name,))
+    else:
+        connection.execute(SQL.put_calendar, (name, write_calendar(calendar).decode()))
+    return known
+
+
+def calendars(connection: sqlite3.Connection) -> dict[str, DayCalendar]:
+    return {name: read_calendar(text) for name, text in connection.execute(SQL.all_calendars)}
+
+
+def turn_of_another(connection: sqlite3.Connection, duty: str, holder: str, seconds: float, now: Instant) -> DutyTurn | None:
+    """Give the turn that keeps somebody from taking one; None if there is none."""
+    turn_length(seconds)
+    turn = connection.execute(SQL.duty_turn, (duty,)).fetchone()
+    if turn is None or turn[0] == holder or is_over(turn[1], now):
+        return None
+    return DutyTurn(False, turn[0], turn[1], now)
+
+
+def take_duty(connection: sqlite3.Connection, duty: str, holder: str, seconds: float, now: Instant) -> DutyTurn:
+    turn = turn_of_another(connection, duty, holder, seconds, now)
+    if turn is None:
+        turn = DutyTurn(True, holder, now + turn_length(seconds), now)
+        connection.execute(SQL.put_duty_turn, (duty, holder, turn.until_at))
+    return turn
+
+
+def leave_duty(connection: sqlite3.Connection, duty: str, holder: str, now: Instant) -> None:
+    connection.execute(SQL.end_duty_turn, {"name": duty, "holder": holder, "now": now})
+
+
+def duties(connection: sqlite3.Connection, now: Instant) -> dict[str, DutyTurn]:
+    return read_turns(connection.execute(SQL.all_duty_turns).fetchall(), now)
