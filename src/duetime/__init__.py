@@ -13,6 +13,7 @@ from duetime.errors import (
     InvalidValue,
     PayloadTooLarge,
     RetryLater,
+    ScheduleNotFound,
     StoreUnavailable,
     TaskCancelled,
     TaskFailed,
@@ -22,22 +23,32 @@ from duetime.errors import (
 from duetime.gating import GateInfo, GateSet
 from duetime.handlers import Handler
 from duetime.model.retry import RetryPolicy
+from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window
 from duetime.model.task import NewTask, State, Task
 from duetime.model.why import Reason
 from duetime.registry import Handlers
+from duetime.scheduling.info import ScheduleInfo
+from duetime.scheduling.wishes import Schedule
 from duetime.store.protocol import CancelVerdict
 from duetime.targets.context import Context, current
+from duetime.targets.occurrence import Occurrence
 from duetime.targets.python import Next
 
 __all__ = [
+    "AfterEnd",
     "App",
+    "At",
     "Bulk",
+    "Calendar",
     "CancelVerdict",
     "Conflict",
     "Context",
+    "Cron",
+    "DayCalendar",
     "DuetimeError",
     "DuplicateKey",
     "DuplicateKeys",
+    "Every",
     "Fatal",
     "GateInfo",
     "GateSet",
@@ -48,10 +59,14 @@ __all__ = [
     "InvalidValue",
     "NewTask",
     "Next",
+    "Occurrence",
     "PayloadTooLarge",
     "Reason",
     "RetryLater",
     "RetryPolicy",
+    "Schedule",
+    "ScheduleInfo",
+    "ScheduleNotFound",
     "State",
     "StoreUnavailable",
     "Task",
@@ -59,5 +74,6 @@ __all__ = [
     "TaskFailed",
     "TaskNotFound",
     "UnknownHandler",
+    "Window",
     "current",
 ]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from duetime.errors import InvalidPayload, InvalidValue, PayloadTooLarge, UnknownHandler
+from duetime.errors import DuetimeError, InvalidPayload, InvalidValue, PayloadTooLarge, UnknownHandler
 from duetime.model.task import DEFAULT_PRIORITY, MAX_PAYLOAD, NewTask, check_meta
 from duetime.store.protocol import Declaration, Store
 from duetime.targets.schema import misfit
@@ -40,20 +40,52 @@ class Admission:
         if foreign:
             await self._check_foreign(foreign, allow_unknown)
 
+    async def faults(self, tasks: Sequence[NewTask[Any]]) -> dict[int, DuetimeError]:
+        """Give what is wrong with wishes that may not be stored, by their place; asks the store once at most, however many are wrong."""
+        foreign = [place for place, task in enumerate(tasks) if not self._own(task.handler)]
+        found = self._misfits(tasks, foreign)
+        if found:
+            await self._refresh()
+            found = self._misfits(tasks, list(found))
+        return found
+
+    def _misfits(self, tasks: Sequence[NewTask[Any]], places: Sequence[int]) -> dict[int, DuetimeError]:
+        schemas: dict[str, Mapping[str, Any] | UnknownHandler] = {}
+        found: dict[int, DuetimeError] = {}
+        for place in places:
+            task = tasks[place]
+            schema = schemas.get(task.handler)
+            if schema is None:
+                declared = self._declared.get(task.handler)
+                schema = self._unknown(task.handler) if declared is None else msgspec.json.decode(declared.schema)
+                schemas[task.handler] = schema
+            if isinstance(schema, UnknownHandler):
+                found[place] = schema
+                continue
+            try:
+                _check(task.handler, schema, task.payload)
+            except InvalidPayload as error:
+                found[place] = error
+        return found
+
     def complete(self, task: NewTask[R]) -> NewTask[R]:
         """Give a checked wish with all that its caller left open."""
         changes: dict[str, Any] = {}
         if not task.submitted_by:
             changes["submitted_by"] = self._user
         if task.priority == HANDLERS_OWN:
-            declared = self._declared.get(task.handler)
-            changes["priority"] = DEFAULT_PRIORITY if declared is None else declared.priority
+            changes["priority"] = self.priority_of(task.handler)
         if self._hooks:
             meta = dict(task.meta or {})
             for hook in self._hooks:
                 meta.update(hook(task) or {})
             changes["meta"] = check_meta(meta) or None
         return msgspec.structs.replace(task, **changes) if changes else task
+
+    def priority_of(self, handler: str) -> int:
+        """Give the priority that a handler, which was checked before, declares."""
+        declared = self._declared.get(handler)
+        return DEFAULT_PRIORITY if declared is None else declared.priority
 
     async def declaration(self, handler: str) -> Declaration:
         """Give what is declared of a handler; UnknownHandler, with the name that may have been meant, if nothing is."""
@@ -62,9 +94,12 @@ class Admission:
         try:
             return self._declared[handler]
         except KeyError:
-            meant = difflib.get_close_matches(handler, self._declared, 1)
-            hint = f"did you mean {meant[0]}?" if meant else "start a worker that declares it, or allow_unknown=True"
-            raise UnknownHandler(f"no process that opened this store has declared a handler {handler!r}; {hint}") from None
+            raise self._unknown(handler) from None
+
+    def _unknown(self, handler: str) -> UnknownHandler:
+        meant = difflib.get_close_matches(handler, self._declared, 1)
+        hint = f"did you mean {meant[0]}?" if meant else "start a worker that declares it, or allow_unknown=True"
+        return UnknownHandler(f"no process that opened this store has declared a handler {handler!r}; {hint}")
 
     async def _refresh(self) -> None:
         self._declared = {declaration.name: declaration for declaration in await self._store.declarations()}

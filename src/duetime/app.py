@@ -10,10 +10,13 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
+from duetime.access.tokens import Tokens
 from duetime.admission import SubmitHook
+from duetime.around import Around
 from duetime.client import Client
 from duetime.clock import Seconds
 from duetime.config import Settings, read_setting
@@ -25,6 +28,7 @@ from duetime.insight import Insight
 from duetime.model.task import NewTask, Task
 from duetime.portal import PORTAL, Inline, refuse_inside_loop, running_loop
 from duetime.registry import Handlers, Registry
+from duetime.scheduling.wishes import Schedule
 from duetime.store.open import store_from_url
 from duetime.store.protocol import Declaration, Store
 from duetime.targets.python import Middleware
@@ -82,8 +86,19 @@ class App(Registry, Verbs):
 
     def _use(self, store: Store) -> None:
         self.store = store
-        self.client = Client(store, user=self.user, own=self._names.__contains__, hooks=self._hooks, opened=self.open)
+        self.client = Client(
+            store,
+            user=self.user,
+            specs=self._names,
+            hooks=self._hooks,
+            opened=self.open,
+            revision=self.config.revision,
+            declared=self._wishes,
+        )
         self.gates = self.client.gates
+        self.schedules = self.client.schedules
+        self.calendars = self.client.calendars
+        self.tokens = Tokens(store, user=self.user, opened=self.open)
         self.insight = Insight(store)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
@@ -91,9 +106,10 @@ class App(Registry, Verbs):
 
     async def open(self) -> None:
         """Open the store and declare the handlers; harmless when done before. Everything else does it by itself."""
-        await self._open(declare=True)
+        await self.open_for(declare=True)
 
-    async def _open(self, *, declare: bool) -> None:
+    async def open_for(self, *, declare: bool) -> None:
+        """Open the store; the handlers need not be declared for what is done on a caller's connection."""
         if self._pid != os.getpid():  # a forked child must not use its parent's connections
             self._use(self._new_store())
         if self._is_open(declare=declare):
@@ -171,14 +187,26 @@ class App(Registry, Verbs):
         """Take over a group of handlers, also those that it declares later."""
         for spec in group.declared():
             self.refuse_taken(spec)
+        for schedule in group.declared_schedules():
+            self.refuse_taken_schedule(schedule.name)
         group.belong_to(self)
         self._groups.append(group)
         self.changed()
+
+    def declared_schedules(self) -> Iterator[Schedule]:
+        yield from super().declared_schedules()
+        for group in self._groups:
+            yield from group.declared_schedules()
 
     def declared(self) -> Iterator[HandlerSpec]:
         yield from super().declared()
         for group in self._groups:
             yield from group.declared()
+
+    def _wishes(self) -> list[Schedule]:
+        """Give the declared schedules, those of `imports=` included."""
+        self._import()
+        return list(self.declared_schedules())
 
     def changed(self) -> None:
         self._declared = False
@@ -210,13 +238,27 @@ class App(Registry, Verbs):
         self._hooks.append(function)
         return function
 
+    def around(self, event_at: datetime, /, *, key: str, offsets: Iterable[Seconds], formerly: Iterable[Seconds] = ()) -> Around:
+        """Name the tasks around an event, to submit, move and cancel them as one set.
+
+            reminders = app.around(booking.starts_at, key="booking-7", offsets=[-5400, -3600, -900, 900])
+            await reminders.submit(remind.new(booking_id=7))
+
+        `offsets` are seconds or timedeltas, negative before the event. `formerly` lists offsets of earlier versions of the program; it
+        is only needed if not one of them is among the present ones, because otherwise the set knows them.
+        """
+        return Around(self, event_at, key=key, offsets=offsets, formerly=formerly)
+
     @property
     def specs(self) -> Mapping[str, HandlerSpec]:
         """All handlers by name and former name, those of `imports=` included: importing these is left to who runs tasks."""
+        self._import()
+        return self._names
+
+    def _import(self) -> None:
         while self._imports:
             importlib.import_module(self._imports[0])
             del self._imports[0]
-        return self._names
 
     @asynccontextmanager
     async def worker(
@@ -263,6 +305,7 @@ class App(Registry, Verbs):
         )
         specs = self._specs_for(handlers)
         async with self:
+            await self.schedules.declare()
             worker = Worker(
                 self.store,
                 specs,
@@ -297,10 +340,10 @@ class App(Registry, Verbs):
     def submit(self, task: NewTask[R], /, *, connection: object | None = None, allow_unknown: bool = False) -> Coroutine[Any, Any, Task[R]]:
         """Store a task that `handler.new(…)` made."""
         call = self._submit(task, connection, allow_unknown)
-        return call if connection is None else Inline(call, lambda: self._prepare([task], allow_unknown))
+        return call if connection is None else Inline(call, lambda: self.prepare([task], allow_unknown))
 
     async def _submit(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Task[R]:
-        await self._open(declare=connection is None)
+        await self.open_for(declare=connection is None)
         return await self.client.submit(task, connection=connection, allow_unknown=allow_unknown)
 
     @overload
@@ -317,15 +360,16 @@ class App(Registry, Verbs):
         """Store many tasks at once, all checked before anything is written; DuplicateKeys tells of keys that were taken."""
         wishes = list(tasks)
         call = self._submit_many(wishes, connection, allow_unknown)
-        return call if connection is None else Inline(call, lambda: self._prepare(wishes, allow_unknown))
+        return call if connection is None else Inline(call, lambda: self.prepare(wishes, allow_unknown))
 
     async def _submit_many(self, tasks: Sequence[NewTask[Any]], connection: object | None, allow_unknown: bool) -> Sequence[Task[Any]]:
-        await self._open(declare=connection is None)
+        await self.open_for(declare=connection is None)
         return await self.client.submit_many(tasks, connection=connection, allow_unknown=allow_unknown)
 
-    async def _prepare(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
+    async def prepare(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
+        """Ask the store beforehand for all that submitting on a connection needs; after that it suspends nowhere."""
         # nothing may be declared here: the caller's transaction may hold the store's only write lock
-        await self._open(declare=False)
+        await self.open_for(declare=False)
         await self.client.admission.check(tasks, allow_unknown=allow_unknown)
         await self.store.prepare(tasks)
 

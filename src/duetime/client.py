@@ -18,9 +18,12 @@ from duetime.ids import is_id
 from duetime.model.lazy import Lazy
 from duetime.model.query import MAX_PAGE, Page, Query
 from duetime.model.task import FINAL, LIVE, NewTask, State, Task, TaskRecord, check_name, check_priority, delay_micros, due_instant, shown
+from duetime.scheduling.service import Calendars, Schedules
+from duetime.scheduling.wishes import Schedule
 from duetime.store.protocol import Added, AddVerdict, AllNew, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind, Store
+from duetime.targets.spec import HandlerSpec
 
-__all__ = ["HANDLERS_OWN", "AnyTask", "Bulk", "Client", "TaskPage"]
+__all__ = ["HANDLERS_OWN", "AnyTask", "Bulk", "Client", "TaskPage", "taken"]
 
 R = TypeVar("R")
 AnyTask: TypeAlias = Task[Any] | str
@@ -46,21 +49,33 @@ class Bulk(msgspec.Struct, frozen=True):
 
 
 class Client:
-    """Verbs on tasks and gates over one opened store."""
+    """Verbs on tasks, gates and schedules over one opened store."""
 
     def __init__(
         self,
         store: Store,
         *,
         user: str,
-        own: Callable[[str], bool] = lambda name: False,
+        specs: Mapping[str, HandlerSpec] = {},
         hooks: Sequence[SubmitHook] = (),
         opened: Callable[[], Awaitable[None]] | None = None,
+        revision: int = 0,
+        declared: Callable[[], Sequence[Schedule]] = list,
     ) -> None:
         self.store = store
         self.user = user
-        self.admission = Admission(store, user=user, own=own, hooks=hooks)
+        self.admission = Admission(store, user=user, own=specs.__contains__, hooks=hooks)
         self.gates = GateKeeper(store, user=user, known=self.admission.declaration, opened=opened or store.open)
+        self.schedules = Schedules(
+            store,
+            user=user,
+            admission=self.admission,
+            specs=specs,
+            opened=opened or store.open,
+            revision=revision,
+            declared=declared,
+        )
+        self.calendars = Calendars(store, opened=opened or store.open)
 
     # ---- submitting ----
 
@@ -69,7 +84,7 @@ class Client:
         await self.admission.check([task], allow_unknown=allow_unknown)
         [added] = await self._add([self.admission.complete(task)], connection)
         if added.verdict is AddVerdict.DUPLICATE:
-            raise DuplicateKey(_taken(task, added), task_id=added.record.id)
+            raise DuplicateKey(taken(task, added), task_id=added.record.id)
         return shown(added.record)
 
     async def submit_many(
@@ -91,11 +106,15 @@ class Client:
             first = next(iter(duplicates))
             raise DuplicateKeys(
                 f"{len(duplicates)} of {len(answers)} tasks were not stored because their keys are taken, the others were; "
-                f"the first: {_taken(wishes[first], answers[first])}",
+                f"the first: {taken(wishes[first], answers[first])}",
                 tasks=stored,
                 duplicates=duplicates,
             )
         return cast(list[Task[R]], stored)
+
+    async def add(self, wishes: Sequence[NewTask[Any]]) -> Sequence[Added]:
+        """Store wishes that `admission` has checked and completed; answered for each, duplicates included."""
+        return await self.store.add(wishes)
 
     async def _add(self, wishes: Sequence[NewTask[Any]], connection: object | None) -> Sequence[Added]:
         if connection is None:
@@ -114,6 +133,10 @@ class Client:
         if record is None:
             raise _not_found(task_id)
         return record
+
+    async def records(self, ids: Sequence[str]) -> list[TaskRecord | None]:
+        """Give many tasks as the store tells them; None for one that it does not know."""
+        return await self.store.get(ids)
 
     async def find(self, handler: str, key: str) -> Task[Any]:
         """Give the live task that holds a key, or else the latest finished one that did."""
@@ -312,7 +335,8 @@ def _not_found(task_id: str) -> TaskNotFound:
     return TaskNotFound(f"there is no task {task_id}: it was never submitted to this store, or it has been pruned")
 
 
-def _taken(task: NewTask[Any], added: Added) -> str:
+def taken(task: NewTask[Any], added: Added) -> str:
+    """Say who holds the key of a wish that was not stored."""
     hint = (
         "it is running, so it cannot be replaced"
         if task.if_exists == "replace"

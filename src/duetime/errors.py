@@ -7,9 +7,11 @@ DuetimeError
 ├── PayloadTooLarge (ValueError)   payload or result over the size limit
 ├── UnknownHandler (LookupError)   no process has declared a handler of that name
 ├── TaskNotFound (LookupError)     no such task: never submitted, or pruned
+├── ScheduleNotFound (LookupError) no schedule or calendar of that name
+├── TokenNotFound (LookupError)    no token of that name or id
 ├── DuplicateKey                   a live task holds that (handler, key)
 │   └── DuplicateKeys              the same for some of many; the others were stored
-├── Conflict                       the task is in a state that forbids the request
+├── Conflict                       a task, schedule or calendar is in a state that forbids the request
 ├── TaskFailed                     `result` of a task that ended failed, dropped or expired
 ├── TaskCancelled                  `result` of a task that ended cancelled
 └── StoreUnavailable               the store cannot be reached, read or written
@@ -63,6 +65,14 @@ class TaskNotFound(DuetimeError, LookupError):
     """There is no such task: it was never submitted, or it has been pruned."""
 
 
+class ScheduleNotFound(DuetimeError, LookupError):
+    """There is no schedule, or no calendar, of that name."""
+
+
+class TokenNotFound(DuetimeError, LookupError):
+    """There is no token of that name or id."""
+
+
 class DuplicateKey(DuetimeError):
     """A live task already holds this key; `task_id` names it."""
 
@@ -85,7 +95,7 @@ class DuplicateKeys(DuplicateKey):
 
 
 class Conflict(DuetimeError):
-    """The task is in a state that forbids what was asked."""
+    """A task, schedule or calendar is in a state that forbids what was asked, or others keep changing it."""
 
 
 class TaskFailed(DuetimeError):

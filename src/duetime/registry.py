@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
 from duetime.clock import Seconds
 from duetime.errors import InvalidHandler, InvalidValue
 from duetime.handlers import AnyHandler, Handler, one_of, policy_or_default, positive
 from duetime.model.retry import RetryPolicy
+from duetime.model.rules import Rule
 from duetime.model.task import NewTask, Task, check_name, check_priority
+from duetime.scheduling.wishes import Schedule, rule_from
 from duetime.targets.context import Context
 from duetime.targets.payload import FunctionPayloads
 from duetime.targets.signature import default_name, examine
@@ -29,6 +33,31 @@ class TaskOptions(TypedDict, total=False):
     concurrency: int
     priority: int
     isolation: Isolation
+
+
+class ScheduleOptions(TaskOptions, total=False):
+    """What can be said of a declared schedule besides what can be said of its handler; `Schedule` explains."""
+
+    cron: str
+    every: Seconds
+    at: Iterable[datetime]
+    after_end: Seconds
+    rule: Rule | str
+    tz: str
+    payload: Mapping[str, Any]
+    calendars: str | Sequence[str]
+    start: datetime
+    end: datetime
+    count: int
+    jitter: Seconds
+    missed: str
+    overlap: str
+    grace: Seconds
+    pause_after: int
+    collection: str
+    expires: Seconds
+    meta: Mapping[str, str]
+    note: str
 
 
 class TaskDecorator(Protocol):
@@ -53,6 +82,7 @@ class Registry:
         self.user = ""
         self._prefix = prefix
         self._handlers: dict[str, AnyHandler] = {}
+        self._schedules: dict[str, Schedule] = {}
 
     @overload
     def task(  # type: ignore[overload-overlap]
@@ -113,6 +143,47 @@ class Registry:
 
         return declare if function is None else declare(function)
 
+    def schedule(self, **options: Unpack[ScheduleOptions]) -> TaskDecorator:
+        """Declare a handler and a schedule of it, both under the handler's name: `@app.schedule(cron="*/5 * * * *", tz="Europe/Berlin")`.
+
+        The rule is given by one of `cron`, `every`, `at`, `after_end` and `rule`; the other options are those of `task` and of `Schedule`.
+        Every parameter but the context needs a default, or a value in `payload`. On a handler that is declared already it adds a schedule
+        with a `name` of its own. Workers store declared schedules when they start; a program that only submits does not.
+        """
+        own = TaskOptions.__annotations__.keys()
+        by_rule = {name: options.pop(name) for name in ("cron", "every", "at", "after_end", "rule", "tz") if name in options}
+        rule = rule_from(**by_rule)  # type: ignore[arg-type]
+        of_task: Any = {name: value for name, value in options.items() if name in own}
+        of_schedule: Any = {name: value for name, value in options.items() if name not in own}
+
+        def declare(function: Any) -> Any:
+            again = isinstance(function, Handler)
+            if again and of_task.keys() - {"name"}:
+                raise InvalidHandler(f"{function.name} is declared already; {min(of_task.keys() - {'name'})} belongs where that is done")
+            if again and function.spec is None:
+                raise InvalidHandler(f"{function.name} is known by name only; use app.schedules.put or declare for it")
+            full = f"{self._prefix}{of_task.get('name')}" if again and of_task.get("name") else None
+            target = function.spec.function if again else function
+            title = function.name if again else self._prefix + (of_task.get("name") or default_name(function))
+            _refuse_unfilled(title, target, of_schedule.get("payload", {}))
+            schedule = Schedule(full or title, title, rule, **of_schedule)
+            self.refuse_taken_schedule(schedule.name)
+            handler = function if again else self.task(**of_task)(function)
+            self._schedules[schedule.name] = schedule
+            self.changed()
+            return handler
+
+        return declare
+
+    def declared_schedules(self) -> Iterator[Schedule]:
+        """Give all schedules that are declared here."""
+        yield from self._schedules.values()
+
+    def refuse_taken_schedule(self, name: str) -> None:
+        """Raise InvalidHandler if a schedule of that name is declared already."""
+        if any(schedule.name == name for schedule in self.declared_schedules()):
+            raise InvalidHandler(f"a schedule called {name} is already declared; give one of them another name=")
+
     def declared(self) -> Iterator[HandlerSpec]:
         """Give all handlers that are declared here."""
         for handler in self._handlers.values():
@@ -166,9 +237,25 @@ class Handlers(Registry):
         else:
             self._home.refuse_taken(spec)
 
+    def refuse_taken_schedule(self, name: str) -> None:
+        if self._home is None:
+            super().refuse_taken_schedule(name)
+        else:
+            self._home.refuse_taken_schedule(name)
+
     def changed(self) -> None:
         if self._home is not None:
             self._home.changed()
+
+
+def _refuse_unfilled(name: str, function: Callable[..., Any], payload: Mapping[str, Any]) -> None:
+    """Refuse a function with a parameter that nobody would give when the schedule fires."""
+    for parameter in examine(name, function).parameters:
+        if parameter.default is inspect.Parameter.empty and parameter.name not in payload:
+            raise InvalidHandler(
+                f"{name}: nobody gives {parameter.name!r} when the schedule fires; give the parameter a default, or its value in "
+                f"payload={{{parameter.name!r}: …}}"
+            )
 
 
 def _slots(concurrency: int) -> int:

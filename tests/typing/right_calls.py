@@ -6,7 +6,30 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from duetime import App, CancelVerdict, Context, GateSet, Handler, Handlers, NewTask, Next, Reason, RetryPolicy, Task
+from duetime import (
+    AfterEnd,
+    App,
+    At,
+    Bulk,
+    Calendar,
+    CancelVerdict,
+    Context,
+    Cron,
+    DayCalendar,
+    Every,
+    GateSet,
+    Handler,
+    Handlers,
+    NewTask,
+    Next,
+    Occurrence,
+    Reason,
+    RetryPolicy,
+    Schedule,
+    ScheduleInfo,
+    Task,
+    Window,
+)
 
 
 class Pool:
@@ -90,6 +113,21 @@ mail = app.task(Mailer(), name="mail", timeout=5)
 moment = datetime(2030, 1, 1, tzinfo=UTC)
 
 
+@app.schedule(cron="*/5 * * * *", tz="Europe/Berlin", missed="all within 6h", timeout=30, calendars=["holidays"])
+async def swept(ctx: Context, depth: int = 1) -> int:
+    assert_type(ctx.occurrence, Occurrence | None)
+    return depth
+
+
+@shop.schedule(every=timedelta(minutes=1), name="shop-sweep", payload={"depth": 2}, overlap="queue one", jitter=3)
+def swept_in_thread(depth: int) -> str:
+    return ""
+
+
+@app.schedule(rule=Cron("0 9 * * *") | Every(hours=6) | At(moment) | AfterEnd(60) | Window(600) | Calendar(2, "weeks", on="monday"))
+async def joined() -> None: ...
+
+
 @app.middleware
 async def report(ctx: Context, call_next: Next) -> object:
     return await call_next()
@@ -164,6 +202,24 @@ async def asking() -> None:
     assert_type(await app.gates.pause("expire_order", collection="eu", lasting=600, note="down"), GateSet)
     assert_type(await app.gates.drop(async_with_context), GateSet)
     await app.cancel_many(handler="expire_order", state="pending", dry_run=True)
+
+
+async def schedules() -> None:
+    assert_type(await swept.now(depth=3), Task[int])
+    assert_type(await swept_in_thread.now(depth=3), Task[str])
+    wish = Schedule("late", swept, "every 10m", payload={"depth": 3}, start=moment, grace=5)
+    assert_type(await app.schedules.put(wish, if_exists="keep", catch_up=True), ScheduleInfo)
+    assert_type(await app.schedules.put(Schedule("b", handler="swept", rule=Every(60))), ScheduleInfo)
+    assert_type(await app.schedules.list(handler=swept, paused=False), list[ScheduleInfo])
+    assert_type(await app.schedules.preview(Cron("@daily"), count=3), list[datetime])
+    assert_type(await app.schedules.trigger("late", payload={"depth": 1}), Task[Any])
+    assert_type((await app.schedules.backfill("late", moment, moment, existing="failed", concurrency=3)).tasks, list[str])
+    assert_type((await app.schedules.apply([wish])).removed, list[str])
+    await app.calendars.put("holidays", DayCalendar(yearly=["12-25"]))
+    assert_type(await app.calendars.list(), dict[str, DayCalendar])
+    reminders = app.around(moment, key="booking-7", offsets=[-5400, timedelta(minutes=15)])
+    assert_type(await reminders.submit(async_without.new(order_id=7)), list[Task[str]])
+    assert_type(await reminders.cancel(async_without), Bulk)
 
 
 def synchronously() -> None:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from duetime import App, Context, Handlers, NewTask, Next, RetryPolicy
+from duetime import App, Context, Every, Handlers, NewTask, Next, RetryPolicy, Schedule
 
 app = App("sqlite:///:memory:")
 moment = datetime(2030, 1, 1, tzinfo=UTC)
@@ -60,6 +60,22 @@ async def results() -> None:
     await app.gates.pause("expire_order", "eu")  # error
     async for other in app.tasks(status="failed"):  # error
         print(other)
+
+
+async def schedules() -> None:
+    Schedule("s", "h")  # error
+    Schedule("s", "h", Every(60), misses="all")  # error
+    Schedule("s", "h", Every(60), "payload")  # error
+    Schedule("s", 7, Every(60))  # error
+    await app.schedules.put("s")  # error
+    await app.schedules.put(Schedule("s", "h", Every(60)), if_exists="maybe")  # error
+    await app.schedules.backfill("s", moment, moment, existing="some")  # error
+    await app.schedules.preview(7)  # error
+    app.schedule(cron=5)  # error
+    app.schedule(crons="* * * * *")  # error
+    app.around(moment, offsets=[1])  # error
+    await app.around(moment, key="k", offsets=[1]).submit(expire_order)  # error
+    await app.calendars.put("c", Every(60))  # error
 
 
 def synchronously() -> None:

@@ -12,6 +12,7 @@ from duetime.clock import to_datetime
 from duetime.errors import AttemptCancelled, InvalidValue
 from duetime.model.task import State, Task, TaskRecord, shown
 from duetime.store.protocol import ClaimedTask
+from duetime.targets.occurrence import Occurrence, occurrence_of
 
 T = TypeVar("T")
 
@@ -96,6 +97,14 @@ class Context:
     def idempotency_key(self) -> str:
         """The same for every attempt of this task."""
         return self._claimed.id
+
+    @property
+    def occurrence(self) -> Occurrence | None:
+        """Which planned instant of which schedule this task is for, and how the run before it went; None for a task of no schedule."""
+        claimed = self._claimed
+        if claimed.schedule is None or claimed.planned_at is None:
+            return None
+        return occurrence_of(claimed.schedule, claimed.planned_at, claimed.meta or {})
 
     @property
     def deadline(self) -> datetime:

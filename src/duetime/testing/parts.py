@@ -16,9 +16,10 @@ from duetime.clock import Instant, ManualClock
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.query import MAX_PAGE, Query
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import ErrorInfo, NewTask, TaskRecord
+from duetime.model.task import ErrorInfo, NewTask, TaskRecord, due_of, expiry_of
 from duetime.service import Alarms
 from duetime.store.protocol import Added, CancelVerdict, ClaimedTask, GateBarrier
+from duetime.store.schedules import ScheduleWrite
 from duetime.store.sqlite import read
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.store import SqliteStore
@@ -33,6 +34,7 @@ class SteppedStore(SqliteStore):
     def __init__(self, path: str, clock: ManualClock) -> None:
         super().__init__(path, synchronous="normal", clock=clock)
         self._expiries: list[Instant] = []
+        self.has_schedules = False  # or had: then looking for due ones is worth its time
         self.take_gates: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.stop: Callable[[str], None] | None = None
 
@@ -63,6 +65,15 @@ class SteppedStore(SqliteStore):
 
     async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
         return self._noted(await super().add_on(connection, tasks))
+
+    async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
+        accepted = await super().write_schedules(writes, together=together)
+        self.has_schedules = True
+        for task in [task for write, stored in zip(writes, accepted, strict=True) if stored for task in write.tasks]:
+            expires_at = expiry_of(task, due_of(task, self.now()))
+            if expires_at is not None:
+                heapq.heappush(self._expiries, expires_at)
+        return accepted
 
     def _noted(self, answers: list[Added]) -> list[Added]:
         for added in answers:
@@ -95,7 +106,13 @@ _End = tuple[Ended, BaseException | None]
 class SteppedExecutor(Executor):
     """The real executor. It tells who waits how an attempt ended, leaves no delay to chance, and can be told to fail."""
 
-    def __init__(self, store: SteppedStore, alarms: Alarms, settle: Callable[..., asyncio.Future[None] | None]) -> None:
+    def __init__(
+        self,
+        store: SteppedStore,
+        alarms: Alarms,
+        settle: Callable[..., asyncio.Future[None] | None],
+        expect: Callable[[str, str], None],
+    ) -> None:
         super().__init__(
             store,
             {},
@@ -104,6 +121,7 @@ class SteppedExecutor(Executor):
             middleware=(),
             output=None,  # what handlers print is the test's own output
             settle=settle,
+            expect=expect,
             mark=lambda _: None,
             freed=lambda: None,
             stuck=self._give_up,

@@ -1,0 +1,1 @@
+"""Who may do what: tokens and their checks, and the audit of what operators did."""

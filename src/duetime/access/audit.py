@@ -1,0 +1,132 @@
+"""The audit: every action of an operator, with who, what, on what, when, from where, and how it ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+import msgspec
+
+from duetime.clock import to_datetime, to_instant
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.ids import new_id
+from duetime.model.access import AuditEntry, AuditOutcome, Caller
+from duetime.store.access import AuditFilter
+from duetime.store.protocol import Store
+
+logger = logging.getLogger("duetime.access.audit")
+
+LONGEST_SUBJECT = 500
+LONGEST_DETAIL = 2_000
+
+
+class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry as people see it."""
+
+    id: str
+    at: datetime
+    by: str
+    token: str | None
+    action: str
+    subject: str
+    origin: str
+    outcome: AuditOutcome
+    detail: str
+
+
+class AuditList(msgspec.Struct, frozen=True):
+    """Some entries, the latest first, and the cursor of the next page, None on the last."""
+
+    items: list[AuditInfo]
+    next: str | None
+
+
+class Act:
+    """An action that is under way; whoever performs it may add what came of it."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self.detail = ""
+        self.outcome: AuditOutcome | None = None
+
+
+class AuditLog:
+    """`app.tokens.audit`: keeps and lists what operators did. `me` is who acts where nobody else is named."""
+
+    def __init__(self, store: Store, *, me: Caller, opened: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._me = me
+        self._opened = opened
+
+    async def record(
+        self, action: str, subject: str, *, by: Caller | None = None, outcome: AuditOutcome = AuditOutcome.DONE, detail: str = ""
+    ) -> None:
+        """Keep one action. If the store cannot, it goes into the log: what was done is done, and must not look as if it were not."""
+        caller = by or self._me
+        entry = AuditEntry(
+            id=new_id(),
+            at=self._store.now(),
+            by=_plain(caller.name, LONGEST_SUBJECT),
+            token=caller.token,
+            action=_plain(action, LONGEST_SUBJECT),
+            subject=_plain(subject, LONGEST_SUBJECT),
+            origin=_plain(caller.origin, LONGEST_SUBJECT),
+            outcome=outcome,
+            detail=_plain(detail, LONGEST_DETAIL),
+        )
+        try:
+            await self._opened()
+            await self._store.add_audit([entry])
+        except StoreUnavailable as error:
+            logger.error("an entry of the audit could not be stored (%s): %s", error, msgspec.json.encode(entry).decode())
+
+    @asynccontextmanager
+    async def acting(self, action: str, subject: str, *, by: Caller | None = None) -> AsyncIterator[Act]:
+        """Keep how the block ended: done, refused by one of our errors, or failed. If the store cannot be opened, nothing is begun."""
+        await self._opened()
+        act = Act(subject)
+        try:
+            yield act
+        except BaseException as error:
+            refused = isinstance(error, DuetimeError) and not isinstance(error, StoreUnavailable)
+            outcome = AuditOutcome.REFUSED if refused else AuditOutcome.FAILED
+            await self.record(action, act.subject, by=by, outcome=outcome, detail=act.detail or str(error) or type(error).__name__)
+            raise
+        await self.record(action, act.subject, by=by, outcome=act.outcome or AuditOutcome.DONE, detail=act.detail)
+
+    async def list(
+        self,
+        *,
+        by: str | None = None,
+        action: str | None = None,
+        subject: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> AuditList:
+        """Give one page of the audit, the latest first."""
+        filter = AuditFilter(
+            by=by,
+            action=action,
+            subject=subject,
+            after=None if since is None else to_instant(since, "since"),
+            before=None if until is None else to_instant(until, "until"),
+            limit=limit,
+            cursor=cursor,
+        )
+        await self._opened()
+        page = await self._store.audit(filter)
+        return AuditList([_info(entry) for entry in page.items], page.next)
+
+
+def _info(entry: AuditEntry) -> AuditInfo:
+    return AuditInfo(**{**msgspec.structs.asdict(entry), "at": to_datetime(entry.at)})
+
+
+def _plain(text: str, limit: int) -> str:
+    """Shorten a text, and take out what cannot be printed: entries must be storable whatever somebody sent."""
+    text = text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return text if text.isprintable() else "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)

@@ -1,0 +1,330 @@
+"""Tokens: who may use a server, made, listed, rotated, revoked, and checked at every request."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+
+import msgspec
+
+from duetime.access.audit import AuditLog
+from duetime.access.known import KnownTokens
+from duetime.clock import LATEST, Clock, Instant, Seconds, SystemClock, to_datetime, to_instant, to_micros
+from duetime.errors import Conflict, InvalidValue, TokenNotFound
+from duetime.model.access import (
+    BAD_TOKEN,
+    ID_BYTES,
+    NO_TOKEN,
+    SECRET_BYTES,
+    Bucket,
+    Caller,
+    Denial,
+    Refusal,
+    Scope,
+    TokenRecord,
+    TokenText,
+    admit,
+    burst_of,
+    caller_of,
+    check_rate,
+    digest,
+    parse_handlers,
+    parse_scopes,
+    read_token,
+    rotated,
+    take,
+)
+from duetime.model.task import check_name
+from duetime.service import Alarms, Service
+from duetime.store.access import TokenVerdict
+from duetime.store.protocol import Store
+
+GRACE = 86_400.0  # seconds for which the old secret is good after a rotation
+MOST_TOKENS = 10_000  # every server process keeps all of them in memory
+NOTE_EVERY = 10.0
+
+_LIKE_AN_ID = re.compile(r"[0-9a-f]{16}|dt_.*", re.ASCII)
+
+
+class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as people see it: everything but its secret. After a rotation the old secret is good until `old_until_at`."""
+
+    id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    handlers: tuple[str, ...]
+    rate: float | None
+    note: str
+    expired: bool
+    created_at: datetime
+    created_by: str
+    rotated_at: datetime | None
+    old_until_at: datetime | None
+    expires_at: datetime | None
+    last_used_at: datetime | None
+
+
+class NewToken(msgspec.Struct, frozen=True):
+    """A token that was made or rotated. `token` is its text with the secret: it cannot be shown again."""
+
+    token: str
+    info: TokenInfo
+
+
+class Tokens:
+    """`app.tokens`: makes tokens and tells who a token's bearer is. `audit` keeps what operators did.
+
+    Changes made by other processes are noticed within five seconds, those of this process at once. Rates hold per process.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        user: str,
+        opened: Callable[[], Awaitable[None]],
+        clock: Clock | None = None,
+        random_hex: Callable[[int], str] = secrets.token_hex,
+    ) -> None:
+        self._store = store
+        self._opened = opened
+        self._clock = clock or SystemClock()
+        self._random_hex = random_hex
+        self._known = KnownTokens(store, self._clock)
+        self._uses: dict[str, Instant] = {}
+        self._buckets: dict[str, Bucket] = {}
+        self.me = Caller(name=user, origin=f"a process on {socket.gethostname()}")
+        self.audit = AuditLog(store, me=self.me, opened=opened)
+
+    # ---- keeping them ----
+
+    async def create(
+        self,
+        name: str,
+        *,
+        scopes: Iterable[str],
+        handlers: Iterable[str] = (),
+        expires: Seconds | datetime | None = None,
+        rate: float | None = None,
+        note: str = "",
+        by: Caller | None = None,
+    ) -> NewToken:
+        """Make a token. Its text is in the answer and nowhere else.
+
+        `handlers` restricts it to these names, or prefixes such as `shop.*`. `rate` is how many requests a second it may make.
+        """
+        async with self.audit.acting("tokens.create", _shown(name), by=by) as act:
+            now = self._store.now()
+            text = TokenText(self._random_hex(ID_BYTES), self._random_hex(SECRET_BYTES))
+            parsed = parse_scopes(scopes)
+            token = TokenRecord(
+                id=text.id,
+                name=_check_name(name),
+                scopes=parsed,
+                handlers=parse_handlers(handlers, parsed),
+                digest=digest(text.secret),
+                rate=check_rate(rate),
+                note=_check_note(note),
+                created_at=now,
+                created_by=(by or self.me).name,
+                expires_at=None if expires is None else _expiry(expires, now),
+            )
+            if len(await self._store.tokens()) >= MOST_TOKENS:
+                raise Conflict(f"there are {MOST_TOKENS:,} tokens already; revoke those that nobody uses")
+            await self._put(token)
+            act.detail = _described(token)
+            return NewToken(str(text), self._info(token))
+
+    async def list(self) -> list[TokenInfo]:
+        """Give all tokens by name, also those that have expired."""
+        await self._opened()
+        return [self._info(token) for token in await self._store.tokens()]
+
+    async def rotate(
+        self, name: str, *, grace: Seconds = GRACE, expires: Seconds | datetime | None = None, by: Caller | None = None
+    ) -> NewToken:
+        """Give a token another secret; the old one is good for so long yet, and one that was old before is good no more.
+
+        Its expiry stays unless a new one is given.
+        """
+        async with self.audit.acting("tokens.rotate", _shown(name), by=by) as act:
+            token, now = await self._find(name), self._store.now()
+            act.subject = token.name
+            text = TokenText(token.id, self._random_hex(SECRET_BYTES))
+            expires_at = token.expires_at if expires is None else _expiry(expires, now)
+            if expires_at is not None and expires_at <= now:
+                raise Conflict(f"the token {token.name} has expired, so a new secret would be good for nothing; give a new expires= too")
+            until_at = min(now + _grace(grace), LATEST)
+            changed = rotated(token, digest(text.secret), now=now, old_until_at=until_at, expires_at=expires_at)
+            await self._put(changed)
+            act.detail = f"{_described(changed)}; the old secret is good until {to_datetime(until_at):%Y-%m-%d %H:%M:%S} UTC"
+            return NewToken(str(text), self._info(changed))
+
+    async def revoke(self, name: str, *, by: Caller | None = None) -> TokenInfo:
+        """Remove a token; give what it was. The audit keeps what it did."""
+        async with self.audit.acting("tokens.revoke", _shown(name), by=by) as act:
+            token = await self._find(name)
+            act.subject = token.name
+            if not await self._store.remove_token(token.id):
+                raise _not_found(name)
+            self._known.forget()
+            act.detail = _described(token)
+            return self._info(token)
+
+    async def in_use(self) -> bool:
+        """Tell whether there is any token that has not expired; a server that others can reach needs one."""
+        await self._opened()
+        return any(not token.expired(self._store.now()) for token in await self._store.tokens())
+
+    async def _find(self, name: str) -> TokenRecord:
+        """Give a token by name, by id, or by its whole text: who found one that leaked has nothing else."""
+        text = read_token(name)
+        for token in await self._store.tokens():
+            if (text.id if text else name) in (token.id, token.name):
+                return token
+        raise _not_found(name)
+
+    async def _put(self, token: TokenRecord) -> None:
+        verdict = await self._store.put_token(token)
+        self._known.forget()
+        if verdict is TokenVerdict.DUPLICATE:
+            raise Conflict(f"there is a token {token.name!r} already; choose another name, or rotate or revoke that one")
+        if verdict is TokenVerdict.CONFLICT:
+            raise Conflict(f"somebody else changed the token {token.name!r} at this moment; look at it, then try again")
+
+    def _info(self, token: TokenRecord) -> TokenInfo:
+        now = self._store.now()
+        old_until_at = token.old_until_at if token.old_until_at is not None and now < token.old_until_at else None
+        return TokenInfo(
+            id=token.id,
+            name=token.name,
+            scopes=token.scopes,
+            handlers=token.handlers,
+            rate=token.rate,
+            note=token.note,
+            expired=token.expired(now),
+            created_at=to_datetime(token.created_at),
+            created_by=token.created_by,
+            rotated_at=_datetime(token.rotated_at),
+            old_until_at=_datetime(old_until_at),
+            expires_at=_datetime(token.expires_at),
+            last_used_at=_datetime(token.last_used_at),
+        )
+
+    # ---- checking them ----
+
+    async def check(
+        self, text: str | None, scope: Scope, handler: str | None = None, *, origin: str = "", cost: float = 1.0
+    ) -> Caller | Refusal:
+        """Tell who a token's bearer is, or why it is not let in: for this scope, and this handler if one is named."""
+        caller = await self.identify(text, origin=origin, cost=cost)
+        return caller if isinstance(caller, Refusal) else caller.refusal(scope, handler) or caller
+
+    async def identify(self, text: str | None, *, origin: str = "", cost: float = 1.0) -> Caller | Refusal:
+        """Tell who a token's bearer is, whatever it wants; what it may do is asked of the Caller.
+
+        `origin` is where the request came from, `cost` how many requests it counts as. Raises StoreUnavailable if the tokens cannot
+        be read; known ones stay good for a minute.
+        """
+        if not text or text.isspace():
+            return NO_TOKEN
+        parts = read_token(text)
+        if parts is None:
+            return BAD_TOKEN
+        token, now = await self._known.find(parts.id), self._store.now()
+        refusal = admit(token, parts.secret, now)
+        if refusal is not None or token is None:
+            return refusal or BAD_TOKEN
+        self._uses[token.id] = now
+        return self._too_fast(token, cost) or caller_of(token, origin)
+
+    def _too_fast(self, token: TokenRecord, cost: float) -> Refusal | None:
+        if token.rate is None:
+            return None
+        taken = take(self._buckets.get(token.id), token.rate, burst_of(token.rate), self._clock.monotonic(), cost)
+        self._buckets[token.id] = taken.bucket
+        if taken.wait == 0.0:
+            return None
+        message = f"the token {token.name} may make {token.rate:g} requests a second here; come again in {taken.wait:.3g} s"
+        return Refusal(Denial.TOO_FAST, message, taken.wait)
+
+    async def note_uses(self) -> int:
+        """Write down when tokens were used since the last time; tell for how many."""
+        uses, self._uses = self._uses, {}
+        try:
+            await self._store.note_use(uses)
+        except BaseException:
+            self._uses = uses | self._uses
+            raise
+        return len(uses)
+
+
+class UseNotes(Service):
+    """Writes down, every few seconds, when tokens were last used; what is left at the end is for `note_uses`."""
+
+    name = "token uses"
+
+    def __init__(self, tokens: Tokens, alarms: Alarms) -> None:
+        super().__init__(alarms)
+        self._tokens = tokens
+
+    async def turn(self) -> float | None:
+        await self._tokens.note_uses()
+        return NOTE_EVERY
+
+
+def _check_name(name: str) -> str:
+    check_name(name, "name")
+    if len(name) > 100:
+        raise InvalidValue(f"the name of a token must have at most 100 characters, got {len(name)}")
+    if _LIKE_AN_ID.fullmatch(name):
+        raise InvalidValue("the name of a token must not look like a token or its id; choose one that tells who uses it")
+    return name
+
+
+def _check_note(note: str) -> str:
+    if len(note) > 1_000 or not note.isprintable():
+        raise InvalidValue("note must have at most 1,000 characters and none that cannot be printed")
+    return note
+
+
+def _expiry(expires: Seconds | datetime, now: Instant) -> Instant:
+    at = to_instant(expires, "expires") if isinstance(expires, datetime) else now + to_micros(expires, "expires")
+    if not now < at <= LATEST:
+        raise InvalidValue(f"expires must lie in the future and before the year 10000, got {expires}; to end a token now, revoke it")
+    return at
+
+
+def _grace(grace: Seconds) -> int:
+    micros = to_micros(grace, "grace")
+    if micros < 0:
+        raise InvalidValue(f"grace must not be negative, got {grace}; 0 ends the old secret at once")
+    return micros
+
+
+def _described(token: TokenRecord) -> str:
+    parts = [f"id {token.id}", f"scopes {', '.join(token.scopes)}"]
+    if token.handlers:
+        parts.append(f"handlers {', '.join(token.handlers)}")
+    if token.expires_at is not None:
+        parts.append(f"expires {to_datetime(token.expires_at):%Y-%m-%d %H:%M:%S} UTC")
+    return "; ".join(parts)
+
+
+def _datetime(at: Instant | None) -> datetime | None:
+    return None if at is None else to_datetime(at)
+
+
+def _shown(name: str) -> str:
+    """Give what may be told of a name that somebody typed; it may be a token's text, whose secret belongs into no message or audit."""
+    text = read_token(name)
+    if text is not None:
+        return text.id
+    return "dt_…" if name.strip().startswith("dt_") else name
+
+
+def _not_found(name: str) -> TokenNotFound:
+    return TokenNotFound(f"there is no token {_shown(name)!r}; `duetime tokens` lists all")

@@ -1,0 +1,1 @@
+"""Schedules as programs and people handle them: put, list, pause, trigger, preview, backfill, declare as code, forecast."""

@@ -1,0 +1,115 @@
+"""Schedules as code: what differs between what a program declares and what is stored, and what to write.
+
+A stored schedule remembers a fingerprint of the declaration that made it. A declaration with the same fingerprint changes nothing, so
+what an operator has changed meanwhile stays changed until the code itself changes. An older revision never rewrites a newer one's word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from duetime.errors import InvalidValue
+from duetime.model.schedule import ScheduleRecord, ScheduleSpec, encode
+
+Action: TypeAlias = Literal["add", "change", "adopt", "keep", "older", "remove"]
+
+
+class FieldChange(msgspec.Struct, frozen=True):
+    """One field of a schedule that differs: what is stored, and what the code says."""
+
+    field: str
+    stored: Any
+    declared: Any
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """What declaring or applying would do about one schedule.
+
+    `add`: it is not stored. `change`: the declaration differs. `adopt`: it is stored just so, and only marked as declared. `keep`: the
+    declaration is the one that is known; `fields` then shows what operators have changed since. `older`: a newer revision has declared
+    it. `remove`: code has declared it and does no longer; only `apply` does that.
+    """
+
+    name: str
+    action: Action
+    fields: list[FieldChange] = []
+
+    @property
+    def effective(self) -> bool:
+        """Whether anything is written that matters to what runs."""
+        return self.action in ("add", "change", "remove")
+
+
+class SchedulePlan(msgspec.Struct, frozen=True):
+    """What applying a program's declarations would do, by name."""
+
+    differences: list[Difference]
+
+    @property
+    def added(self) -> list[str]:
+        return self._named("add")
+
+    @property
+    def changed(self) -> list[str]:
+        return self._named("change")
+
+    @property
+    def removed(self) -> list[str]:
+        return self._named("remove")
+
+    @property
+    def unchanged(self) -> list[str]:
+        return self._named("keep", "adopt", "older")
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything to do."""
+        return any(difference.effective for difference in self.differences)
+
+    def _named(self, *actions: Action) -> list[str]:
+        return [difference.name for difference in self.differences if difference.action in actions]
+
+
+def fingerprint(spec: ScheduleSpec) -> str:
+    """Give a short name for exactly this declaration."""
+    return hashlib.blake2b(encode(spec), digest_size=16).hexdigest()
+
+
+def compare(name: str, spec: ScheduleSpec, stored: ScheduleRecord | None, revision: int) -> Difference:
+    """Judge one declaration against what is stored."""
+    if stored is None:
+        return Difference(name=name, action="add")
+    fields = changes(stored.spec, spec)
+    if stored.declared is not None and stored.declared > revision:
+        return Difference(name=name, action="older", fields=fields)
+    if stored.state.declaration == fingerprint(spec):
+        return Difference(name=name, action="keep" if stored.declared == revision else "adopt", fields=fields)
+    return Difference(name=name, action="change" if fields else "adopt", fields=fields)
+
+
+def changes(stored: ScheduleSpec, declared: ScheduleSpec) -> list[FieldChange]:
+    """Give the fields in which two specs differ, as JSON would show them."""
+    before, after = _shown(stored), _shown(declared)
+    return [FieldChange(name, before[name], after[name]) for name in after if before[name] != after[name]]
+
+
+def surplus(stored: Sequence[ScheduleRecord], declared: Mapping[str, object], revision: int) -> list[ScheduleRecord]:
+    """Give the stored schedules that code once declared and does no longer. What people made at run time is nobody's to remove."""
+    return [each for each in stored if each.declared is not None and each.declared <= revision and each.name not in declared]
+
+
+def refuse_twice(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise InvalidValue(f"a schedule called {twice[0]} is declared twice; give one of them another name")
+
+
+def _shown(spec: ScheduleSpec) -> dict[str, Any]:
+    return {name: msgspec.to_builtins(_plain(getattr(spec, name))) for name in spec.__struct_fields__}
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value

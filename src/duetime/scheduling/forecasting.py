@@ -1,0 +1,88 @@
+"""Gathering what a forecast needs from a store: schedules, calendars, slots, and how long runs took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+import msgspec
+
+from duetime.clock import DAY, SECOND, Instant
+from duetime.errors import InvalidValue
+from duetime.model.forecast import DEFAULT_DURATION, MOST_OCCURRENCES, Forecast, Prospect, forecast
+from duetime.model.query import Query
+from duetime.model.rules import DayCalendar
+from duetime.model.schedule import ScheduleRecord
+from duetime.model.task import State
+from duetime.scheduling.info import plan_for
+from duetime.scheduling.writes import every_schedule
+from duetime.store.protocol import Store
+
+SAMPLE = 100  # latest runs of a handler whose durations count
+LONGEST = 366.0  # days
+
+
+class Ahead(msgspec.Struct, frozen=True):
+    """A forecast, the schedules that are left out because they are paused, and those whose rule cannot be read now, with the reason."""
+
+    forecast: Forecast
+    paused: tuple[str, ...]
+    broken: Mapping[str, str]
+
+
+async def look_ahead(store: Store, *, days: float = 7.0, limit: int = MOST_OCCURRENCES) -> Ahead:
+    """Forecast the load of all stored schedules from now on.
+
+    A run is taken to last as long as the median of the latest succeeded tasks of its handler, or one second before there are any.
+    Slots are those of the live workers; of a handler that no worker runs, those that one process would have.
+    """
+    if not 0 < days <= LONGEST:
+        raise InvalidValue(f"days must be more than 0 and at most {LONGEST:g}, got {days:g}; for example 7")
+    now = store.now()
+    records = await every_schedule(store)
+    calendars = await store.calendars()
+    durations = await _durations(store, {record.spec.handler for record in records if record.state.paused is None})
+    prospects: list[Prospect] = []
+    paused: list[str] = []
+    broken: dict[str, str] = {}
+    for record in records:
+        if record.state.paused is not None:
+            paused.append(record.name)
+            continue
+        try:
+            prospects.append(_prospect(record, calendars, durations.get(record.spec.handler)))
+        except InvalidValue as problem:
+            broken[record.name] = str(problem)
+    until_at: Instant = now + round(days * DAY)
+    ahead = forecast(prospects, start_at=now, until_at=until_at, slots=await _slots(store), limit=limit)
+    return Ahead(ahead, tuple(paused), broken)
+
+
+def _prospect(record: ScheduleRecord, calendars: Mapping[str, DayCalendar], measured: float | None) -> Prospect:
+    duration = DEFAULT_DURATION if measured is None else measured
+    return Prospect(record=record, plan=plan_for(record.spec, calendars), duration=duration, measured=measured is not None)
+
+
+async def _durations(store: Store, handlers: Iterable[str]) -> dict[str, float]:
+    """Take the median over the latest runs of each handler; one page each, by the index of finished tasks."""
+    found: dict[str, float] = {}
+    for handler in sorted(handlers):
+        page = await store.page(Query(handler=handler, state=State.SUCCEEDED, limit=SAMPLE))
+        lengths = [
+            (task.finished_at - task.started_at) / SECOND
+            for task in page.items
+            if task.finished_at is not None and task.started_at is not None
+        ]
+        if lengths:
+            found[handler] = max(median(lengths), 0.0)
+    return found
+
+
+async def _slots(store: Store) -> dict[str, int]:
+    slots = {declared.name: declared.concurrency for declared in await store.declarations()}
+    running: dict[str, int] = {}
+    for worker in await store.workers():
+        if worker.alive is not False:
+            for handler, number in worker.slots.items():
+                running[handler] = running.get(handler, 0) + number
+    return {**slots, **running}

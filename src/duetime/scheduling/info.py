@@ -1,0 +1,157 @@
+"""Schedules as people see them: what is planned, how the last run went, and whether all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal, TypeAlias
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from duetime.clock import SECOND, Instant, to_datetime
+from duetime.errors import InvalidValue
+from duetime.model.firing import has_ended, next_planned
+from duetime.model.gate import Gates
+from duetime.model.rules import DayCalendar, Plan, Rule, describe, plan_of
+from duetime.model.schedule import ScheduleRecord, ScheduleSpec, Skip, SkipReason
+from duetime.scheduling.wishes import Schedule, schedule_of
+from duetime.targets.occurrence import LastRunView, last_run_view
+
+Health: TypeAlias = Literal["ok", "failing", "paused", "late", "held", "ended", "broken"]
+
+
+class PauseInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Since when, by whom and why a schedule does not fire. `automatic`: after too many failed runs in a row."""
+
+    at: datetime
+    by: str
+    note: str
+    automatic: bool
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored schedule. Instants are shown on the clock of the rule's `zone`.
+
+    `schedule` is the wish that would make it again. `next_at` is the next planned instant; while one is late, that one. `health` is
+    "ok", "failing" (the last run failed), "paused", "held" (a gate is closed), "late" (due for longer than its grace, and nobody fires),
+    "ended" (nothing more is planned) or "broken" (it cannot be planned any more, for example without a calendar; `problem` says why).
+    `fired` and `missed` count occurrences that became tasks and that did not, `failures` the failed runs in a row. `running` are its tasks
+    that had not ended when it was last looked at. `declared` is the revision of the program that declared it, if one did.
+    """
+
+    name: str
+    handler: str
+    schedule: Schedule
+    rule: Rule
+    description: str
+    zone: str
+    next_at: datetime | None
+    health: Health
+    last: LastRunView | None
+    paused: PauseInfo | None
+    fired: int
+    missed: int
+    failures: int
+    running: list[str]
+    planned_at: datetime | None
+    fired_at: datetime | None
+    revision: int
+    declared: int | None
+    created_at: datetime
+    changed_at: datetime
+    changed_by: str
+    problem: str = ""
+
+
+class SkipInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Occurrences that became no task: `count` of them from `planned_at` to `until_at`, and why."""
+
+    schedule: str
+    planned_at: datetime
+    until_at: datetime
+    count: int
+    reason: SkipReason
+    at: datetime
+    note: str
+
+
+def plan_for(spec: ScheduleSpec, calendars: Mapping[str, DayCalendar]) -> Plan:
+    """Make a stored schedule ready to be asked for instants; InvalidValue if a calendar is missing."""
+    return plan_of(spec.rule, calendars=calendars, within=spec.calendars, start_at=spec.start_at, end_at=spec.end_at)
+
+
+def plan_or_none(spec: ScheduleSpec, calendars: Mapping[str, DayCalendar]) -> Plan | None:
+    """Do the same, but give None for a schedule that cannot be planned any more."""
+    try:
+        return plan_for(spec, calendars)
+    except InvalidValue:
+        return None
+
+
+def schedule_info(record: ScheduleRecord, calendars: Mapping[str, DayCalendar], gates: Gates, now: Instant) -> ScheduleInfo:
+    """Show a stored schedule."""
+    problem, next_at, zone, waits = "", None, "UTC", False
+    try:
+        plan = plan_for(record.spec, calendars)
+        zone, waits = plan.zone, plan.waits
+        next_at = next_planned(record, plan)
+    except InvalidValue as error:
+        problem = str(error)
+    spec, state = record.spec, record.state
+    clock = ZoneInfo(zone)
+    pause = state.paused
+    return ScheduleInfo(
+        name=record.name,
+        handler=spec.handler,
+        schedule=schedule_of(record),
+        rule=spec.rule,
+        description=describe(spec.rule),
+        zone=zone,
+        next_at=_local(next_at, clock),
+        health="broken" if problem else health_of(record, next_at, gates, now, waits=waits),
+        last=None if state.last is None else last_run_view(state.last),
+        paused=None if pause is None else PauseInfo(at=to_datetime(pause.at), by=pause.by, note=pause.note, automatic=pause.automatic),
+        fired=state.fired,
+        missed=state.missed,
+        failures=state.failures,
+        running=[run.task for run in state.runs],
+        planned_at=_local(state.planned_at, clock),
+        fired_at=_local(state.fired_at, clock),
+        revision=record.revision,
+        declared=record.declared,
+        created_at=to_datetime(record.created_at),
+        changed_at=to_datetime(record.changed_at),
+        changed_by=record.changed_by,
+        problem=problem,
+    )
+
+
+def health_of(record: ScheduleRecord, next_at: Instant | None, gates: Gates, now: Instant, *, waits: bool) -> Health:
+    """Judge a schedule by the first that holds of: paused, ended, held, late, failing."""
+    spec, state = record.spec, record.state
+    if state.paused is not None:
+        return "paused"
+    if next_at is None and (not waits or has_ended(record, state) or (spec.end_at is not None and spec.end_at < now)):
+        return "ended"
+    if gates.holding(spec.handler, spec.collection, now) is not None:
+        return "held"
+    if next_at is not None and next_at + spec.grace * SECOND < now:
+        return "late"
+    return "failing" if state.failures else "ok"
+
+
+def skip_info(skip: Skip) -> SkipInfo:
+    return SkipInfo(
+        schedule=skip.schedule,
+        planned_at=to_datetime(skip.planned_at),
+        until_at=to_datetime(skip.until_at),
+        count=skip.count,
+        reason=skip.reason,
+        at=to_datetime(skip.at),
+        note=skip.note,
+    )
+
+
+def _local(instant: Instant | None, zone: ZoneInfo) -> datetime | None:
+    return None if instant is None else to_datetime(instant).astimezone(zone)

@@ -1,0 +1,416 @@
+"""`app.schedules`: all that programs, HTTP API and command line can ask of schedules."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, get_args
+from zoneinfo import ZoneInfo
+
+from msgspec.structs import replace
+
+from duetime.admission import Admission
+from duetime.clock import to_datetime, to_instant
+from duetime.errors import Conflict, InvalidValue, ScheduleNotFound
+from duetime.ids import new_id
+from duetime.model import steering
+from duetime.model.firing import Step
+from duetime.model.policies import read_overlap
+from duetime.model.rules import Every, Rule, plan_of
+from duetime.model.schedule import ScheduleRecord, ScheduleSpec
+from duetime.model.task import DEFAULT_PRIORITY, IfExists, NewTask, Task, check_name, shown
+from duetime.scheduling import backfill as backfilling
+from duetime.scheduling.backfill import Backfill, Existing
+from duetime.scheduling.calendars import Calendars
+from duetime.scheduling.declaring import Difference, SchedulePlan, compare, fingerprint, refuse_twice, surplus
+from duetime.scheduling.info import ScheduleInfo, SkipInfo, plan_for, plan_or_none, schedule_info, skip_info
+from duetime.scheduling.wishes import LONGEST_NOTE, RULES, Named, Schedule
+from duetime.scheduling.writes import (
+    TURNS,
+    Decide,
+    Known,
+    between_turns,
+    change,
+    every_schedule,
+    gates_and_calendars,
+    given_up,
+    look,
+    pages,
+    write_of,
+)
+from duetime.store.protocol import Store
+from duetime.store.schedules import ScheduleFilter, ScheduleWrite
+from duetime.targets.payload import OpenPayloads
+from duetime.targets.spec import HandlerSpec
+
+__all__ = ["Calendars", "Schedules"]
+
+MOST_PREVIEWED = 10_000
+MOST_SKIPS = 10_000
+# Turns in which declarations are written all or nothing. Thousands of schedules that fire all the time may leave no such moment; then
+# those that others have changed meanwhile are written a turn later than the rest.
+TOGETHER = 30
+
+
+class Schedules:
+    """Stored rules that create tasks, one per planned instant. Every change is a compare-and-set, so any number of processes may try."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        user: str,
+        admission: Admission,
+        specs: Mapping[str, HandlerSpec],
+        opened: Callable[[], Awaitable[None]],
+        revision: int = 0,
+        declared: Callable[[], Sequence[Schedule]] = list,
+    ) -> None:
+        self._store = store
+        self._user = user
+        self._admission = admission
+        self._specs = specs
+        self._opened = opened
+        self._revision = revision
+        self._declared = declared
+
+    # ---- reading ----
+
+    async def get(self, name: str) -> ScheduleInfo:
+        """Give a schedule as it is now; ScheduleNotFound if there is none."""
+        await self._opened()
+        return await self._info(await self._record(name))
+
+    async def list(
+        self,
+        *,
+        handler: str | Named | None = None,
+        paused: bool | None = None,
+        prefix: str | None = None,
+        declared: bool | None = None,
+        after: str = "",
+        limit: int | None = None,
+    ) -> list[ScheduleInfo]:
+        """Give all schedules that match, by name: of a handler, paused or not, declared by code or not, with names that begin so.
+
+        For one page of many: those `after` a name, at most `limit` of them.
+        """
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise InvalidValue(f"limit must be a whole number of at least 1, got {limit!r}; leave it out for all")
+        name = None if handler is None else _name_of(handler)
+        chosen = ScheduleFilter(handler=name, paused=paused, prefix=prefix, declared=declared, after=after)
+        await self._opened()
+        gates, calendars = await gates_and_calendars(self._store)
+        found: list[ScheduleInfo] = []
+        async for page in pages(self._store, chosen, limit):
+            now = self._store.now()
+            found += [schedule_info(record, calendars, gates, now) for record in page]
+        return found
+
+    async def preview(self, what: str | Rule | Schedule, *, count: int = 10, after: datetime | None = None) -> builtins.list[datetime]:
+        """Give the next planned instants, on the clock of the rule's zone: of a stored schedule by its name, of a rule, or of a wish.
+
+        They come after now, or after an instant. A fixed delay is counted from the last end; nobody knows yet when the next run will end.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_PREVIEWED:
+            raise InvalidValue(f"count must be 1 to {MOST_PREVIEWED:,}, got {count!r}")
+        begin = None if after is None else to_instant(after, "after")
+        await self._opened()
+        ended_at = None
+        calendars = await self._store.calendars()
+        if isinstance(what, str):
+            record = await self._record(what)
+            plan, ended_at = plan_for(record.spec, calendars), record.state.ended_at
+            if record.spec.count is not None:
+                count = max(0, min(count, record.spec.count - record.state.fired))
+        elif isinstance(what, Schedule):
+            plan = plan_for(what.spec(handler=what.handler_name, payload=b"{}", priority=DEFAULT_PRIORITY), calendars)
+            count = count if what.count is None else min(count, what.count)
+        elif isinstance(what, RULES):
+            plan = plan_of(what, calendars=calendars)
+        else:
+            raise InvalidValue(f"preview takes the name of a schedule, a Schedule or a rule, got {type(what).__name__}")
+        begin = self._store.now() if begin is None else begin
+        zone = ZoneInfo(plan.zone)
+        found: list[datetime] = []
+        while len(found) < count:
+            planned_at = plan.after(begin, ended_at)
+            if planned_at is None:
+                break
+            found.append(to_datetime(planned_at).astimezone(zone))
+            begin = planned_at
+        return found
+
+    async def skips(self, name: str, *, limit: int = 100, before: datetime | None = None) -> builtins.list[SkipInfo]:
+        """Give the occurrences of a schedule that became no task, the latest planned first; also of one that was deleted."""
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_SKIPS:
+            raise InvalidValue(f"limit must be 1 to {MOST_SKIPS:,}, got {limit!r}")
+        until = None if before is None else to_instant(before, "before")
+        await self._opened()
+        return [skip_info(skip) for skip in await self._store.skips(name, limit, until)]
+
+    # ---- changing ----
+
+    async def put(
+        self, schedule: Schedule, *, if_exists: IfExists = "replace", catch_up: bool = False, allow_unknown: bool = False
+    ) -> ScheduleInfo:
+        """Store a schedule. One of that name is replaced, kept, or a reason for Conflict (`if_exists`).
+
+        Nothing that was planned before now is fired, neither for a new schedule nor for one whose rule, calendars, bounds or count change,
+        unless `catch_up` asks for it: then what is planned since its start, or was not yet fired, is left to its policy for missed ones.
+        A pause survives.
+        """
+        if if_exists not in get_args(IfExists):
+            raise InvalidValue(f"if_exists must be one of {', '.join(get_args(IfExists))}, got {if_exists!r}")
+        await self._opened()
+        spec = await self._spec(schedule, allow_unknown)
+
+        def decide(known: Known) -> ScheduleWrite | None:
+            old = known.records[schedule.name]
+            if old is not None and if_exists == "error":
+                raise Conflict(f'there is a schedule {schedule.name!r} already; use if_exists="replace" to change it or "keep" to leave it')
+            if old is not None and if_exists == "keep":
+                return None
+            return write_of(old, self._put(schedule.name, spec, known, catch_up=catch_up))
+
+        return await self._changed(schedule.name, decide)
+
+    async def delete(self, name: str) -> None:
+        """Remove a schedule; ScheduleNotFound if there is none. Its tasks stay, and so does the record of what it skipped."""
+        await self._opened()
+
+        def decide(known: Known) -> ScheduleWrite:
+            return ScheduleWrite(name=name, expected=_found(known, name).version, record=None)
+
+        await change(self._store, check_name(name, "the name of a schedule"), decide)
+
+    async def pause(self, name: str, *, note: str = "") -> ScheduleInfo:
+        """Let a schedule fire nothing until it is resumed. What it has fired already goes on."""
+        if not isinstance(note, str) or len(note) > LONGEST_NOTE:
+            raise InvalidValue(f"note must be text of at most {LONGEST_NOTE:,} characters")
+
+        def decide(old: ScheduleRecord, known: Known) -> Step:
+            # a paused schedule has no next occurrence, so one that cannot be planned any more can still be paused
+            plan = plan_or_none(old.spec, known.calendars) or plan_of(Every(3600))
+            return steering.pause(old, plan, known.now, by=self._user, note=note)
+
+        return await self._change_one(name, decide)
+
+    async def resume(self, name: str, *, catch_up: bool = False) -> ScheduleInfo:
+        """Let a paused schedule fire again, from now on; or, catching up, what fell into the pause too, by its policy for missed ones."""
+
+        def decide(old: ScheduleRecord, known: Known) -> Step:
+            return steering.resume(old, plan_for(old.spec, known.calendars), known.now, by=self._user, catch_up=catch_up)
+
+        return await self._change_one(name, decide)
+
+    async def trigger(self, name: str, *, payload: Mapping[str, Any] | None = None, overlap: str = "allow") -> Task[Any]:
+        """Run a schedule's handler now, paused or not, without disturbing the rule. `payload` stands in for the schedule's own.
+
+        `overlap` is a policy as that of a schedule; where it leaves an occurrence out, this is a Conflict.
+        """
+        policy = str(read_overlap(overlap))
+        await self._opened()
+        record = await self._record(name)
+        own = None if payload is None else await self._payload(record.spec.handler, payload, allow_unknown=True)
+        made: list[NewTask[object]] = []
+
+        def decide(known: Known) -> ScheduleWrite | None:
+            old = _found(known, name)
+            step = steering.trigger(old, known.facts(old), known.now, payload=own, overlap=policy, by=self._user)
+            made[:] = step.tasks
+            return write_of(old, step)
+
+        await change(self._store, name, decide, with_runs=True)
+        [task] = await self._store.get([made[0].id])
+        assert task is not None
+        return shown(task)
+
+    # ---- as code ----
+
+    async def declare(self, schedules: Sequence[Schedule] | None = None) -> SchedulePlan:
+        """Store what a program declares, all of it or nothing; by default what `@app.schedule` has declared. Workers do it when they start.
+
+        Removes nothing. A schedule that operators have changed stays so until its declaration changes; one that a newer revision
+        (`App(revision=…)`) has declared stays as it is. Pauses survive. Nothing planned before now is fired.
+        """
+        return await self._reconcile(schedules, remove=False, prefix="")
+
+    async def apply(self, schedules: Sequence[Schedule] | None = None, *, prefix: str = "") -> SchedulePlan:
+        """Declare, and remove the schedules that code has declared and does no longer; only those whose names begin with `prefix`.
+
+        Where several programs declare on one store, give each a prefix.
+        """
+        return await self._reconcile(schedules, remove=True, prefix=prefix)
+
+    async def plan(self, schedules: Sequence[Schedule] | None = None, *, prefix: str = "") -> SchedulePlan:
+        """Tell what `apply` would do, and change nothing."""
+        await self._opened()
+        specs = await self._specs_of(schedules)
+        stored = dict(zip(specs, await self._store.schedules(list(specs)), strict=True))
+        going = surplus(await self._declared_ones(prefix), specs, self._revision)
+        return SchedulePlan(self._differences(specs, stored, going))
+
+    async def backfill(
+        self, name: str, start: datetime, end: datetime, *, existing: Existing = "skip", concurrency: int = 1, dry_run: bool = False
+    ) -> Backfill:
+        """Run the occurrences that were planned from `start` to `end`, both included, now.
+
+        `existing` says what becomes of those that have a task already: "skip" leaves them alone, "failed" runs those again that ended
+        without success, "all" runs all again that are not under way. At most `concurrency` run at once, in the order of their planned
+        instants. The schedule itself is not disturbed; occurrences that it has still to account for are left to it. At most 10,000.
+        """
+        wish = backfilling.read(start, end, existing, concurrency)
+        await self._opened()
+        record = await self._record(name)
+        plan = plan_for(record.spec, await self._store.calendars())
+        return await backfilling.run(self._store, record, plan, wish, user=self._user, dry_run=dry_run)
+
+    # ---- parts ----
+
+    async def _reconcile(self, schedules: Sequence[Schedule] | None, *, remove: bool, prefix: str) -> SchedulePlan:
+        wishes = self._declared() if schedules is None else schedules
+        if not wishes and not remove:
+            return SchedulePlan([])
+        await self._opened()
+        specs = await self._specs_of(wishes)
+        names = list(specs)
+        if remove:
+            names += [each.name for each in surplus(await self._declared_ones(prefix), specs, self._revision)]
+        done: dict[str, Difference] = {}
+        for turn in range(TURNS):
+            known = await look(self._store, names)
+            gone = [record for name, record in known.records.items() if name not in specs and record is not None]
+            differences = self._differences(specs, known.records, gone)
+            if await self._write(differences, specs, known, done, together=turn < TOGETHER):
+                outcome = {**{each.name: each for each in differences}, **done}
+                return SchedulePlan(list(outcome.values()))
+            await between_turns(turn)
+        raise given_up(f"some of {len(names)} schedules")
+
+    async def _write(
+        self,
+        differences: Sequence[Difference],
+        specs: Mapping[str, ScheduleSpec],
+        known: Known,
+        done: dict[str, Difference],
+        *,
+        together: bool,
+    ) -> bool:
+        """Write differences, note which were written, and tell whether all were."""
+        # marks that change nothing need not stand together, and would only make it harder to find a moment for the rest
+        marks = [each for each in differences if each.action == "adopt"]
+        for chosen, at_once in (([each for each in differences if each.effective], together), (marks, False)):
+            writes = [self._declaration(each, specs, known) for each in chosen]
+            written = await self._store.write_schedules(writes, together=at_once) if writes else []
+            done.update({each.name: each for each, stored in zip(chosen, written, strict=True) if stored})
+            if not all(written):
+                return False
+        return True
+
+    def _declaration(self, difference: Difference, specs: Mapping[str, ScheduleSpec], known: Known) -> ScheduleWrite:
+        name = difference.name
+        old = known.records[name]
+        expected = old.version if old else 0
+        if difference.action == "remove":
+            return ScheduleWrite(name=name, expected=expected, record=None)
+        adopted = difference.action == "adopt" and old is not None
+        step = Step(record=old) if adopted and old is not None else self._put(name, specs[name], known, catch_up=False)
+        state = replace(step.record.state, declaration=fingerprint(specs[name]))
+        record = replace(step.record, declared=self._revision, state=state)
+        return ScheduleWrite(name=name, expected=expected, record=record, tasks=step.tasks, skips=step.skips)
+
+    def _differences(
+        self, specs: Mapping[str, ScheduleSpec], stored: Mapping[str, ScheduleRecord | None], going: Sequence[ScheduleRecord]
+    ) -> builtins.list[Difference]:
+        declared = [compare(name, spec, stored[name], self._revision) for name, spec in specs.items()]
+        return [*declared, *(Difference(name=record.name, action="remove") for record in going)]
+
+    async def _declared_ones(self, prefix: str) -> builtins.list[ScheduleRecord]:
+        return await every_schedule(self._store, ScheduleFilter(declared=True, prefix=prefix or None))
+
+    async def _specs_of(self, schedules: Sequence[Schedule] | None) -> dict[str, ScheduleSpec]:
+        wishes = self._declared() if schedules is None else schedules
+        refuse_twice([wish.name for wish in wishes])
+        return {wish.name: await self._spec(wish, allow_unknown=False) for wish in wishes}
+
+    async def _spec(self, schedule: Schedule, allow_unknown: bool) -> ScheduleSpec:
+        """Check a wish against its handler, and give what is stored of it."""
+        if not isinstance(schedule, Schedule):
+            raise InvalidValue(
+                f'expected a Schedule, for example Schedule("sweep", handler=sweep, rule=Every(60)), got {type(schedule).__name__}'
+            )
+        name = schedule.handler_name
+        own = self._specs.get(name)
+        payload = await self._payload(name, schedule.payload, allow_unknown)
+        handlers_own = self._admission.priority_of(name) if own is None else own.priority
+        return schedule.spec(
+            handler=name if own is None else own.name,
+            payload=payload,
+            priority=handlers_own if schedule.priority is None else schedule.priority,
+        )
+
+    async def _payload(self, handler: str, payload: Mapping[str, Any], allow_unknown: bool) -> bytes:
+        """Check arguments against a handler's parameters, by its code or else by its declaration, and give them as JSON."""
+        own = self._specs.get(handler)
+        if own is not None:
+            return own.payloads.bind((), dict(payload))
+        bound = OpenPayloads(handler).bind((), dict(payload))
+        await self._admission.check([NewTask(id=new_id(), handler=handler, payload=bound)], allow_unknown=allow_unknown)
+        return bound
+
+    def _put(self, name: str, spec: ScheduleSpec, known: Known, *, catch_up: bool) -> Step:
+        old = known.records[name]
+        return steering.put(
+            name,
+            spec,
+            plan_for(spec, known.calendars),
+            known.now,
+            id=new_id(),
+            old=old,
+            old_plan=None if old is None else plan_or_none(old.spec, known.calendars),
+            by=self._user,
+            declared=None if old is None else old.declared,
+            catch_up=catch_up,
+        )
+
+    async def _record(self, name: str) -> ScheduleRecord:
+        [record] = await self._store.schedules([check_name(name, "the name of a schedule")])
+        if record is None:
+            raise not_found(name)
+        return record
+
+    async def _info(self, record: ScheduleRecord) -> ScheduleInfo:
+        gates, calendars = await gates_and_calendars(self._store)
+        return schedule_info(record, calendars, gates, self._store.now())
+
+    async def _changed(self, name: str, decide: Decide) -> ScheduleInfo:
+        stored = await change(self._store, name, decide)
+        assert stored is not None
+        return await self._info(stored)
+
+    async def _change_one(self, name: str, decide: Callable[[ScheduleRecord, Known], Step]) -> ScheduleInfo:
+        check_name(name, "the name of a schedule")
+        await self._opened()
+
+        def decide_one(known: Known) -> ScheduleWrite | None:
+            old = _found(known, name)
+            return write_of(old, decide(old, known))
+
+        return await self._changed(name, decide_one)
+
+
+def not_found(name: str) -> ScheduleNotFound:
+    return ScheduleNotFound(f"there is no schedule {name!r} in this store; `app.schedules.list()` gives all")
+
+
+def _found(known: Known, name: str) -> ScheduleRecord:
+    record = known.records[name]
+    if record is None:
+        raise not_found(name)
+    return record
+
+
+def _name_of(handler: str | Named) -> str:
+    return handler if isinstance(handler, str) else handler.name

@@ -1,0 +1,111 @@
+"""Changing stored schedules by compare-and-set: read, decide, write, and begin again if somebody was quicker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.errors import Conflict
+from duetime.model.firing import Step
+from duetime.model.gate import Gates
+from duetime.model.occurrences import ended_run
+from duetime.model.rules import DayCalendar
+from duetime.model.schedule import Facts, LastRun, Run, ScheduleRecord
+from duetime.model.task import TaskRecord
+from duetime.scheduling.info import plan_for
+from duetime.store.protocol import Store
+from duetime.store.schedules import ScheduleFilter, ScheduleWrite
+
+TURNS = 200
+LONGEST_WAIT = 0.1
+PAGE = 1_000
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What a change is decided by: the schedules as they are stored, the calendars, and the store's time."""
+
+    records: Mapping[str, ScheduleRecord | None]
+    calendars: Mapping[str, DayCalendar]
+    now: Instant
+    tasks: Mapping[str, TaskRecord | None] = {}  # the runs that the schedules remember, if they were asked for
+
+    def facts(self, record: ScheduleRecord) -> Facts:
+        """Give what a rule needs to know of a schedule besides its record."""
+        plan = plan_for(record.spec, self.calendars)
+        ended = [found for run in record.state.runs if (found := self._ended(run)) is not None]
+        gone = tuple(run.task for run in record.state.runs if self.tasks.get(run.task) is None)
+        return Facts(plan, tuple(sorted(ended, key=lambda each: each.finished_at)), gone)
+
+    def _ended(self, run: Run) -> LastRun | None:
+        task = self.tasks.get(run.task)
+        return None if task is None else ended_run(run, task, self.now)
+
+
+Decide: TypeAlias = Callable[[Known], ScheduleWrite | None]
+
+
+async def look(store: Store, names: Sequence[str], *, with_runs: bool = False) -> Known:
+    """Read what a change of these schedules is decided by."""
+    stored = dict(zip(names, await store.schedules(names), strict=True))
+    runs = [run.task for record in stored.values() if record is not None for run in record.state.runs] if with_runs else []
+    tasks = dict(zip(runs, await store.get(runs), strict=True)) if runs else {}
+    return Known(stored, await store.calendars(), store.now(), tasks)
+
+
+async def change(store: Store, name: str, decide: Decide, *, with_runs: bool = False) -> ScheduleRecord | None:
+    """Write what `decide` makes of a schedule, and give it as it then stands.
+
+    Each turn that is lost was won by somebody else, so this ends; after many turns it gives up with Conflict.
+    """
+    for turn in range(TURNS):
+        known = await look(store, [name], with_runs=with_runs)
+        write = decide(known)
+        if write is None:
+            return known.records[name]
+        if all(await store.write_schedules([write])):
+            return None if write.record is None else msgspec.structs.replace(write.record, version=write.expected + 1)
+        await between_turns(turn)
+    raise given_up(name)
+
+
+async def between_turns(turn: int) -> None:
+    """Wait a little after a lost turn, by chance, so that those who compete do not meet again."""
+    await asyncio.sleep(random.random() * min(LONGEST_WAIT, 0.001 * 2 ** min(turn, 10)))
+
+
+def given_up(what: str) -> Conflict:
+    return Conflict(f"{what} was changed by others {TURNS} times while this change was tried; try again")
+
+
+async def pages(store: Store, filter: ScheduleFilter, limit: int | None = None) -> AsyncIterator[list[ScheduleRecord]]:
+    """Give schedules that match, page by page, as many as asked for."""
+    left = limit
+    while left is None or left > 0:
+        size = PAGE if left is None else min(PAGE, left)
+        page = await store.list_schedules(msgspec.structs.replace(filter, limit=size))
+        yield page
+        if len(page) < size:
+            return
+        left = None if left is None else left - size
+        filter = msgspec.structs.replace(filter, after=page[-1].name)
+
+
+async def every_schedule(store: Store, filter: ScheduleFilter | None = None) -> list[ScheduleRecord]:
+    """Give all schedules that match."""
+    return [record async for page in pages(store, filter or ScheduleFilter()) for record in page]
+
+
+async def gates_and_calendars(store: Store) -> tuple[Gates, Mapping[str, DayCalendar]]:
+    return await store.gates(), await store.calendars()
+
+
+def write_of(old: ScheduleRecord | None, step: Step) -> ScheduleWrite | None:
+    """Give what to write for a step; None if it leaves all as it was."""
+    if step.record is old and not step.tasks and not step.skips:
+        return None
+    return ScheduleWrite(name=step.record.name, expected=old.version if old else 0, record=step.record, tasks=step.tasks, skips=step.skips)
