@@ -9,7 +9,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import cron, draining, lateness, submitting, wheel
+from bench import cron, draining, http, lateness, schedules, submitting, wheel
 from bench.postgres import figures
 from bench.rounds import ROUNDS, Report, console
 
@@ -28,6 +28,7 @@ PARTS: dict[str, Callable[[Report], None]] = {
     "lateness": lateness.run,
     "wheel": run_wheel,
     "cron": cron.run,
+    "schedules": schedules.run,
 }
 
 
@@ -48,8 +49,14 @@ def run_postgres(parts: Sequence[str], options: argparse.Namespace) -> Report:
     return report
 
 
+def run_http(options: argparse.Namespace) -> Report:
+    report = Report("Duetime over HTTP")
+    http.run(report, rounds=options.rounds)
+    return report
+
+
 def main() -> int:
-    names = (*PARTS, "postgres", *figures.PARTS)
+    names = (*PARTS, "http", "postgres", *figures.PARTS)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(names)} (all)")
     parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
@@ -65,6 +72,7 @@ def main() -> int:
     console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores.")
     reports = [run_sqlite(on_sqlite)] if on_sqlite else []
     reports += [run_postgres(on_postgres, options)] if on_postgres else []
+    reports += [run_http(options)] if "http" in wanted else []
     for report in reports:
         report.show()
     missed = [figure for report in reports for figure in report.missed]

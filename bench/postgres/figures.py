@@ -16,6 +16,8 @@ from bench.postgres.contestant import DUETIME, DUETIME_BEST, GRAPHILE, PGQUEUER,
 from bench.postgres.server import Server, fsync_milliseconds, running_server
 from bench.postgres.waiting import lateness, pickup
 from bench.rounds import ROUNDS, Report, console, interleave, median, median_ratio
+from bench.schedules import TOGETHER
+from bench.schedules import measure as measure_schedules
 
 MANY = 20  # worker processes
 
@@ -96,6 +98,15 @@ class Figures:
         beside = f"loop.call_at {median(timer):.2f} ms"
         self._report.add(name, f"{median(ours):.2f} ms", beside, above, 4.0, at_most=True, unit="ms")
 
+    def schedules(self) -> None:
+        """The figures of bench/schedules.py; `--tasks` is how many schedules are due in the same second."""
+
+        def place(name: str) -> str:
+            self._server.fresh(name)
+            return self._server.url(name)
+
+        measure_schedules(self._report, place, rounds=self._rounds, together=self._cases.tasks or TOGETHER)
+
     def backlog(self) -> None:
         """All again with as many far-future and as many finished tasks in the store."""
         self._cases.keep([PLAIN])
@@ -157,6 +168,7 @@ PARTS = {
     "postgres.submitting": Figures.submitting,
     "postgres.pickup": Figures.pickup,
     "postgres.lateness": Figures.lateness,
+    "postgres.schedules": Figures.schedules,
     "postgres.backlog": Figures.backlog,
     "postgres.snapshot": Figures.snapshot,
 }

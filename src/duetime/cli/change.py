@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,7 +13,7 @@ import click
 from duetime.cli import kinds, show
 from duetime.cli.failures import CONFLICT, REFUSED, complain, exit_code
 from duetime.cli.filters import any_given, filter_options, query_from
-from duetime.cli.session import json_option, on_store, store_option
+from duetime.cli.session import Audited, json_option, on_store, store_option
 from duetime.errors import DuetimeError
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def cancel(ids: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool, **filt
             task = await app.client.find(filters["handler"], filters["key"])
             return {task.id: await _cancel_one(app, task.id)}
 
-        _tell(on_store(by_key), as_json)
+        audited = _audited("cancel", f"{filters['handler']}, key {filters['key']}")
+        _tell(on_store(by_key, audited=audited), as_json)
     else:
         _change(ids, filters, dry_run, yes, as_json, verb="cancel", one=_cancel_one, many=lambda app: app.client.cancel_many)
 
@@ -94,13 +96,15 @@ def _change(
     if ids and dry_run:
         raise click.UsageError("--dry-run counts what filters match; it takes no ids")
     if ids:
-        _tell(on_store(lambda app: _each(app, ids, one)), as_json)
+        _tell(on_store(lambda app: _each(app, ids, one), audited=_audited(verb, ", ".join(ids))), as_json)
         return
     query = query_from(filters)
+    given = ", ".join(f"{name} {value}" for name, value in sorted(filters.items()) if value is not None)
+    audited = Audited(f"tasks.{verb}", given, told=lambda done: f"{show.count(done.matched, 'task')}: {_counted(done.answers)}")
 
     def perform(doing: str, **options: bool) -> Bulk:
         with show.bar(doing, None):
-            return on_store(lambda app: many(app)(query, **options))
+            return on_store(lambda app: many(app)(query, **options), audited=None if options["dry_run"] else audited)
 
     if not yes and not dry_run:
         _ask(verb, perform("counting tasks", dry_run=True).matched)
@@ -110,8 +114,21 @@ def _change(
     elif dry_run:
         click.echo(f"{show.count(done.matched, 'task')} would be changed by {verb}")
     else:
-        answers = ", ".join(f"{number:,} {answer}" for answer, number in sorted(done.answers.items()))
+        answers = _counted(done.answers)
         click.echo(f"{show.count(done.matched, 'task')}{': ' if answers else ''}{answers}")
+
+
+def _counted(answers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} {answer}" for answer, number in sorted(answers.items()))
+
+
+def _audited(verb: str, subject: str) -> Audited:
+    """Describe a change of single tasks for the audit; it was done if it was done to one of them."""
+
+    def told(answers: dict[str, Answer]) -> str:
+        return _counted(Counter(answer for answer, _ in answers.values()))
+
+    return Audited(f"tasks.{verb}", subject, told, lambda answers: any(code == 0 for _, code in answers.values()))
 
 
 def _ask(verb: str, matched: int) -> None:
@@ -186,7 +203,7 @@ def edit(
         raise click.UsageError("nothing to change: give --at, --in, --priority or --collection")
     if delay is not None and at is not None:
         raise click.UsageError("give --in or --at, not both")
-    _tell(on_store(lambda app: _each(app, ids, edit_one)), as_json)
+    _tell(on_store(lambda app: _each(app, ids, edit_one), audited=_audited("edit", ", ".join(ids))), as_json)
 
 
 @click.command()

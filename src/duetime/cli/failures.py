@@ -24,7 +24,9 @@ EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (click.UsageError, USAGE),
     (errors.InvalidValue, USAGE),
     (errors.TaskNotFound, NOT_FOUND),
+    (errors.ScheduleNotFound, NOT_FOUND),
     (errors.UnknownHandler, NOT_FOUND),
+    (errors.TokenNotFound, NOT_FOUND),
     (errors.DuplicateKey, CONFLICT),
     (errors.Conflict, CONFLICT),
     (errors.StoreUnavailable, UNREACHABLE),
@@ -75,6 +77,9 @@ _OPTIONS = {
     "allow_unknown=True": "--allow-unknown",
     'if_exists="keep"': "--if-exists keep",
     'or "replace"': "or --if-exists replace",
+    'if_exists="replace"': "--if-exists replace",
+    'or "keep"': "or --if-exists keep",
+    "`app.schedules.list()` gives all": "`duetime schedules` lists all",
 }
 
 

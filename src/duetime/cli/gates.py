@@ -9,7 +9,7 @@ import click
 
 from duetime.cli import kinds, show
 from duetime.cli.failures import NOT_FOUND, REFUSED, complain
-from duetime.cli.session import json_option, on_store, store_option
+from duetime.cli.session import Audited, json_option, on_store, store_option
 
 if TYPE_CHECKING:
     from duetime.app import App
@@ -85,19 +85,22 @@ def _closing(function: Callable[..., Any]) -> Callable[..., Any]:
 @_closing
 def pause(handler: str, as_json: bool, **options: Any) -> None:
     """Let no task of a handler start until the gate opens."""
-    _close(lambda app: app.gates.pause(handler, **options), handler, as_json)
+    _close(lambda app: app.gates.pause(handler, **options), "pause", handler, options, as_json)
 
 
 @gates.command()
 @_closing
 def drop(handler: str, as_json: bool, **options: Any) -> None:
     """Record tasks that come due as dropped instead of running them."""
-    _close(lambda app: app.gates.drop(handler, **options), handler, as_json)
+    _close(lambda app: app.gates.drop(handler, **options), "drop", handler, options, as_json)
 
 
-def _close(put: Callable[[App], Any], handler: str, as_json: bool) -> None:
+def _close(put: Callable[[App], Any], verb: str, handler: str, options: dict[str, Any], as_json: bool) -> None:
+    audited = Audited(
+        f"gates.{verb}", _subject(handler, options["collection"]), told=lambda done: "; ".join([options["note"], str(done)]).lstrip("; ")
+    )
     with show.waiting(f"waiting until every worker has confirmed the gate on {handler}"):
-        done: GateSet = on_store(put)
+        done: GateSet = on_store(put, audited=audited)
     if as_json:
         show.print_json(
             {"gate": done.gate, "version": done.version, "in_force": done.in_force, "confirmed": done.confirmed, "waiting": done.waiting}
@@ -118,10 +121,15 @@ def _close(put: Callable[[App], Any], handler: str, as_json: bool) -> None:
 def open_gate(handler: str, collection: str | None) -> None:
     """Open a gate; what was paused runs."""
     place = _place(handler, collection)
-    if not on_store(lambda app: app.gates.open(handler, collection=collection)):
+    audited = Audited("gates.open", _subject(handler, collection), done=bool)
+    if not on_store(lambda app: app.gates.open(handler, collection=collection), audited=audited):
         complain(f"there is no gate on {place}; `duetime gates` lists those that are closed")
         raise click.exceptions.Exit(NOT_FOUND)
     click.echo(f"open {place}")
+
+
+def _subject(handler: str, collection: str | None) -> str:
+    return handler if collection is None else f"{handler}, collection {collection}"
 
 
 def _place(handler: str, collection: str | None) -> str:

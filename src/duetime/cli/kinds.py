@@ -79,8 +79,17 @@ def _moment(direction: int) -> Callable[[str], datetime]:
     return parse
 
 
+def _zone(text: str) -> str:
+    """Read the name of a time zone."""
+    from duetime.model.rules.reading import read_zone  # here, because only commands about schedules need it
+
+    return read_zone(text)
+
+
 duration = _read(parse_seconds)
 instant = _read(parse_instant)
+instants = _read(parse_instant, many=True)
+zone = _read(_zone)
 expiry = _read(parse_expiry)
 past_moment = _read(_moment(-1))  # 1h is an hour ago
 future_moment = _read(_moment(1))  # 1h is in an hour
@@ -141,6 +150,17 @@ def _source(text: str) -> str | bytes:
         raise InvalidValue(f"{text[1:]} cannot be read: {problem.strerror}") from None
 
 
+def _text(text: str) -> str:
+    """Read text: given itself, from @file, or from standard input for -."""
+    try:
+        source = _source(text)
+        return source if isinstance(source, str) else source.decode()
+    except UnicodeError:
+        raise InvalidValue(f"{text} is not UTF-8 text") from None
+
+
+text = _read(_text)
+texts = _read(_text, many=True)
 text_map = _read(_text_map)
 argument_map = _read(_argument_map)
 payload = _read(_payload)

@@ -8,13 +8,17 @@ from typing import Any, NoReturn
 
 import click
 
+from duetime.cli.calendars import calendars
 from duetime.cli.change import cancel, edit, reschedule, retry
 from duetime.cli.failures import DONE, forget_output, report
 from duetime.cli.gates import gates
 from duetime.cli.logs import logs
 from duetime.cli.overview import handlers, stats, workers
+from duetime.cli.schedules import schedules
+from duetime.cli.server import server
 from duetime.cli.submit import submit
 from duetime.cli.tasks import task, tasks, why
+from duetime.cli.tokens import audit, tokens
 from duetime.cli.upkeep import doctor, migrate
 from duetime.cli.worker import worker
 
@@ -102,6 +106,7 @@ def _end(code: int | None) -> None:
 
 for _command in (
     worker,
+    server,
     submit,
     tasks,
     task,
@@ -111,10 +116,14 @@ for _command in (
     retry,
     edit,
     reschedule,
+    schedules,
+    calendars,
     gates,
     handlers,
     workers,
     stats,
+    tokens,
+    audit,
     migrate,
     doctor,
     demo,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -42,8 +42,17 @@ def given_url() -> str | None:
     return url
 
 
-def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, creates: bool = False) -> T:
-    """Run a verb on the opened store.
+class Audited(NamedTuple):
+    """An operator's action for the audit: what, on what, and how its answer tells what came of it and whether it was done."""
+
+    action: str
+    subject: str
+    told: Callable[[Any], str] = lambda answer: ""
+    done: Callable[[Any], bool] = lambda answer: True
+
+
+def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, creates: bool = False, audited: Audited | None = None) -> T:
+    """Run a verb on the opened store, and keep it in the audit if it is an operator's.
 
     Only verbs that put something into a store may create it: a mistyped URL must not look like an empty store.
     """
@@ -56,9 +65,19 @@ def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, crea
             refuse_missing(opened.store.url)
             await opened.store.open(migrate=False)
         async with opened:
-            return await use(opened)
+            return await use(opened) if audited is None else await _kept(opened, use, audited)
 
     return asyncio.run(run())
+
+
+async def _kept(app: App, use: Callable[[App], Awaitable[T]], audited: Audited) -> T:
+    from duetime.model.access import AuditOutcome
+
+    async with app.tokens.audit.acting(audited.action, audited.subject) as act:
+        answer = await use(app)
+        act.detail = audited.told(answer)
+        act.outcome = AuditOutcome.DONE if audited.done(answer) else AuditOutcome.REFUSED
+        return answer
 
 
 def refuse_missing(url: str) -> None:

@@ -72,7 +72,7 @@ def submit(
     async def use(app: App) -> None:
         task = await _submit(app, handler, {**(payload or {}), **arguments}, delay, at, {**options, "allow_unknown": allow_unknown})
         if wait or wait_timeout is not None:
-            await _print_result(app, task, wait_timeout, as_json)
+            await print_result(app, task, wait_timeout, as_json)
         elif as_json:
             print_task_json(task)
         else:
@@ -90,7 +90,7 @@ async def _submit(
     return await chosen.after(delay or 0.0, **payload)
 
 
-async def _print_result(app: App, task: Task[Any], timeout: float | None, as_json: bool) -> None:
+async def print_result(app: App, task: Task[Any], timeout: float | None, as_json: bool) -> None:
     """Print the result, or the whole task as JSON however it ended; the id goes to stderr, before the waiting."""
     from duetime.model.task import shown
 

@@ -1,0 +1,154 @@
+"""How schedules are shown: rows of a table, one schedule with all its facts, and documents for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duetime.cli import show
+
+if TYPE_CHECKING:
+    from duetime.app import App
+    from duetime.scheduling.info import ScheduleInfo, SkipInfo
+
+COLUMNS = (
+    show.Column("name"),
+    show.Column("rule", spare=1),
+    show.Column("next"),
+    show.Column("last", spare=2),
+    show.Column("health"),
+    show.Column("handler", spare=3),
+    show.Column("note", spare=4),
+)
+SKIP_COLUMNS = (
+    show.Column("skipped"),
+    show.Column("until", spare=1),
+    show.Column("count", right=True),
+    show.Column("reason"),
+    show.Column("note", spare=2),
+)
+
+
+def document(value: object) -> Any:
+    """Give what a program reads: instants in UTC, as everywhere."""
+    import msgspec
+
+    return _in_utc(msgspec.to_builtins(value, builtin_types=(datetime,), str_keys=True))
+
+
+def _in_utc(value: Any) -> Any:
+    from datetime import UTC
+
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    if isinstance(value, dict):
+        return {name: _in_utc(each) for name, each in value.items()}
+    return [_in_utc(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def row(info: ScheduleInfo, now: datetime) -> tuple[object, ...]:
+    last = None if info.last is None else f"{info.last.state} {show.relative(info.last.finished_at, now)}"
+    note = info.paused.note if info.paused is not None and info.paused.note else info.schedule.note
+    return (info.name, info.description, next_words(info, now), last, info.health, info.handler, note)
+
+
+def next_words(info: ScheduleInfo, now: datetime) -> str | None:
+    """Say when it comes next: on the clock of its zone, to the second only if that matters, and how long that is from now."""
+    if info.next_at is None:
+        return None
+    seconds = ":%S" if info.next_at.second else ""
+    return f"{info.next_at.strftime(f'%Y-%m-%d %H:%M{seconds} %Z')} ({show.relative(info.next_at, now)})"
+
+
+def clock_time(when: datetime) -> str:
+    """Give an instant on the clock of its own zone."""
+    return f"{when:%Y-%m-%d %H:%M:%S} {when.tzname()}"
+
+
+def print_rows(found: Iterable[ScheduleInfo], now: datetime) -> None:
+    show.print_table(COLUMNS, [row(info, now) for info in found], empty="no schedules match; `duetime schedules put` makes one")
+
+
+def print_one(info: ScheduleInfo, following: Sequence[datetime], skips: Sequence[SkipInfo], now: datetime) -> None:
+    show.print_facts(_facts(info, now))
+    if following:
+        click.echo()
+        for when in following:
+            click.echo(instant_line(when, now))
+    if skips:
+        click.echo()
+        show.print_table(SKIP_COLUMNS, [_skip_row(skip) for skip in skips], empty="")
+
+
+def now_of(app: App) -> datetime:
+    from duetime.clock import to_datetime
+
+    return to_datetime(app.store.now())
+
+
+def instant_line(when: datetime, now: datetime) -> str:
+    return f"{when:%a} {clock_time(when)}  {show.relative(when, now)}"
+
+
+def _facts(info: ScheduleInfo, now: datetime) -> Iterable[tuple[str, object]]:
+    def both(when: datetime | None) -> str | None:
+        return None if when is None else f"{clock_time(when)} ({show.relative(when, now)})"
+
+    wish, last, pause = info.schedule, info.last, info.paused
+    paused = None
+    if pause is not None:
+        by = "by itself after failed runs" if pause.automatic else f"by {pause.by or 'somebody'}"
+        paused = f"{both(pause.at)} {by}{': ' if pause.note else ''}{pause.note}"
+    return (
+        ("schedule", info.name),
+        ("handler", info.handler),
+        ("rule", info.description),
+        ("health", f"{info.health}: {info.problem}" if info.problem else info.health),
+        ("paused", paused),
+        ("next", next_words(info, now)),
+        ("last run", None if last is None else f"{last.state}, {both(last.finished_at)}, task {last.task}"),
+        ("last error", None if last is None or last.error is None else f"{last.error.type}: {last.error.message}"),
+        ("last result", None if last is None or last.result is None else _json(last.result)),
+        ("running", ", ".join(info.running)),
+        ("fired", f"{info.fired:,}"),
+        ("missed", f"{info.missed:,}" if info.missed else None),
+        ("failures in a row", info.failures or None),
+        ("payload", _json(wish.payload)),
+        ("calendars", ", ".join(wish.calendars)),
+        ("start", both(wish.start)),
+        ("end", both(wish.end)),
+        ("count", wish.count),
+        ("jitter", _seconds(wish.jitter)),
+        ("when missed", wish.missed),
+        ("when overlapping", wish.overlap),
+        ("grace", _seconds(wish.grace)),
+        ("pause after", None if wish.pause_after is None else f"{wish.pause_after} failures in a row"),
+        ("collection", wish.collection),
+        ("priority", wish.priority),
+        ("timeout", _seconds(wish.timeout)),
+        ("expires", _seconds(wish.expires)),
+        ("meta", _json(wish.meta) if wish.meta else None),
+        ("note", wish.note),
+        ("declared", None if info.declared is None else f"by a program of revision {info.declared}"),
+        ("changed", f"{both(info.changed_at)} by {info.changed_by or 'somebody'}, revision {info.revision}"),
+    )
+
+
+def _skip_row(skip: SkipInfo) -> tuple[object, ...]:
+    until = None if skip.until_at == skip.planned_at else show.absolute(skip.until_at)
+    return (show.absolute(skip.planned_at), until, f"{skip.count:,}", skip.reason, skip.note)
+
+
+def _seconds(value: Any) -> str | None:
+    from duetime.clock import to_seconds
+
+    return f"{to_seconds(value):g} s" if value else None
+
+
+def _json(value: object) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,348 @@
+"""Looking ahead: the rules of all schedules in virtual time, and the load that follows from them.
+
+What is assumed: every occurrence is fired at its planned instant, a run begins when it is due and takes as long as runs of its handler
+took before, runs that go on now end after one more such time, and gates are open. Slots are not waited for; where runs of several
+schedules would need more of them than there are, that is told as a collision.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from duetime.clock import SECOND, Instant
+from duetime.model.occurrences import due_of_occurrence
+from duetime.model.policies import Overlap, read_overlap
+from duetime.model.rules import Plan
+from duetime.model.schedule import MOST_RUNS, ScheduleRecord
+
+HOUR = 3_600 * SECOND
+MINUTE = 60 * SECOND
+DEFAULT_DURATION = 1.0  # seconds that a run is taken to last before any run of its handler has ended
+MOST_OCCURRENCES = 1_000_000
+MOST_COLLISIONS = 1_000  # kinds of them that are told apart
+_NAMES_SHOWN = 20
+
+
+class Prospect(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as the forecast needs it. `duration` is in seconds; `measured`: taken from runs that have ended."""
+
+    record: ScheduleRecord
+    plan: Plan
+    duration: float = DEFAULT_DURATION
+    measured: bool = False
+
+
+class Hour(msgspec.Struct, frozen=True):
+    """One hour: runs that begin in it, seconds of work, and how many runs go on at once at most."""
+
+    at: Instant
+    runs: int
+    busy: float
+    most: int
+
+
+class Minute(msgspec.Struct, frozen=True):
+    """The minute in which the most runs begin, and of which schedules these are, the most frequent ones first."""
+
+    at: Instant
+    runs: int
+    schedules: tuple[str, ...]
+    further: int = 0  # schedules not named
+
+
+class Collision(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of one handler that need more slots at once than there are, made by at least two schedules.
+
+    `times` stretches of time with the same schedules, the first one at `first_at`; `seconds` is their length in all.
+    """
+
+    handler: str
+    schedules: tuple[str, ...]
+    slots: int
+    most: int
+    times: int
+    first_at: Instant
+    seconds: float
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What one schedule will do. `skipped`: occurrences that the overlap policy leaves out."""
+
+    schedule: str
+    handler: str
+    runs: int
+    skipped: int
+    busy: float
+    duration: float
+    measured: bool
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be expected between two instants. `cut`: there were too many occurrences, it ends earlier than asked for."""
+
+    start_at: Instant
+    until_at: Instant
+    cut: bool
+    occurrences: int
+    runs: int
+    skipped: int
+    busy: float
+    most: int
+    hours: tuple[Hour, ...]
+    busiest: Minute | None
+    collisions: tuple[Collision, ...]
+    further_collisions: int
+    schedules: tuple[Outlook, ...]
+
+
+def forecast(
+    prospects: Sequence[Prospect],
+    *,
+    start_at: Instant,
+    until_at: Instant,
+    slots: Mapping[str, int] | None = None,
+    limit: int = MOST_OCCURRENCES,
+) -> Forecast:
+    """Run the rules from `start_at` (exclusive) until `until_at` (inclusive); `slots` are those of handlers, where they are known."""
+    runs = Runs(prospects, start_at)
+    cut_at = runs.plan_until(until_at, limit)
+    until_at = until_at if cut_at is None else cut_at
+    hours = tuple(_hours(runs, start_at, until_at))
+    collisions, further = _collisions(runs, until_at, slots or {})
+    busy = runs.busy_until(until_at)
+    return Forecast(
+        start_at=start_at,
+        until_at=until_at,
+        cut=cut_at is not None,
+        occurrences=runs.occurrences,
+        runs=len(runs.starts),
+        skipped=sum(runs.skipped),
+        busy=sum(busy),
+        most=max((hour.most for hour in hours), default=0),
+        hours=hours,
+        busiest=_busiest(runs, until_at),
+        collisions=collisions,
+        further_collisions=further,
+        schedules=tuple(
+            Outlook(
+                schedule=prospect.record.name,
+                handler=prospect.record.spec.handler,
+                runs=runs.fired[number],
+                skipped=runs.skipped[number],
+                busy=busy[number],
+                duration=prospect.duration,
+                measured=prospect.measured,
+            )
+            for number, prospect in enumerate(prospects)
+        ),
+    )
+
+
+class Runs:
+    """All runs, in columns because there may be a million: when they start and end, and the number of their schedule."""
+
+    def __init__(self, prospects: Sequence[Prospect], start_at: Instant) -> None:
+        self.prospects = prospects
+        self.starts = array("q")
+        self.ends = array("q")
+        self.owners = array("q")
+        self.fired = [0] * len(prospects)
+        self.skipped = [0] * len(prospects)
+        self.occurrences = 0
+        self._courses = [_Course(prospect, start_at) for prospect in prospects]
+
+    def plan_until(self, until_at: Instant, limit: int) -> Instant | None:
+        """Go through the occurrences of all schedules in the order of time; give the instant up to which the limit sufficed, if not all."""
+        heap = [(course.first, number) for number, course in enumerate(self._courses) if course.first is not None]
+        heap = [entry for entry in heap if entry[0] <= until_at]
+        heapq.heapify(heap)
+        while heap:
+            planned_at, number = heap[0]
+            if self.occurrences >= limit:
+                return planned_at - 1
+            self.occurrences += 1
+            course = self._courses[number]
+            self._take(number, course, planned_at)
+            following = course.after(planned_at)
+            if following is None or following > until_at:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (following, number))
+        return None
+
+    def _take(self, number: int, course: _Course, planned_at: Instant) -> None:
+        """Decide what one occurrence becomes, as firing does."""
+        course.live = [end for end in course.live if end > planned_at]
+        live, overlap = course.live, course.overlap
+        start = due_of_occurrence(course.record, planned_at)
+        if live and overlap.kind != "allow":
+            if overlap.kind == "skip" or (overlap.kind == "queue one" and len(live) > 1) or len(live) >= MOST_RUNS:
+                self.skipped[number] += 1
+                return
+            if overlap.kind == "cancel":
+                self._cancel(course, planned_at)
+            else:
+                start = max(start, live[-1])
+        elif len(live) >= (MOST_RUNS if overlap.limit is None else overlap.limit):
+            self.skipped[number] += 1
+            return
+        end = start + course.length
+        course.fire(len(self.starts), end)
+        self.fired[number] += 1
+        self.starts.append(start)
+        self.ends.append(end)
+        self.owners.append(number)
+
+    def _cancel(self, course: _Course, at: Instant) -> None:
+        """End the live runs of a schedule now; one that has not begun never does."""
+        for place in course.places:
+            self.ends[place] = max(self.starts[place], min(self.ends[place], at))
+        course.live = []
+        course.places = []
+
+    def busy_until(self, until_at: Instant) -> list[float]:
+        """Give the seconds of work of each schedule."""
+        busy = [0] * len(self.prospects)
+        for start, end, owner in zip(self.starts, self.ends, self.owners, strict=True):
+            if start < until_at:
+                busy[owner] += min(end, until_at) - start
+        return [each / SECOND for each in busy]
+
+
+class _Course:
+    """One schedule on its way through virtual time."""
+
+    def __init__(self, prospect: Prospect, start_at: Instant) -> None:
+        record = prospect.record
+        state, spec = record.state, record.spec
+        self.record = record
+        self.plan = prospect.plan
+        self.length = round(prospect.duration * SECOND)
+        self.overlap: Overlap = read_overlap(spec.overlap)
+        self.left = None if spec.count is None else max(0, spec.count - state.fired)
+        self.live = [start_at + self.length for _ in state.runs]  # the ends of its live runs, the latest last
+        self.places: list[int] = []  # where those of them stand that the forecast has begun, for `cancel`
+        self.ended_at = self.live[-1] if self.live else state.ended_at
+        self.first = self._first(start_at)
+
+    def _first(self, start_at: Instant) -> Instant | None:
+        if self.record.state.paused is not None or self.left == 0:
+            return None
+        found = self.plan.after(start_at, self.ended_at)
+        if self.plan.waits and self.ended_at is not None:
+            waited = self.plan.waited(self.record.state.cursor, self.ended_at)
+            if waited is not None and waited <= start_at:
+                return start_at + 1  # its delay is over: it is about to be fired
+        return found
+
+    def after(self, planned_at: Instant) -> Instant | None:
+        return None if self.left == 0 else self.plan.after(planned_at, self.ended_at)
+
+    def fire(self, place: int, end: Instant) -> None:
+        if self.overlap.kind == "cancel":
+            self.places.append(place)
+        self.live.append(end)
+        self.live.sort()
+        self.ended_at = self.live[-1]
+        if self.left is not None:
+            self.left -= 1
+
+
+def _hours(runs: Runs, start_at: Instant, until_at: Instant) -> Iterator[Hour]:
+    """Sweep over starts and ends once; in each hour add up what goes on."""
+    pairs = [(start, min(end, until_at)) for start, end in zip(runs.starts, runs.ends, strict=True) if start <= until_at]
+    starts = sorted(start for start, _ in pairs)
+    lasting = [(start, end) for start, end in pairs if end > start]
+    begins, ends = sorted(start for start, _ in lasting), sorted(end for _, end in lasting)
+    started = begun = ended = going = 0
+    for hour in range(start_at // HOUR * HOUR, until_at + 1, HOUR):
+        stop = hour + HOUR
+        busy, most, at, before = 0, going, hour, started
+        while started < len(starts) and starts[started] < stop:
+            started += 1
+        while True:
+            start = begins[begun] if begun < len(begins) else stop
+            end = ends[ended] if ended < len(ends) else stop
+            moment = min(start, end, stop)
+            busy += going * (moment - at)
+            at = moment
+            if moment >= stop:
+                break
+            if end <= start:  # a run that ends makes room for one that begins at the same instant
+                going, ended = going - 1, ended + 1
+            else:
+                going, begun = going + 1, begun + 1
+                most = max(most, going)
+        yield Hour(hour, started - before, busy / SECOND, most)
+
+
+def _busiest(runs: Runs, until_at: Instant) -> Minute | None:
+    starts = Counter(start // MINUTE for start in runs.starts if start <= until_at)
+    if not starts:
+        return None
+    most = max(starts.values())
+    minute = min(at for at, number in starts.items() if number == most)
+    owners = Counter(owner for start, owner in zip(runs.starts, runs.owners, strict=True) if start // MINUTE == minute)
+    names = [runs.prospects[owner].record.name for owner, _ in owners.most_common()]
+    return Minute(minute * MINUTE, most, tuple(names[:_NAMES_SHOWN]), max(0, len(names) - _NAMES_SHOWN))
+
+
+def _collisions(runs: Runs, until_at: Instant, slots: Mapping[str, int]) -> tuple[tuple[Collision, ...], int]:
+    """Find where handlers would need more slots than they have; the worst first."""
+    owners_of: dict[str, set[int]] = defaultdict(set)
+    for number, prospect in enumerate(runs.prospects):
+        owners_of[prospect.record.spec.handler].add(number)
+    suspects = {handler for handler, owners in owners_of.items() if handler in slots and len(owners) > 1}
+    handler_of = [prospect.record.spec.handler for prospect in runs.prospects]
+    events: dict[str, list[tuple[Instant, int, int]]] = defaultdict(list)
+    for start, end, owner in zip(runs.starts, runs.ends, runs.owners, strict=True):
+        if handler_of[owner] in suspects and start < min(end, until_at):
+            events[handler_of[owner]] += [(start, 1, owner), (min(end, until_at), -1, owner)]  # an end sorts before a start
+    found: dict[tuple[str, frozenset[int]], list[tuple[Instant, Instant, int]]] = defaultdict(list)
+    further = 0
+    for handler, moments in events.items():
+        for start, end, most, owners in _crowded(sorted(moments), slots[handler]):
+            if (handler, owners) in found or len(found) < MOST_COLLISIONS:
+                found[handler, owners].append((start, end, most))
+            else:
+                further += 1
+    collisions = [
+        Collision(
+            handler=handler,
+            schedules=tuple(sorted(runs.prospects[owner].record.name for owner in owners)),
+            slots=slots[handler],
+            most=max(most for _, _, most in stretches),
+            times=len(stretches),
+            first_at=stretches[0][0],
+            seconds=sum(end - start for start, end, _ in stretches) / SECOND,
+        )
+        for (handler, owners), stretches in found.items()
+    ]
+    return tuple(sorted(collisions, key=lambda each: (each.slots - each.most, -each.seconds, each.first_at, each.handler))), further
+
+
+def _crowded(moments: Sequence[tuple[Instant, int, int]], slots: int) -> Iterator[tuple[Instant, Instant, int, frozenset[int]]]:
+    """Give the stretches in which more runs go on than there are slots, if they are of at least two schedules."""
+    going: Counter[int] = Counter()
+    number = most = 0
+    since: Instant | None = None
+    involved: set[int] = set()
+    for at, change, owner in moments:
+        number += change
+        going[owner] += change
+        if not going[owner]:
+            del going[owner]
+        if number > slots:
+            if since is None:
+                since, most, involved = at, number, set(going)
+            most = max(most, number)
+            involved.add(owner)
+        elif since is not None:
+            if len(involved) > 1 and at > since:
+                yield since, at, most, frozenset(involved)
+            since = None

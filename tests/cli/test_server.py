@@ -1,0 +1,84 @@
+"""The server as the process that people start."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli.conftest import CommandLine, Program, RunningWorker
+
+
+class RunningServer(RunningWorker):
+    """A server's process, and requests to it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        super().__init__(process)
+        self.until_said(r"^duetime: server .* at http://")
+        address = re.search(r" at (http://\S+) on ", self.said)
+        assert address is not None
+        self.host = address[1].removeprefix("http://")
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection(self.host, timeout=30)
+        with contextlib.closing(connection):
+            data = None if body is None else msgspec.json.encode(body)
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, msgspec.json.decode(response.read())
+
+
+@contextlib.contextmanager
+def server(program: Program, *options: str) -> Iterator[RunningServer]:
+    process = program._start("server", *options, "--port", "0", stdout=subprocess.DEVNULL)
+    try:
+        running = RunningServer(process)
+        yield running
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(30)
+    running.ended()
+
+
+def test_it_serves_until_it_is_told_to_stop(program: Program, duetime: CommandLine) -> None:
+    with server(program, "tests.cli.shop:app") as running:
+        status, task = running.ask("POST", "/v1/tasks", {"handler": "greet", "payload": {"name": "Ada"}, "delay": 60})
+        assert (status, duetime.ids()) == (201, [task["id"]])
+        assert running.ask("GET", "/readyz") == (200, {"status": "ok", "loops": []})
+        running.signal(signal.SIGTERM)
+        running.until_said(r"^duetime: the server has stopped$")
+        assert running.process.wait(30) == 0
+    assert "A returned write survives" in running.said
+    assert "/openapi.json" in running.said
+
+
+def test_a_server_without_an_app_knows_what_was_declared(program: Program, duetime: CommandLine) -> None:
+    with program.worker(), server(program) as running:
+        status, task = running.ask("POST", "/v1/tasks?wait=30", {"handler": "greet", "payload": {"name": "Ada"}})
+        assert (status, task["state"], task["result"]) == (201, "succeeded", "hello Ada")
+        assert running.ask("POST", "/v1/tasks", {"handler": "greet", "payload": {}})[0] == 422
+        running.signal(signal.SIGINT)
+        assert running.process.wait(30) == 0
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
+def test_it_refuses_to_listen_beyond_loopback(duetime: CommandLine, host: str) -> None:
+    said = duetime("server", "--host", host, code=2).stderr
+    assert "this version has no tokens" in said
+    assert "Listen on 127.0.0.1" in said
+
+
+def test_what_is_wrong_is_said_in_one_line(program: Program, duetime: CommandLine) -> None:
+    assert "--body-limit must be a size" in duetime("server", "--body-limit", "much", code=2).stderr
+    with server(program) as running:
+        port = running.host.rpartition(":")[2]
+        said = program.run("server", "--port", port, code=1).stderr
+        assert said.splitlines()[-1].startswith(f"duetime: cannot listen on 127.0.0.1, port {port}: ")
