@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ HOSTILE = [
 async def test_empty_batches_are_answered_with_empty_lists_and_touch_nothing(store: Store, worker: Worker) -> None:
     record = await task_in(store, worker, State.RUNNING)
     before = await store.counts()
-    answers: list[list[Any]] = [
+    answers: list[Sequence[Any]] = [
         await store.add([]),
         await store.settle(worker.id, []),
         await store.cancel([]),

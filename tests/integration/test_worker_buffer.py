@@ -33,11 +33,11 @@ def app(tmp_path: Path) -> App:
     return App(f"sqlite:///{tmp_path / 'duetime.db'}?synchronous=normal")
 
 
-async def states(app: App, tasks: list[Task[Any]]) -> list[State]:
+async def states(app: App, tasks: Sequence[Task[Any]]) -> list[State]:
     return [record.state for record in await app.store.get([task.id for task in tasks]) if record is not None]
 
 
-async def all_in(app: App, tasks: list[Task[Any]], state: State) -> bool:
+async def all_in(app: App, tasks: Sequence[Task[Any]], state: State) -> bool:
     return set(await states(app, tasks)) == {state}
 
 
@@ -153,7 +153,7 @@ async def test_a_gate_that_closes_gives_back_what_waits_and_starts_nothing_more(
         assert len(starts) == len(tasks)
 
 
-async def no_more_running(app: App, tasks: list[Task[Any]]) -> bool:
+async def no_more_running(app: App, tasks: Sequence[Task[Any]]) -> bool:
     return State.RUNNING not in await states(app, tasks)
 
 

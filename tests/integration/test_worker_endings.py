@@ -5,7 +5,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -139,7 +139,7 @@ async def test_whatever_a_handler_raises_is_recorded_and_harms_nobody(app: App) 
         assert (await app.workers())[0].running == 0
 
 
-async def all_final(app: App, tasks: list[Task[Any]]) -> bool:
+async def all_final(app: App, tasks: Sequence[Task[Any]]) -> bool:
     records = await app.store.get([task.id for task in tasks])
     return all(record is not None and record.state not in (State.PENDING, State.RUNNING) for record in records)
 

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from duetime.clock import SECOND, Instant
 from duetime.errors import Conflict
 from duetime.model import steering
-from duetime.model.firing import FALLBACK, LOOK_FOR_ROOM, MOST_AT_ONCE, MOST_COUNTED, Step, due_of_occurrence, next_look, next_planned, step
+from duetime.model.firing import FALLBACK, LOOK_FOR_ROOM, MOST_AT_ONCE, Step, due_of_occurrence, next_look, next_planned, step
 from duetime.model.occurrences import LARGEST_RESULT, ended_run
 from duetime.model.rules import AfterEnd, At, Cron, DayCalendar, Every, Plan, Rule, plan_of
 from duetime.model.schedule import MOST_RUNS, Facts, LastRun, Run, ScheduleRecord, ScheduleSpec, Skip, SkipReason, occurrence_id
+from duetime.model.skips import MOST_COUNTED
 from duetime.model.task import Edge, ErrorInfo, State, TaskRecord
 
 MINUTE = 60 * SECOND

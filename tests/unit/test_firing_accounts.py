@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from duetime.clock import SECOND, Instant
 from duetime.model import steering
-from duetime.model.firing import MOST_AT_ONCE, MOST_SINGLE, Step, step
+from duetime.model.firing import MOST_AT_ONCE, Step, step
 from duetime.model.rules import AfterEnd, At, Cron, Every, Plan, Rule, Window, plan_of
 from duetime.model.schedule import MOST_RUNS, Facts, LastRun, ScheduleSpec, Skip
+from duetime.model.skips import MOST_SINGLE
 from duetime.model.task import NewTask, State
 
 START = 1_800_000_000 * SECOND

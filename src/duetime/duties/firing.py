@@ -31,7 +31,9 @@ logger = logging.getLogger("duetime.duties")
 
 TURN = 5.0  # seconds for which the turn is taken
 RENEW_EVERY = 1.5
-BATCH = 500
+BATCH = 1_000  # schedules that are read at once
+PORTION = 250  # and written at once
+AT_ONCE = 3  # portions under way: one is decided while another is written
 MOST_TASKS = 2_000  # tasks in one write; after an outage each schedule may have hundreds
 CALENDARS_EVERY = 30.0  # seconds after which calendars are read again although nobody said that they have changed
 GATES_EVERY = 5.0
@@ -54,6 +56,7 @@ class Firing(Service):
         self._calendars_at = 0.0
         self._gates_at = 0.0
         self._next_at: Instant | None = None  # when the next schedule is to be looked at; None: not known
+        self._heard: list[Instant] | None = None  # what hints say while schedules are fired: our own writes' hints are among them
         self._calendars: Mapping[str, DayCalendar] = {}
         self._plans: dict[tuple[Rule, tuple[str, ...], Instant | None, Instant | None], Plan] = {}
         self._closed: list[tuple[str, str | None]] = []
@@ -70,6 +73,9 @@ class Firing(Service):
             return
         elif hint.at is None:
             self._calendars_at = 0.0
+        elif self._heard is not None:
+            self._heard.append(hint.at)
+            return
         elif self._next_at is not None and hint.at >= self._next_at:
             return
         self._next_at = None
@@ -113,22 +119,38 @@ class Firing(Service):
     async def _fire(self) -> int:
         await self._learn()
         self._next_at = None
-        due = await self._store.due_schedules(BATCH, self._closed)
-        self._next_at = in_sight = _earliest([self._opens_at, due.next_at])
-        if not due.records:
-            return 0
-        tasks = await self._runs_of(due.records)
-        if any(record.next_at is not None and due.now - record.next_at > LONG_AGO for record in due.records):
-            steps = await asyncio.to_thread(self._steps, due.records, tasks, due.now)
-        else:
-            steps = self._steps(due.records, tasks, due.now)
-        all_done = len(steps) == len(due.records)
-        # known before it is written: the hint of one's own writing then says nothing new
-        self._next_at = _earliest([in_sight, *(chosen.record.next_at for chosen in steps)]) if all_done else due.now
-        written = await self._write([_write(record, chosen) for record, chosen in zip(due.records, steps, strict=False)])
-        if not all(written):
-            self._next_at = None if self._next_at is None else min(self._next_at, due.now)
-            self.wake()  # somebody else has written some of them meanwhile; they are looked at again, if they are still due
+        heard: list[Instant] = []
+        self._heard = heard
+        try:
+            due = await self._store.due_schedules(BATCH, self._closed)
+            in_sight = [self._opens_at, due.next_at]
+            tasks = await self._runs_of(due.records)
+            turns = asyncio.Semaphore(AT_ONCE)
+            portions = [due.records[start : start + PORTION] for start in range(0, len(due.records), PORTION)]
+            fired = await asyncio.gather(*(self._fire_portion(portion, tasks, due.now, in_sight, turns) for portion in portions))
+        finally:
+            self._heard = None
+        self._next_at = _earliest([*in_sight, *heard])
+        return sum(fired)
+
+    async def _fire_portion(
+        self,
+        records: Sequence[ScheduleRecord],
+        tasks: Mapping[str, TaskRecord],
+        now: Instant,
+        in_sight: list[Instant | None],
+        turns: asyncio.Semaphore,
+    ) -> int:
+        """Decide and write; note in `in_sight` when to look again. Give how many tasks came of it."""
+        async with turns:
+            if any(record.next_at is not None and now - record.next_at > LONG_AGO for record in records):
+                steps = await asyncio.to_thread(self._steps, records, tasks, now)
+            else:
+                steps = self._steps(records, tasks, now)
+            written = await self._write([_write(record, chosen) for record, chosen in zip(records, steps, strict=False)])
+        in_sight += [chosen.record.next_at for chosen in steps]
+        if not all(written) or len(steps) < len(records):
+            in_sight.append(now)  # somebody else has written some of them meanwhile, or some are left; they are looked at again
         return sum(len(chosen.tasks) for chosen, done in zip(steps, written, strict=True) if done)
 
     def _steps(self, records: Sequence[ScheduleRecord], tasks: Mapping[str, TaskRecord], now: Instant) -> list[Step]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from duetime.clock import Instant
 from duetime.errors import Conflict
-from duetime.model.firing import Step, has_ended, moved, noted, skip_between
+from duetime.model.firing import Step, has_ended, moved, noted
 from duetime.model.occurrences import SUBMITTED_BY, task_of, waits_in_vain
 from duetime.model.policies import read_overlap
 from duetime.model.rules import Plan
@@ -24,6 +24,7 @@ from duetime.model.schedule import (
     Skip,
     SkipReason,
 )
+from duetime.model.skips import skip_between
 from duetime.model.task import Edge
 
 __all__ = ["edited", "pause", "put", "replan", "resume", "trigger"]

@@ -1,0 +1,144 @@
+"""One request on its way: what it asks, who asks, and how its parts are read. Everything that comes from outside is checked here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from duetime.api.access import Caller
+from duetime.api.problems import BAD_REQUEST, INVALID, MALFORMED, TOO_LARGE, WRONG_MEDIA, Fault, Refusal, fault_of
+from duetime.api.shared import Shared
+
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+MOST_PARAMETERS = 100
+
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
+
+
+class Gone(Exception):
+    """Whoever asked has closed the connection."""
+
+
+class Call:
+    """One request. `path` has the values of the route's `{…}` by name."""
+
+    def __init__(self, shared: Shared, scope: Scope, receive: Receive, path: dict[str, str]) -> None:
+        self.shared = shared
+        self.app = shared.app
+        self.request = Request(scope, receive)
+        self.path = path
+        self.caller: Caller
+        self._receive = receive
+
+    def query(self, kind: type[S]) -> S:
+        """Read the query string as a struct; each parameter may stand there once."""
+        return read_query(self.request.scope["query_string"], kind)
+
+    async def body(self, decoder: msgspec.json.Decoder[T]) -> T:
+        """Read a JSON body."""
+        self.content_type(JSON)
+        return decode(decoder, await self.data(self.shared.limits.body))
+
+    async def empty_body(self) -> None:
+        """Read the body of a request that needs none: nothing, or an empty object."""
+        data = await self.data(self.shared.limits.body)
+        if data.strip() not in (b"", b"{}"):
+            raise Refusal(INVALID, "this request takes no body; leave it out, or send {}", faults=[Fault("expected no body", pointer="")])
+
+    def content_type(self, *allowed: str) -> str:
+        """Give the content type without its parameters; 415 if it is none of these."""
+        given = self.request.headers.get("content-type", "")
+        kind = given.partition(";")[0].strip().lower()
+        if kind not in allowed:
+            raise Refusal(WRONG_MEDIA, f"the body must be {' or '.join(allowed)}, got {given[:200] or 'no content type'!r}")
+        return kind
+
+    async def data(self, limit: int) -> bytes:
+        """Read the whole body; one that is too large is refused as soon as that is known."""
+        announced = self.request.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > limit:
+            raise _too_large(limit)
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            body: bytes = message.get("body", b"")
+            if len(body) > limit:
+                raise _too_large(limit)
+            return body
+        parts, size = [], 0
+        while True:
+            if message["type"] == "http.disconnect":
+                raise Gone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+            message = await self._receive()
+
+    async def gone(self) -> None:
+        """Return when whoever asked has closed the connection; the body must have been read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def header(self, name: str) -> str | None:
+        return self.request.headers.get(name)
+
+
+Endpoint = Callable[[Call], Awaitable[Response]]
+
+
+def decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
+    """Decode JSON that came from outside, and say where it does not fit."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        fault = fault_of(error)
+        place = fault.pointer or "the body"
+        raise Refusal(INVALID, f"{place}: {fault.detail}", faults=[fault]) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(MALFORMED, f"the body is not JSON in UTF-8: {error}") from None
+
+
+def read_query(query: bytes, kind: type[S]) -> S:
+    if not query:
+        return msgspec.convert({}, kind)
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"), keep_blank_values=True, strict_parsing=False, errors="strict", max_num_fields=MOST_PARAMETERS
+        )
+    except (ValueError, UnicodeDecodeError) as error:
+        raise Refusal(BAD_REQUEST, f"the query string cannot be read: {error}") from None
+    parameters = dict(pairs)
+    for name, value in pairs:
+        if parameters[name] != value or [each for each, _ in pairs].count(name) > 1:
+            raise _wrong_parameter(name, "is given more than once")
+        if "\0" in value:
+            raise _wrong_parameter(name, "must not contain the character NUL")
+        if name.endswith(("_after", "_before")) and not _INSTANT.match(value):
+            raise _wrong_parameter(name, f"must be an instant such as 2030-01-31T07:00:00Z, got {value[:100]!r}")
+    try:
+        return msgspec.convert(parameters, kind, strict=False)
+    except msgspec.ValidationError as error:
+        fault = fault_of(error)
+        raise _wrong_parameter((fault.pointer or "")[1:], f"does not fit: {fault.detail}") from None
+
+
+def _wrong_parameter(name: str, what: str) -> Refusal:
+    return Refusal(INVALID, f"the parameter {name} {what}", faults=[Fault(what, parameter=name)])
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(TOO_LARGE, f"the body has more than {limit:,} bytes; send less at a time", headers={"connection": "close"})

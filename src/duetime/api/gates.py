@@ -1,0 +1,59 @@
+"""Gates over HTTP: one per handler, or per handler and collection."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from duetime.api.answers import answer
+from duetime.api.call import Call
+from duetime.api.models import GateAnswer, GateBody, GateList, NoQuery, PlaceQuery, given
+from duetime.api.problems import INVALID, NO_GATE, Fault, Refusal
+from duetime.model.gate import GateAction
+from duetime.model.task import check_name
+
+_body = msgspec.json.Decoder(GateBody)
+
+
+async def list_gates(call: Call) -> Response:
+    call.query(NoQuery)
+    return answer(GateList(await call.app.gates.list()))
+
+
+async def get(call: Call) -> Response:
+    handler, collection = _place(call)
+    for gate in await call.app.gates.list():
+        if (gate.handler, gate.collection) == (handler, collection):
+            return answer(gate)
+    raise _no_gate(handler, collection)
+
+
+async def put(call: Call) -> Response:
+    handler, collection = _place(call)
+    body = await call.body(_body)
+    if "\0" in body.note:
+        raise Refusal(INVALID, "note must not contain the character NUL", faults=[Fault("contains NUL", pointer="/note")])
+    gates = call.app.gates
+    close = gates.pause if body.action is GateAction.PAUSE else gates.drop
+    done = await close(
+        handler, collection=collection, lasting=given(body.lasting), note=body.note, timeout=body.wait, allow_unknown=body.allow_unknown
+    )
+    return answer(GateAnswer(done.gate, done.version, done.in_force, done.confirmed, done.waiting))
+
+
+async def open_gate(call: Call) -> Response:
+    handler, collection = _place(call)
+    await call.empty_body()
+    if not await call.app.gates.open(handler, collection=collection):
+        raise _no_gate(handler, collection)
+    return Response(status_code=204)
+
+
+def _place(call: Call) -> tuple[str, str | None]:
+    collection = given(call.query(PlaceQuery).collection)
+    return check_name(call.path["handler"], "handler"), None if collection is None else check_name(collection, "collection")
+
+
+def _no_gate(handler: str, collection: str | None) -> Refusal:
+    place = handler if collection is None else f"{handler}, collection {collection}"
+    return Refusal(NO_GATE, f"there is no gate on {place}; GET /v1/gates lists those that are closed")

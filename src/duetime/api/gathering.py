@@ -1,0 +1,108 @@
+"""Single wishes of many requests share a commit: while one batch is being stored, the next gathers.
+
+A commit costs an fsync whatever its size, so 32 requests in one commit cost little more than one. Nobody waits for others to come:
+a wish that finds nothing under way is stored at once. What is wrong with one wish is answered to that one alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.model.task import NewTask
+from duetime.store.protocol import Added
+
+Add: TypeAlias = Callable[[Sequence[NewTask[Any]]], Awaitable[Sequence[Added]]]
+
+AT_MOST = 1_000  # wishes in one commit
+MOST_WAITING = 20_000
+PATIENCE = 3.0  # seconds for which a store that does not answer is tried again
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
+
+
+async def add_each(add: Add, wishes: Sequence[NewTask[Any]]) -> Sequence[Added | DuetimeError]:
+    """Store wishes together; if the store refuses them, find the ones at fault by halves and store the others."""
+    try:
+        return await add(wishes)
+    except StoreUnavailable:
+        raise
+    except DuetimeError as error:
+        if len(wishes) == 1:
+            return [error]
+        half = len(wishes) // 2
+        return [*await add_each(add, wishes[:half]), *await add_each(add, wishes[half:])]
+
+
+async def persistently(add: Add, wishes: Sequence[NewTask[Any]], patience: float = PATIENCE) -> Sequence[Added]:
+    """Store wishes, again and again for a while when the store does not answer; a wish has an id, so it is stored once."""
+    end, pause = time.monotonic() + patience, FIRST_PAUSE
+    while True:
+        try:
+            return await add(wishes)
+        except StoreUnavailable:
+            if time.monotonic() + pause > end:
+                raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+class Gathering:
+    """Stores wishes that come one by one, in batches."""
+
+    def __init__(self, add: Add, *, at_most: int = AT_MOST, most_waiting: int = MOST_WAITING, patience: float = PATIENCE) -> None:
+        self._add = add
+        self._at_most = at_most
+        self._most_waiting = most_waiting
+        self._patience = patience
+        self._waiting: deque[tuple[NewTask[Any], asyncio.Future[Added]]] = deque()
+        self._storing: asyncio.Task[None] | None = None
+        self._began_at: float | None = None
+
+    async def add(self, wish: NewTask[Any]) -> Added:
+        """Give the store's answer to one wish; it is committed then."""
+        if len(self._waiting) >= self._most_waiting:
+            raise StoreUnavailable(f"{len(self._waiting):,} requests wait for the store already; nothing was kept of this one, try again")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Added] = loop.create_future()
+        self._waiting.append((wish, future))
+        if self._storing is None:
+            self._storing = loop.create_task(self._store_all())
+        return await future
+
+    def __len__(self) -> int:
+        """How many wait for the next batch."""
+        return len(self._waiting)
+
+    def stands_still_for(self, now: float) -> float:
+        """Give for how many seconds one batch has been under way."""
+        return 0.0 if self._began_at is None else now - self._began_at
+
+    async def _store_all(self) -> None:
+        try:
+            while self._waiting:
+                size = min(len(self._waiting), self._at_most)
+                batch = [self._waiting.popleft() for _ in range(size)]
+                self._began_at = time.monotonic()
+                await self._store(batch)
+        finally:
+            self._began_at = None
+            self._storing = None
+
+    async def _store(self, batch: Sequence[tuple[NewTask[Any], asyncio.Future[Added]]]) -> None:
+        answers: Sequence[Added | BaseException]
+        try:
+            answers = await add_each(lambda wishes: persistently(self._add, wishes, self._patience), [wish for wish, _ in batch])
+        except Exception as error:
+            # each gets an exception of its own: a shared one would collect the tracebacks of all
+            answers = [StoreUnavailable(str(error)) if isinstance(error, StoreUnavailable) else error for _ in batch]
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if future.done():  # whoever asked has gone
+                continue
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)

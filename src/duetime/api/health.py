@@ -1,0 +1,75 @@
+"""Two questions of whoever runs the server: shall it be restarted (`/livez`), and shall it be given requests (`/readyz`)?
+
+A store that is down makes it not ready, but a restart would not help, so it still lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from duetime.api.answers import answer
+from duetime.api.models import Health, LoopHealth, NoQuery
+from duetime.api.problems import NOT_READY, STOPPING, STUCK, Refusal
+from duetime.app import App
+from duetime.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from duetime.api.call import Call
+
+STUCK_AFTER = 90.0  # seconds: longer than any bound on a store's answer
+ANSWER_WITHIN = 2.0
+ASK_AGAIN = 0.5  # seconds for which an answer of the store is good
+
+
+class Readiness:
+    """Knows whether the store answers; asks it at most twice a second, however many ask us."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._asked_at = -ASK_AGAIN
+        self._problem: str | None = None
+        self._turn = asyncio.Lock()
+
+    async def problem(self) -> str | None:
+        async with self._turn:
+            if time.monotonic() - self._asked_at >= ASK_AGAIN:
+                self._problem = await self._ask()
+                self._asked_at = time.monotonic()
+        return self._problem
+
+    async def _ask(self) -> str | None:
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN):
+                await self._app.gates.list()
+        except TimeoutError:
+            return f"the store did not answer within {ANSWER_WITHIN:g} seconds"
+        except StoreUnavailable as error:
+            return str(error)
+        return None
+
+
+async def ready(call: Call) -> Response:
+    call.query(NoQuery)
+    if call.shared.stopping:
+        raise Refusal(STOPPING, "this server is stopping; send requests to another one")
+    problem = await call.shared.readiness.problem()
+    if problem is not None:
+        raise Refusal(NOT_READY, problem)
+    return answer(Health("ok"))
+
+
+async def alive(call: Call) -> Response:
+    call.query(NoQuery)
+    now = time.monotonic()
+    loops = [
+        LoopHealth("storing single tasks", call.shared.gathering.stands_still_for(now)),
+        LoopHealth("looking for tasks that are waited for", call.shared.waiting.stands_still_for(now)),
+    ]
+    for loop in loops:
+        if loop.seconds > STUCK_AFTER:
+            raise Refusal(STUCK, f"{loop.name} has not gone on for {loop.seconds:.0f} seconds; restart this server")
+    return answer(Health("ok", loops))

@@ -1,0 +1,166 @@
+"""From what a request says to a wish, and from the store's answer to the request's: for one task and for many."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from duetime.api.access import Caller
+from duetime.api.call import decode
+from duetime.api.gathering import add_each, persistently
+from duetime.api.models import MOST_ITEMS, BatchAnswer, BatchItem, NewTaskBody, Verdict, given_fields
+from duetime.api.problems import INVALID, TOO_LARGE, Fault, Refusal, problem_of
+from duetime.app import App
+from duetime.client import taken
+from duetime.clock import DAY, MILLISECOND, Instant
+from duetime.errors import DuetimeError, DuplicateKey
+from duetime.ids import SHARDS, is_id
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import NewTask
+from duetime.store.protocol import Added, AddVerdict
+
+REQUEST = "duetime.request"  # in a task's meta: the digest of the request that an Idempotency-Key stood for
+MOST_KEY = 255
+AT_A_TIME = 500  # tasks of a batch between which other requests have their turn
+# Ids of keys that tell no time begin here: 2020-01-01, before anything that a store can hold.
+_LONG_AGO = 1_577_836_800_000
+
+FIELDS = NewTaskBody.__struct_fields__
+body_decoder = msgspec.json.Decoder(NewTaskBody)
+_raw_items = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def wish_of(app: App, body: NewTaskBody, caller: Caller) -> NewTask[Any]:
+    """Make a wish of a body that has the right types; InvalidValue and InvalidPayload tell what does not fit beyond that."""
+    if body.due_at not in (UNSET, None) and body.delay not in (UNSET, None):
+        raise Refusal(INVALID, "give due_at or delay, not both", faults=[Fault("due_at is given too", pointer="/delay")])
+    handler = app.handler(body.handler)
+    options = given_fields(body, "handler", "payload", "due_at", "delay", "retry")
+    if options["if_exists"] == "error":
+        del options["if_exists"]
+    if body.retry not in (UNSET, None):
+        options["retry"] = RetryPolicy(**given_fields(body.retry))
+    if options:
+        handler = handler.options(**options)
+    wish: NewTask[Any] = handler.new(**body.payload)
+    if body.due_at not in (UNSET, None):
+        wish = wish.at(body.due_at)
+    elif body.delay not in (UNSET, None):
+        wish = wish.after(body.delay)
+    if wish.submitted_by != caller.name:
+        wish = msgspec.structs.replace(wish, submitted_by=caller.name)
+    return wish
+
+
+# ---- Idempotency-Key ----
+
+
+def idempotent(wish: NewTask[Any], key: str, body: NewTaskBody, caller: Caller, now: Instant) -> NewTask[Any]:
+    """Give a wish the id that its Idempotency-Key stands for, and what tells later whether the same request comes again."""
+    digest = hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()[:32]
+    task_id = id_of_key(caller.name, check_key(key), now)
+    return msgspec.structs.replace(wish, id=task_id, meta={**(wish.meta or {}), REQUEST: digest})
+
+
+def check_key(key: str) -> str:
+    """Take a key as it is written; the quotes of the draft's grammar are part of it for us, so both writings stay apart."""
+    if not key or len(key) > MOST_KEY or not key.isascii() or not key.isprintable():
+        detail = f"Idempotency-Key must have 1 to {MOST_KEY} printable ASCII characters, got {len(key)}"
+        raise Refusal(INVALID, detail, faults=[Fault(detail, parameter="Idempotency-Key")])
+    return key
+
+
+def id_of_key(caller: str, key: str, now: Instant) -> str:
+    """Derive a task's id from a caller and its key, in the layout of `duetime.ids`.
+
+    Ids begin with a time, and lists on PostgreSQL are in their order. A key that is a UUID of version 7 tells a time, which is
+    taken over; all others sort before every task. The shard comes from the key alone: the same key must lead to the same id
+    whatever the body says, or a second body would not be noticed.
+    """
+    bare = key.strip('"').lower()
+    milliseconds = int(bare[:8] + bare[9:13], 16) if is_id(bare) else _LONG_AGO
+    if milliseconds * MILLISECOND > now + DAY:
+        detail = "Idempotency-Key is a UUID of version 7 from the future; check the clock that made it, or use one of version 4"
+        raise Refusal(INVALID, detail, faults=[Fault(detail, parameter="Idempotency-Key")])
+    bits = int.from_bytes(hashlib.sha256(f"{caller}\0{key}".encode()).digest()[:12])
+    shard, rest = bits % SHARDS, bits >> 12
+    text = f"{milliseconds:012x}7{shard:03x}{0x8000 | (rest & 0x3FFF):04x}{(rest >> 14) & 0xFFFF_FFFF_FFFF:012x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def same_request(wish: NewTask[Any], added: Added) -> bool:
+    return (added.record.meta or {}).get(REQUEST) == (wish.meta or {}).get(REQUEST)
+
+
+# ---- many ----
+
+
+def items_of(data: bytes, *, lines: bool) -> Sequence[NewTaskBody | Refusal]:
+    """Take a batch apart, item by item: what is wrong with one is said of that one. A broken array has no items."""
+    raw = [line for line in data.split(b"\n") if line.strip()] if lines else decode(_raw_items, data)
+    if len(raw) > MOST_ITEMS:
+        raise Refusal(TOO_LARGE, f"a batch has at most {MOST_ITEMS:,} tasks, got {len(raw):,}; send several")
+    return list(_decoded(raw))
+
+
+def _decoded(raw: Sequence[bytes | msgspec.Raw]) -> Iterator[NewTaskBody | Refusal]:
+    for item in raw:
+        try:
+            yield body_decoder.decode(item)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            try:
+                yield decode(body_decoder, item)
+            except Refusal as refusal:
+                yield refusal
+
+
+async def submit_batch(app: App, bodies: Sequence[NewTaskBody | Refusal], caller: Caller) -> BatchAnswer:
+    """Store all tasks of a batch that can be stored, in one commit, and answer for each."""
+    items: list[BatchItem | None] = [None] * len(bodies)
+    places: list[int] = []
+    wishes: list[NewTask[Any]] = []
+    for place, body in enumerate(bodies):
+        if place % AT_A_TIME == AT_A_TIME - 1:
+            await asyncio.sleep(0)
+        try:
+            if isinstance(body, Refusal):
+                raise body
+            wishes.append(wish_of(app, body, caller))
+            places.append(place)
+        except (DuetimeError, Refusal) as error:
+            items[place] = _refused(error)
+    admission = app.client.admission
+    faults = await admission.faults(wishes)
+    for number, fault in faults.items():
+        items[places[number]] = _refused(fault)
+    if faults:
+        places = [place for number, place in enumerate(places) if number not in faults]
+        wishes = [wish for number, wish in enumerate(wishes) if number not in faults]
+    wishes = [admission.complete(wish) for wish in wishes]
+    if wishes:
+        answers = await add_each(lambda some: persistently(app.client.add, some), wishes)
+        for place, wish, added in zip(places, wishes, answers, strict=True):
+            items[place] = _refused(added) if isinstance(added, DuetimeError) else _item(wish, added)
+    done = [item for item in items if item is not None]
+    return BatchAnswer(done, Counter(item.verdict for item in done))
+
+
+def _refused(error: DuetimeError | Refusal) -> BatchItem:
+    return BatchItem(verdict=Verdict.REFUSED, problem=problem_of(error, FIELDS))
+
+
+def _item(wish: NewTask[Any], added: Added) -> BatchItem:
+    match added.verdict:
+        case AddVerdict.DUPLICATE:
+            error = DuplicateKey(taken(wish, added), task_id=added.record.id)
+            return BatchItem(verdict=Verdict.DUPLICATE, id=added.record.id, problem=problem_of(error, FIELDS))
+        case AddVerdict.REPEATED:  # a second try of ours found what the first had stored: ids are new here
+            return BatchItem(verdict=Verdict.ADDED, id=added.record.id)
+        case verdict:
+            return BatchItem(verdict=Verdict(verdict), id=added.record.id)

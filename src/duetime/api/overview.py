@@ -1,0 +1,24 @@
+"""Workers, handlers and counts over HTTP."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from duetime.api.answers import answer
+from duetime.api.call import Call
+from duetime.api.models import HandlerList, NoQuery, WorkerList
+
+
+async def workers(call: Call) -> Response:
+    call.query(NoQuery)
+    return answer(WorkerList(await call.app.workers()))
+
+
+async def handlers(call: Call) -> Response:
+    call.query(NoQuery)
+    return answer(HandlerList(await call.app.handlers()))
+
+
+async def stats(call: Call) -> Response:
+    call.query(NoQuery)
+    return answer(await call.app.stats())

@@ -1,0 +1,53 @@
+"""A route as data: one row of the table that dispatches requests, documents them and is tested against the documentation."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from duetime.api.call import Endpoint
+from duetime.api.models import NoQuery
+from duetime.model.access import Scope
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+class Header(msgspec.Struct, frozen=True):
+    """A header that a request may carry."""
+
+    name: str
+    text: str
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """What is at an address. `body` is the type of a JSON body, `answer` that of the body of the answer `status`; None if there is none.
+
+    `scope` None: whoever reaches the server may ask. `problems` are statuses besides those that every such route has.
+    """
+
+    name: str
+    method: Method
+    path: str
+    endpoint: Endpoint
+    summary: str
+    scope: Scope | None
+    query: type[msgspec.Struct] = NoQuery
+    body: Any = None
+    optional_body: bool = False
+    lines: bool = False
+    answer: Any = None
+    media: str = "application/json"
+    status: int = 200
+    also: tuple[int, ...] = ()
+    problems: tuple[int, ...] = ()
+    headers: tuple[Header, ...] = ()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(self.path.strip("/").split("/"))
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names in the path."""
+        return [part[1:-1] for part in self.parts if part.startswith("{")]

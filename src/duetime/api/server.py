@@ -1,0 +1,251 @@
+"""Serving the API: uvicorn with httptools, a bound on how long a request may take to arrive, and a stop that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from duetime.api.access import check_host
+from duetime.api.app import Api
+from duetime.api.problems import BAD_REQUEST, HEADERS_TOO_LARGE, MEDIA_TYPE, TOO_SLOW, Kind, Refusal, problem_of
+from duetime.app import App
+from duetime.errors import DuetimeError
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8420
+ARRIVE_WITHIN = 30.0  # seconds for the whole of a request, from its first byte to its last
+IDLE_FOR = 75.0  # seconds for which a connection without a request is kept
+MOST_HEAD = 65_536
+GRACE = 30.0
+LOOK_EVERY = 0.01
+
+_logger = logging.getLogger("duetime.api")
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's protocol with what it lacks: a request that does not arrive, or whose head does not end, is ended."""
+
+    arrive_within = ARRIVE_WITHIN
+    _arriving: asyncio.TimerHandle | None = None
+    _head = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._arriving is not None and self._head >= 0:
+            self._head += len(data)
+        super().data_received(data)
+        # checked after: what a large body brings along with its head does not count
+        if self._arriving is not None and self._head > MOST_HEAD:
+            self._refuse(HEADERS_TOO_LARGE, f"the head of a request has more than {MOST_HEAD:,} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._arriving is None:
+            self._expect()
+
+    def on_headers_complete(self) -> None:
+        self._head = -1
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._arrived()
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._arrived()
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self._write_problem(BAD_REQUEST, "the request is not HTTP/1.1")
+
+    def _expect(self) -> None:
+        self._head = 0
+        self._arriving = self.loop.call_later(self.arrive_within, self._too_slow)
+
+    def _arrived(self) -> None:
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None
+
+    def _too_slow(self) -> None:
+        self._refuse(TOO_SLOW, f"the request did not arrive within {self.arrive_within:g} seconds")
+
+    def _refuse(self, kind: Kind, detail: str) -> None:
+        self._arrived()
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
+            self._write_problem(kind, detail)
+        else:
+            self.transport.close()
+
+    def _write_problem(self, kind: Kind, detail: str) -> None:
+        body = msgspec.json.encode(problem_of(Refusal(kind, detail)))
+        head = [STATUS_LINE[kind.status], b"content-type: ", MEDIA_TYPE.encode(), b"\r\ncontent-length: %d\r\n" % len(body)]
+        self.transport.write(b"".join([*head, b"connection: close\r\n\r\n", body]))
+        self.transport.close()
+
+
+class CannotListen(DuetimeError):
+    """The address is taken, or not this machine's."""
+
+
+class Server(uvicorn.Server):
+    """Serves the API of an App. Signals are its caller's business; `stop` ends it."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        api: Api | None = None,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
+        grace: float = GRACE,
+        arrive_within: float = ARRIVE_WITHIN,
+    ) -> None:
+        self.app = app
+        self.api = api or Api(app)
+        self._host, self._port = check_host(host), port
+        self._grace = grace
+        self._stopped, self._ending = asyncio.Event(), asyncio.Event()
+        protocol = type("BoundProtocol", (Protocol,), {"arrive_within": arrive_within})
+        super().__init__(
+            uvicorn.Config(
+                self.api,
+                http=protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=int(IDLE_FOR),
+                backlog=2_048,
+            )
+        )
+        self.url = ""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Server]:
+        """Serve as long as the block lasts; the App is open meanwhile."""
+        listener = await listen(self._host, self._port)
+        try:
+            self.app.specs  # noqa: B018  imports the modules of `imports=`: their handlers' payloads are checked here
+            async with self.app:
+                self.config.load()
+                self.lifespan = self.config.lifespan_class(self.config)
+                await self.startup(sockets=[listener])
+                self.url = url_of(listener)
+                ticking = asyncio.create_task(self.main_loop())
+                try:
+                    yield self
+                finally:
+                    self.should_exit = True
+                    self._ending.set()
+                    self.api.stop()
+                    await ticking
+                    await self.shutdown(sockets=[listener])
+        finally:
+            listener.close()
+
+    async def run_until_stopped(self, started: Callable[[Server], None]) -> None:
+        """Serve until SIGTERM or SIGINT; a second one does not wait for requests that are under way."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        try:
+            async with self.running():
+                started(self)
+                await self._stopped.wait()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def stop(self) -> None:
+        if self._stopped.is_set():
+            self.force_exit = True
+        self._stopped.set()
+
+    async def main_loop(self) -> None:
+        """Keep the Date header right until the end; uvicorn's own loop looks ten times a second whether it shall end."""
+        while not self.should_exit:
+            await self.on_tick(0)
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._ending.wait()
+            except TimeoutError:
+                continue
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, finish what is under way for the time of grace, and cancel what is left then."""
+        loop = asyncio.get_running_loop()
+        for server in self.servers:
+            server.close()
+        state, end = self.server_state, loop.time() + self._grace
+        for connection in list(state.connections):
+            connection.shutdown()
+        while (state.connections or state.tasks) and loop.time() < end and not self.force_exit:  # noqa: ASYNC110  # uvicorn's own sets
+            await asyncio.sleep(LOOK_EVERY)
+        if state.tasks:
+            _logger.warning("the server stops although %d requests are under way", len(state.tasks))
+        for connection in list(state.connections):
+            connection.transport.abort()
+        left = list(state.tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def listen(host: str, port: int) -> socket.socket:
+    """Bind the address before anything else is begun."""
+    loop = asyncio.get_running_loop()
+    try:
+        [(family, kind, _, _, address), *_] = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        listener = socket.socket(family, kind)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {host}: {error.strerror or error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        hint = "; another server listens there already: give another --port, or 0 for any free one" if error.errno == 98 else ""
+        raise CannotListen(f"cannot listen on {host}, port {port}: {error.strerror or error}{hint}") from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    name: tuple[Any, ...] = listener.getsockname()
+    host = f"[{name[0]}]" if listener.family == socket.AF_INET6 else name[0]
+    return f"http://{host}:{name[1]}"
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Give uvloop's event loop where it is installed: a request costs a third less."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,43 @@
+"""What all requests of a server share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from duetime.api.gathering import Gathering
+from duetime.api.health import Readiness
+from duetime.api.metrics import Figures
+from duetime.api.waiting import WaitingRoom
+from duetime.app import App
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How large a body may be, in bytes: of a batch, and of everything else."""
+
+    body: int = 4_000_000
+    batch: int = 64_000_000
+
+
+class Shared:
+    """What all requests of a server share."""
+
+    def __init__(self, app: App, limits: Limits, describe: Callable[[], dict[str, Any]]) -> None:
+        self.app = app
+        self.limits = limits
+        self.gathering = Gathering(lambda wishes: app.client.add(wishes))
+        self.waiting = WaitingRoom(lambda ids: app.client.records(ids), lambda heard: app.store.listen(heard))
+        self.readiness = Readiness(app)
+        self.figures = Figures(app)
+        self.stopping = False
+        self._describe = describe
+        self._description = b""
+
+    @property
+    def description(self) -> bytes:
+        """The API's description, made when it is first asked for."""
+        if not self._description:
+            self._description = msgspec.json.encode(self._describe())
+        return self._description

@@ -1,0 +1,251 @@
+"""Tasks over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import weakref
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from duetime.api import intake
+from duetime.api.answers import answer
+from duetime.api.call import JSON, NDJSON, Call
+from duetime.api.models import (
+    AttemptList,
+    AttemptOutput,
+    BulkAnswer,
+    BulkBody,
+    BulkEditBody,
+    CancelAnswer,
+    Change,
+    Filter,
+    ListQuery,
+    LogsQuery,
+    NoQuery,
+    OutputList,
+    ReasonList,
+    TaskList,
+    WaitQuery,
+    given,
+    given_fields,
+)
+from duetime.api.problems import CHANGED, KEY_REUSED, NO_OUTPUT, Fault, Refusal
+from duetime.client import Bulk, taken
+from duetime.errors import DuplicateKey
+from duetime.filters import query_of
+from duetime.model.query import Query
+from duetime.model.task import FINAL, Task, TaskRecord, shown
+from duetime.output import OutputFiles
+from duetime.store.protocol import AddVerdict
+
+_encode = msgspec.json.Encoder().encode
+_changes = msgspec.json.Decoder(Change)
+_bulk = msgspec.json.Decoder(BulkBody)
+_bulk_edit = msgspec.json.Decoder(BulkEditBody)
+
+
+# ---- submitting ----
+
+
+async def submit(call: Call) -> Response:
+    query = call.query(WaitQuery)
+    body = await call.body(intake.body_decoder)
+    wish = intake.wish_of(call.app, body, call.caller)
+    admission = call.app.client.admission
+    await admission.check([wish], allow_unknown=False)
+    key = call.header("idempotency-key")
+    if key is not None:
+        wish = intake.idempotent(wish, key, body, call.caller, call.app.store.now())
+    wish = admission.complete(wish)
+    added = await call.shared.gathering.add(wish)
+    if added.verdict is AddVerdict.DUPLICATE:
+        raise DuplicateKey(taken(wish, added), task_id=added.record.id)
+    headers = {}
+    if added.verdict is AddVerdict.ADDED:
+        call.shared.figures.note_submitted(1)
+    if added.verdict is AddVerdict.REPEATED and key is not None:
+        if not intake.same_request(wish, added):
+            raise Refusal(
+                KEY_REUSED,
+                f"this Idempotency-Key stands for task {added.record.id}, which came with another body or has been replaced since; "
+                "repeat a request with its body unchanged, or use a new key",
+                faults=[Fault("was used for another request", parameter="Idempotency-Key")],
+            )
+        headers["idempotency-replayed"] = "true"
+    record = added.record
+    if query.wait:
+        record = await _waited(call, record, query.wait)
+    stored = added.verdict in (AddVerdict.ADDED, AddVerdict.REPEATED)
+    return _task(record, 201 if stored else 200, {"location": f"/v1/tasks/{record.id}", **headers})
+
+
+async def submit_many(call: Call) -> Response:
+    call.query(NoQuery)
+    kind = call.content_type(JSON, NDJSON)
+    bodies = intake.items_of(await call.data(call.shared.limits.batch), lines=kind == NDJSON)
+    done = await intake.submit_batch(call.app, bodies, call.caller)
+    call.shared.figures.note_submitted(done.counts.get("added", 0))
+    return answer(done)
+
+
+# ---- reading ----
+
+
+async def get(call: Call) -> Response:
+    wait = call.query(WaitQuery).wait
+    record = await call.app.client.record(call.path["id"])
+    if wait:
+        record = await _waited(call, record, wait)
+    body, tag = _representation(record)
+    if _matches(call.header("if-none-match"), tag):
+        return Response(status_code=304, headers={"etag": tag})
+    return answer(None, 200, {"etag": tag}, encoded=body)
+
+
+async def list_tasks(call: Call) -> Response:
+    query = call.query(ListQuery)
+    filters = _query(query, "limit", "cursor")
+    page = await call.app.client.page(msgspec.structs.replace(filters, limit=query.limit, cursor=given(query.cursor)))
+    return answer(TaskList(page.items, page.next))
+
+
+async def attempts(call: Call) -> Response:
+    call.query(NoQuery)
+    return answer(AttemptList(await call.app.attempts(call.path["id"])))
+
+
+async def why(call: Call) -> Response:
+    call.query(NoQuery)
+    return answer(ReasonList(await call.app.why(call.path["id"])))
+
+
+async def logs(call: Call) -> Response:
+    query = call.query(LogsQuery)
+    record = await call.app.client.record(call.path["id"])
+    folder = call.app.config.output or call.app.store.output_folder
+    if folder is None:
+        raise Refusal(NO_OUTPUT, "this store keeps no output beside it; set DUETIME_OUTPUT to the folder that the workers use")
+    files = OutputFiles(folder)
+
+    def read() -> OutputList:
+        after = int(query.cursor) if isinstance(query.cursor, str) else 0
+        numbers = [number for number in files.attempts(record.id) if number > after and given(query.attempt) in (None, number)]
+        some = numbers[: query.limit]
+        texts = [AttemptOutput(number, files.read(record.id, number)) for number in some]
+        return OutputList(texts, str(some[-1]) if len(numbers) > len(some) else None)
+
+    return answer(await asyncio.to_thread(read))
+
+
+# ---- changing ----
+
+
+async def cancel(call: Call) -> Response:
+    call.query(NoQuery)
+    await call.empty_body()
+    return answer(CancelAnswer(call.path["id"], await call.app.client.cancel(call.path["id"])))
+
+
+async def retry(call: Call) -> Response:
+    call.query(NoQuery)
+    await call.empty_body()
+    return _shown(await call.app.client.retry(call.path["id"]))
+
+
+# Edits of one task take turns in this process, so that two of them with the same If-Match cannot both pass.
+_turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+
+async def edit(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_changes)
+    changes = given_fields(body)
+    task_id, expected = call.path["id"], call.header("if-match")
+    if expected is None:
+        return _shown(await call.app.client.edit(task_id, **changes))
+    async with _turns.setdefault(task_id, asyncio.Lock()):
+        _, tag = _representation(await call.app.client.record(task_id))
+        if not _matches(expected, tag):
+            raise Refusal(
+                CHANGED, f"task {task_id} has the ETag {tag}, and If-Match asks for {expected[:200]}; read it again", headers={"etag": tag}
+            )
+        return _shown(await call.app.client.edit(task_id, **changes))
+
+
+async def cancel_many(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_bulk)
+    return _bulk_answer(await call.app.client.cancel_many(_query(body, "dry_run"), dry_run=body.dry_run), body.dry_run)
+
+
+async def retry_many(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_bulk)
+    return _bulk_answer(await call.app.client.retry_many(_query(body, "dry_run"), dry_run=body.dry_run), body.dry_run)
+
+
+async def edit_many(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_bulk_edit)
+    changes = given_fields(body.set)
+    done = await call.app.client.edit_many(_query(body, "dry_run", "set"), dry_run=body.dry_run, **changes)
+    return _bulk_answer(done, body.dry_run)
+
+
+def _query(filters: Filter, *leaving: str) -> Query:
+    return query_of(given_fields(filters, *leaving))  # type: ignore[arg-type]
+
+
+def _bulk_answer(done: Bulk, dry_run: bool) -> Response:
+    return answer(BulkAnswer(done.matched, done.answers, dry_run))
+
+
+# ---- waiting ----
+
+
+async def _waited(call: Call, record: TaskRecord, seconds: float) -> TaskRecord:
+    """Give the task when it is final, or as it is when the time is over or whoever asked has gone."""
+    if record.state in FINAL:
+        return record
+    waiting = asyncio.ensure_future(call.shared.waiting.until_final(record.id, seconds))
+    gone = asyncio.ensure_future(call.gone())
+    try:
+        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (waiting, gone):
+            task.cancel()
+        await asyncio.gather(waiting, gone, return_exceptions=True)
+    return await call.app.client.record(record.id)
+
+
+# ---- answers ----
+
+
+def _representation(record: TaskRecord) -> tuple[bytes, str]:
+    body = _encode(shown(record))
+    return body, _tag(body)
+
+
+def _tag(body: bytes) -> str:
+    """Give a strong ETag: it differs as soon as anything that is shown differs."""
+    return f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+
+
+def _task(record: TaskRecord, status: int, headers: dict[str, str]) -> Response:
+    body, tag = _representation(record)
+    return answer(None, status, {"etag": tag, **headers}, encoded=body)
+
+
+def _shown(task: Task[Any]) -> Response:
+    body = _encode(task)
+    return answer(None, 200, {"etag": _tag(body)}, encoded=body)
+
+
+def _matches(condition: str | None, tag: str) -> bool:
+    """Tell whether a list of ETags, or *, names this one."""
+    if condition is None:
+        return False
+    return condition.strip() == "*" or tag in [each.strip() for each in condition.split(",")]

@@ -1,0 +1,102 @@
+"""Waiting for tasks to end: one look at the store serves all requests that wait, however many they are."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.model.task import FINAL, TaskRecord
+from duetime.store.protocol import Hint, HintKind, Listener
+
+LOOK_AGAIN = 1.0  # seconds between looks without a hint, because a hint can be lost
+NOT_SOONER = 0.02  # seconds between looks, however many hints there are
+IDS_AT_ONCE = 1_000
+
+
+class WaitingRoom:
+    """Requests that wait until a task is final. Looks while somebody waits, and rests otherwise."""
+
+    def __init__(
+        self, read: Callable[[Sequence[str]], Awaitable[Sequence[TaskRecord | None]]], listen: Callable[[Callable[[Hint], None]], Listener]
+    ) -> None:
+        self._read = read
+        self._listen = listen
+        self._waiting: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self._looking: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._closed = False
+        self._began_at: float | None = None
+
+    async def until_final(self, task_id: str, seconds: float) -> None:
+        """Return when the task has ended, is unknown, or the time is over; whoever waits then reads it."""
+        if self._closed or seconds <= 0:
+            return
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting[task_id].add(future)
+        self._news.set()
+        if self._looking is None:
+            self._looking = loop.create_task(self._look())
+        try:
+            await asyncio.wait((future,), timeout=seconds)
+        finally:
+            self._waiting[task_id].discard(future)
+            if not self._waiting[task_id]:
+                del self._waiting[task_id]
+            if not self._waiting:
+                self._news.set()  # nothing more to look for
+
+    def close(self) -> None:
+        """Let everybody go: the server stops."""
+        self._closed = True
+        for futures in self._waiting.values():
+            _release(futures)
+
+    def stands_still_for(self, now: float) -> float:
+        return 0.0 if self._began_at is None else now - self._began_at
+
+    async def _look(self) -> None:
+        def heard(hint: Hint) -> None:
+            if hint.kind in (HintKind.DONE, HintKind.CANCEL, HintKind.ANY):
+                self._news.set()
+
+        listener = self._listen(heard)
+        try:
+            while self._waiting:
+                self._news.clear()
+                self._began_at = time.monotonic()
+                await self._look_once()
+                took = time.monotonic() - self._began_at
+                self._began_at = None
+                await asyncio.sleep(max(NOT_SOONER, 3 * took))  # looking takes a quarter of the time at most
+                try:
+                    async with asyncio.timeout(LOOK_AGAIN):
+                        await self._news.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self._looking = self._began_at = None
+            listener.close()
+
+    async def _look_once(self) -> None:
+        ids = list(self._waiting)
+        for start in range(0, len(ids), IDS_AT_ONCE):
+            some = ids[start : start + IDS_AT_ONCE]
+            try:
+                records = await self._read(some)
+            except StoreUnavailable:
+                continue  # the store may be back before the time of those who wait is over
+            except DuetimeError:
+                records = [None] * len(some)
+            for task_id, record in zip(some, records, strict=True):
+                if record is None or record.state in FINAL:
+                    _release(self._waiting.get(task_id, ()))
+
+
+def _release(futures: Sequence[asyncio.Future[None]] | set[asyncio.Future[None]]) -> None:
+    for future in list(futures):
+        if not future.done():
+            future.set_result(None)
