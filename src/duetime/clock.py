@@ -23,6 +23,7 @@ DAY = 86_400 * SECOND
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+LONGEST = 1e15  # seconds: thirty million years, far beyond any calendar, and still a number of microseconds that can be counted
 LATEST: Instant = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
@@ -90,4 +91,7 @@ def to_seconds(duration: Seconds, name: str = "duration") -> float:
 
 
 def to_micros(duration: Seconds, name: str = "duration") -> int:
-    return round(to_seconds(duration, name) * SECOND)
+    seconds = to_seconds(duration, name)
+    if abs(seconds) > LONGEST:
+        raise InvalidValue(f"{name} must be shorter than {LONGEST:.0e} seconds, got {duration}")
+    return round(seconds * SECOND)

@@ -307,6 +307,8 @@ async def test_one_that_cannot_be_stored_does_not_stop_the_others(
 async def test_one_process_has_the_turn_and_another_takes_over_when_it_leaves(
     store: Store, url: str, clock: ManualClock, alarms: Alarms
 ) -> None:
+    await put(store, "often", Every(60))
+    clock.advance(59.5)
     first, second = Firing(store, alarms), Firing(store, alarms)
     await first.turn()
     pause = await second.turn()
@@ -317,6 +319,16 @@ async def test_one_process_has_the_turn_and_another_takes_over_when_it_leaves(
     assert not (await store.duties())["firing"].held
     await second.turn()
     assert (await store.duties())["firing"].held
+
+
+async def test_a_store_in_which_nothing_is_about_to_be_due_is_not_written_to(store: Store, clock: ManualClock, duty: Firing) -> None:
+    await duty.turn()
+    await put(store, "often", Every(60))
+    duty.heard(Hint(HintKind.SCHEDULES, START + MINUTE))
+    pause = await duty.turn()
+    assert pause is not None
+    assert pause > firing.SOON
+    assert await store.duties() == {}
 
 
 async def test_who_has_the_turn_sleeps_until_the_next_occurrence(store: Store, clock: ManualClock, duty: Firing) -> None:
@@ -390,7 +402,6 @@ async def test_a_new_schedule_is_heard_of_by_the_process_that_fires(url: str) ->
         ran.set()
 
     async with app, app.worker():
-        await until("somebody has the turn", lambda: _held(app.store))
         await put(app.store, "soon", At(app.store.now() + SECOND // 10))
         await until("it ran", ran.is_set)
         await until("nothing is in sight any more", lambda: _over(app.store, "soon"))

@@ -30,6 +30,8 @@ from duetime.store.schedules import ScheduleWrite
 logger = logging.getLogger("duetime.duties")
 
 TURN = 5.0  # seconds for which the turn is taken
+SOON = 1.0  # seconds before an occurrence at which it is taken
+LOOK_EVERY = 15.0  # seconds after which to look again although no hint came
 RENEW_EVERY = 1.5
 BATCH = 1_000  # schedules that are read at once
 PORTION = 250  # and written at once
@@ -52,7 +54,9 @@ class Firing(Service):
         self._store = store
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._held = False
-        self._renew_at = 0.0  # of the event loop's clock, as the next two
+        self._renew_at = 0.0  # of the event loop's clock, as the next four
+        self._look_at = 0.0
+        self._beaten_until = 0.0  # somebody else has the turn until then, and hints are for them
         self._calendars_at = 0.0
         self._gates_at = 0.0
         self._next_at: Instant | None = None  # when the next schedule is to be looked at; None: not known
@@ -66,7 +70,7 @@ class Firing(Service):
     # ---- when ----
 
     def heard(self, hint: Hint) -> None:
-        """Note what a hint is about; look at once if it may be due before what is known, and this process has the turn."""
+        """Note what a hint is about; look at once if it may be due before what is known, unless somebody else has the turn."""
         if hint.kind is HintKind.GATES:
             self._gates_at = 0.0
         elif hint.kind is not HintKind.SCHEDULES:
@@ -79,23 +83,39 @@ class Firing(Service):
         elif self._next_at is not None and hint.at >= self._next_at:
             return
         self._next_at = None
-        if self._held:
+        if asyncio.get_running_loop().time() >= self._beaten_until:
             self.wake()
 
     async def turn(self) -> float | None:
+        """Look, and take the turn only when something is about to be due: a store in which nothing happens is not written to."""
         clock = asyncio.get_running_loop().time
+        if self._next_at is None or clock() >= self._look_at:
+            await self._look()
+        pause = self._look_at - clock()
+        if self._next_at is not None:
+            pause = min(pause, (self._next_at - self._store.now()) / SECOND)
+        if pause > SOON:
+            return pause - SOON
         asked_at = clock()
         if asked_at >= self._renew_at:
             turn = await self._store.take_duty(self.name, self._holder, TURN)
             self._held = turn.held
             if not turn.held:
-                return max(0.0, (turn.until_at - turn.now) / SECOND) + random.uniform(0.05, 0.25)
+                pause = max(0.0, (turn.until_at - turn.now) / SECOND) + random.uniform(0.05, 0.25)
+                self._next_at, self._beaten_until = None, asked_at + pause
+                return pause
             self._renew_at = asked_at + RENEW_EVERY
-        await self._fire()
-        pause = self._renew_at - clock()
-        if self._next_at is not None:
-            pause = min(pause, (self._next_at - self._store.now()) / SECOND)
+        if self._next_at is not None and self._store.now() >= self._next_at:
+            await self._fire()
+            return 0.0
         return max(0.0, pause)
+
+    async def _look(self) -> None:
+        """Learn when the next schedule's time comes."""
+        await self._learn()
+        self._look_at = asyncio.get_running_loop().time() + LOOK_EVERY
+        due = await self._store.due_schedules(0, self._closed)
+        self._next_at = _earliest([self._opens_at, due.next_at])
 
     async def stop(self) -> None:
         await super().stop()
