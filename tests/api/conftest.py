@@ -39,10 +39,15 @@ class Answer:
 class Client:
     """Sends requests, and says with which status it counts."""
 
-    def __init__(self, session: aiohttp.ClientSession, server: Server) -> None:
+    def __init__(self, session: aiohttp.ClientSession, server: Server, token: str | None = None) -> None:
         self._session = session
+        self._token = token
         self.server = server
         self.url = server.url
+
+    def bearing(self, token: str | None) -> Client:
+        """Give a client that sends this token."""
+        return Client(self._session, self.server, token)
 
     async def __call__(
         self,
@@ -56,6 +61,8 @@ class Client:
         **query: Any,
     ) -> Answer:
         headers = dict(headers or {})
+        if self._token is not None:
+            headers.setdefault("authorization", f"Bearer {self._token}")
         if body is not None:
             data = msgspec.json.encode(body)
             headers.setdefault("content-type", "application/json")

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -23,7 +23,6 @@ from tests.api.conftest import new_app
 LEFT_OUT = {
     "positive_data_acceptance": "a well-formed task is refused if nobody has declared its handler or the payload does not fit it, and a "
     "well-formed filter if it is empty: what is valid depends on the store",
-    "ignored_auth": "this version has no tokens",
 }
 LEFT_OUT_OF_ONE = {
     ("negative_data_rejection", "submit_tasks"): "bad tasks of a batch are answered one by one, with 200 for the whole",
@@ -40,24 +39,35 @@ def lines(context: object, value: object) -> bytes:
 schema = schemathesis.openapi.from_dict(describe(ROUTES))
 
 
+class Known(NamedTuple):
+    """Where the server is, and a token for it."""
+
+    url: str
+    token: str
+
+
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server in a thread of its own, because the fuzzer's requests block."""
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
+    """A server with a token, in a thread of its own, because the fuzzer's requests block."""
     folder: Path = tmp_path_factory.mktemp("fuzzing")
-    ready, urls = threading.Event(), []
+    ready = threading.Event()
+    known: list[Known] = []
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def serve() -> None:
-        async with Server(new_app(f"sqlite:///{folder}/store.db"), port=0).running() as server:
-            urls.append(server.url)
-            ready.set()
-            await stop.wait()
+        app = new_app(f"sqlite:///{folder}/store.db")
+        async with app:
+            made = await app.tokens.create("fuzzer", scopes=["admin"])
+            async with Server(app, port=0).running() as server:
+                known.append(Known(server.url, made.token))
+                ready.set()
+                await stop.wait()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     assert ready.wait(30)
-    yield urls[0]
+    yield known[0]
     loop.call_soon_threadsafe(stop.set)
     thread.join(30)
     loop.close()
@@ -69,8 +79,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @settings(
     max_examples=EXAMPLES, phases=(Phase.explicit, Phase.generate), derandomize=True, suppress_health_check=list(HealthCheck), deadline=None
 )
-def test_every_answer_is_as_described(address: str, case: schemathesis.Case[Any]) -> None:
+def test_every_answer_is_as_described(served: Known, case: schemathesis.Case[Any]) -> None:
     name = case.operation.definition.raw["operationId"]
     left_out = [*LEFT_OUT, *(check for check, route in LEFT_OUT_OF_ONE if route == name)]
     checks: list[Any] = [CHECKS.get_one(check) for check in left_out]
-    case.call_and_validate(base_url=address, excluded_checks=checks)
+    case.call_and_validate(base_url=served.url, headers={"Authorization": f"Bearer {served.token}"}, excluded_checks=checks)

@@ -26,11 +26,12 @@ class RunningServer(RunningWorker):
         assert address is not None
         self.host = address[1].removeprefix("http://")
 
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    def ask(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> tuple[int, Any]:
         connection = http.client.HTTPConnection(self.host, timeout=30)
         with contextlib.closing(connection):
             data = None if body is None else msgspec.json.encode(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"})
+            headers = {"Content-Type": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
+            connection.request(method, path, data, headers)
             response = connection.getresponse()
             return response.status, msgspec.json.decode(response.read())
 
@@ -57,6 +58,7 @@ def test_it_serves_until_it_is_told_to_stop(program: Program, duetime: CommandLi
         running.until_said(r"^duetime: the server has stopped$")
         assert running.process.wait(30) == 0
     assert "A returned write survives" in running.said
+    assert "There are no tokens: whoever reaches this address may do everything." in running.said
     assert "/openapi.json" in running.said
 
 
@@ -72,8 +74,22 @@ def test_a_server_without_an_app_knows_what_was_declared(program: Program, dueti
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
 def test_it_refuses_to_listen_beyond_loopback(duetime: CommandLine, host: str) -> None:
     said = duetime("server", "--host", host, code=2).stderr
-    assert "this version has no tokens" in said
-    assert "Listen on 127.0.0.1" in said
+    assert "its store has no tokens that are good" in said
+    assert "`duetime tokens create`, or listen on 127.0.0.1" in said
+
+
+def test_with_a_token_every_request_needs_one(program: Program, duetime: CommandLine) -> None:
+    duetime("migrate")
+    token = duetime("tokens", "create", "shop", "--scope", "submit").stdout.strip()
+    with server(program, "tests.cli.shop:app") as running:
+        status, problem = running.ask("GET", "/v1/tasks")
+        assert (status, problem["type"]) == (401, "urn:duetime:problem:unauthorized")
+        status, task = running.ask("POST", "/v1/tasks", {"handler": "greet", "payload": {"name": "Ada"}, "delay": 60}, token=token)
+        assert (status, task["submitted_by"]) == (201, "shop")
+        running.signal(signal.SIGTERM)
+        assert running.process.wait(30) == 0
+    assert "Requests need a token." in running.said
+    assert duetime.json("tokens")["items"][0]["last_used_at"] is not None
 
 
 def test_what_is_wrong_is_said_in_one_line(program: Program, duetime: CommandLine) -> None:

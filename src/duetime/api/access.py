@@ -1,29 +1,33 @@
-"""Who asks: the one place where a request becomes a caller with scopes.
+"""Who asks: the one place where a request becomes a caller, and where a caller is refused what it may not do.
 
-There are no tokens yet. Everybody who reaches the server may do everything, so it listens on loopback only. A web page in somebody's
-browser reaches loopback too: requests that a browser sends for a foreign page, or under a foreign name that was made to point here,
-are refused.
+With tokens every request needs one. A server without any lets everybody who reaches it do everything, so it listens on loopback only.
+A web page in somebody's browser reaches loopback too: requests that a browser sends for a foreign page, or under a foreign name that
+was made to point here, are refused then. With tokens that is not needed: a browser adds no token by itself.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import math
 from typing import Protocol
 from urllib.parse import urlsplit
 
-import msgspec
 from starlette.requests import Request
 
-from duetime.api.problems import FORBIDDEN, Refusal
+from duetime.api.problems import FORBIDDEN, TOO_FAST, UNAUTHORIZED, Kind, Refusal
+from duetime.app import App
 from duetime.errors import InvalidValue
-from duetime.model.access import Scope
+from duetime.model import access
+from duetime.model.access import Caller, Denial, Scope
 
-
-class Caller(msgspec.Struct, frozen=True):
-    """Who asks: the name that tasks and gates carry, and what it may do."""
-
-    name: str
-    scopes: frozenset[Scope]
+_KINDS: dict[Denial, Kind] = {
+    Denial.MISSING: UNAUTHORIZED,
+    Denial.UNKNOWN: UNAUTHORIZED,
+    Denial.EXPIRED: UNAUTHORIZED,
+    Denial.SCOPE: FORBIDDEN,
+    Denial.HANDLER: FORBIDDEN,
+    Denial.TOO_FAST: TOO_FAST,
+}
 
 
 class Access(Protocol):
@@ -32,11 +36,24 @@ class Access(Protocol):
     async def identify(self, request: Request) -> Caller: ...
 
 
+class TokenAccess:
+    """Takes a caller for what its token says."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def identify(self, request: Request) -> Caller:
+        found = await self._app.tokens.identify(_bearer(request.headers.get("authorization", "")), origin=_origin(request))
+        if isinstance(found, access.Refusal):
+            raise _refused(found)
+        return found
+
+
 class OpenOnLoopback:
     """Takes everybody for the user of the server, with all scopes."""
 
     def __init__(self, user: str) -> None:
-        self._caller = Caller(user, frozenset(Scope))
+        self._user = user
 
     async def identify(self, request: Request) -> Caller:
         host = request.headers.get("host", "")
@@ -51,23 +68,33 @@ class OpenOnLoopback:
             raise Refusal(
                 FORBIDDEN, f"a page of {origin[:200]!r} may not use this server: without tokens only pages of the same origin may"
             )
-        return self._caller
+        return Caller(name=self._user, origin=_origin(request))
 
 
-def allow(caller: Caller, needed: Scope) -> None:
-    """Refuse a caller that lacks a scope."""
-    if needed not in caller.scopes:
-        raise Refusal(FORBIDDEN, f"this needs the scope {needed}, and {caller.name} has {', '.join(sorted(caller.scopes)) or 'none'}")
+def allow(caller: Caller, needed: Scope, handler: str | None = None) -> None:
+    """Refuse a caller that lacks a scope, or whose token is for other handlers."""
+    refusal = caller.refusal(needed, handler)
+    if refusal is not None:
+        raise _refused(refusal)
 
 
-def check_host(host: str) -> str:
-    """Refuse to listen where others than this machine's users could reach a server without tokens."""
-    if not is_loopback(host):
-        raise InvalidValue(
-            f"the server would listen on {host}, where other machines reach it, and this version has no tokens: whoever reaches it may "
-            "do everything. Listen on 127.0.0.1, ::1 or localhost, and let a proxy that checks its callers stand in front"
+def allow_filter(caller: Caller, needed: Scope, handler: str | None) -> None:
+    """Refuse a filter that reaches beyond a caller's handlers: who may use some only must name one of them."""
+    if caller.handlers and handler is None:
+        raise Refusal(
+            FORBIDDEN,
+            f"the token {caller.name} is for some handlers only: {', '.join(caller.handlers)}; name one of them as handler in the filter",
         )
-    return host
+    allow(caller, needed, handler)
+
+
+async def check_host(host: str, app: App) -> None:
+    """Refuse to listen where others than this machine's users could reach a server without tokens."""
+    if not is_loopback(host) and not await app.tokens.in_use():
+        raise InvalidValue(
+            f"the server would listen on {host or 'every address'}, where other machines reach it, and its store has no tokens that are "
+            "good: whoever reaches it could do everything. Make one with `duetime tokens create`, or listen on 127.0.0.1, ::1 or localhost"
+        )
 
 
 def is_loopback(name: str) -> bool:
@@ -77,6 +104,25 @@ def is_loopback(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def _refused(refusal: access.Refusal) -> Refusal:
+    headers = {}
+    kind = _KINDS[refusal.why]
+    if kind is UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+    elif kind is TOO_FAST:
+        headers["retry-after"] = str(max(1, math.ceil(refusal.wait)))
+    return Refusal(kind, refusal.message, headers=headers)
+
+
+def _bearer(authorization: str) -> str | None:
+    scheme, _, text = authorization.strip().partition(" ")
+    return text if scheme.lower() == "bearer" else None
+
+
+def _origin(request: Request) -> str:
+    return "" if request.client is None else request.client.host
 
 
 def _name_of(host: str) -> str:

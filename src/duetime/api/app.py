@@ -14,7 +14,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from duetime.api import gates, health, metrics, openapi, overview, problems, tasks
-from duetime.api.access import Access, Caller, OpenOnLoopback, allow
+from duetime.api.access import Access, TokenAccess, allow
 from duetime.api.call import Call, Gone
 from duetime.api.models import (
     AttemptList,
@@ -47,7 +47,7 @@ from duetime.app import App
 from duetime.errors import StoreUnavailable
 from duetime.gating import GateInfo
 from duetime.insight import Stats
-from duetime.model.access import Scope
+from duetime.model.access import Caller, Scope
 from duetime.model.task import Task
 
 _logger = logging.getLogger("duetime.api")
@@ -168,7 +168,7 @@ ALIASES = {"/healthz": "/readyz"}
 
 _UNKNOWN = "(none)"  # the route of requests that meet none, among the figures
 _VERSION = (b"duetime-version", version("duetime").encode())
-_NOBODY = Caller("nobody", frozenset())
+_NOBODY = Caller(name="nobody", scopes=frozenset())
 
 
 class Api:
@@ -176,9 +176,9 @@ class Api:
     and because a framework's router that tries one pattern after the other costs more than the rest of a submit.
     """
 
-    def __init__(self, app: App, *, access: Access | None = None, limits: Limits | None = None) -> None:
+    def __init__(self, app: App, *, limits: Limits | None = None) -> None:
         self.shared = Shared(app, limits or Limits(), lambda: openapi.describe(ROUTES))
-        self._access = access or OpenOnLoopback(app.user)
+        self.access: Access = TokenAccess(app)  # a server without tokens opens it, on loopback
         self._fixed: dict[str, dict[str, Route]] = {}
         self._open: list[tuple[tuple[str, ...], dict[str, Route]]] = []
         for route in ROUTES:
@@ -220,7 +220,7 @@ class Api:
         if route.scope is None:
             call.caller = _NOBODY
         else:
-            call.caller = await self._access.identify(call.request)
+            call.caller, call.needed = await self.access.identify(call.request), route.scope
             allow(call.caller, route.scope)
         if route.method != "GET" and _IDEMPOTENCY not in route.headers and call.header("idempotency-key") is not None:
             raise Refusal(

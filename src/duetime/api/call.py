@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
@@ -12,9 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from duetime.api.access import Caller
+from duetime.access.audit import Act
+from duetime.api.access import allow, allow_filter
 from duetime.api.problems import BAD_REQUEST, INVALID, MALFORMED, TOO_LARGE, WRONG_MEDIA, Fault, Refusal, fault_of
 from duetime.api.shared import Shared
+from duetime.model.access import Caller
+from duetime.model.access import Scope as Permission
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -31,7 +35,7 @@ class Gone(Exception):
 
 
 class Call:
-    """One request. `path` has the values of the route's `{…}` by name."""
+    """One request. `path` has the values of the route's `{…}` by name, `needed` is the scope that the route needs."""
 
     def __init__(self, shared: Shared, scope: Scope, receive: Receive, path: dict[str, str]) -> None:
         self.shared = shared
@@ -39,7 +43,20 @@ class Call:
         self.request = Request(scope, receive)
         self.path = path
         self.caller: Caller
+        self.needed: Permission
         self._receive = receive
+
+    def allow(self, handler: str) -> None:
+        """Refuse a caller whose token is for other handlers."""
+        allow(self.caller, self.needed, handler)
+
+    def allow_filter(self, handler: str | None) -> None:
+        """Refuse a filter that reaches beyond the handlers of the caller's token."""
+        allow_filter(self.caller, self.needed, handler)
+
+    def acting(self, action: str, subject: str) -> AbstractAsyncContextManager[Act]:
+        """Keep what is done in the block in the audit, as an action of whoever asks."""
+        return self.app.tokens.audit.acting(action, subject, by=self.caller)
 
     def query(self, kind: type[S]) -> S:
         """Read the query string as a struct; each parameter may stand there once."""

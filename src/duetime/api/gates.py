@@ -9,7 +9,9 @@ from duetime.api.answers import answer
 from duetime.api.call import Call
 from duetime.api.models import GateAnswer, GateBody, GateList, NoQuery, PlaceQuery, given
 from duetime.api.problems import INVALID, NO_GATE, Fault, Refusal
-from duetime.model.gate import GateAction
+from duetime.clock import to_micros
+from duetime.model.access import fits
+from duetime.model.gate import Gate
 from duetime.model.task import check_name
 
 _body = msgspec.json.Decoder(GateBody)
@@ -17,11 +19,12 @@ _body = msgspec.json.Decoder(GateBody)
 
 async def list_gates(call: Call) -> Response:
     call.query(NoQuery)
-    return answer(GateList(await call.app.gates.list()))
+    return answer(GateList([gate for gate in await call.app.gates.list() if fits(call.caller.handlers, gate.handler)]))
 
 
 async def get(call: Call) -> Response:
     handler, collection = _place(call)
+    call.allow(handler)
     for gate in await call.app.gates.list():
         if (gate.handler, gate.collection) == (handler, collection):
             return answer(gate)
@@ -33,19 +36,30 @@ async def put(call: Call) -> Response:
     body = await call.body(_body)
     if "\0" in body.note:
         raise Refusal(INVALID, "note must not contain the character NUL", faults=[Fault("contains NUL", pointer="/note")])
-    gates = call.app.gates
-    close = gates.pause if body.action is GateAction.PAUSE else gates.drop
-    done = await close(
-        handler, collection=collection, lasting=given(body.lasting), note=body.note, timeout=body.wait, allow_unknown=body.allow_unknown
+    now, lasting = call.app.store.now(), given(body.lasting)
+    gate = Gate(
+        handler=handler,
+        collection=collection,
+        action=body.action,
+        until_at=None if lasting is None else now + to_micros(lasting),
+        note=body.note,
+        set_by=call.caller.name,
+        set_at=now,
     )
+    async with call.acting(f"gates.{body.action}", _named(handler, collection)) as act:
+        call.allow(handler)
+        done = await call.app.gates.put(gate, timeout=body.wait, allow_unknown=body.allow_unknown)
+        act.detail = "; ".join(text for text in (body.note, str(done)) if text)
     return answer(GateAnswer(done.gate, done.version, done.in_force, done.confirmed, done.waiting))
 
 
 async def open_gate(call: Call) -> Response:
     handler, collection = _place(call)
     await call.empty_body()
-    if not await call.app.gates.open(handler, collection=collection):
-        raise _no_gate(handler, collection)
+    async with call.acting("gates.open", _named(handler, collection)):
+        call.allow(handler)
+        if not await call.app.gates.open(handler, collection=collection):
+            raise _no_gate(handler, collection)
     return Response(status_code=204)
 
 
@@ -54,6 +68,9 @@ def _place(call: Call) -> tuple[str, str | None]:
     return check_name(call.path["handler"], "handler"), None if collection is None else check_name(collection, "collection")
 
 
+def _named(handler: str, collection: str | None) -> str:
+    return handler if collection is None else f"{handler}, collection {collection}"
+
+
 def _no_gate(handler: str, collection: str | None) -> Refusal:
-    place = handler if collection is None else f"{handler}, collection {collection}"
-    return Refusal(NO_GATE, f"there is no gate on {place}; GET /v1/gates lists those that are closed")
+    return Refusal(NO_GATE, f"there is no gate on {_named(handler, collection)}; GET /v1/gates lists those that are closed")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from duetime.api.access import Caller
+from duetime.api.access import allow
 from duetime.api.call import decode
 from duetime.api.gathering import add_each, persistently
 from duetime.api.models import MOST_ITEMS, BatchAnswer, BatchItem, NewTaskBody, Verdict, given_fields
@@ -21,6 +21,7 @@ from duetime.client import taken
 from duetime.clock import DAY, MILLISECOND, Instant
 from duetime.errors import DuetimeError, DuplicateKey
 from duetime.ids import SHARDS, is_id
+from duetime.model.access import Caller, Scope
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import NewTask
 from duetime.store.protocol import Added, AddVerdict
@@ -38,9 +39,10 @@ _raw_items = msgspec.json.Decoder(list[msgspec.Raw])
 
 def wish_of(app: App, body: NewTaskBody, caller: Caller) -> NewTask[Any]:
     """Make a wish of a body that has the right types; InvalidValue and InvalidPayload tell what does not fit beyond that."""
+    handler = app.handler(body.handler)
+    allow(caller, Scope.SUBMIT, handler.name)  # not by the name that was given: it may be an older one of another handler
     if body.due_at not in (UNSET, None) and body.delay not in (UNSET, None):
         raise Refusal(INVALID, "give due_at or delay, not both", faults=[Fault("due_at is given too", pointer="/delay")])
-    handler = app.handler(body.handler)
     options = given_fields(body, "handler", "payload", "due_at", "delay", "retry")
     if options["if_exists"] == "error":
         del options["if_exists"]
@@ -53,8 +55,8 @@ def wish_of(app: App, body: NewTaskBody, caller: Caller) -> NewTask[Any]:
         wish = wish.at(body.due_at)
     elif body.delay not in (UNSET, None):
         wish = wish.after(body.delay)
-    if wish.submitted_by != caller.name:
-        wish = msgspec.structs.replace(wish, submitted_by=caller.name)
+    if wish.submitted_by != caller.submitted_by:
+        wish = msgspec.structs.replace(wish, submitted_by=caller.submitted_by)
     return wish
 
 
@@ -64,7 +66,8 @@ def wish_of(app: App, body: NewTaskBody, caller: Caller) -> NewTask[Any]:
 def idempotent(wish: NewTask[Any], key: str, body: NewTaskBody, caller: Caller, now: Instant) -> NewTask[Any]:
     """Give a wish the id that its Idempotency-Key stands for, and what tells later whether the same request comes again."""
     digest = hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()[:32]
-    task_id = id_of_key(caller.name, check_key(key), now)
+    # by the token's id, because its name can be given to another one later
+    task_id = id_of_key(caller.token or caller.name, check_key(key), now)
     return msgspec.structs.replace(wish, id=task_id, meta={**(wish.meta or {}), REQUEST: digest})
 
 

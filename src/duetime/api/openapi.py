@@ -26,12 +26,21 @@ _PATH_SCHEMAS: Mapping[str, dict[str, Any]] = {
 }
 _TITLES = {
     200: "Done.", 201: "Stored.", 204: "Done; there is nothing to say.", 304: "Nothing has changed.",
-    400: "The request is not well-formed.", 403: "The caller may not do this.", 404: "There is no such thing.",
+    400: "The request is not well-formed.", 401: "A good token is needed.", 403: "The caller may not do this.",
+    404: "There is no such thing.",
     405: "The address does not know this method.", 408: "The request did not arrive in time.", 409: "The state of things forbids it.",
     412: "It has changed meanwhile.", 413: "The request is too large.", 415: "The content type is not understood.",
-    422: "Something in the request does not fit; `errors` points at it.", 500: "Something went wrong in the server.",
+    422: "Something in the request does not fit; `errors` points at it.", 429: "The token makes more requests than it may.",
+    500: "Something went wrong in the server.",
     503: "The store cannot be reached, or the server is stopping; try again.",
 }  # fmt: skip
+_PROBLEM_HEADERS: Mapping[int, Mapping[str, str]] = {
+    401: {"WWW-Authenticate": "Bearer."},
+    429: {"Retry-After": "Seconds until the token may come again."},
+    503: {"Retry-After": "Seconds to wait before trying again."},
+}
+_BEARER = "bearer"
+_SECURITY = "A token, as `duetime tokens create` makes it. A server on loopback whose store has no tokens asks for none."
 _SUCCESS_HEADERS: Mapping[str, str] = {"Duetime-Version": "The version of the server."}
 
 
@@ -59,7 +68,10 @@ def describe(routes: Sequence[Route]) -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {"schemas": {name: _tidied(schema) for name, schema in components.items()}},
+        "components": {
+            "schemas": {name: _tidied(schema) for name, schema in components.items()},
+            "securitySchemes": {_BEARER: {"type": "http", "scheme": "bearer", "description": _SECURITY}},
+        },
     }
 
 
@@ -79,6 +91,7 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["requestBody"] = {"required": not route.optional_body, "content": content}
     if route.scope is not None:
         operation["description"] = f"Needs the scope `{route.scope}`."
+        operation["security"] = [{_BEARER: []}]
     return operation
 
 
@@ -120,6 +133,10 @@ def _responses(route: Route) -> dict[str, Any]:
             "description": _TITLES[status],
             "content": {MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(name="Problem")}}},
         }
+        if status in _PROBLEM_HEADERS:
+            responses[str(status)]["headers"] = {
+                name: {"description": text, "schema": {"type": "string"}} for name, text in _PROBLEM_HEADERS[status].items()
+            }
     return responses
 
 
@@ -135,7 +152,7 @@ def _answer_headers(route: Route, status: int) -> dict[str, Any]:
 def _problems(route: Route) -> set[int]:
     statuses = {422, 500, 503, *route.problems}
     if route.scope is not None:
-        statuses |= {403}
+        statuses |= {401, 403, 429}
     if route.method != "GET":
         statuses |= {400, 408, 413}
     if route.body is not None and not route.optional_body:

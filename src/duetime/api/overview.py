@@ -7,6 +7,7 @@ from starlette.responses import Response
 from duetime.api.answers import answer
 from duetime.api.call import Call
 from duetime.api.models import HandlerList, NoQuery, WorkerList
+from duetime.model.access import fits
 
 
 async def workers(call: Call) -> Response:
@@ -16,7 +17,8 @@ async def workers(call: Call) -> Response:
 
 async def handlers(call: Call) -> Response:
     call.query(NoQuery)
-    return answer(HandlerList(await call.app.handlers()))
+    found = await call.app.handlers()
+    return answer(HandlerList([each for each in found if fits(call.caller.handlers, each.name)]))
 
 
 async def stats(call: Call) -> Response:

@@ -47,6 +47,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 MALFORMED = Kind("malformed-body", 400, "The body is not well-formed")
 BAD_REQUEST = Kind("bad-request", 400, "The request is not well-formed")
+UNAUTHORIZED = Kind("unauthorized", 401, "A good token is needed")
 FORBIDDEN = Kind("forbidden", 403, "The caller may not do this")
 NO_ROUTE = Kind("no-such-route", 404, "There is nothing at this address")
 NO_OUTPUT = Kind("no-output-here", 404, "This server does not see the output of attempts")
@@ -58,6 +59,7 @@ TOO_LARGE = Kind("content-too-large", 413, "The request is too large")
 WRONG_MEDIA = Kind("unsupported-media-type", 415, "The body has a content type that is not understood here")
 INVALID = Kind("invalid-request", 422, "The request does not fit")
 KEY_REUSED = Kind("idempotency-key-reused", 422, "The Idempotency-Key was used for another request")
+TOO_FAST = Kind("too-many-requests", 429, "The token makes more requests than it may")
 HEADERS_TOO_LARGE = Kind("headers-too-large", 431, "The head of the request is too large")
 UNEXPECTED = Kind("unexpected", 500, "Something went wrong in the server")
 STOPPING = Kind("stopping", 503, "The server is stopping")
@@ -84,8 +86,8 @@ KINDS: Final = tuple(value for value in list(globals().values()) if isinstance(v
 )
 
 
-class Refusal(Exception):
-    """A request that is answered with a problem of its own kind."""
+class Refusal(errors.DuetimeError):
+    """A request that is answered with a problem of its own kind. For the audit it is a refusal, like our other errors."""
 
     def __init__(self, kind: Kind, detail: str, *, faults: Sequence[Fault] = (), headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)

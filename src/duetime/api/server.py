@@ -14,11 +14,13 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from duetime.api.access import check_host
+from duetime.access.tokens import UseNotes
+from duetime.api.access import OpenOnLoopback, check_host, is_loopback
 from duetime.api.app import Api
 from duetime.api.problems import BAD_REQUEST, HEADERS_TOO_LARGE, MEDIA_TYPE, TOO_SLOW, Kind, Refusal, problem_of
 from duetime.app import App
-from duetime.errors import DuetimeError
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.service import Alarms
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8420
@@ -121,7 +123,7 @@ class Server(uvicorn.Server):
     ) -> None:
         self.app = app
         self.api = api or Api(app)
-        self._host, self._port = check_host(host), port
+        self._host, self._port = host, port
         self._grace = grace
         self._stopped, self._ending = asyncio.Event(), asyncio.Event()
         protocol = type("BoundProtocol", (Protocol,), {"arrive_within": arrive_within})
@@ -140,29 +142,56 @@ class Server(uvicorn.Server):
             )
         )
         self.url = ""
+        self.asks_for_tokens = True
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Server]:
         """Serve as long as the block lasts; the App is open meanwhile."""
-        listener = await listen(self._host, self._port)
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            if not is_loopback(self._host):
+                await stack.enter_async_context(self.app)
+                await check_host(self._host, self.app)
+            listener = stack.enter_context(contextlib.closing(await listen(self._host, self._port)))
             self.app.specs  # noqa: B018  imports the modules of `imports=`: their handlers' payloads are checked here
-            async with self.app:
-                self.config.load()
-                self.lifespan = self.config.lifespan_class(self.config)
-                await self.startup(sockets=[listener])
-                self.url = url_of(listener)
-                ticking = asyncio.create_task(self.main_loop())
-                try:
-                    yield self
-                finally:
-                    self.should_exit = True
-                    self._ending.set()
-                    self.api.stop()
-                    await ticking
-                    await self.shutdown(sockets=[listener])
+            await stack.enter_async_context(self.app)
+            await stack.enter_async_context(self._access())
+            self.config.load()
+            self.lifespan = self.config.lifespan_class(self.config)
+            await self.startup(sockets=[listener])
+            self.url = url_of(listener)
+            ticking = asyncio.create_task(self.main_loop())
+            try:
+                yield self
+            finally:
+                self.should_exit = True
+                self._ending.set()
+                self.api.stop()
+                await ticking
+                await self.shutdown(sockets=[listener])
+
+    @contextlib.asynccontextmanager
+    async def _access(self) -> AsyncIterator[None]:
+        """Ask for tokens as long as the block lasts if there are any now, and write down their uses; otherwise be open, on loopback.
+
+        It is decided once: a server that asked for tokens must not open itself when the last one has expired.
+        """
+        self.asks_for_tokens = not is_loopback(self._host) or await self.app.tokens.in_use()
+        if not self.asks_for_tokens:
+            self.api.access = OpenOnLoopback(self.app.user)
+            yield
+            return
+        alarms = Alarms()
+        notes = UseNotes(self.app.tokens, alarms)
+        notes.start()
+        try:
+            yield
         finally:
-            listener.close()
+            await notes.stop()
+            alarms.close()
+            try:
+                await self.app.tokens.note_uses()
+            except StoreUnavailable as error:
+                _logger.warning("the last uses of tokens could not be written: %s", error)
 
     async def run_until_stopped(self, started: Callable[[Server], None]) -> None:
         """Serve until SIGTERM or SIGINT; a second one does not wait for requests that are under way."""

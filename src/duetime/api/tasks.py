@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import weakref
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -36,15 +38,17 @@ from duetime.api.problems import CHANGED, KEY_REUSED, NO_OUTPUT, Fault, Refusal
 from duetime.client import Bulk, taken
 from duetime.errors import DuplicateKey
 from duetime.filters import query_of
+from duetime.model.access import AuditOutcome
 from duetime.model.query import Query
 from duetime.model.task import FINAL, Task, TaskRecord, shown
 from duetime.output import OutputFiles
-from duetime.store.protocol import AddVerdict
+from duetime.store.protocol import AddVerdict, CancelVerdict
 
 _encode = msgspec.json.Encoder().encode
 _changes = msgspec.json.Decoder(Change)
 _bulk = msgspec.json.Decoder(BulkBody)
 _bulk_edit = msgspec.json.Decoder(BulkEditBody)
+_NO_FILTERS = ("dry_run", "set")  # the fields of a bulk body that choose no tasks
 
 
 # ---- submitting ----
@@ -94,9 +98,21 @@ async def submit_many(call: Call) -> Response:
 # ---- reading ----
 
 
+async def _record(call: Call) -> TaskRecord:
+    """Give the task in the address, if the caller's token is for its handler."""
+    record = await call.app.client.record(call.path["id"])
+    call.allow(record.handler)
+    return record
+
+
+async def _allowed(call: Call) -> str:
+    """Give the id in the address. Only a token for some handlers needs a look at the task; its handler never changes afterwards."""
+    return (await _record(call)).id if call.caller.handlers else call.path["id"]
+
+
 async def get(call: Call) -> Response:
     wait = call.query(WaitQuery).wait
-    record = await call.app.client.record(call.path["id"])
+    record = await _record(call)
     if wait:
         record = await _waited(call, record, wait)
     body, tag = _representation(record)
@@ -107,24 +123,24 @@ async def get(call: Call) -> Response:
 
 async def list_tasks(call: Call) -> Response:
     query = call.query(ListQuery)
-    filters = _query(query, "limit", "cursor")
+    filters = _query(call, query, "limit", "cursor")
     page = await call.app.client.page(msgspec.structs.replace(filters, limit=query.limit, cursor=given(query.cursor)))
     return answer(TaskList(page.items, page.next))
 
 
 async def attempts(call: Call) -> Response:
     call.query(NoQuery)
-    return answer(AttemptList(await call.app.attempts(call.path["id"])))
+    return answer(AttemptList(await call.app.attempts(await _allowed(call))))
 
 
 async def why(call: Call) -> Response:
     call.query(NoQuery)
-    return answer(ReasonList(await call.app.why(call.path["id"])))
+    return answer(ReasonList(await call.app.why(await _allowed(call))))
 
 
 async def logs(call: Call) -> Response:
     query = call.query(LogsQuery)
-    record = await call.app.client.record(call.path["id"])
+    record = await _record(call)
     folder = call.app.config.output or call.app.store.output_folder
     if folder is None:
         raise Refusal(NO_OUTPUT, "this store keeps no output beside it; set DUETIME_OUTPUT to the folder that the workers use")
@@ -146,13 +162,19 @@ async def logs(call: Call) -> Response:
 async def cancel(call: Call) -> Response:
     call.query(NoQuery)
     await call.empty_body()
-    return answer(CancelAnswer(call.path["id"], await call.app.client.cancel(call.path["id"])))
+    async with call.acting("tasks.cancel", call.path["id"]) as act:
+        task_id = await _allowed(call)
+        verdict = await call.app.client.cancel(task_id)
+        act.detail = verdict.value
+        act.outcome = AuditOutcome.REFUSED if verdict is CancelVerdict.FINISHED else AuditOutcome.DONE
+    return answer(CancelAnswer(task_id, verdict))
 
 
 async def retry(call: Call) -> Response:
     call.query(NoQuery)
     await call.empty_body()
-    return _shown(await call.app.client.retry(call.path["id"]))
+    async with call.acting("tasks.retry", call.path["id"]):
+        return _shown(await call.app.client.retry(await _allowed(call)))
 
 
 # Edits of one task take turns in this process, so that two of them with the same If-Match cannot both pass.
@@ -163,44 +185,65 @@ async def edit(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_changes)
     changes = given_fields(body)
-    task_id, expected = call.path["id"], call.header("if-match")
+    async with call.acting("tasks.edit", call.path["id"]) as act:
+        task = await _edited(call, changes)
+        act.detail = _words(changes)
+    return _shown(task)
+
+
+async def _edited(call: Call, changes: dict[str, Any]) -> Task[Any]:
+    task_id, expected = await _allowed(call), call.header("if-match")
     if expected is None:
-        return _shown(await call.app.client.edit(task_id, **changes))
+        return await call.app.client.edit(task_id, **changes)
     async with _turns.setdefault(task_id, asyncio.Lock()):
         _, tag = _representation(await call.app.client.record(task_id))
         if not _matches(expected, tag):
             raise Refusal(
                 CHANGED, f"task {task_id} has the ETag {tag}, and If-Match asks for {expected[:200]}; read it again", headers={"etag": tag}
             )
-        return _shown(await call.app.client.edit(task_id, **changes))
+        return await call.app.client.edit(task_id, **changes)
 
 
 async def cancel_many(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_bulk)
-    return _bulk_answer(await call.app.client.cancel_many(_query(body, "dry_run"), dry_run=body.dry_run), body.dry_run)
+    return await _bulk_done(call, "tasks.cancel", body, call.app.client.cancel_many)
 
 
 async def retry_many(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_bulk)
-    return _bulk_answer(await call.app.client.retry_many(_query(body, "dry_run"), dry_run=body.dry_run), body.dry_run)
+    return await _bulk_done(call, "tasks.retry", body, call.app.client.retry_many)
 
 
 async def edit_many(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_bulk_edit)
     changes = given_fields(body.set)
-    done = await call.app.client.edit_many(_query(body, "dry_run", "set"), dry_run=body.dry_run, **changes)
-    return _bulk_answer(done, body.dry_run)
+    return await _bulk_done(call, "tasks.edit", body, functools.partial(call.app.client.edit_many, **changes), _words(changes))
 
 
-def _query(filters: Filter, *leaving: str) -> Query:
+async def _bulk_done(call: Call, action: str, body: BulkBody, verb: Callable[..., Awaitable[Bulk]], told: str = "") -> Response:
+    """Do a verb on all tasks that match. A dry run changes nothing, so it is no action for the audit."""
+    if body.dry_run:
+        done = await verb(_query(call, body, *_NO_FILTERS), dry_run=True)
+    else:
+        async with call.acting(action, _words(given_fields(body, *_NO_FILTERS)) or "no filter") as act:
+            done = await verb(_query(call, body, *_NO_FILTERS), dry_run=False)
+            counted = ", ".join(f"{number:,} {each}" for each, number in sorted(done.answers.items())) or "none matched"
+            act.detail = f"{told}; {counted}" if told else counted
+    return answer(BulkAnswer(done.matched, done.answers, body.dry_run))
+
+
+def _query(call: Call, filters: Filter, *leaving: str) -> Query:
+    """Give the query of a filter, which must not reach beyond the handlers of the caller's token."""
+    call.allow_filter(given(filters.handler))
     return query_of(given_fields(filters, *leaving))  # type: ignore[arg-type]
 
 
-def _bulk_answer(done: Bulk, dry_run: bool) -> Response:
-    return answer(BulkAnswer(done.matched, done.answers, dry_run))
+def _words(fields: dict[str, Any]) -> str:
+    """Say for the audit what was given."""
+    return ", ".join(f"{name} {value}" for name, value in sorted(fields.items()))
 
 
 # ---- waiting ----

@@ -16,9 +16,17 @@ if TYPE_CHECKING:
     from duetime.api.server import Server
 
 
+_ACCESS = {
+    True: "Requests need a token.",
+    False: "There are no tokens: whoever reaches this address may do everything.",
+}
+
+
 @click.command()
 @click.argument("app_path", metavar="[APP]", required=False, envvar="DUETIME_APP")
-@click.option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen: a loopback address.")
+@click.option(
+    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen; beyond loopback only with tokens."
+)
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N", default=8420, show_default=True, help="Where to listen; 0: any free port."
 )
@@ -31,8 +39,10 @@ def server(app_path: str | None, host: str, port: int, body_limit: str, log_leve
     APP is module:name. Without it, and without DUETIME_APP, the server knows the handlers that workers have declared in the store.
     It runs no tasks itself; start a worker for that.
 
-    This version has no tokens: whoever reaches the server may do everything, so it listens on loopback only. SIGTERM and SIGINT
-    stop it: requests that are under way are finished. A second signal does not wait for them.
+    If the store has a token that is good when the server starts, every request needs one: see `duetime tokens`. Without any the
+    server listens on loopback only, and whoever reaches it may do everything.
+
+    SIGTERM and SIGINT stop it: requests that are under way are finished. A second signal does not wait for them.
     """
     try:
         from duetime.api.app import Api
@@ -60,6 +70,6 @@ def _say_where(server: Server) -> None:
     store = server.app.store
     click.echo(
         f"duetime: server ({version('duetime')}, process {os.getpid()}) at {server.url} on {store.url}. {store.durability} "
-        f"The API is described at {server.url}/openapi.json",
+        f"{_ACCESS[server.asks_for_tokens]} The API is described at {server.url}/openapi.json",
         err=True,
     )
