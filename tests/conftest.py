@@ -1,6 +1,11 @@
 """What all tests share."""
 
+import signal
+
 from hypothesis import HealthCheck, settings
+
+# Whoever starts the suite in the background of a shell hands on that ^C is ignored, also to the programs under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["pytester", "tests.coverage_plugin", "tests.servers.fixtures"]
 

@@ -35,7 +35,8 @@ LOOK_EVERY = 15.0  # seconds after which to look again although no hint came
 RENEW_EVERY = 1.5
 BATCH = 1_000  # schedules that are read at once
 PORTION = 250  # and written at once
-AT_ONCE = 3  # portions under way: one is decided while another is written
+SLICE = 50  # and decided at once, before the event loop serves others
+AT_ONCE = 2  # portions under way: one is decided while another is written
 MOST_TASKS = 2_000  # tasks in one write; after an outage each schedule may have hundreds
 CALENDARS_EVERY = 30.0  # seconds after which calendars are read again although nobody said that they have changed
 GATES_EVERY = 5.0
@@ -166,12 +167,24 @@ class Firing(Service):
             if any(record.next_at is not None and now - record.next_at > LONG_AGO for record in records):
                 steps = await asyncio.to_thread(self._steps, records, tasks, now)
             else:
-                steps = self._steps(records, tasks, now)
+                steps = await self._steps_in_slices(records, tasks, now)
             written = await self._write([_write(record, chosen) for record, chosen in zip(records, steps, strict=False)])
         in_sight += [chosen.record.next_at for chosen in steps]
         if not all(written) or len(steps) < len(records):
             in_sight.append(now)  # somebody else has written some of them meanwhile, or some are left; they are looked at again
         return sum(len(chosen.tasks) for chosen, done in zip(steps, written, strict=True) if done)
+
+    async def _steps_in_slices(self, records: Sequence[ScheduleRecord], tasks: Mapping[str, TaskRecord], now: Instant) -> list[Step]:
+        """Decide a few at a time, so that what is written meanwhile goes on."""
+        steps: list[Step] = []
+        for start in range(0, len(records), SLICE):
+            portion = records[start : start + SLICE]
+            decided = self._steps(portion, tasks, now)
+            steps += decided
+            if len(decided) < len(portion) or sum(len(chosen.tasks) for chosen in steps) >= MOST_TASKS:
+                break
+            await asyncio.sleep(0)
+        return steps
 
     def _steps(self, records: Sequence[ScheduleRecord], tasks: Mapping[str, TaskRecord], now: Instant) -> list[Step]:
         """Decide for each schedule, from the first on, until so many tasks have come together that they should be written."""

@@ -231,7 +231,7 @@ class Rejected(Exception):
         self.state = state
 
 
-EXPECTED = frozenset({"23505", "DT001", "DT002"})
+EXPECTED = frozenset({"23505", "DT001", "DT002", "DT003"})
 
 
 def _harmless(error: BaseException) -> bool:

@@ -11,9 +11,10 @@ from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip, encode
 from duetime.model.task import NewTask, due_of
 from duetime.store.postgres import arrays
+from duetime.store.postgres.connection import Database, Rejected
 from duetime.store.postgres.lanes import Lanes
 from duetime.store.postgres.runner import Runner
-from duetime.store.postgres.submit import Submission, wishes
+from duetime.store.postgres.submit import Submission, is_plain, wishes
 from duetime.store.schedule_rows import (
     LONGEST_TURN,
     ScheduleRow,
@@ -89,6 +90,29 @@ async def write(
         return await transact(job)
     except _Refused:
         return Written([False] * len(writes))
+
+
+async def fire(database: Database, sql: Statements, lanes: Lanes, writes: Sequence[ScheduleWrite], now: Instant | None) -> Written | None:
+    """Write what firing mostly writes, in one round trip: schedules that only move, and new tasks that nothing holds back but time.
+
+    None if that is not what this is, or if one of the schedules has changed meanwhile; nothing is written then.
+    """
+    check_names(writes)
+    in_order = sorted(writes, key=lambda write: write.name)
+    moves = [
+        (write.name, write.expected, write.record) for write in in_order if write.moves and write.record is not None and not write.skips
+    ]
+    tasks = [task for write in writes for task in write.tasks]
+    if len(moves) < len(writes) or not tasks or not is_plain(tasks):
+        return None
+    parameters = [now, *_moves(moves), *wishes(tasks, lanes, now)[1:]]
+    try:
+        [[at, added]] = await database.once(lambda link: link.rows(sql.fire_schedules, parameters))
+    except Rejected:
+        return None
+    stored = set(added)
+    positions = (max(at, due_of(task, at)) for task in tasks if task.id in stored)
+    return Written([True] * len(writes), earliest(writes), min(positions, default=None))
 
 
 async def _add(run: Runner, sql: Statements, lanes: Lanes, tasks: Sequence[NewTask[object]], at: Instant) -> Instant | None:

@@ -295,7 +295,9 @@ class PostgresStore:
             return []
         await self.prepare([task for write in writes for task in write.tasks])
         now, transact = self._clock.parameter, self._opened.transaction
-        written = await schedules.write(transact, self._sql, self._lanes, writes, now, together=together)
+        written = await schedules.fire(self._opened, self._sql, self._lanes, writes, now)
+        if written is None:
+            written = await schedules.write(transact, self._sql, self._lanes, writes, now, together=together)
         if any(written.accepted):
             self._hint(HintKind.SCHEDULES, written.next_at)
         if written.due_at is not None:

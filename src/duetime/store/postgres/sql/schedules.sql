@@ -7,6 +7,12 @@ select w.p_written, w.p_at from duetime.write_schedules($1::bigint, $2::text::te
 select w.p_written, w.p_at from duetime.move_schedules($1::bigint, $2::text::text[], $3::text::bigint[], $4::text::bigint[], $5::text::boolean[],
     $6::text::text[]) as w
 
+-- fire_schedules: the same, with tasks that wait for time alone; refused if one of the schedules has changed
+select f.p_at, f.p_added from duetime.fire_schedules($1::bigint, $2::text::text[], $3::text::bigint[], $4::text::bigint[], $5::text::boolean[],
+    $6::text::text[], $7::uuid, $8::bigint, $9::text::uuid[], $10::text::integer[], $11::text::text[], $12::text::text[], $13::text::bigint[],
+    $14::text::bigint[], $15::text::text[], $16::text::text[], $17::text::bigint[], $18::text::bigint[], $19::text::double precision[],
+    $20::text::text[], $21::text::text[], $22::text::text[], $23::text::bigint[]) as f
+
 -- insert_skips: occurrences that became no task
 insert into duetime.skip (schedule, planned_at, until_at, count, reason, at, note)
 select * from unnest($1::text::text[], $2::text::bigint[], $3::text::bigint[], $4::text::bigint[], $5::text::text[], $6::text::bigint[], $7::text::text[])
