@@ -23,7 +23,7 @@ from duetime.model.task import TaskRecord
 from duetime.service import Alarms
 from duetime.store.open import store_from_url
 from duetime.store.protocol import Hint, HintKind, NewWorker, Store
-from duetime.store.schedules import ScheduleWrite
+from duetime.store.schedules import DueSchedules, ScheduleWrite
 from tests.chaos.processes import until
 from tests.conformance.build import Worker, ended
 
@@ -329,6 +329,36 @@ async def test_a_store_in_which_nothing_is_about_to_be_due_is_not_written_to(sto
     assert pause is not None
     assert pause > firing.SOON
     assert await store.duties() == {}
+
+
+async def test_nor_is_it_when_it_is_looked_at_again_and_again(
+    store: Store, clock: ManualClock, duty: Firing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(firing, "LOOK_EVERY", 0.5)
+    await put(store, "daily", Every(86_400))
+    for _ in range(3):
+        assert await duty.turn() == 0.5
+    assert await store.duties() == {}
+
+
+@pytest.mark.parametrize("hint", [Hint(HintKind.GATES), Hint(HintKind.SCHEDULES), Hint(HintKind.SCHEDULES, START + 2 * SECOND)])
+async def test_a_hint_that_comes_while_the_store_answers_is_not_forgotten(
+    store: Store, clock: ManualClock, duty: Firing, monkeypatch: pytest.MonkeyPatch, hint: Hint
+) -> None:
+    await put(store, "often", Every(60), overlap="allow")
+    ask = store.due_schedules
+
+    async def ask_and_hear(*arguments: Any) -> DueSchedules:
+        answer = await ask(*arguments)
+        duty.heard(hint)
+        return answer
+
+    monkeypatch.setattr(store, "due_schedules", ask_and_hear)
+    await duty._look()
+    assert duty.next_at == (hint.at or 0)
+    clock.advance(60)
+    await duty.run_once()
+    assert duty.next_at == (hint.at or 0)
 
 
 async def test_who_has_the_turn_sleeps_until_the_next_occurrence(store: Store, clock: ManualClock, duty: Firing) -> None:

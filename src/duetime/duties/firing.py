@@ -12,7 +12,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -61,7 +61,7 @@ class Firing(Service):
         self._calendars_at = 0.0
         self._gates_at = 0.0
         self._next_at: Instant | None = None  # when the next schedule is to be looked at; None: not known
-        self._heard: list[Instant] | None = None  # what hints say while schedules are fired: our own writes' hints are among them
+        self._heard: list[Instant] | None = None  # what hints say while the store is asked or written to; our own writes' are among them
         self._calendars: Mapping[str, DayCalendar] = {}
         self._plans: dict[tuple[Rule, tuple[str, ...], Instant | None, Instant | None], Plan] = {}
         self._closed: list[tuple[str, str | None]] = []
@@ -72,16 +72,17 @@ class Firing(Service):
 
     def heard(self, hint: Hint) -> None:
         """Note what a hint is about; look at once if it may be due before what is known, unless somebody else has the turn."""
+        at = hint.at
         if hint.kind is HintKind.GATES:
-            self._gates_at = 0.0
+            self._gates_at, at = 0.0, None
         elif hint.kind is not HintKind.SCHEDULES:
             return
-        elif hint.at is None:
+        elif at is None:
             self._calendars_at = 0.0
-        elif self._heard is not None:
-            self._heard.append(hint.at)
+        if self._heard is not None:
+            self._heard.append(at or 0)
             return
-        elif self._next_at is not None and hint.at >= self._next_at:
+        if at is not None and self._next_at is not None and at >= self._next_at:
             return
         self._next_at = None
         if asyncio.get_running_loop().time() >= self._beaten_until:
@@ -92,11 +93,9 @@ class Firing(Service):
         clock = asyncio.get_running_loop().time
         if self._next_at is None or clock() >= self._look_at:
             await self._look()
-        pause = self._look_at - clock()
-        if self._next_at is not None:
-            pause = min(pause, (self._next_at - self._store.now()) / SECOND)
+        pause = LOOK_EVERY if self._next_at is None else (self._next_at - self._store.now()) / SECOND
         if pause > SOON:
-            return pause - SOON
+            return min(pause - SOON, LOOK_EVERY)
         asked_at = clock()
         if asked_at >= self._renew_at:
             turn = await self._store.take_duty(self.name, self._holder, TURN)
@@ -113,10 +112,20 @@ class Firing(Service):
 
     async def _look(self) -> None:
         """Learn when the next schedule's time comes."""
-        await self._learn()
-        self._look_at = asyncio.get_running_loop().time() + LOOK_EVERY
-        due = await self._store.due_schedules(0, self._closed)
-        self._next_at = _earliest([self._opens_at, due.next_at])
+        with self._hearing() as heard:
+            await self._learn()
+            self._look_at = asyncio.get_running_loop().time() + LOOK_EVERY
+            due = await self._store.due_schedules(0, self._closed)
+        self._next_at = _earliest([self._opens_at, due.next_at, *heard])
+
+    @contextlib.contextmanager
+    def _hearing(self) -> Iterator[list[Instant]]:
+        """Gather what hints say meanwhile: an answer of the store may be older than they are."""
+        self._heard = heard = list[Instant]()
+        try:
+            yield heard
+        finally:
+            self._heard = None
 
     async def stop(self) -> None:
         await super().stop()
@@ -138,21 +147,23 @@ class Firing(Service):
         return await self._fire()
 
     async def _fire(self) -> int:
-        await self._learn()
         self._next_at = None
-        heard: list[Instant] = []
-        self._heard = heard
-        try:
+        with self._hearing() as heard:
+            await self._learn()
             due = await self._store.due_schedules(BATCH, self._closed)
             in_sight = [self._opens_at, due.next_at]
             tasks = await self._runs_of(due.records)
             turns = asyncio.Semaphore(AT_ONCE)
             portions = [due.records[start : start + PORTION] for start in range(0, len(due.records), PORTION)]
-            fired = await asyncio.gather(*(self._fire_portion(portion, tasks, due.now, in_sight, turns) for portion in portions))
-        finally:
-            self._heard = None
+            firing = (self._fire_portion(portion, tasks, due.now, in_sight, turns) for portion in portions)
+            # all of them, also when one fails: nothing may be under way any more when the turn is over
+            fired = await asyncio.gather(*firing, return_exceptions=True)
         self._next_at = _earliest([*in_sight, *heard])
-        return sum(fired)
+        for failure in fired:
+            if isinstance(failure, BaseException):
+                self._next_at = None
+                raise failure
+        return sum(number for number in fired if isinstance(number, int))
 
     async def _fire_portion(
         self,
