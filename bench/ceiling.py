@@ -42,6 +42,7 @@ class NoStore:
     url = "nowhere"
     durability = "Nothing is kept."
     liveness = "lock"
+    lead = 0
 
     def __init__(self, tasks: list[ClaimedTask], batch: int, round_trip: float, output_folder: str | None) -> None:
         self._tasks = tasks
@@ -56,7 +57,7 @@ class NoStore:
     def now(self) -> int:
         return time.time_ns() // 1_000
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
         begin = self._place
         self._place = end = min(begin + min(total, self._batch), len(self._tasks))
         self.claims += begin < end

@@ -150,8 +150,8 @@ async def lost_reply(scene: Scene) -> None:
     store = scene.app.store
     hand_out, lose = store.claim, [True]
 
-    async def forgetful(worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
-        reply = await hand_out(worker, claim, wants, total)
+    async def forgetful(worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
+        reply = await hand_out(worker, claim, wants, total, lead=lead)
         if reply.tasks and lose:
             lose.clear()
             raise StoreUnavailable("the reply was lost")

@@ -82,8 +82,8 @@ def no_check_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = work.claim
 
-    def hasty(connection: Any, worker: str, number: int, wants: Mapping[str, int], total: int, now: int, turns: Turns) -> Claim:
-        return claim(connection, worker, number, wants, total, now + 5_000_000, turns)
+    def hasty(connection: Any, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int, now: int, turns: Turns) -> Claim:
+        return claim(connection, worker, number, wants, total, lead, now + 5_000_000, turns)
 
     monkeypatch.setattr(work, "claim", hasty)
 

@@ -65,7 +65,7 @@ async def pages(store: PostgresStore, transaction: HalfWay, worker: str, start: 
         store._lanes.version,
     ]
     await transaction.begin()
-    [[plan]] = await transaction.rows(f"explain (analyze, buffers, format json) {store._sql.claim}", *parameters, "00000001")
+    [[plan]] = await transaction.rows(f"explain (analyze, buffers, format json) {store._sql.claim}", *parameters, "00000001", 0)
     await transaction.rollback()
     node: dict[str, Any] = json.loads(plan)[0]["Plan"]
     return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])

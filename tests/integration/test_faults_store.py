@@ -205,8 +205,8 @@ class Forgetful(SqliteStore):
     forget_claims = 0
     forget_settles = 0
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
-        reply = await super().claim(worker, claim, wants, total)
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
+        reply = await super().claim(worker, claim, wants, total, lead=lead)
         if reply.tasks and self.forget_claims:
             self.forget_claims -= 1
             raise StoreUnavailable("the reply was lost")

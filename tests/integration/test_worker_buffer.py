@@ -22,7 +22,7 @@ class Claims:
         self.came: list[int] = []
         store.claim = self.claim  # type: ignore[method-assign]
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
         reply = await self._claim(worker, claim, wants, total)
         self.came.append(len(reply.tasks))
         return reply

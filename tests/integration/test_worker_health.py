@@ -177,9 +177,9 @@ class FaultyStore(SqliteStore):
         lease.store = self
         return lease
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
         await self._reach()
-        return await super().claim(worker, claim, wants, total)
+        return await super().claim(worker, claim, wants, total, lead=lead)
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
         await self._reach()

@@ -125,7 +125,7 @@ class Claim(msgspec.Struct, frozen=True):
     """The reply to a claim: tasks in the order to start them, the store's time, and when to look again at the latest.
 
     `next_at` is the earliest instant after `now` at which a task of the asked handlers may come due or a gate opens;
-    None if nothing is in sight.
+    None if nothing is in sight. A claim with a lead should be made that much before a task comes due, and is told so.
     """
 
     tasks: list[ClaimedTask]
@@ -303,6 +303,11 @@ class Store(ScheduleStore, AccessStore, Protocol):
         ...
 
     @property
+    def lead(self) -> int:
+        """How many microseconds before tasks are due a worker should claim them, because claiming takes its time; 0: not at all."""
+        ...
+
+    @property
     def liveness(self) -> Literal["lock", "lease"]:
         """How a dead worker is told: by a lock that the kernel frees, or by a lease that it must renew."""
         ...
@@ -325,6 +330,10 @@ class Store(ScheduleStore, AccessStore, Protocol):
 
     def now(self) -> Instant:
         """Tell the store's time, as near as this process knows it."""
+        ...
+
+    def reached(self) -> Instant:
+        """Tell an instant that the store's clock has surely reached, unless it was set back since it was last heard of."""
         ...
 
     def script(self) -> str:
@@ -382,11 +391,13 @@ class Store(ScheduleStore, AccessStore, Protocol):
         """Forget a worker that stopped. Attempts that it still holds go back to pending as Released, without a try."""
         ...
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
         """Hand due tasks to a worker: at most `wants[handler]` per handler and `total` in all.
 
         A task is due when its position, the later of its due time and its last insertion, is not after the store's now;
-        never before. Tasks under a closed gate and handlers not asked for are left alone, whatever their number.
+        never before. With a `lead` in microseconds those are handed out too that will be due within it: the worker must not begin
+        them before the store's clock has surely reached their due time. Tasks under a closed gate and handlers not asked for are left
+        alone, whatever their number.
         Within a handler higher priority goes first and then the earlier position, but one place in sixteen (counted per
         store object and handler) goes to the earliest position of any priority. Between handlers places are given in
         turn, so a total smaller than the sum of wants is shared. A due task whose expiry has passed is recorded as
@@ -401,7 +412,8 @@ class Store(ScheduleStore, AccessStore, Protocol):
 
         ACCEPTED if the worker holds exactly this (task, attempt): the task moves to the settlement's state. If a cancel
         was asked for meanwhile, a settlement that would go back to pending ends as `cancelled` instead. Going back to
-        pending takes the position of the later of its due time and now. A final state frees the key, frees children
+        pending takes the position of the later of its due time and now; one that was claimed with a lead is not due before it was.
+        A final state frees the key, frees children
         whose edges are now met, and cancels, in turn, those whose edges can no longer be met.
         ALREADY if this (task, attempt, worker) was settled before; STALE otherwise. Neither changes anything.
         """

@@ -18,7 +18,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, NamedTuple
 
-from duetime.clock import DAY, SECOND, Instant
+from duetime.clock import DAY, LATEST, SECOND, Instant
 from duetime.errors import AttemptCancelled
 from duetime.model.gate import Gates
 from duetime.model.lifecycle import conclude, succeed
@@ -96,6 +96,7 @@ class Executor:
         self._turn_began: Instant | None = None
         self._hold: asyncio.Future[None] | None = None  # the settler cannot keep up: nothing is begun until this is resolved
         self._lead_handle: asyncio.Handle | None = None
+        self._early_handle: asyncio.TimerHandle | None = None
         self._threads = ThreadRoom()
         self._suspects = asyncio.Semaphore(MOST_SUSPECTS)
         self._may_start = True
@@ -133,6 +134,11 @@ class Executor:
                 self._give_back(room.queue.popleft(), Outcome.RELEASED)
         return self._rooms.wants()
 
+    @property
+    def lead(self) -> int:
+        """How long before they are due tasks should be claimed now, in microseconds."""
+        return self._store.lead if self._rooms.spacious else 0
+
     def expect_more(self) -> None:
         """Note that there may be due tasks for any handler."""
         self._rooms.expect_more()
@@ -153,9 +159,34 @@ class Executor:
 
     # ---- starting ----
 
-    def offer(self, tasks: Iterable[ClaimedTask]) -> None:
-        """Take claimed tasks and start what can start."""
+    def offer(self, tasks: Sequence[ClaimedTask]) -> None:
+        """Take claimed tasks and start what can start; those that are not due yet wait for that."""
+        if self._store.lead:
+            tasks = self._rooms.early.sift(tasks, self._store.reached())
+            self._await_early()
         self._rooms.put(tasks, self._now())
+        self._lead()
+
+    def _await_early(self) -> None:
+        first_at = self._rooms.early.first_at
+        if self._early_handle is not None:
+            self._early_handle.cancel()
+            self._early_handle = None
+        if first_at is not None:
+            left = first_at - self._store.reached()
+            self._early_handle = self._loop.call_later(max(left, 0) / SECOND, self._ripen)
+
+    def _ripen(self) -> None:
+        """Start what is due by now."""
+        reached = self._store.reached()
+        early = self._rooms.early
+        if early.first_at is not None and early.first_at - reached > 2 * self._store.lead:
+            # the store's clock was set back; nobody knows for how long this would be held
+            for claimed in early.ripe(LATEST):
+                self._give_back(claimed, Outcome.RELEASED)
+        else:
+            self._rooms.put(early.ripe(reached), self._now())
+        self._await_early()
         self._lead()
 
     def _lead(self) -> None:
@@ -401,6 +432,7 @@ class Executor:
             self.stop(attempt, Stop.CANCEL)
         elif any(claimed.id == task_id for claimed in self._rooms.waiting()):
             self.cancels.add(task_id)
+            self._rooms.early.keep(self._checked)
 
     def lose(self, task_id: str) -> None:
         """Stop an attempt that the store has taken from this worker; nothing is written for it."""
@@ -427,6 +459,8 @@ class Executor:
             self.stop(attempt, why)
 
     async def close(self) -> None:
+        if self._early_handle is not None:
+            self._early_handle.cancel()
         self._threads.close()
         if self.children is not None:
             await self.children.close()

@@ -15,7 +15,10 @@ SHORTEST_INTERVAL = 0.002  # between two claims that found work: batches are wha
 
 
 class Feeder(Service):
-    """Claims in batches, at the due instant: a cancel, gate or edit that was acknowledged before always wins."""
+    """Claims in batches, at the due instant or a few milliseconds before it, as the store's lead says.
+
+    A cancel or edit that was acknowledged before the claim always wins, and so does a gate that was in force.
+    """
 
     name = "feeder"
 
@@ -35,7 +38,7 @@ class Feeder(Service):
         if hint.kind is HintKind.ANY:
             self.wake()
         elif hint.kind is HintKind.DUE:
-            self._lookout.hear(hint.at, self._store.now())
+            self._lookout.hear(None if hint.at is None else hint.at - self._executor.lead, self._store.now())
             super().wake()
 
     def wake(self) -> None:
@@ -68,7 +71,7 @@ class Feeder(Service):
         reasons = self._lookout.begin(self._store.now(), asked_at)
         self.in_flight = number = next(self._numbers)
         try:
-            claim = await self._store.claim(self._worker, number, wants, total)
+            claim = await self._store.claim(self._worker, number, wants, total, lead=self._executor.lead)
         finally:
             self.in_flight = None
         self.known = number

@@ -12,10 +12,12 @@ from duetime.clock import SECOND, Instant
 from duetime.store.protocol import ClaimedTask
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt
+from duetime.worker.early import Early
 
 LARGEST_CLAIM = 2_000
 LARGEST_BUFFER = 2 * LARGEST_CLAIM  # one claim's worth waits while the next one is under way
 BUFFERED_TIME = 50_000  # microseconds of work that may wait in memory
+SPARE_SLOTS = 4
 STALE_AFTER = SECOND  # what waits in memory for so long, because attempts have become slow, is better off elsewhere
 
 _handler_of = attrgetter("handler")
@@ -97,6 +99,7 @@ class Rooms:
     def __init__(self, rooms: Iterable[Room], by_name: dict[str, Room], slots: int | None) -> None:
         self._own = list(rooms)
         self._turns: deque[Room] = deque()  # rooms with something queued, the next to serve first
+        self.early = Early()
         self.by_name = by_name  # an alias shares its handler's room
         self.free = sum(room.concurrency for room in self._own) if slots is None else slots
         for name, room in by_name.items():
@@ -113,9 +116,10 @@ class Rooms:
         wants: dict[str, int] = {}
         sum_of_wants = largest = 0
         worthy = False
-        queued = sum(len(room.queue) for room in self._own)
+        early = self.early.by_handler
+        queued = sum(len(room.queue) for room in self._own) + len(self.early)
         for room in self._own:
-            waiting, buffer = len(room.queue), room.buffer()
+            waiting, buffer = len(room.queue) + sum(early[name] for name in room.names), room.buffer()
             room.low = buffer // 2
             want = room.free + buffer - waiting
             if want > 0 and (buffer or self.free > queued):
@@ -125,6 +129,11 @@ class Rooms:
                 worthy = worthy or (room.more and (waiting <= room.low if buffer else room.free > waiting))
         total = min(sum_of_wants, LARGEST_CLAIM, self.free + largest - queued)
         return (wants, total) if worthy and total > 0 else ({}, 0)
+
+    @property
+    def spacious(self) -> bool:
+        """Whether every handler has some slots to spare, so that what is claimed early keeps nothing from starting that is due."""
+        return self.free >= SPARE_SLOTS and all(room.free >= SPARE_SLOTS for room in self._own)
 
     def expect_more(self) -> None:
         """Note that there may be due tasks for any handler."""
@@ -188,11 +197,12 @@ class Rooms:
         return sum(len(room.queue) for room in self._turns)
 
     def waiting(self) -> Iterator[ClaimedTask]:
-        """Give all that is queued."""
-        return chain.from_iterable(room.queue for room in self._turns)
+        """Give all that is queued or waits to be due."""
+        return chain(self.early, *(room.queue for room in self._turns))
 
     def keep(self, wanted: Callable[[ClaimedTask], bool]) -> None:
         """Take everything out of the queues that is not wanted there."""
+        self.early.keep(wanted)
         for room in self._turns:
             waiting = list(room.queue)
             room.queue.clear()

@@ -36,6 +36,13 @@ class ServerClock:
             return self._given.now()
         return monotonic() + self._offset
 
+    def reached(self) -> Instant:
+        """Give what the server's clock says at least, as far as replies prove it."""
+        if self._given is not None:
+            return self._given.now()
+        present = monotonic()
+        return present + self._low - (present - self._at) * DRIFT // 1_000_000
+
     def heard(self, server: Instant, sent: int) -> bool:
         """Learn from a reply to a statement that was sent at a monotonic instant; tell whether the server's clock was set back."""
         received = monotonic()

@@ -58,6 +58,7 @@ class PostgresStore:
 
     liveness: Literal["lock", "lease"] = "lease"
     settles_at_once = 2
+    lead = 20_000
     output_folder: str | None = None
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
@@ -65,6 +66,7 @@ class PostgresStore:
         self._sql = statements(address.schema)
         self._clock = ServerClock(clock)
         self.now: Callable[[], Instant] = self._clock.now  # asked twice per attempt: no call in between
+        self.reached: Callable[[], Instant] = self._clock.reached
         self._door = asyncio.Lock()
         self._whereabouts = ""
         self._database: Database | None = None
@@ -193,9 +195,9 @@ class PostgresStore:
             self._hint(HintKind.DUE)
         self._hint(HintKind.GATES)  # a barrier may have waited for this worker only
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
         self._opened  # noqa: B018  raises if it is not open
-        return await self._claims.claim(worker, claim, wants, total)
+        return await self._claims.claim(worker, claim, wants, total, lead)
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
         self._opened  # noqa: B018

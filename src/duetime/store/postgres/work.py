@@ -58,13 +58,13 @@ class Claims:
         self._turns = Turns()
         self._held: dict[str, Held] = {}  # by worker
 
-    async def claim(self, worker: str, number: int, wants: Mapping[str, int], total: int) -> Claim:
+    async def claim(self, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int) -> Claim:
         """Hand due tasks to a worker; see the contract in `store.protocol`."""
         wants = {name: want for name, want in wants.items() if want > 0}
         for _ in range(TURNS):
             lanes, opens_at = self._open_lanes(wants, self._clock.now())
-            order, quotas = await self._plan(lanes, wants, total)
-            how, claim = await self._take(worker, number, lanes, order, quotas)
+            order, quotas = await self._plan(lanes, wants, total, lead)
+            how, claim = await self._take(worker, number, lanes, order, quotas, lead)
             if how is _How.OUTDATED:
                 self._gates = await gating.read_gates(self._database, self._sql, self._clock.parameter)
                 await self._lanes.load()
@@ -92,7 +92,7 @@ class Claims:
                     opens_at = gate.until_at if opens_at is None else min(opens_at, gate.until_at)
         return lanes, opens_at
 
-    async def _plan(self, lanes: Sequence[Lane], wants: Mapping[str, int], total: int) -> tuple[list[int], dict[int, int]]:
+    async def _plan(self, lanes: Sequence[Lane], wants: Mapping[str, int], total: int, lead: int) -> tuple[list[int], dict[int, int]]:
         """Say how many tasks to take from each lane, and in which order of lanes to start them.
 
         One lane needs no plan, and that is by far the most frequent case. Several are looked into first.
@@ -100,7 +100,7 @@ class Claims:
         if len(lanes) <= 1:
             return [], {lane.id: min(wants[lane.handler], total) for lane in lanes}
         limit = min(total, max(wants.values()))
-        parameters = [self._clock.parameter, [lane.id for lane in lanes], [lane.floor for lane in lanes], limit + 1]
+        parameters = [self._clock.parameter, [lane.id for lane in lanes], [lane.floor for lane in lanes], limit + 1, lead]
         heads: dict[int, list[Place]] = {
             row[0]: [(place,) for place in row[1]] for row in await self._database.rows(self._sql.peek, parameters)
         }
@@ -119,6 +119,7 @@ class Claims:
         lanes: Sequence[Lane],
         order: Sequence[int],
         quotas: Mapping[int, int],
+        lead: int,
     ) -> tuple[_How, Claim]:
         by_id = self._lanes.by_id
         chosen = [by_id[lane] for lane in quotas]
@@ -136,7 +137,7 @@ class Claims:
                 *(self._clock.parameter, worker, number, [lane.id for lane in chosen]),
                 *([lane.start if alone else lane.floor for lane in chosen], [lane.floor for lane in chosen]),
                 *([quotas[lane.id] for lane in chosen], asked, [lane.id for lane in lanes]),
-                *([lane.floor for lane in lanes] if looks else None, self._gates.version, self._lanes.version, link.incarnation),
+                *([lane.floor for lane in lanes] if looks else None, self._gates.version, self._lanes.version, link.incarnation, lead),
             ]
             sent_at = monotonic()
             return sent_at, await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)

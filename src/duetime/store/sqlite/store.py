@@ -72,6 +72,7 @@ class SqliteStore:
 
     liveness: Literal["lock", "lease"] = "lock"
     settles_at_once = 1
+    lead = 0
 
     def __init__(self, path: str, *, synchronous: str = "full", patience: float = 30.0, clock: Clock | None = None) -> None:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -81,6 +82,7 @@ class SqliteStore:
         self._patience = patience
         self._clock: Clock = clock or SystemClock()
         self.now: Callable[[], Instant] = self._clock.now  # asked twice per attempt: no call in between
+        self.reached: Callable[[], Instant] = self._clock.now
         self._turns = Turns()
         self._locks: dict[str, liveness.WorkerLock] = {}
         self._temporary: str | None = None
@@ -248,10 +250,10 @@ class SqliteStore:
             self._hint(HintKind.DUE)
         self._hint(HintKind.GATES)  # a barrier may have waited for this worker only
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
         # urgent: what it brings can run while the outcomes that wait beside it are written
         return await self._write(
-            lambda connection: work.claim(connection, worker, claim, wants, total, self._clock.now(), self._turns), urgent=True
+            lambda connection: work.claim(connection, worker, claim, wants, total, lead, self._clock.now(), self._turns), urgent=True
         )
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:

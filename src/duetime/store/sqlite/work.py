@@ -32,27 +32,30 @@ class _Lane(NamedTuple):
 
 
 def claim(
-    connection: sqlite3.Connection, worker: str, number: int, wants: Mapping[str, int], total: int, now: Instant, turns: Turns
+    connection: sqlite3.Connection, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int, now: Instant, turns: Turns
 ) -> Claim:
     """Hand due tasks to a worker; see the contract in `store.protocol`."""
     if connection.execute(SQL.worker_known, (worker,)).fetchone() is None:
         return Claim([], now, None)
-    lanes, opens_at = _open_lanes(connection, wants, read_gates(connection, now), now)
-    chosen, exhausted = _choose(connection, lanes, wants, total, now, turns)
+    until = now + lead
+    lanes, opens_at = _open_lanes(connection, wants, read_gates(connection, now), now, until)
+    chosen, exhausted = _choose(connection, lanes, wants, total, until, turns)
     if connection.execute(SQL.expired_tasks, (now, 1)).fetchone():
         chosen = _without_expired(connection, chosen, now)
     tasks = _take(connection, worker, number, chosen, now)
     connection.executemany(SQL.raise_lane, [(lane,) for lane in exhausted])
     unfinished = lanes.keys() - set(exhausted)
-    return Claim(tasks, now, _next_at(connection, wants, now, opens_at, unfinished))
+    next_at = _next_at(connection, wants, until, unfinished)
+    instants = [at for at in (None if next_at is None else next_at - lead, opens_at) if at is not None]
+    return Claim(tasks, now, min(instants, default=None))
 
 
 def _open_lanes(
-    connection: sqlite3.Connection, wants: Mapping[str, int], gates: Gates, now: Instant
+    connection: sqlite3.Connection, wants: Mapping[str, int], gates: Gates, now: Instant, until: Instant
 ) -> tuple[dict[int, _Lane], Instant | None]:
     """Give the lanes that may have due work for us, and when the first of the gates in the way opens by itself."""
     lanes, opens_at = {}, None
-    for row in connection.execute(SQL.lanes_with_work, (now,)):
+    for row in connection.execute(SQL.lanes_with_work, (until,)):
         lane = _Lane(*row)
         if wants.get(lane.handler, 0) <= 0:
             continue
@@ -114,17 +117,15 @@ def _read_rows(cursor: sqlite3.Cursor) -> list[Any]:
     return rows
 
 
-def _next_at(
-    connection: sqlite3.Connection, wants: Mapping[str, int], now: Instant, opens_at: Instant | None, unfinished: Iterable[int]
-) -> Instant | None:
-    """Tell when to look again: the first place after now, in lanes that are empty until then and in those that are not."""
-    instants = [] if opens_at is None else [opens_at]
-    for handler, next_at in connection.execute(SQL.lanes_later, (now,)):
+def _next_at(connection: sqlite3.Connection, wants: Mapping[str, int], until: Instant, unfinished: Iterable[int]) -> Instant | None:
+    """Give the first place after an instant, in lanes that are empty until then and in those that are not."""
+    instants = []
+    for handler, next_at in connection.execute(SQL.lanes_later, (until,)):
         if wants.get(handler, 0) > 0:
             instants.append(next_at)
             break
     for lane in unfinished:
-        (next_at,) = connection.execute(SQL.next_in_lane, (lane, now)).fetchone()
+        (next_at,) = connection.execute(SQL.next_in_lane, (lane, until)).fetchone()
         if next_at is not None:
             instants.append(next_at)
     return min(instants, default=None)
@@ -257,9 +258,9 @@ def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Se
     ended: set[tuple[str, int]] = set()
     for settlement in settlements:
         row = held.get(settlement.id)
-        if row is not None and row[3] == settlement.attempt:
+        if row is not None and row[4] == settlement.attempt:
             del held[settlement.id]
-            accepted.append((row, as_cancelled(settlement) if row[4] else settlement))
+            accepted.append((row, as_cancelled(settlement) if row[5] else settlement))
             ended.add((settlement.id, settlement.attempt))
             verdicts.append(Verdict.ACCEPTED)
         elif (settlement.id, settlement.attempt) in ended or _settled_before(connection, worker, settlement):
@@ -278,7 +279,7 @@ def _settled_before(connection: sqlite3.Connection, worker: str, settlement: Set
 def _apply(
     connection: sqlite3.Connection, worker: str, accepted: Sequence[tuple[Sequence[Any], Settlement]], now: Instant
 ) -> Instant | None:
-    """Write accepted settlements; each comes with its row (id, task, lane, …). Gives the earliest new position."""
+    """Write accepted settlements; each comes with its row (id, task, lane, claimed_at, …). Gives the earliest new position."""
     if not accepted:
         return None
     plain, finals, again, attempts = [], [], [], []
@@ -288,6 +289,8 @@ def _apply(
             plain.append((task, settlement.started_at, settlement.finished_at))
         elif settlement.state is State.PENDING:
             due_at = now if settlement.due_at is None else settlement.due_at
+            if row[3] > now:  # claimed before it was due, and it still is not
+                due_at = max(due_at, row[3])
             again.append((row[2], task, due_at, settlement.attempt, settlement.tries, settlement.crashes))
             attempts.append(
                 (
@@ -326,7 +329,7 @@ def take_from(connection: sqlite3.Connection, worker: str, rows: Sequence[tuple[
     """End attempts on behalf of a worker that cannot: rows of `running_of_worker`."""
     accepted = []
     for row in rows:
-        task_id, _, _, attempt, tries, crashes, cancelling, claimed_at, since_at, expires_at = row[:10]
+        task_id, _, _, claimed_at, attempt, tries, crashes, cancelling, since_at, expires_at = row[:10]
         running = Running(task_id, attempt, tries, crashes, since_at, expires_at)
         settlement = conclude(running, ended, _NO_POLICY, started_at=claimed_at, now=now, chance=0.0)
         accepted.append((row, as_cancelled(settlement) if cancelling else settlement))

@@ -140,18 +140,18 @@ begin
 end $$;
 
 -- The first places of each lane that are due, at most p_limit of each; lanes without any are left out.
-create function duetime.peek(p_now bigint, p_lanes integer[], p_floors bigint[], p_limit integer)
+create function duetime.peek(p_now bigint, p_lanes integer[], p_floors bigint[], p_limit integer, p_lead bigint)
 returns table (lane integer, places bigint[]) language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 #variable_conflict use_column
 declare
-    v_now bigint := coalesce(p_now, duetime.clock());
+    v_until bigint := coalesce(p_now, duetime.clock()) + p_lead;
 begin
     return query
     select l.lane, p.places from unnest(p_lanes, p_floors) as l (lane, floor)
     cross join lateral (
         select array_agg(x.pos) as places from (
-            select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor and d.pos <= v_now order by d.pos limit p_limit
+            select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor and d.pos <= v_until order by d.pos limit p_limit
         ) as x
     ) as p
     where p.places is not null;
@@ -296,7 +296,7 @@ end $$;
 create function duetime.shared(p_values anyarray) returns anyarray language sql immutable parallel safe as
 $$ select case when p_values = array_fill(p_values[1], array[cardinality(p_values)]) then p_values[1:1] else p_values end $$;
 
--- Hand due tasks to a worker. p_starts are remembered positions, p_floors proven ones: when the first bring too little, the second
+-- Hand tasks to a worker that are due, or will be within p_lead. p_starts are remembered positions, p_floors proven ones: when the first bring too little, the second
 -- are tried. p_quotas bound each lane, p_total all; p_watched are the lanes whose next position is wanted, and a `look` at
 -- them if p_watched_floors is given. `how` says how it went (0 done, 1 gates
 -- or lanes have changed: read them and ask again, 2 the worker is not registered, 3 closed after a fail-over), `next_at` when to look again,
@@ -304,7 +304,7 @@ $$ select case when p_values = array_fill(p_values[1], array[cardinality(p_value
 -- one element stands for as many of it, and one that is null for nulls.
 create function duetime.claim(
     p_now bigint, p_worker text, p_number bigint, p_lanes integer[], p_starts bigint[], p_floors bigint[], p_quotas integer[], p_total integer,
-    p_watched integer[], p_watched_floors bigint[], p_gates_version bigint, p_lanes_version bigint, p_incarnation text
+    p_watched integer[], p_watched_floors bigint[], p_gates_version bigint, p_lanes_version bigint, p_incarnation text, p_lead bigint
 ) returns table (
     how integer, now_at bigint, next_at bigint, last_pos bigint, oldest bigint, next bigint, places bigint[], ids text[], lanes integer[], payloads text[], attempts integer[], tries integer[],
     crashes integer[], dues bigint[], sinces bigint[], submitted bigint[], submitters text[], expiries bigint[], timeouts double precision[],
@@ -315,6 +315,7 @@ set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now bigint := coalesce(p_now, duetime.clock());
+    v_until bigint := v_now + p_lead;
     v_control record;
     v_starts bigint[] := p_starts;
     v_count integer := 0;
@@ -353,7 +354,7 @@ begin
             delete from duetime.due as d where d.ctid = any (array(
                 select x.ctid from unnest(p_lanes, v_starts, p_quotas) as l (lane, start, quota)
                 cross join lateral (
-                    select e.ctid from duetime.due as e where e.lane = l.lane and e.pos >= l.start and e.pos <= v_now
+                    select e.ctid from duetime.due as e where e.lane = l.lane and e.pos >= l.start and e.pos <= v_until
                     order by e.pos limit l.quota for update skip locked
                 ) as x
                 limit p_total - v_count))
@@ -398,10 +399,10 @@ begin
         crashes := duetime.shared(v_crashes);
         submitters := duetime.shared(submitters);
         dues := nullif(v_dues, sinces);
-        last_pos := v_places[cardinality(v_places)];
+        last_pos := least(v_places[cardinality(v_places)], v_now);  -- what is added from now on may stand before those that are not due yet
     end if;
-    select min(n.pos) into next_at from unnest(p_watched) as l (lane)
-    cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_now order by d.pos limit 1) as n;
+    select min(n.pos) - p_lead into next_at from unnest(p_watched) as l (lane)
+    cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_until order by d.pos limit 1) as n;
     if p_watched_floors is not null then
         -- our own transaction counts as under way, and what it has taken as gone: it is, when this reply arrives
         select l.oldest, l.next, l.places into oldest, next, places from duetime.look(v_now, p_watched, p_watched_floors) as l;
@@ -425,12 +426,13 @@ begin
     return query
     with running as materialized (
         select c.number, c.open, c.cancel, a.* from duetime.claim as c
-        cross join lateral unnest(c.tasks, c.lanes, c.expiries, c.attempts, c.tries, c.crashes) with ordinality
-            as a (id, lane, expires_at, attempt, tries, crashes, place)
+        cross join lateral unnest(c.tasks, c.lanes, c.dues, c.expiries, c.attempts, c.tries, c.crashes) with ordinality
+            as a (id, lane, due_at, expires_at, attempt, tries, crashes, place)
         where c.worker = p_worker and (p_claims is null or c.number = any (p_claims)) and get_bit(c.done, a.place::integer - 1) = 0
     )
     select s.place::integer, r.number, r.open, r.place::integer, r.id, r.lane, r.expires_at, r.attempt, coalesce(s.tries, r.tries),
-        coalesce(s.crashes, r.crashes), s.started_at, s.finished_at, coalesce(s.due_at, p_now), s.result, s.error, coalesce(s.outcome, 'succeeded'),
+        coalesce(s.crashes, r.crashes), s.started_at, s.finished_at,
+        greatest(coalesce(s.due_at, p_now), case when r.due_at > p_now then r.due_at end), s.result, s.error, coalesce(s.outcome, 'succeeded'),
         case when s.state = 'pending' and get_bit(r.cancel, r.place::integer - 1) = 1 then 'cancelled' else coalesce(s.state, 'succeeded') end
     from unnest(p_ids, p_attempts, p_started, p_finished, p_states, p_outcomes, p_tries, p_crashes, p_dues, p_results, p_errors) with ordinality
         as s (id, attempt, started_at, finished_at, state, outcome, tries, crashes, due_at, result, error, place)

@@ -59,7 +59,7 @@ select v.id::text, v.handler, v.collection, v.priority, v.payload, v.submitted_a
     v.schedule, v.planned_at, case when v.state = 'running' and r.id is null then 'pending' else v.state end as state,
     coalesce(v.place_due_at, r.due_at, v.due_at) as due_at, coalesce(v.attempt, r.attempt, 0) as attempt,
     coalesce(v.tries, r.tries, 0) as tries, coalesce(v.crashes, r.crashes, 0) as crashes, coalesce(r.cancelling, false) as cancelling,
-    r.worker, r.claimed_at as started_at, null::bigint as finished_at, null::text as result,
+    r.worker, greatest(r.claimed_at, r.due_at) as started_at, null::bigint as finished_at, null::text as result,
     case when coalesce(v.attempt, r.attempt - 1, 0) > 0 then (
         select a.error from duetime.attempt as a where a.task = v.id and a.finished_at >= v.submitted_at - 86400000000 order by a.attempt desc limit 1
     ) end as error, p.fraction as progress, p.text as progress_text
@@ -176,7 +176,7 @@ union all
 select h.attempt, h.outcome, h.worker, h.started_at, h.finished_at, h.error
 from duetime.history as h where h.id = $1::uuid and h.finished_at >= $2::bigint and h.outcome is not null
 union all
-select c.attempts[p.place], null, c.worker, c.claimed_at, null, null
+select c.attempts[p.place], null, c.worker, greatest(c.claimed_at, c.dues[p.place]), null, null
 from duetime.claim as c cross join lateral (select array_position(c.tasks, $1::uuid) as place) as p
 where $1::uuid = any (c.tasks) and get_bit(c.done, p.place - 1) = 0
 order by 1

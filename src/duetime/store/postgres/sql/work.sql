@@ -1,9 +1,9 @@
--- claim: due tasks for a worker
+-- claim: tasks for a worker
 select * from duetime.claim($1::bigint, $2::text, $3::bigint, $4::integer[], $5::bigint[], $6::bigint[], $7::integer[], $8::integer, $9::integer[],
-    $10::bigint[], $11::bigint, $12::bigint, $13::text)
+    $10::bigint[], $11::bigint, $12::bigint, $13::text, $14::bigint)
 
--- peek: the first due places of several lanes
-select lane, places from duetime.peek($1::bigint, $2::integer[], $3::bigint[], $4::integer)
+-- peek: the first places of several lanes that are due or will be soon
+select lane, places from duetime.peek($1::bigint, $2::integer[], $3::bigint[], $4::integer, $5::bigint)
 
 -- settle: how attempts ended
 select accepted, finals, earliest from duetime.settle($1::bigint, $2::text, $3::bigint[], $4::text::uuid[], $5::text::integer[], $6::text::bigint[],
@@ -27,9 +27,9 @@ where exists (
 with locked as (
     select * from duetime.claim where worker = $1::text order by number for update
 )
-select t.id::text, a.attempt, a.tries, a.crashes, c.claimed_at, t.due_at, t.expires_at
+select t.id::text, a.attempt, a.tries, a.crashes, greatest(c.claimed_at, a.due_at), t.due_at, t.expires_at
 from locked as c
-cross join lateral unnest(c.tasks, c.attempts, c.tries, c.crashes) with ordinality as a (id, attempt, tries, crashes, place)
+cross join lateral unnest(c.tasks, c.dues, c.attempts, c.tries, c.crashes) with ordinality as a (id, due_at, attempt, tries, crashes, place)
 cross join lateral (select x.* from duetime.task as x where x.id = a.id offset 0) as t
 where get_bit(c.done, a.place::integer - 1) = 0
 
