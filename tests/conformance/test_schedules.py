@@ -407,6 +407,12 @@ async def test_schedules_are_due_when_their_time_has_come_and_not_before(store: 
 async def test_the_longest_waiting_come_first_and_a_page_tells_when_to_go_on(store: Store, clock: ManualClock) -> None:
     at = clock.now()
     await put(store, *[new(f"s{number}", at - number % 5) for number in range(10)], new("later", at + MINUTE))
+    seen: list[str] = []
+    place = None
+    while page := (await store.due_schedules(4, after=place)).records:
+        seen += [record.name for record in page]
+        place = (page[-1].next_at or 0, page[-1].name)
+    assert seen == [record.name for record in (await store.due_schedules(1_000)).records]
     due = await store.due_schedules(4)
     assert ([record.name for record in due.records], due.next_at) == (["s4", "s9", "s3", "s8"], at - 2)
     due = await store.due_schedules(10)

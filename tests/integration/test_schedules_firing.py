@@ -141,14 +141,19 @@ async def test_any_number_of_processes_fire_each_occurrence_once(store: Store, c
         assert (await stored(store, f"often-{number}")).state.fired == 3
 
 
-async def test_a_batch_is_bounded_and_the_next_turn_goes_on(store: Store, clock: ManualClock, duty: Firing) -> None:
+async def test_a_turn_is_bounded_and_the_next_one_goes_on(
+    store: Store, clock: ManualClock, duty: Firing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(firing, "BATCH", 100)
+    monkeypatch.setattr(firing, "PORTION", 30)
+    monkeypatch.setattr(firing, "MOST_BATCHES", 3)
     records = []
-    for number in range(firing.BATCH + 100):
+    for number in range(710):
         spec = ScheduleSpec(handler="sweep", rule=Every(60))
         records.append(steering.put(f"n{number:04}", spec, plan_of(spec.rule), store.now(), id=f"id-{number}").record)
     await store.write_schedules([ScheduleWrite(name=record.name, expected=0, record=record) for record in records])
     clock.advance(60)
-    assert [await duty.run_once() for _ in range(3)] == [firing.BATCH, 100, 0]
+    assert [await duty.run_once() for _ in range(4)] == [300, 300, 110, 0]
 
 
 async def test_schedules_with_hundreds_of_missed_occurrences_share_a_write_fairly(store: Store, clock: ManualClock, duty: Firing) -> None:
@@ -348,8 +353,8 @@ async def test_a_hint_that_comes_while_the_store_answers_is_not_forgotten(
     await put(store, "often", Every(60), overlap="allow")
     ask = store.due_schedules
 
-    async def ask_and_hear(*arguments: Any) -> DueSchedules:
-        answer = await ask(*arguments)
+    async def ask_and_hear(*arguments: Any, **options: Any) -> DueSchedules:
+        answer = await ask(*arguments, **options)
         duty.heard(hint)
         return answer
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from duetime.clock import SECOND, Instant
 from duetime.model import steering
-from duetime.model.firing import MOST_AT_ONCE, Step, step
+from duetime.model.firing import MOST_AT_ONCE, Course, Step, noted, single, step
 from duetime.model.rules import AfterEnd, At, Cron, Every, Plan, Rule, Window, plan_of
 from duetime.model.schedule import MOST_RUNS, Facts, LastRun, ScheduleSpec, Skip
 from duetime.model.skips import MOST_SINGLE
@@ -97,7 +97,11 @@ class Life:
         self.record = replace(after, version=before.version + 1)
 
     def step(self) -> Step:
-        chosen = step(self.record, Facts(self.plan, tuple(self.ended), tuple(self.gone)), self.now)
+        facts = Facts(self.plan, tuple(self.ended), tuple(self.gone))
+        state = noted(self.record.state, facts, self.now)
+        short = single(self.record, state, self.plan, self.now)
+        assert short is None or short == Course(self.record, state, self.plan, self.now).followed(), "the short way does the same"
+        chosen = step(self.record, facts, self.now)
         self.ended, self.gone = [], []
         assert len(chosen.tasks) <= MOST_AT_ONCE, "a step is bounded"
         for task in chosen.tasks:
@@ -229,3 +233,15 @@ def test_a_rule_that_waits_for_ends_never_stands_still(
     assert instants == sorted(set(instants)), "instants strictly grow"
     ids = [task.id for task in life.tasks]
     assert len(ids) == len(set(ids))
+
+
+def test_the_short_way_is_taken_for_one_occurrence_in_time() -> None:
+    life = Life(ScheduleSpec(handler="work", rule=Every(60), overlap="allow"))
+    taken = []
+    for _ in range(3):
+        life.now = life.record.next_at or 0
+        taken.append(single(life.record, life.record.state, life.plan, life.now))
+        life.step()
+    assert None not in taken
+    life.now += 3_600 * SECOND
+    assert single(life.record, life.record.state, life.plan, life.now) is None, "many were missed"

@@ -25,7 +25,7 @@ from duetime.model.schedule import Facts, LastRun, ScheduleRecord, ScheduleSpec
 from duetime.model.task import TaskRecord
 from duetime.service import Alarms, Service
 from duetime.store.protocol import Hint, HintKind, Store
-from duetime.store.schedules import ScheduleWrite
+from duetime.store.schedules import SchedulePlace, ScheduleWrite
 
 logger = logging.getLogger("duetime.duties")
 
@@ -36,7 +36,8 @@ RENEW_EVERY = 1.5
 BATCH = 1_000  # schedules that are read at once
 PORTION = 250  # and written at once
 SLICE = 50  # and decided at once, before the event loop serves others
-AT_ONCE = 2  # portions under way: one is decided while another is written
+AT_ONCE = 3  # portions under way: one is decided while others are written
+MOST_BATCHES = 10  # in one go, then others have their turn; the next one is read while portions of the last one are written
 MOST_TASKS = 2_000  # tasks in one write; after an outage each schedule may have hundreds
 CALENDARS_EVERY = 30.0  # seconds after which calendars are read again although nobody said that they have changed
 GATES_EVERY = 5.0
@@ -150,14 +151,13 @@ class Firing(Service):
         self._next_at = None
         with self._hearing() as heard:
             await self._learn()
-            due = await self._store.due_schedules(BATCH, self._closed)
-            in_sight = [self._opens_at, due.next_at]
-            tasks = await self._runs_of(due.records)
-            turns = asyncio.Semaphore(AT_ONCE)
-            portions = [due.records[start : start + PORTION] for start in range(0, len(due.records), PORTION)]
-            firing = (self._fire_portion(portion, tasks, due.now, in_sight, turns) for portion in portions)
-            # all of them, also when one fails: nothing may be under way any more when the turn is over
-            fired = await asyncio.gather(*firing, return_exceptions=True)
+            in_sight = [self._opens_at]
+            portions: list[asyncio.Task[int]] = []
+            try:
+                await self._fire_batches(portions, in_sight)
+            finally:
+                # all of them, also when one fails: nothing may be under way any more when the turn is over
+                fired = await asyncio.gather(*portions, return_exceptions=True)
         self._next_at = _earliest([*in_sight, *heard])
         for failure in fired:
             if isinstance(failure, BaseException):
@@ -165,21 +165,36 @@ class Firing(Service):
                 raise failure
         return sum(number for number in fired if isinstance(number, int))
 
+    async def _fire_batches(self, portions: list[asyncio.Task[int]], in_sight: list[Instant | None]) -> None:
+        """Read schedules that are due and begin to fire them, portion by portion."""
+        turns = asyncio.Semaphore(AT_ONCE)
+        after: SchedulePlace | None = None
+        for _ in range(MOST_BATCHES):
+            due = await self._store.due_schedules(BATCH, self._closed, after=after)
+            tasks = await self._runs_of(due.records)
+            for start in range(0, len(due.records), PORTION):
+                await turns.acquire()
+                firing = self._fire_portion(due.records[start : start + PORTION], tasks, due.now, in_sight)
+                portions.append(asyncio.create_task(firing))
+                portions[-1].add_done_callback(lambda _: turns.release())
+            if len(due.records) < BATCH or any(portion.done() and portion.exception() for portion in portions):
+                break
+            after = (due.records[-1].next_at or 0, due.records[-1].name)
+        in_sight.append(due.next_at)
+
     async def _fire_portion(
         self,
         records: Sequence[ScheduleRecord],
         tasks: Mapping[str, TaskRecord],
         now: Instant,
         in_sight: list[Instant | None],
-        turns: asyncio.Semaphore,
     ) -> int:
         """Decide and write; note in `in_sight` when to look again. Give how many tasks came of it."""
-        async with turns:
-            if any(record.next_at is not None and now - record.next_at > LONG_AGO for record in records):
-                steps = await asyncio.to_thread(self._steps, records, tasks, now)
-            else:
-                steps = await self._steps_in_slices(records, tasks, now)
-            written = await self._write([_write(record, chosen) for record, chosen in zip(records, steps, strict=False)])
+        if any(record.next_at is not None and now - record.next_at > LONG_AGO for record in records):
+            steps = await asyncio.to_thread(self._steps, records, tasks, now)
+        else:
+            steps = await self._steps_in_slices(records, tasks, now)
+        written = await self._write([_write(record, chosen) for record, chosen in zip(records, steps, strict=False)])
         in_sight += [chosen.record.next_at for chosen in steps]
         if not all(written) or len(steps) < len(records):
             in_sight.append(now)  # somebody else has written some of them meanwhile, or some are left; they are looked at again

@@ -44,11 +44,13 @@ def task_of(
 ) -> NewTask[object]:
     """Make the task of an occurrence. `zone` is the one that the rule is told in, `last` the run that ended last."""
     spec = record.spec
-    meta = {**spec.meta, "duetime.zone": zone, "duetime.local": local_text(zone, planned_at)}
-    if kind != "rule":
-        meta["duetime.kind"] = kind
-    if last is not None:
-        meta["duetime.last"] = _encode(last).decode()
+    meta = told_of(zone, planned_at)
+    if spec.meta or kind != "rule" or last is not None:
+        meta = {**spec.meta, **meta}
+        if kind != "rule":
+            meta["duetime.kind"] = kind
+        if last is not None:
+            meta["duetime.last"] = _encode(last).decode()
     return NewTask(
         id=occurrence_id(record.id, planned_at, kind, number),
         handler=spec.handler,
@@ -67,7 +69,12 @@ def task_of(
     )
 
 
-@lru_cache(maxsize=4_096)  # schedules that fire together mostly share instant and zone
+@lru_cache(maxsize=4_096)  # schedules that fire together mostly share instant and zone; nobody changes the meta of a wish
+def told_of(zone: str, planned_at: Instant) -> dict[str, str]:
+    """Give what every task of an occurrence carries in its meta."""
+    return {"duetime.zone": zone, "duetime.local": local_text(zone, planned_at)}
+
+
 def local_text(zone: str, planned_at: Instant) -> str:
     """Write an instant as the clock of a zone shows it, with its offset."""
     return to_datetime(planned_at).astimezone(ZoneInfo(zone)).isoformat()

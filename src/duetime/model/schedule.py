@@ -8,6 +8,7 @@ instant is accounted for exactly once, however many processes look at it. `model
 from __future__ import annotations
 
 import hashlib
+import zlib
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -152,16 +153,22 @@ class Facts(msgspec.Struct, frozen=True):
 
 def occurrence_id(schedule_id: str, planned_at: Instant, kind: RunKind = "rule", number: int = 0) -> str:
     """Derive the id of an occurrence's task: a UUID of version 7 whose time is the planned one and whose shard is the schedule's."""
-    digest = hashlib.blake2b(f"{schedule_id}\0{planned_at}\0{kind}\0{number}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{schedule_id}\0{planned_at}\0{kind}\0{number}".encode(), digest_size=8).hexdigest()
+    return f"{_time_of(planned_at)}-7{_shard_of(schedule_id)}-{_VARIANT[digest[0]]}{digest[1:4]}-{digest[4:]}"
+
+
+_VARIANT = {f"{nibble:x}": f"{8 | nibble & 3:x}" for nibble in range(16)}  # the first two bits of that place are always 10
+
+
+@lru_cache(maxsize=4_096)  # schedules that fire together share their instant
+def _time_of(planned_at: Instant) -> str:
     milliseconds = max(planned_at // MILLISECOND, 0)
-    low = int.from_bytes(digest) & 0x3FFF_FFFF_FFFF_FFFF
-    shard = _shard_of(schedule_id)
-    return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7{shard:03x}-{0x8000 | low >> 48:04x}-{low & 0xFFFF_FFFF_FFFF:012x}"
+    return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}"
 
 
 @lru_cache(maxsize=16_384)
-def _shard_of(schedule_id: str) -> int:
-    return int(hashlib.blake2b(schedule_id.encode(), digest_size=2).hexdigest(), 16) & 0xFFF
+def _shard_of(schedule_id: str) -> str:
+    return f"{zlib.crc32(schedule_id.encode()) & 0xFFF:03x}"
 
 
 def encode(value: ScheduleSpec | ScheduleState) -> bytes:

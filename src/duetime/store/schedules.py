@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -11,6 +11,9 @@ from duetime.clock import Instant
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip
 from duetime.model.task import NewTask
+
+SchedulePlace: TypeAlias = tuple[Instant, str]  # next_at and name of a schedule: the order in which they wait
+FIRST_PLACE: Final[SchedulePlace] = (-(1 << 63), "")
 
 
 class ScheduleWrite(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,9 +72,13 @@ class ScheduleStore(Protocol):
         """
         ...
 
-    async def due_schedules(self, limit: int, closed: Sequence[tuple[str, str | None]] = ()) -> DueSchedules:
-        """Give schedules whose `next_at` has come. Those of closed (handler, collection) pairs are left out, here and in `next_at`;
-        a pair without a collection stands for all of the handler's collections.
+    async def due_schedules(
+        self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: SchedulePlace | None = None
+    ) -> DueSchedules:
+        """Give schedules whose `next_at` has come, in the order of `next_at` and name, from behind a place in it.
+
+        Those of closed (handler, collection) pairs are left out, here and in the answer's `next_at`; a pair without a collection stands
+        for all of the handler's collections.
         """
         ...
 

@@ -29,7 +29,7 @@ from duetime.store.schedule_rows import (
     turn_length,
     write_calendar,
 )
-from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, ScheduleWrite
+from duetime.store.schedules import FIRST_PLACE, DueSchedules, DutyTurn, ScheduleFilter, SchedulePlace, ScheduleWrite
 from duetime.store.sql import Statements
 
 TURNS = 5
@@ -176,10 +176,12 @@ def _skip_columns(skips: Sequence[Skip]) -> list[str]:
     ]
 
 
-async def due(run: Runner, sql: Statements, limit: int, closed: Sequence[tuple[str, str | None]], now: Instant | None) -> DueSchedules:
+async def due(
+    run: Runner, sql: Statements, limit: int, closed: Sequence[tuple[str, str | None]], after: SchedulePlace | None, now: Instant | None
+) -> DueSchedules:
     handlers = [handler for handler, collection in closed if collection is None]
     pairs = [f"{handler}\n{collection}" for handler, collection in closed if collection is not None]
-    rows = await run.rows(sql.due_schedules, [now, limit + 1, handlers, pairs])
+    rows = await run.rows(sql.due_schedules, [now, limit + 1, handlers, pairs, *(after or FIRST_PLACE)])
     at, next_at = rows[0][0], rows[0][1]
     found = [row[2:] for row in rows if row[2] is not None]
     if len(found) > limit:

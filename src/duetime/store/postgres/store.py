@@ -48,7 +48,7 @@ from duetime.store.protocol import (
     Pruned,
     WorkerRecord,
 )
-from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, ScheduleWrite
+from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, SchedulePlace, ScheduleWrite
 
 PATIENCE = 600.0  # seconds that a statement may take which looks at everything
 
@@ -306,8 +306,10 @@ class PostgresStore:
             self._hint(HintKind.DUE, written.due_at)
         return written.accepted
 
-    async def due_schedules(self, limit: int, closed: Sequence[tuple[str, str | None]] = ()) -> DueSchedules:
-        return await schedules.due(self._opened, self._sql, limit, closed, self._clock.parameter)
+    async def due_schedules(
+        self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: SchedulePlace | None = None
+    ) -> DueSchedules:
+        return await schedules.due(self._opened, self._sql, limit, closed, after, self._clock.parameter)
 
     async def wake_schedules(self, names: Sequence[str]) -> None:
         woken_at = await schedules.wake(self._opened, self._sql, names, self._clock.parameter) if names else None

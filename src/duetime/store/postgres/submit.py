@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -53,12 +53,18 @@ _EXTRAS: list[tuple[Callable[[NewTask[object]], Any], Callable[[list[Any]], str]
     (lambda task: task.expires_in, arrays.numbers),
     (lambda task: task.timeout, arrays.numbers),
     (lambda task: None if task.retry is None else task.retry.decode(), arrays.texts),
-    (lambda task: write_meta(task.meta), arrays.texts),
+    (lambda task: task.meta, lambda metas: arrays.texts(_meta_texts(metas))),
     (lambda task: task.schedule, arrays.texts),
     (lambda task: task.planned_at, arrays.numbers),
 ]
 _extras = attrgetter("key", "expires_at", "expires_in", "timeout", "retry", "meta", "schedule", "planned_at")
 _NO_EXTRAS = (None,) * len(_EXTRAS)
+
+
+def _meta_texts(metas: Sequence[Mapping[str, str] | None]) -> list[str | None]:
+    """Write each meta once, however many tasks share it: those of schedules that fire together do."""
+    texts = {id(meta): write_meta(meta) for meta in {id(meta): meta for meta in metas}.values()}
+    return [texts[id(meta)] for meta in metas]
 
 
 def _column(tasks: Sequence[NewTask[object]], value: Callable[[NewTask[object]], Any], write: Callable[[list[Any]], str]) -> str | None:

@@ -22,7 +22,7 @@ from duetime.store.schedule_rows import (
     turn_length,
     write_calendar,
 )
-from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, ScheduleWrite
+from duetime.store.schedules import FIRST_PLACE, DueSchedules, DutyTurn, ScheduleFilter, SchedulePlace, ScheduleWrite
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.runner import SyncRunner, drive
 from duetime.store.sqlite.statements import NEVER, SQL
@@ -72,13 +72,16 @@ def _skip_row(skip: Skip) -> tuple[object, ...]:
     return (skip.schedule, skip.planned_at, skip.until_at, skip.count, skip.reason.value, skip.at, skip.note)
 
 
-def due(connection: sqlite3.Connection, limit: int, closed: Sequence[tuple[str, str | None]], now: Instant) -> DueSchedules:
+def due(
+    connection: sqlite3.Connection, limit: int, closed: Sequence[tuple[str, str | None]], after: SchedulePlace | None, now: Instant
+) -> DueSchedules:
     values: dict[str, Any] = {
         "now": now,
         "handlers": write_json([handler for handler, collection in closed if collection is None]),
         "pairs": write_json([pair for pair in closed if pair[1] is not None]),
     }
-    rows = connection.execute(SQL.due_schedules, {**values, "limit": limit + 1}).fetchall()
+    at, name = after or FIRST_PLACE
+    rows = connection.execute(SQL.due_schedules, {**values, "limit": limit + 1, "at": at, "name": name}).fetchall()
     if len(rows) > limit:
         next_at = rows[limit][4]
     else:

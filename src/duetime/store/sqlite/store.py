@@ -48,7 +48,7 @@ from duetime.store.protocol import (
     Renewal,
     WorkerRecord,
 )
-from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, ScheduleWrite
+from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, SchedulePlace, ScheduleWrite
 from duetime.store.sqlite import access, control, gates, liveness, read, schedules, schema, upkeep, work
 from duetime.store.sqlite.connection import DatabaseThread, connect, translated
 from duetime.store.sqlite.records import records_by_id
@@ -366,8 +366,10 @@ class SqliteStore:
             self._hint(HintKind.DUE, written.due_at)
         return written.accepted
 
-    async def due_schedules(self, limit: int, closed: Sequence[tuple[str, str | None]] = ()) -> DueSchedules:
-        return await self._read(lambda connection: schedules.due(connection, limit, closed, self._clock.now()))
+    async def due_schedules(
+        self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: SchedulePlace | None = None
+    ) -> DueSchedules:
+        return await self._read(lambda connection: schedules.due(connection, limit, closed, after, self._clock.now()))
 
     async def wake_schedules(self, names: Sequence[str]) -> None:
         # looked up by reading: most schedules wait for no run, and a write would wait for its turn and a flush to change nothing

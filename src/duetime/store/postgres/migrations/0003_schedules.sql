@@ -144,14 +144,16 @@ end $$;
 
 -- Schedules whose time has come, the longest waiting first, without those of closed handlers and pairs (handler, new line, collection).
 -- The index alone says which; only those that are given are read.
-create function duetime.due_schedules(p_now bigint, p_limit integer, p_handlers text[], p_pairs text[]) returns setof duetime.schedule
+create function duetime.due_schedules(p_now bigint, p_limit integer, p_handlers text[], p_pairs text[], p_after_at bigint, p_after_name text)
+returns setof duetime.schedule
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
 set enable_mergejoin = off set jit = off as $$
 begin
     return query
     select r.* from (
         select s.name from duetime.schedule as s
-        where s.next_at <= p_now and s.handler <> all (p_handlers) and s.handler || e'\n' || s.collection <> all (p_pairs)
+        where s.next_at <= p_now and (s.next_at, s.name) > (p_after_at, p_after_name)
+        and s.handler <> all (p_handlers) and s.handler || e'\n' || s.collection <> all (p_pairs)
         order by s.next_at, s.name limit p_limit
     ) as n cross join lateral (select x.* from duetime.schedule as x where x.name = n.name offset 0) as r;
 end $$;

@@ -21,7 +21,7 @@ select * from unnest($1::text::text[], $2::text::bigint[], $3::text::bigint[], $
 select t.now, l.next_at, d.name, d.version, d.id, d.revision, d.next_at, d.declared, d.created_at, d.changed_at, d.changed_by, d.spec, d.state
 from (select coalesce($1::bigint, duetime.clock()) as now offset 0) as t
 cross join lateral (select duetime.next_schedule(t.now, $3::text[], $4::text[]) as next_at offset 0) as l
-left join lateral duetime.due_schedules(t.now, $2::integer, $3::text[], $4::text[]) as d on true
+left join lateral duetime.due_schedules(t.now, $2::integer, $3::text[], $4::text[], $5::bigint, $6::text) as d on true
 
 -- wake_schedules: have schedules looked at now that wait for the end of a run
 with t as materialized (select coalesce($1::bigint, duetime.clock()) as now)

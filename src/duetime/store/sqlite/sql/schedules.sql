@@ -20,7 +20,7 @@ insert into duetime_skip (schedule, planned_at, until_at, count, reason, at, not
 
 -- due_schedules: those whose time has come, the longest waiting first, without those of closed handlers and collections
 select name, version, id, revision, next_at, declared, created_at, changed_at, changed_by, spec, state from duetime_schedule
-where next_at <= :now and handler not in (select value from json_each(:handlers))
+where next_at <= :now and (next_at, name) > (:at, :name) and handler not in (select value from json_each(:handlers))
 and (handler, collection) not in (select value ->> 0, value ->> 1 from json_each(:pairs))
 order by next_at, name limit :limit
 
