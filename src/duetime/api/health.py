@@ -19,6 +19,7 @@ from duetime.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from duetime.api.call import Call
+    from duetime.api.shared import Shared
 
 STUCK_AFTER = 90.0  # seconds: longer than any bound on a store's answer
 ANSWER_WITHIN = 2.0
@@ -44,12 +45,22 @@ class Readiness:
     async def _ask(self) -> str | None:
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
-                await self._app.gates.list()
+                # a write, because tasks have to be written; it changes nothing and costs no commit, because no token has this id
+                await self._app.store.note_use({"": 0})
         except TimeoutError:
             return f"the store did not answer within {ANSWER_WITHIN:g} seconds"
         except StoreUnavailable as error:
             return str(error)
         return None
+
+
+def loops_of(shared: Shared, now: float) -> list[LoopHealth]:
+    """Give all loops of the server, and for how long each has made no progress. That the store is down is not a loop's fault."""
+    return [
+        LoopHealth("storing single tasks", shared.gathering.stands_still_for(now)),
+        LoopHealth("looking for tasks that are waited for", shared.waiting.stands_still_for(now)),
+        *(LoopHealth(pulse.name, pulse.stuck_for(now)) for pulse in shared.pulses),
+    ]
 
 
 async def ready(call: Call) -> Response:
@@ -64,11 +75,7 @@ async def ready(call: Call) -> Response:
 
 async def alive(call: Call) -> Response:
     call.query(NoQuery)
-    now = time.monotonic()
-    loops = [
-        LoopHealth("storing single tasks", call.shared.gathering.stands_still_for(now)),
-        LoopHealth("looking for tasks that are waited for", call.shared.waiting.stands_still_for(now)),
-    ]
+    loops = loops_of(call.shared, time.monotonic())
     for loop in loops:
         if loop.seconds > STUCK_AFTER:
             raise Refusal(STUCK, f"{loop.name} has not gone on for {loop.seconds:.0f} seconds; restart this server")

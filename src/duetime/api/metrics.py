@@ -1,48 +1,123 @@
-"""Figures for Prometheus. Counting the store's tasks has a price, so it is done every few seconds at most, whoever asks."""
+"""Figures for Prometheus: what this server counts itself (`duetime_http_…`), and what the store tells of all workers.
+
+Asking the store has a price, so it is done every few seconds at most, whoever asks. docs/metrics.md explains every figure.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from starlette.responses import Response
 
-from duetime.api.models import NoQuery
+from duetime.api.health import loops_of
+from duetime.api.models import LoopHealth, NoQuery
 from duetime.app import App
 from duetime.errors import DuetimeError
 from duetime.insight import Stats
+from duetime.model.figures import (
+    ATTEMPTS,
+    ATTEMPTS_LOST,
+    BLOCKED_LOOPS,
+    DURATION,
+    LATENESS,
+    LEASE_LOSSES,
+    RETRIES,
+    STALE_WRITES,
+    STORE_ERRORS,
+    WORKERS_LOST,
+    FigureKey,
+    distributions,
+)
 
 if TYPE_CHECKING:
     from duetime.api.call import Call
 
+T = TypeVar("T")
+
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNT_EVERY = 5.0
-# Counting may take this share of the time at most: a store that needs a second is counted every twenty.
+SUM_EVERY = 1.0
+# Asking may take this share of the time at most: a store that needs a second to count is asked every twenty.
 SHARE = 0.05
+PATIENCE = 3.0  # seconds that a scrape waits for the store; then it shows what was known before
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+# Counted by whole processes; shown from the start, because a rise from nothing would not be seen.
+OF_PROCESSES = (
+    ("duetime_stale_writes", "Outcomes that were refused because the task was no longer that worker's.", STALE_WRITES),
+    ("duetime_lease_losses", "Times that a worker stopped all its attempts because it could not renew its lease.", LEASE_LOSSES),
+    ("duetime_workers_lost", "Workers that were found dead.", WORKERS_LOST),
+    ("duetime_attempts_taken_back", "Attempts that were taken back from dead workers.", ATTEMPTS_LOST),
+    ("duetime_store_errors", "Turns of the loops of workers and servers that failed because the store did not answer.", STORE_ERRORS),
+    ("duetime_blocked_loops", "Times that a handler blocked the event loop of its worker for a second or longer.", BLOCKED_LOOPS),
+)
+SPREADS = (
+    ("duetime_lateness_seconds", "From the due time to the start of an attempt.", LATENESS),
+    ("duetime_duration_seconds", "From the start of an attempt to its end.", DURATION),
+)
+
+_logger = logging.getLogger("duetime.api")
+
+
+class Kept(Generic[T]):
+    """The latest answer to a question that has a price; asked once for all who want to know."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], every: float, failed: Callable[[], None]) -> None:
+        self._question = ask
+        self._every = every
+        self._failed = failed
+        self._asking: asyncio.Task[None] | None = None
+        self._again_at = 0.0
+        self.answer: T | None = None
+        self.answered_at = 0.0
+
+    async def refresh(self) -> None:
+        """Ask if the last answer is old, and wait a moment; without a new answer the last one stays."""
+        if self._asking is None and time.monotonic() >= self._again_at:
+            self._asking = asyncio.create_task(self._ask())
+        if self._asking is not None:
+            await asyncio.wait((self._asking,), timeout=PATIENCE)
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self) -> None:
+        began = time.monotonic()
+        try:
+            self.answer = await self._question()
+            self.answered_at = time.monotonic()
+        except DuetimeError:
+            self._failed()
+        except Exception:
+            _logger.exception("figures cannot be gathered")
+        finally:
+            now = time.monotonic()
+            self._again_at = now + max(self._every, (now - began) / SHARE)
+            self._asking = None
 
 
 class Figures:
-    """What the server counts itself, and the latest count of the store."""
+    """What the server counts itself, and the latest that the store told."""
 
     def __init__(self, app: App) -> None:
-        self._app = app
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        self._requests = Counter("duetime_http_requests", "Requests, by route and status.", ["route", "status"], registry=self._registry)
-        self._seconds = Histogram(
-            "duetime_http_request_seconds", "How long requests took.", ["route"], buckets=BUCKETS, registry=self._registry
-        )
-        self._submitted = Counter("duetime_tasks_submitted", "Tasks stored by this server.", registry=self._registry)
-        self._store_errors = Counter("duetime_store_errors", "Requests that the store could not serve.", registry=self._registry)
+        registry = self._registry = CollectorRegistry()
+        registry.register(self)
+        self._requests = Counter("duetime_http_requests", "Requests, by route and status.", ["route", "status"], registry=registry)
+        self._seconds = Histogram("duetime_http_request_seconds", "How long requests took.", ["route"], buckets=BUCKETS, registry=registry)
+        self._submitted = Counter("duetime_http_tasks_submitted", "Tasks stored by this server.", registry=registry)
+        self._store_errors = Counter("duetime_http_store_errors", "Requests that the store could not serve.", registry=registry)
         self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
-        self._stats: Stats | None = None
-        self._counted_at = self._count_again_at = 0.0
-        self._turn = asyncio.Lock()
+        self._stats = Kept(lambda: app.stats(), COUNT_EVERY, self.note_store_error)
+        self._sums = Kept(lambda: app.insight.figures(), SUM_EVERY, self.note_store_error)
+        self._ready = True
+        self._loops: Sequence[LoopHealth] = ()
 
     def note(self, route: str, status: int, seconds: float) -> None:
         """Count one request."""
@@ -61,50 +136,75 @@ class Figures:
         self._store_errors.inc()
 
     async def refresh(self) -> None:
-        """Count the store again if the last count is old; without an answer the last one stays, and its age tells."""
-        async with self._turn:
-            began = time.monotonic()
-            if began < self._count_again_at:
-                return
-            try:
-                self._stats = await self._app.stats()
-                self._counted_at = time.monotonic()
-            except DuetimeError:
-                self.note_store_error()
-            took = time.monotonic() - began
-            self._count_again_at = time.monotonic() + max(COUNT_EVERY, took / SHARE)
+        """Ask the store again if its last answers are old."""
+        await asyncio.gather(self._stats.refresh(), self._sums.refresh())
 
-    def text(self) -> bytes:
+    def close(self) -> None:
+        """Ask nothing any more."""
+        self._stats.close()
+        self._sums.close()
+
+    def text(self, *, ready: bool, loops: Sequence[LoopHealth]) -> bytes:
+        self._ready, self._loops = ready, loops
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._stats
-        if stats is None:
-            return
-        tasks = GaugeMetricFamily("duetime_tasks", "Tasks in the store, by handler and state.", labels=["handler", "state"])
-        oldest = GaugeMetricFamily(
-            "duetime_oldest_due_seconds", "For how long the oldest due task has waited; 0 if none is due.", labels=["handler"]
-        )
-        for each in stats.handlers:
-            live: dict[str, int] = {"due": each.due, "later": each.later, "blocked": each.blocked, "running": each.running}
-            for state, number in (*live.items(), *each.finals.items()):
-                tasks.add_metric([each.handler, str(state)], number)
-            waited = 0.0 if each.oldest_due_at is None else (stats.now - each.oldest_due_at).total_seconds()
-            oldest.add_metric([each.handler], max(0.0, waited))
-        yield tasks
-        yield oldest
-        yield GaugeMetricFamily("duetime_workers", "Live workers.", value=stats.workers)
-        yield GaugeMetricFamily(
-            "duetime_count_age_seconds", "How old the count of the store's tasks is.", value=time.monotonic() - self._counted_at
-        )
+        yield GaugeMetricFamily("duetime_http_ready", "Whether this server can accept tasks: 1, or 0.", value=self._ready)
+        stalls = GaugeMetricFamily("duetime_http_loop_seconds", "How long the present turn of a loop has lasted.", labels=["loop"])
+        for name in sorted({loop.name for loop in self._loops}):  # a worker in the same process has loops of the same names
+            stalls.add_metric([name], max(loop.seconds for loop in self._loops if loop.name == name))
+        yield stalls
+        if self._stats.answer is not None:
+            age = time.monotonic() - self._stats.answered_at
+            yield GaugeMetricFamily("duetime_http_count_age_seconds", "How old the count of the store's tasks is.", value=age)
+            yield from _counted(self._stats.answer)
+        if self._sums.answer is not None:
+            yield from _summed(self._sums.answer)
 
     def describe(self) -> Iterable[Metric]:
         """Tell the registry nothing beforehand: names depend on nothing that could clash."""
         return []
 
 
+def _counted(stats: Stats) -> Iterator[Metric]:
+    tasks = GaugeMetricFamily("duetime_tasks", "Tasks in the store, by handler and state.", labels=["handler", "state"])
+    oldest = GaugeMetricFamily(
+        "duetime_oldest_due_seconds", "For how long the oldest due task has waited; 0 if none is due.", labels=["handler"]
+    )
+    for each in stats.handlers:
+        live: dict[str, int] = {"due": each.due, "later": each.later, "blocked": each.blocked, "running": each.running}
+        for state, number in (*live.items(), *each.finals.items()):
+            tasks.add_metric([each.handler, str(state)], number)
+        waited = 0.0 if each.oldest_due_at is None else (stats.now - each.oldest_due_at).total_seconds()
+        oldest.add_metric([each.handler], max(0.0, waited))
+    yield tasks
+    yield oldest
+    yield GaugeMetricFamily("duetime_workers", "Live workers.", value=stats.workers)
+
+
+def _summed(sums: Mapping[FigureKey, int]) -> Iterator[Metric]:
+    attempts = CounterMetricFamily("duetime_attempts", "Attempts that ended, by handler and outcome.", labels=["handler", "outcome"])
+    retries = CounterMetricFamily("duetime_retries", "Attempts that used up a try and are tried again.", labels=["handler"])
+    for key, count in sorted(sums.items()):
+        if key.name == ATTEMPTS:
+            attempts.add_metric([key.handler, key.part], count)
+        elif key.name == RETRIES:
+            retries.add_metric([key.handler], count)
+    yield attempts
+    yield retries
+    for title, text, name in SPREADS:
+        family = HistogramMetricFamily(title, text, labels=["handler"])
+        for handler, spread in distributions(sums, name).items():
+            places = [("+Inf" if upper is None else str(upper), float(upto)) for upper, upto in spread.places]
+            family.add_metric([handler], places, spread.sum)
+        yield family
+    for title, text, name in OF_PROCESSES:
+        yield CounterMetricFamily(title, text, value=sums.get(FigureKey(name), 0))
+
+
 async def metrics(call: Call) -> Response:
     call.query(NoQuery)
-    figures = call.shared.figures
-    await figures.refresh()
-    return Response(figures.text(), media_type=None, headers={"content-type": MEDIA_TYPE})
+    shared = call.shared
+    problem, _ = await asyncio.gather(shared.readiness.problem(), shared.figures.refresh())
+    text = shared.figures.text(ready=problem is None and not shared.stopping, loops=loops_of(shared, time.monotonic()))
+    return Response(text, media_type=None, headers={"content-type": MEDIA_TYPE})

@@ -1,0 +1,32 @@
+"""The part of the seam that is about what workers count. `store.protocol` joins it with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from duetime.clock import Instant
+from duetime.model.figures import FigureKey
+
+
+class FigureStore(Protocol):
+    """Where the counts of all processes are added up. Sums only grow, whichever processes come and go."""
+
+    async def add_figures(self, source: str, number: int, increments: Mapping[FigureKey, int]) -> None:
+        """Add what a process has counted since its last write.
+
+        `source` is a process's own random name. `number` counts its writes from 1; one that is not above that of the last write is
+        a repeat and changes nothing. Any number of processes may write at once: nothing is lost, and none waits for another.
+        """
+        ...
+
+    async def figures(self) -> dict[FigureKey, int]:
+        """Give the sums over all processes, those that have ended included."""
+        ...
+
+    async def fold_figures(self, before: Instant) -> int:
+        """Add up what processes have counted that wrote last before an instant; return how many processes these were.
+
+        No sum changes by it, also not when one of them writes again.
+        """
+        ...

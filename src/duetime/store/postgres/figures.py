@@ -1,0 +1,28 @@
+"""What workers count, in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from duetime.clock import Instant
+from duetime.model.figures import FigureKey
+from duetime.store.postgres.runner import Runner
+from duetime.store.sql import Statements
+
+
+async def add(run: Runner, sql: Statements, source: str, number: int, increments: Mapping[FigureKey, int], now: Instant | None) -> None:
+    # the source first, and locked: whoever adds up what silent processes have counted takes the same way
+    if await run.rows(sql.note_figure_source, [source, number, now]):
+        columns = zip(*((*key, count) for key, count in increments.items()), strict=True)
+        await run.rows(sql.add_figures, [source, *(list(column) for column in columns)])
+
+
+async def sums(run: Runner, sql: Statements) -> dict[FigureKey, int]:
+    return {FigureKey(name, handler, part): count for name, handler, part, count in await run.rows(sql.sum_figures)}
+
+
+async def fold(run: Runner, sql: Statements, before: Instant) -> int:
+    silent = [source for (source,) in await run.rows(sql.take_silent, [before])]
+    if silent:
+        await run.rows(sql.fold_figures, [silent])
+    return len(silent)

@@ -1,0 +1,26 @@
+"""What workers count, in the file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+
+from duetime.clock import Instant
+from duetime.model.figures import FigureKey
+from duetime.store.sqlite.statements import SQL
+
+
+def add(connection: sqlite3.Connection, source: str, number: int, increments: Mapping[FigureKey, int], now: Instant) -> None:
+    begun = connection.execute(SQL.note_figure_source, {"source": source, "number": number, "now": now})
+    if begun.rowcount:
+        connection.executemany(SQL.add_figure, [(source, *key, count) for key, count in increments.items()]).close()
+
+
+def sums(connection: sqlite3.Connection) -> dict[FigureKey, int]:
+    return {FigureKey(name, handler, part): count for name, handler, part, count in connection.execute(SQL.sum_figures)}
+
+
+def fold(connection: sqlite3.Connection, before: Instant) -> int:
+    connection.execute(SQL.fold_figures, (before,))
+    connection.execute(SQL.delete_folded, (before,))
+    return connection.execute(SQL.delete_silent, (before,)).rowcount
