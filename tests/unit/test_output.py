@@ -8,14 +8,13 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from duetime import output
 from duetime.errors import InvalidValue
 from duetime.ids import new_id
 from duetime.output import CappedFile, Capture, OutputFiles, Sink, current_sink, cut_line
@@ -64,116 +63,40 @@ def attempt(files: OutputFiles, task_id: str, number: int = 1) -> Iterator[Sink]
         sink.close()
 
 
-async def until(condition: Callable[[], object], what: str) -> None:
-    for _ in range(2_000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    pytest.fail(f"waited in vain until {what}")
+def read(files: OutputFiles, task_id: str, number: int) -> str:
+    path = files.path(task_id, number)
+    return path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
 
 
 # ---- files ----
 
-
-def test_a_file_lies_in_a_folder_named_by_the_first_six_characters(files: OutputFiles) -> None:
-    task_id = new_id()
-    assert files.path(task_id, 3) == files.folder / task_id[:6] / f"{task_id}.3.log"
-
-
 ID = "01a1e114-c422-747f-88ba-d8ab7298e491"  # always the same one: tests that run side by side must have the same names
+
+
+def test_a_file_is_named_by_task_and_attempt(files: OutputFiles) -> None:
+    task_id = new_id()
+    assert files.path(task_id, 3) == files.folder / f"{task_id}.3.log"
 
 
 @pytest.mark.parametrize("trick", ["../../etc/passwd", "", "*", "0" * 36, f"{ID}/..", f"{ID}\n", ID.upper()])
 def test_what_is_not_a_task_id_is_refused(files: OutputFiles, trick: str) -> None:
-    for call in (files.path, files.read, files.remove):
-        with pytest.raises(InvalidValue, match="not a task id"):
-            call(trick, 1)
     with pytest.raises(InvalidValue, match="not a task id"):
-        files.attempts(trick)
+        files.path(trick, 1)
 
 
-def test_attempts_with_output_are_listed_in_order_and_read(files: OutputFiles) -> None:
-    task_id, other = new_id(), new_id()
-    for number in (10, 9, 2):
-        with attempt(files, task_id, number) as sink:
-            sink.write(f"attempt {number}\n")
-    with attempt(files, other) as sink:
-        sink.write("another task\n")
-    assert files.attempts(task_id) == [2, 9, 10]
-    assert files.read(task_id, 9) == "attempt 9\n"
-    assert files.read(task_id, 3) == ""
-    assert files.attempts(new_id()) == []
-
-
-def test_removing_takes_the_attempts_and_then_the_empty_folder(files: OutputFiles) -> None:
-    task_id, other = new_id(), new_id()
-    for name, number in ((task_id, 1), (task_id, 3), (task_id, 4), (other, 1)):
-        with attempt(files, name, number) as sink:
-            sink.write("text\n")
-    files.remove(task_id, 3)
-    assert files.attempts(task_id) == [4]
-    files.remove(task_id, 4)
-    files.remove(other, 1)
-    assert os.listdir(files.folder) == []
-    files.remove(other, 1)
-
-
-def test_reading_shows_broken_characters_instead_of_failing(files: OutputFiles) -> None:
-    task_id = new_id()
-    with attempt(files, task_id) as sink:
-        sink.write(b"\xff\xc3\n")
-    assert files.read(task_id, 1) == "\ufffd\ufffd\n"
-
-
-# ---- following ----
-
-
-async def test_following_gives_what_is_appended_and_ends_with_the_attempt(files: OutputFiles) -> None:
-    task_id, sink = new_id(), None
-    seen: list[str] = []
-    over = False
-
-    async def finished() -> bool:
-        return over
-
-    async def follow() -> None:
-        async for text in files.follow(task_id, 1, finished):
-            seen.append(text)  # noqa: PERF401 - a comprehension would show them only at the end
-
-    following = asyncio.ensure_future(follow())
-    sink = Sink(files, task_id, 1)
-    sink.write("first ✓\n")
-    await until(lambda: "".join(seen) == "first ✓\n", "the first line was seen")
-    sink.write("€".encode()[:1])
-    sink.flush()
-    sink.write("€".encode()[1:] + b"\n")
-    await until(lambda: "".join(seen) == "first ✓\n€\n", "a character written in two parts was seen as one")
-    sink.write("last")
-    sink.close()
-    over = True
-    await following
-    assert "".join(seen) == "first ✓\n€\nlast"
-
-
-async def test_following_an_attempt_that_printed_nothing_ends(files: OutputFiles) -> None:
-    async def finished() -> bool:
-        return True
-
-    assert [text async for text in files.follow(new_id(), 1, finished)] == []
-
-
-async def test_following_after_the_end_gives_everything(files: OutputFiles) -> None:
-    task_id = new_id()
-    with attempt(files, task_id) as sink:
-        for number in range(20_000):
-            sink.write(f"line {number} ✓\n")
-
-    async def finished() -> bool:
-        return True
-
-    seen = [text async for text in files.follow(task_id, 1, finished)]
-    assert len(seen) > 1
-    assert "".join(seen) == files.read(task_id, 1)
+def test_whoever_writes_may_read_what_was_written_so_far_and_the_end_is_told(tmp_path: Path) -> None:
+    ends: list[str] = []
+    files = OutputFiles(tmp_path, ended=lambda: ends.append("ended"))
+    with attempt(files, new_id()) as sink:
+        assert sink.read() == ""
+        sink.write("first\nand a beginning")
+        assert sink.read() == "first\nand a beginning"
+    with attempt(files, new_id()):
+        pass
+    assert ends == ["ended"], "an attempt without output is not worth a word"
+    with attempt(files, new_id()) as sink:
+        sink.expect()
+    assert len(ends) == 2
 
 
 # ---- one capped file ----
@@ -257,14 +180,14 @@ def test_many_open_files_do_not_use_up_the_descriptors(files: OutputFiles) -> No
     assert len(os.listdir("/proc/self/fd")) < before + 80
     for task_id, sink in sinks:
         sink.close()
-        assert files.read(task_id, 1) == "turn 0\nturn 1\n"
+        assert read(files, task_id, 1) == "turn 0\nturn 1\n"
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_file_that_cannot_be_written_is_warned_of_once_and_harms_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(output, "_warned", False)
+    monkeypatch.setattr("duetime.output.files._warned", False)
     (tmp_path / "file").touch()
     files = OutputFiles(tmp_path / "file")
     for _ in range(2):
@@ -282,7 +205,7 @@ def test_lone_surrogates_are_written_as_escapes(files: OutputFiles) -> None:
     task_id = new_id()
     with attempt(files, task_id) as sink:
         sink.write("\ud800\n")
-    assert files.read(task_id, 1) == "\\ud800\n"
+    assert read(files, task_id, 1) == "\\ud800\n"
 
 
 # ---- capturing ----
@@ -307,7 +230,7 @@ def test_an_attempts_output_goes_to_its_file_only(files: OutputFiles) -> None:
             print("to stderr", file=sys.stderr)
             sys.stdout.buffer.write(b"bytes\n")
             print("no newline at the end", end="")
-        lines = files.read(task_id, 1).splitlines()
+        lines = read(files, task_id, 1).splitlines()
         assert lines == ["printed ✓ 1", "to stderr", "bytes", "no newline at the end"]
         assert (streams[0].getvalue(), streams[1].getvalue()) == ("", "")
 
@@ -320,7 +243,7 @@ def test_log_records_are_written_with_time_level_name_and_traceback(files: Outpu
                 raise KeyError("x")
             except KeyError:
                 logging.getLogger("shop").exception("failed %d times", 2)
-        first, *rest = files.read(task_id, 1).splitlines()
+        first, *rest = read(files, task_id, 1).splitlines()
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ERROR shop: failed 2 times", first)
         assert rest[0] == "Traceback (most recent call last):"
         assert rest[-1] == "KeyError: 'x'"
@@ -332,7 +255,7 @@ def test_a_tasks_own_log_is_kept_from_info_on(files: OutputFiles) -> None:
         with attempt(files, task_id):
             logging.getLogger("duetime.task").info("hello")
             logging.getLogger("duetime.task").debug("not wanted")
-        assert files.read(task_id, 1).endswith("Z INFO duetime.task: hello\n")
+        assert read(files, task_id, 1).endswith("Z INFO duetime.task: hello\n")
         logging.getLogger("duetime.task").info("outside")
         assert streams[1].getvalue() == ""
 
@@ -347,7 +270,7 @@ def test_a_record_that_the_programs_own_handler_prints_is_not_written_twice(file
         with attempt(files, task_id):
             logging.getLogger("shop").error("wrong")
             logging.getLogger("shop").warning("odd")
-        first, second = files.read(task_id, 1).splitlines()
+        first, second = read(files, task_id, 1).splitlines()
         assert first == "mine: wrong"
         assert second.endswith("Z WARNING shop: odd")
 
@@ -358,7 +281,7 @@ def test_a_broken_log_call_is_reported_and_harms_nothing(files: OutputFiles) -> 
         with attempt(files, task_id):
             logging.getLogger("shop").warning("%d", "no number")
             print("goes on")
-        text = files.read(task_id, 1)
+        text = read(files, task_id, 1)
         assert "--- Logging error ---" in text
         assert text.endswith("goes on\n")
 
@@ -377,7 +300,7 @@ def test_output_after_the_end_of_an_attempt_goes_to_the_process(files: OutputFil
                 if first:
                     print("in time")
             late.run(print, "too late", first)
-            assert files.read(task_id, 1) == ("in time\n" if first else "")
+            assert read(files, task_id, 1) == ("in time\n" if first else "")
         assert streams[0].getvalue() == "too late True\ntoo late False\n"
 
 
@@ -391,7 +314,7 @@ def test_a_capture_is_shared_and_removed_with_its_last_user(files: OutputFiles) 
         task_id = new_id()
         with attempt(files, task_id):
             logging.getLogger("shop").warning("once")
-        assert len(files.read(task_id, 1).splitlines()) == 1
+        assert len(read(files, task_id, 1).splitlines()) == 1
         second.uninstall()
         second.uninstall()
         assert (sys.stdout, sys.stderr) == proxies
@@ -429,7 +352,7 @@ def test_a_program_without_a_console_can_be_captured(files: OutputFiles, monkeyp
         assert not sys.stdout.isatty()
     finally:
         capture.uninstall()
-    assert files.read(task_id, 1) == "inside\n"
+    assert read(files, task_id, 1) == "inside\n"
 
 
 def test_a_finaliser_that_prints_in_the_middle_of_a_write_does_not_hang(files: OutputFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,7 +371,7 @@ def test_a_finaliser_that_prints_in_the_middle_of_a_write_does_not_hang(files: O
             monkeypatch.setattr(os, "write", interrupted)
             print("first")
             monkeypatch.setattr(os, "write", write)
-        assert sorted(files.read(task_id, 1).splitlines()) == ["first", "from the finaliser"]
+        assert sorted(read(files, task_id, 1).splitlines()) == ["first", "from the finaliser"]
 
 
 async def test_twenty_coroutines_and_twenty_threads_write_to_files_of_their_own(files: OutputFiles) -> None:
@@ -479,7 +402,7 @@ async def test_twenty_coroutines_and_twenty_threads_write_to_files_of_their_own(
                 *(loop.run_in_executor(threads, contextvars.copy_context().run, function, task_id) for task_id in ids[20:]),
             )
         for task_id in ids:
-            assert files.read(task_id, 1) == expected(task_id)
+            assert read(files, task_id, 1) == expected(task_id)
         assert streams[0].getvalue() == ""
 
 
@@ -489,7 +412,7 @@ def test_threads_of_one_attempt_share_its_file_line_by_line(files: OutputFiles) 
         with attempt(files, task_id), ThreadPoolExecutor(10) as threads:
             for number in range(500):
                 threads.submit(contextvars.copy_context().run, sys.stdout.write, f"line {number}\n")
-        assert sorted(files.read(task_id, 1).splitlines()) == sorted(f"line {number}" for number in range(500))
+        assert sorted(read(files, task_id, 1).splitlines()) == sorted(f"line {number}" for number in range(500))
 
 
 def test_printing_without_end_is_cut_and_then_costs_no_more_room(tmp_path: Path) -> None:

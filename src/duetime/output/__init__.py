@@ -1,0 +1,10 @@
+"""What attempts print and log: led to a file per attempt, shipped to the store, read and followed from there.
+
+A `Sink` is one attempt's way to its file (`files`), `Capture` leads the process's streams and log records there (`capture`), a
+`Spool` is the folder of one worker's files (`spool`), which it ships to the store (`worker.shipping`), and `Outputs` reads (`reading`).
+"""
+
+from duetime.output.capture import Capture, LogHandler, Writer, current_sink
+from duetime.output.files import DEFAULT_CAP, CappedFile, OutputFiles, Sink, cut_line
+
+__all__ = ["DEFAULT_CAP", "CappedFile", "Capture", "LogHandler", "OutputFiles", "Sink", "Writer", "current_sink", "cut_line"]

@@ -1,0 +1,224 @@
+"""Files of attempts: one capped file per attempt that has output, none for the others.
+
+Every finished line is written at once instead of being gathered for 200 ms: the file then holds everything when the
+process is killed in the next instant, which is when people want to read it; a follower misses nothing; and no timer thread
+is needed. It costs 1.6 µs more a line, 0.03 s for an attempt that fills its file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from duetime.errors import InvalidValue
+from duetime.ids import is_id
+
+DEFAULT_CAP = 1_048_576
+
+_LINE_LIMIT = 8_192  # what is written although no newline has come yet
+_KEPT_OPEN = 64  # more than that and files are opened for each line: descriptors are wanted for other things too
+
+_logger = logging.getLogger("duetime.output")
+
+
+class OutputFiles:
+    """The output files in one folder: `<id>.<attempt>.log`. `ended` is called when an attempt has ended that may have one."""
+
+    def __init__(self, folder: str | Path, cap: int = DEFAULT_CAP, ended: Callable[[], None] | None = None) -> None:
+        if cap < 0:
+            raise InvalidValue(f"the cap of an output file must not be negative, got {cap}")
+        self.folder = Path(folder)
+        self.cap = cap
+        self.ended = ended
+
+    def path(self, task_id: str, attempt: int) -> Path:
+        """Tell where an attempt's output is or would be. Only task ids are accepted, so nothing leads out of the folder."""
+        if not is_id(task_id):
+            raise InvalidValue(f"not a task id: {task_id!r}")
+        return self.folder / f"{task_id}.{int(attempt)}.log"
+
+
+def cut_line(cap: int) -> bytes:
+    """Give the line that ends a file which has reached its cap."""
+    return f"\n… the rest of the output was cut: an attempt may write {cap:,} bytes\n".encode()
+
+
+class CappedFile:
+    """A file that is made at the first line, takes no more than its cap, and never raises.
+
+    What is already in the file counts, so a second writer may go on where the first one died.
+    """
+
+    __slots__ = ("_cap", "_closed", "_done", "_file", "_line", "_lock", "_path", "_room")
+
+    _open: ClassVar[set[CappedFile]] = set()
+
+    def __init__(self, path: Path, cap: int) -> None:
+        self._path = path
+        self._cap = cap
+        self._room: int | None = None
+        self._file: int | None = None
+        self._line = bytearray()
+        # reentrant: a finaliser or a signal handler may print in the middle of a write by the same thread
+        self._lock = threading.RLock()
+        self._done = False
+        self._closed = False
+
+    def write(self, text: str | bytes) -> bool:
+        """Take some output; False if the file has been closed and somebody else must have it."""
+        if self._done:
+            return not self._closed
+        with self._lock:
+            if self._done:
+                return not self._closed
+            # a character is at least a byte, so what lies beyond the cap need not even be encoded
+            text = text[: self._cap + 1]
+            data = text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
+            self._line += data
+            problem = self._write_line() if b"\n" in data or len(self._line) >= _LINE_LIMIT else None
+        if problem is not None:
+            _warn(self._path, problem)
+        return True
+
+    def flush(self) -> None:
+        """Write an unfinished line."""
+        with self._lock:
+            problem = None if self._done else self._write_line()
+        if problem is not None:
+            _warn(self._path, problem)
+
+    def close(self) -> None:
+        """Write what is left; further output is refused."""
+        self.flush()
+        with self._lock:
+            self._closed = self._done = True
+            self._let_go()
+
+    def _write_line(self) -> OSError | None:
+        data, self._line = self._line, bytearray()
+        if not data:
+            return None
+        try:
+            self._append(data)
+        except OSError as problem:
+            self._done = True
+            self._let_go()
+            return problem
+        return None
+
+    def _append(self, data: bytearray) -> None:
+        file = self._file
+        if file is None:
+            file = _open_for_append(self._path)
+            if self._room is None:
+                self._room = self._cap - os.fstat(file).st_size
+            self._file = file
+            CappedFile._open.add(self)
+        assert self._room is not None
+        if self._room < 0:  # an earlier writer has cut it
+            self._done = True
+        elif len(data) > self._room:
+            end = self._room
+            while end and data[end] & 0xC0 == 0x80:  # not in the middle of a character
+                end -= 1
+            _write_all(file, data[:end] + cut_line(self._cap))
+            self._done = True
+        else:
+            _write_all(file, data)
+            self._room -= len(data)
+        if self._done or len(CappedFile._open) > _KEPT_OPEN:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            CappedFile._open.discard(self)
+
+
+def _open_for_append(path: Path) -> int:
+    for _ in range(3):
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except FileNotFoundError:  # the first file there, or a pruner has just removed the empty folder
+            path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+
+
+def _write_all(file: int, data: bytes | bytearray) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+_warned = False
+
+
+def _warn(path: Path, problem: OSError) -> None:
+    """Say once that output cannot be kept: a full disk must not also fill the log."""
+    global _warned
+    if not _warned:
+        _warned = True
+        _logger.warning("the output of attempts cannot be kept, first seen at %s: %s", path, problem)
+
+
+class Sink:
+    """Where one attempt's output goes. Making and closing one costs next to nothing; the file comes with the first output."""
+
+    __slots__ = ("_attempt", "_elsewhere", "_ended", "_file", "_files", "_task_id")
+
+    _beginning = threading.Lock()
+
+    def __init__(self, files: OutputFiles, task_id: str, attempt: int) -> None:
+        self._files = files
+        self._task_id = task_id
+        self._attempt = attempt
+        self._file: CappedFile | None = None
+        self._ended = False
+        self._elsewhere = False
+
+    def expect(self) -> None:
+        """Note that somebody else, a child, may write the file too."""
+        self._elsewhere = True
+
+    def write(self, text: str | bytes) -> bool:
+        """Take some output; False if the attempt has ended and its output is no more wanted here."""
+        return self._begin(text) if self._file is None else self._file.write(text)
+
+    def flush(self) -> None:
+        """Write an unfinished line."""
+        if self._file is not None:
+            self._file.flush()
+
+    def read(self) -> str:
+        """Give what the attempt has written so far; for the attempt itself, because the file goes soon after it."""
+        self.flush()
+        try:
+            return self._files.path(self._task_id, self._attempt).read_bytes().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def close(self) -> None:
+        """Write what is left. What threads of the attempt print from now on goes to the process's own streams."""
+        # without a lock: it is set before the file is looked for, and a beginner looks at it after the file is there
+        self._ended = True
+        if self._file is not None:
+            self._file.close()
+        if (self._file is not None or self._elsewhere) and self._files.ended is not None:
+            self._files.ended()
+
+    def _begin(self, text: str | bytes) -> bool:
+        if self._ended:
+            return False
+        with self._beginning:
+            if self._file is None:
+                self._file = CappedFile(self._files.path(self._task_id, self._attempt), self._files.cap)
+            file = self._file
+        took = file.write(text)
+        if self._ended:
+            file.close()
+        return took

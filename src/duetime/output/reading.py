@@ -1,0 +1,329 @@
+"""Reading what attempts printed and logged: from the store, and what has not been shipped yet from this machine's own files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from duetime.clock import SECOND, Instant, to_datetime, to_instant
+from duetime.errors import InvalidValue, TaskNotFound
+from duetime.ids import is_id
+from duetime.model.outcome import AttemptRecord, Outcome
+from duetime.model.task import FINAL, State, Task, TaskRecord
+from duetime.output.files import DEFAULT_CAP, cut_line
+from duetime.output.spool import find, pieces, read_from, spool_root, text_of, whole_characters
+from duetime.store.output import OutputChunk, OutputSearch, Place
+from duetime.store.protocol import Store
+
+CHUNKS_AT_ONCE = 64
+TAIL = 65_536  # bytes that are read at once from a file
+LOOK_EVERY = 0.25
+LOOK_SELDOM = 1.0  # seconds between looks when nothing has come for a while
+LATE = 2 * SECOND  # how long after its end an attempt's first output may still come from another machine
+VERY_LATE = 10 * SECOND  # the same, of the rest of output that has begun to come
+APPENDS = 10  # how often to try again when another one appends at the same time
+
+
+class AttemptOutput(msgspec.Struct, frozen=True):
+    """What one attempt printed and logged. `whole`: no more will come."""
+
+    attempt: int
+    text: str
+    whole: bool = True
+
+
+class OutputPage(msgspec.Struct, frozen=True):
+    """The output of some attempts, the first one first, and after which attempt to go on, None on the last page."""
+
+    items: list[AttemptOutput]
+    next: int | None
+
+
+class OutputEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happens while output is followed.
+
+    `output`: some text came; following can be resumed at `position`. `attempt`: an attempt began, or, with an `outcome`, ended.
+    `end`: nothing more will come; `state` is the task's.
+    """
+
+    kind: Literal["output", "attempt", "end"]
+    attempt: int
+    text: str = ""
+    position: str = ""
+    outcome: Outcome | None = None
+    state: State | None = None
+
+
+class LogHit(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt whose output has all the words that were searched for, and a passage with the first of them."""
+
+    task: str
+    handler: str
+    collection: str | None
+    state: State
+    attempt: int
+    at: datetime
+    passage: str
+
+
+class LogHits(msgspec.Struct, frozen=True):
+    """Some hits, the latest first, and the cursor of the next page, None on the last."""
+
+    items: list[LogHit]
+    next: str | None
+
+
+class Outputs:
+    """What can be asked about output. `setting` is the App's `output`: where the workers of this machine gather it, or off."""
+
+    def __init__(self, store: Store, *, setting: str | None = None, cap: int = DEFAULT_CAP, opened: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._setting = setting
+        self._cap = cap
+        self._opened = opened
+
+    async def read(self, task: str | Task[Any], attempt: int | None = None) -> list[AttemptOutput]:
+        """Give what the attempts of a task, or one of them, have printed and logged so far, the first one first."""
+        return (await self.page(task, attempt=attempt, limit=None)).items
+
+    async def page(self, task: str | Task[Any], *, attempt: int | None = None, after: int = 0, limit: int | None = 20) -> OutputPage:
+        """Give the output of up to `limit` attempts behind a number."""
+        record = await self._record(task)
+        numbers = [number for number in await self._attempts(record) if number > after and attempt in (None, number)]
+        some = numbers if limit is None else numbers[:limit]
+        items = [await self._whole(record, number) for number in some]
+        return OutputPage([item for item in items if item.text], some[-1] if len(numbers) > len(some) else None)
+
+    async def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
+        """Give the output of a task as it comes, attempt by attempt, until the task, or the one attempt, is over.
+
+        `after` is the position of an event that was given before.
+        """
+        place = Place() if after is None else read_position(after)
+        record = await self._record(task)
+        number = attempt or place.attempt or await self._first(record)
+        while True:
+            follower = _Follower(self, record.id, number, place.offset if place.attempt == number else 0)
+            async for event in follower.events(alone=attempt is not None):
+                yield event
+            record = follower.record
+            if attempt is not None or (record.state in FINAL and number >= record.attempt):
+                yield OutputEvent(kind="end", attempt=number, position=follower.position, state=record.state)
+                return
+            number += 1
+
+    async def search(
+        self,
+        words: str,
+        *,
+        handler: str | None = None,
+        collection: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> LogHits:
+        """Find attempts by words of their output, the latest first: all must occur; "phrases" and beginnings* may be among them."""
+        search = OutputSearch(
+            words=words,
+            handler=handler,
+            collection=collection,
+            after=None if after is None else to_instant(after, "after"),
+            before=None if before is None else to_instant(before, "before"),
+            limit=limit,
+            cursor=cursor,
+        )
+        await self._opened()
+        hits = await self._store.search_output(search)
+        records = await self._store.get([hit.task for hit in hits.items])
+        return LogHits(
+            [
+                LogHit(
+                    task=hit.task,
+                    handler=record.handler,
+                    collection=record.collection,
+                    state=record.state,
+                    attempt=hit.attempt,
+                    at=to_datetime(hit.kept_at),
+                    passage=hit.passage,
+                )
+                for hit, record in zip(hits.items, records, strict=True)
+                if record is not None  # it was pruned in between
+            ],
+            hits.next,
+        )
+
+    async def keep(self, task: str, attempt: int, text: str) -> None:
+        """Append output that came from elsewhere; whether the attempt is the sender's has been checked. Beyond the cap it is cut."""
+        await self._opened()
+        size = next((kept.size for kept in await self._store.kept_output(task) if kept.attempt == attempt), 0)
+        for _ in range(APPENDS):
+            chunks = self._chunks(task, attempt, size, text)
+            if not chunks:
+                return
+            kept = (await self._store.keep_output(chunks))[0]
+            if kept is None:
+                raise TaskNotFound(f"there is no task {task}")
+            if kept >= chunks[-1].end:  # ours, or of the same length by somebody else who was faster
+                [first, *_] = await self._store.output(task, attempt, Place(attempt, size), 1)
+                if first.text == chunks[0].text:
+                    return
+            size = kept
+
+    def _chunks(self, task: str, attempt: int, start: int, text: str) -> list[OutputChunk]:
+        data = text.encode("utf-8", "backslashreplace")
+        room = self._cap - start
+        if room < 0:
+            return []
+        if len(data) > room:
+            data = data[:room]
+            data = data[: whole_characters(data)] + cut_line(self._cap)
+        chunks = []
+        for piece in pieces(data):
+            chunks.append(OutputChunk(task, attempt, start, text_of(piece)))
+            start += len(piece)
+        return chunks
+
+    # ---- facts ----
+
+    async def _record(self, task: str | Task[Any]) -> TaskRecord:
+        task_id = task if isinstance(task, str) else task.id
+        await self._opened()
+        [record] = await self._store.get([task_id])
+        if record is None:
+            raise TaskNotFound(f"there is no task {task_id[:100]}")
+        return record
+
+    async def _attempts(self, record: TaskRecord) -> list[int]:
+        """List the attempts with output, kept or still in a file here."""
+        kept = {each.attempt: each.whole for each in await self._store.kept_output(record.id)}
+        local = await asyncio.to_thread(self._local_attempts, record, {number for number, whole in kept.items() if whole})
+        return sorted(kept.keys() | local)
+
+    def _local_attempts(self, record: TaskRecord, known: set[int]) -> set[int]:
+        root = spool_root(self._setting, self._store.output_folder, self._store.url)
+        if root is None or not is_id(record.id):
+            return set()
+        newest = range(max(1, record.attempt - 20), record.attempt + 1)
+        return {number for number in newest if number not in known and find(root, record.id, number) is not None}
+
+    async def _first(self, record: TaskRecord) -> int:
+        """Tell with which attempt to begin: the first with output, or the newest that may still have some."""
+        return next(iter(await self._attempts(record)), max(1, record.attempt))
+
+    async def _whole(self, record: TaskRecord, attempt: int) -> AttemptOutput:
+        over = record.attempt != attempt or record.state is not State.RUNNING
+        parts: list[str] = []
+        offset = 0
+        while True:
+            news = await self._news(record.id, attempt, offset, over=over)
+            if not news.text:
+                return AttemptOutput(attempt, "".join(parts), news.complete)
+            parts.append(news.text)
+            offset += len(news.text.encode())
+            if news.complete:
+                return AttemptOutput(attempt, "".join(parts), True)
+
+    async def _news(self, task: str, attempt: int, offset: int, *, over: bool) -> _News:
+        """Read what is beyond a place: from the store, and where that ends from the file, if it is here."""
+        chunks = await self._store.output(task, attempt, Place(attempt, offset), CHUNKS_AT_ONCE)
+        data = b"".join(chunk.text.encode() for chunk in chunks)
+        if chunks:
+            data = data[max(0, offset - chunks[0].start) :]
+        if len(chunks) == CHUNKS_AT_ONCE or (chunks and chunks[-1].last):
+            return _News(data.decode(), chunks[-1].last)
+        tail = await asyncio.to_thread(self._tail, task, attempt, offset + len(data), over)
+        if tail is not None:
+            return _News(data.decode() + tail.text, tail.complete)
+        if data:
+            return _News(data.decode(), False)
+        kept = next((each for each in await self._store.kept_output(task) if each.attempt == attempt), None)
+        return _News("", kept is not None and kept.whole and kept.size <= offset, kept is not None)
+
+    def _tail(self, task: str, attempt: int, offset: int, over: bool) -> _News | None:
+        root = spool_root(self._setting, self._store.output_folder, self._store.url)
+        path = None if root is None or not is_id(task) else find(root, task, attempt)
+        if path is None:
+            return None
+        try:
+            data, all_read = read_from(path, offset, TAIL)
+        except OSError:  # shipped meanwhile, or not for this user to read
+            return None
+        complete = over and all_read
+        return _News(text_of(data if complete else data[: whole_characters(data)]), complete)
+
+
+class _News(msgspec.Struct, frozen=True):
+    """What was read. `complete`: this is the end of the output; `begun`: there is some at all."""
+
+    text: str
+    complete: bool
+    begun: bool = True
+
+
+class _Follower:
+    """Follows one attempt."""
+
+    def __init__(self, outputs: Outputs, task: str, attempt: int, offset: int) -> None:
+        self._outputs = outputs
+        self._store = outputs._store
+        self._task = task
+        self._attempt = attempt
+        self._offset = offset
+        self.record: TaskRecord
+
+    @property
+    def position(self) -> str:
+        return f"{self._attempt}-{self._offset}"
+
+    async def events(self, *, alone: bool) -> AsyncIterator[OutputEvent]:
+        """Give what happens until the attempt is over and all its output was given, or it will never be."""
+        pause, begun, ended = LOOK_EVERY, False, None
+        while True:
+            # asked before reading: what was written before the end is then seen for sure
+            self.record = await self._outputs._record(self._task)
+            if ended is None:
+                ended = await self._ended()
+            if not begun and self.record.attempt >= self._attempt:
+                begun = True
+                yield OutputEvent(kind="attempt", attempt=self._attempt, position=self.position)
+            if not begun and self.record.state in FINAL:
+                return
+            news = await self._outputs._news(self._task, self._attempt, self._offset, over=ended is not None) if begun else _News("", False)
+            if news.text:
+                self._offset += len(news.text.encode())
+                pause = LOOK_EVERY
+                yield OutputEvent(kind="output", attempt=self._attempt, text=news.text, position=self.position)
+            if ended is not None and (news.complete or (not news.text and self._is_late(ended, news))):
+                yield OutputEvent(kind="attempt", attempt=self._attempt, position=self.position, outcome=ended.outcome)
+                return
+            if not news.text:
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.2, LOOK_SELDOM) if ended is None else LOOK_EVERY
+
+    async def _ended(self) -> AttemptRecord | None:
+        record = self.record
+        if record.attempt < self._attempt or (record.attempt == self._attempt and record.state is State.RUNNING):
+            return None
+        for each in await self._store.attempts(self._task):
+            if each.attempt == self._attempt and each.outcome is not None:
+                return each
+        # an attempt that is over but not told of, such as one of which only the number is known
+        return AttemptRecord(self._attempt, None, None, None, record.finished_at or self._store.now(), None)
+
+    def _is_late(self, ended: AttemptRecord, news: _News) -> bool:
+        """Tell whether nothing more is to be expected, although nobody has said that the output is complete."""
+        ended_at: Instant = ended.finished_at or 0
+        return self._store.now() >= ended_at + (VERY_LATE if news.begun else LATE)
+
+
+def read_position(text: str) -> Place:
+    """Read a position, which came from outside."""
+    attempt, separator, offset = text.partition("-")
+    if not separator or not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in (attempt, offset)):
+        raise InvalidValue(f"position is not one that this output gave out: {text[:80]!r}; begin again without it")
+    return Place(int(attempt), int(offset))

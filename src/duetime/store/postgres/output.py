@@ -1,0 +1,119 @@
+"""What attempts printed and logged, in the database; its words as `tsvector` in a GIN index."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from duetime.clock import Instant
+from duetime.model.query import read_cursor, write_cursor
+from duetime.model.words import Term, passage, positions, read_terms
+from duetime.store.output import KeptOutput, OutputChunk, OutputHit, OutputHits, OutputSearch, Place, accepted
+from duetime.store.postgres.connection import Database
+from duetime.store.postgres.records import is_uuid, since
+from duetime.store.postgres.runner import Runner
+from duetime.store.sql import Statements
+
+SLOW = 16_384  # characters whose words are split in a thread, to let the event loop go on
+
+
+async def keep(database: Database, sql: Statements, chunks: Sequence[OutputChunk], now: Instant | None) -> list[int | None]:
+    # not within the transaction: it takes longer than all the statements
+    size = sum(len(chunk.text) for chunk in chunks)
+    words = await asyncio.to_thread(_all_words, chunks) if size > SLOW else _all_words(chunks)
+    return await database.transaction(lambda run: _keep(run, sql, chunks, words, now))
+
+
+def _all_words(chunks: Sequence[OutputChunk]) -> dict[OutputChunk, str]:
+    return {chunk: vector(chunk.text) for chunk in chunks}
+
+
+async def _keep(
+    run: Runner, sql: Statements, chunks: Sequence[OutputChunk], words: dict[OutputChunk, str], now: Instant | None
+) -> list[int | None]:
+    names = sorted({(chunk.task, chunk.attempt) for chunk in chunks if is_uuid(chunk.task)})
+    kept = await _lock(run, sql, names)
+    for finished_since in dict.fromkeys((since([task for task, _ in names]), 0)):
+        missing = [name for name in names if name not in kept]
+        if missing:  # most tasks are found at the first look; the second opens all tables, see `all_records_by_id`
+            await run.rows(sql.begin_output, [*_columns(missing, 2), finished_since, now])
+            kept |= await _lock(run, sql, missing)
+    appended, answers = accepted(chunks, kept)
+    pieces = [(c.task, c.attempt, c.start, c.end - c.start, c.text, words[c]) for c in appended if c.text]
+    if pieces:
+        await run.rows(sql.insert_chunks, _columns(pieces, 6))
+    if appended:
+        newest = {(chunk.task, chunk.attempt): (chunk.task, chunk.attempt, chunk.end, chunk.last) for chunk in appended}
+        await run.rows(sql.extend_output, _columns(list(newest.values()), 4))
+    return answers
+
+
+async def _lock(run: Runner, sql: Statements, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, bool]]:
+    rows = await run.rows(sql.lock_output, _columns(names, 2)) if names else []
+    return {(task, attempt): (size, whole) for task, attempt, size, whole in rows}
+
+
+def _columns(rows: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
+    return [[row[place] for row in rows] for place in range(count)]
+
+
+async def kept(run: Runner, sql: Statements, task: str) -> list[KeptOutput]:
+    return [KeptOutput(*row) for row in await run.rows(sql.output_of_task, [task])] if is_uuid(task) else []
+
+
+async def chunks(run: Runner, sql: Statements, task: str, attempt: int | None, after: Place, limit: int) -> list[OutputChunk]:
+    if not is_uuid(task):
+        return []
+    rows = await run.rows(sql.output_chunks, [task, attempt, after.attempt, after.offset, limit])
+    return [OutputChunk(task, *row) for row in rows]
+
+
+async def search(run: Runner, sql: Statements, search: OutputSearch) -> OutputHits:
+    """Compose the statement from named parts: a filter that is not given must not keep an index from being used."""
+    terms = read_terms(search.words)
+    parameters: list[Any] = [search.limit + 1]
+
+    def part(text: str, value: object, word: str = "$value") -> str:
+        parameters.append(value)
+        return text.replace(word, f"${len(parameters)}")
+
+    head = part(sql.search_head, query(terms[0]), "$word")
+    conditions = [part(sql.search_word, query(term)) for term in terms]
+    if search.cursor is not None:
+        kept_at, task, attempt = read_cursor(search.cursor, int, str, int)
+        beyond = part(part(sql.search_beyond, kept_at, "$instant"), task if is_uuid(task) else "0" * 32)
+        conditions.append(part(beyond, min(attempt, 2**31 - 1), "$number"))
+    if search.handler is not None or search.collection is not None:
+        lanes = [row[0] for row in await run.rows(sql.lanes_of, [search.handler, search.collection])]
+        conditions.append(part(sql.search_lanes, lanes))
+    if search.after is not None:
+        conditions.append(part(sql.search_after, search.after))
+    if search.before is not None:
+        conditions.append(part(sql.search_before, search.before))
+    rows = await run.rows(f"{head} where {' and '.join(conditions)} {sql.search_order}", parameters)
+    items = [OutputHit(task, attempt, kept_at, passage(text, terms)) for task, attempt, kept_at, text in rows[: search.limit]]
+    if len(rows) <= search.limit:
+        return OutputHits(items, None)
+    last = items[-1]
+    return OutputHits(items, write_cursor(last.kept_at, last.task, last.attempt))
+
+
+def vector(text: str) -> str:
+    """Write the words of a text with their places, as `tsvector` is written. There is nothing but letters and digits in a word."""
+    return " ".join(f"'{word}':{','.join(map(str, places[:255]))}" for word, places in positions(text).items())
+
+
+def query(term: Term) -> str:
+    """Write a term as `tsquery` is written."""
+    *before, last = (f"'{word}'" for word in term.words)
+    return "<->".join([*before, f"{last}:*" if term.prefix else last])
+
+
+async def remove_of(database: Database, sql: Statements, removing: str, batch: int) -> None:
+    """Remove the output of all tasks of a table that goes, in small transactions; `removing` is the statement for that table."""
+    [[any_output]] = await database.rows(sql.any_output)
+    place: str | None = "00000000-0000-0000-0000-000000000000" if any_output else None
+    while place is not None:
+        rows = await database.rows(removing, [place, batch])
+        place = rows[0][0] if rows else None

@@ -1,0 +1,214 @@
+"""The shipper: brings what attempts print and log from the worker's folder into the store.
+
+The files are the truth until the store has everything: a worker that is killed, a store that is away and a lost answer only delay it.
+Nothing happens per attempt: once a second, and soon after an attempt with output has ended, the folder is looked at, and what is new
+in it is written in one go. So attempts without output cost nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.output.files import OutputFiles
+from duetime.output.spool import Spool, SpoolFile, abandoned, pieces, read_from, spool_root, text_of, whole_characters
+from duetime.service import Alarms, Service
+from duetime.store.output import OutputChunk
+from duetime.store.protocol import Store
+
+logger = logging.getLogger("duetime.output")
+
+LOOK_EVERY = 1.0
+NOT_SOONER = 0.05  # seconds between two writes, so that attempts that end together share one
+LOOK_FOR_THE_DEAD = 30.0
+AT_ONCE = 2_097_152  # bytes of one write
+LAST_TURNS = 5.0  # seconds for what is left when the worker stops
+
+Name = tuple[str, int]
+
+
+def begin_shipping(
+    store: Store, alarms: Alarms, setting: str | None, cap: int, *, running: Callable[[], Mapping[str, int]]
+) -> Sequence[Shipper]:
+    """Make a folder for the output of a worker, and what ships it; nothing if output is off or there is no room for it."""
+    root = spool_root(setting, store.output_folder, store.url)
+    if root is None:
+        return ()
+    try:
+        spool = Spool.begin(root)
+    except OSError as error:
+        logger.warning(
+            "the output of attempts is not kept: no folder can be made in %s: %s; set DUETIME_OUTPUT to another one", root, error
+        )
+        return ()
+    return (Shipper(store, alarms, spool, root, running, cap),)
+
+
+class Parcel(msgspec.Struct):
+    """What is new in one file. `final`: with this the output of the attempt is complete."""
+
+    file: SpoolFile
+    chunks: list[OutputChunk]
+    final: bool
+
+    @property
+    def name(self) -> Name:
+        return self.file.task, self.file.attempt
+
+
+class Shipper(Service):
+    """Ships one worker's output, and that of dead workers of the same machine. `running` gives the attempts that have not ended."""
+
+    name = "shipper"
+
+    def __init__(self, store: Store, alarms: Alarms, spool: Spool, root: Path, running: Callable[[], Mapping[str, int]], cap: int) -> None:
+        super().__init__(alarms)
+        self._store = store
+        self._own = spool
+        self.files = OutputFiles(spool.folder, cap, self.wake)
+        self._root = root
+        self._running = running
+        self._adopted: list[Spool] = []
+        self._shipped: dict[Name, int] = {}
+        self._refused: set[Name] = set()
+        self._look_for_dead_at = 0.0
+        self._more = False  # whether there was more than fits into one write
+
+    async def turn(self) -> float | None:
+        shipped = await self.run_once()
+        while self._more:
+            self.progressed()
+            await self.run_once()
+        if shipped:
+            await asyncio.sleep(NOT_SOONER)
+        return LOOK_EVERY
+
+    async def run_once(self) -> int:
+        """Ship what is new, up to a bound; return of how many attempts."""
+        await asyncio.to_thread(self._adopt)
+        own, left = await asyncio.to_thread(self._files)
+        # asked after the files were listed: who has one and is not among these has ended, and writes no more
+        running = self._running()
+        over = {file for file in own if running.get(file.task) != file.attempt} | set(left)
+        parcels = await asyncio.to_thread(self._pack, [*own, *left], over)
+        if parcels:
+            await self._ship(parcels)
+        return len(parcels)
+
+    async def finish(self) -> None:
+        """Ship what is left when the worker has stopped; what cannot be shipped now is found by the next worker."""
+        try:
+            async with asyncio.timeout(LAST_TURNS):
+                while await self.run_once():
+                    pass
+        except (StoreUnavailable, OSError) as error:  # also TimeoutError
+            logger.warning(
+                "output is left in %s for the next worker on this machine: %s", self._own.folder, str(error) or "the time is over"
+            )
+        self.leave()
+
+    def leave(self) -> None:
+        """Give the folders back."""
+        for spool in (self._own, *self._adopted):
+            spool.leave()
+
+    @property
+    def descriptor(self) -> int:
+        """What children must hold: as long as one lives, nobody else touches the files."""
+        return self._own.descriptor
+
+    # ---- packing, in a thread ----
+
+    def _adopt(self) -> None:
+        now = time.monotonic()
+        if now >= self._look_for_dead_at:
+            self._look_for_dead_at = now + LOOK_FOR_THE_DEAD
+            found = list(abandoned(self._root, self._own))
+            self._adopted += found
+
+    def _files(self) -> tuple[list[SpoolFile], list[SpoolFile]]:
+        left: list[SpoolFile] = []
+        for spool in list(self._adopted):
+            files = spool.files()
+            left += files
+            if not [file for file in files if (file.task, file.attempt) not in self._refused]:
+                self._adopted.remove(spool)
+                spool.leave()
+        return self._own.files(), left
+
+    def _pack(self, files: Sequence[SpoolFile], over: set[SpoolFile]) -> list[Parcel]:
+        parcels, room, self._more = [], AT_ONCE, False
+        for file in files:
+            if room <= 0:
+                self._more = True
+                break
+            if (file.task, file.attempt) in self._refused:
+                continue
+            with contextlib.suppress(FileNotFoundError):  # somebody tidied up
+                parcel = self._parcel(file, room, over=file in over)
+                room -= sum(len(chunk.text) for chunk in parcel.chunks)
+                if parcel.chunks:
+                    parcels.append(parcel)
+        return parcels
+
+    def _parcel(self, file: SpoolFile, room: int, *, over: bool) -> Parcel:
+        start = self._shipped.get((file.task, file.attempt), 0)
+        data, all_read = read_from(file.path, start, room)
+        self._more = self._more or not all_read
+        final = over and all_read
+        if not final:
+            data = data[: whole_characters(data)]
+        chunks = []
+        for piece in pieces(data):
+            chunks.append(OutputChunk(file.task, file.attempt, start, text_of(piece)))
+            start += len(piece)
+        if final and chunks:
+            chunks[-1] = msgspec.structs.replace(chunks[-1], last=True)
+        elif final:
+            chunks.append(OutputChunk(file.task, file.attempt, start, "", last=True))
+        return Parcel(file, chunks, final)
+
+    # ---- shipping ----
+
+    async def _ship(self, parcels: Sequence[Parcel]) -> None:
+        try:
+            answers = await self._store.keep_output([chunk for parcel in parcels for chunk in parcel.chunks])
+        except InvalidValue as error:
+            if len(parcels) > 1:  # one that cannot be kept must not hold up the others
+                for parcel in parcels:
+                    await self._ship([parcel])
+                return
+            [parcel] = parcels
+            self._refused.add(parcel.name)
+            logger.warning(
+                "output of attempt %d of task %s stays in %s: %s", parcel.file.attempt, parcel.file.task, parcel.file.path, error
+            )
+            return
+        place = 0
+        for parcel in parcels:
+            kept = answers[place]
+            place += len(parcel.chunks)
+            self._note(parcel, kept)
+
+    def _note(self, parcel: Parcel, kept: int | None) -> None:
+        """Go on where the store is; a file of which it has everything, or whose task is gone, is needed no more."""
+        complete = kept == parcel.chunks[-1].end
+        # nothing was taken although it fits: the store was told before that the output is complete
+        closed = kept == parcel.chunks[0].start and not complete
+        if kept is None or (parcel.final and (complete or closed)):
+            self._shipped.pop(parcel.name, None)
+            if parcel.final:
+                parcel.file.path.unlink(missing_ok=True)
+                return
+            self._refused.add(parcel.name)
+        elif closed:
+            self._refused.add(parcel.name)
+        else:
+            self._shipped[parcel.name] = kept
