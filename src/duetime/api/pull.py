@@ -1,0 +1,294 @@
+"""Workers in other languages over HTTP: they register, claim, renew their lease and say how attempts ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+
+from duetime.api.answers import answer
+from duetime.api.call import Call, Gone, decode
+from duetime.api.models import NoQuery, given, given_fields
+from duetime.api.problems import INVALID, LEASE_OVER, NO_WORKER, Fault, Refusal
+from duetime.api.pull_models import (
+    AttemptVerdict,
+    ClaimAnswer,
+    ClaimBody,
+    ClaimedItem,
+    CompleteAnswer,
+    CompleteBody,
+    ErrorBody,
+    LogsBody,
+    NewWorkerBody,
+    OfferBody,
+    ProgressBody,
+    RenewAnswer,
+    RenewBody,
+    Saying,
+    ToldAnswer,
+    WorkerAnswer,
+)
+from duetime.api.route import Route
+from duetime.clock import Instant, to_datetime
+from duetime.guests.facts import Held, LeaseOver, Offer, Told
+from duetime.guests.schema import fault_in
+from duetime.guests.service import RENEW_SHARE, Guests
+from duetime.ids import is_id
+from duetime.model.access import Scope
+from duetime.model.outcome import Ended, Outcome, Verdict
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import ErrorInfo, check_name
+from duetime.store.guests import Guest
+from duetime.targets.payload import encode_result
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+RETRY_AFTER = 1.0  # seconds, if a worker asks for a retry and does not say when
+
+_new_worker = msgspec.json.Decoder(NewWorkerBody)
+_claim = msgspec.json.Decoder(ClaimBody)
+_renew = msgspec.json.Decoder(RenewBody)
+_complete = msgspec.json.Decoder(CompleteBody)
+_progress = msgspec.json.Decoder(ProgressBody)
+_logs = msgspec.json.Decoder(LogsBody)
+
+
+# ---- workers ----
+
+
+async def register(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_new_worker)
+    offers = {}
+    for handler, offer in body.handlers.items():
+        call.allow(check_name(handler, "handler"))
+        offers[handler] = _offer(handler, offer)
+    name = check_name(given(body.name) or call.caller.name, "name")
+    guest = await _guests(call).admit(name, offers, body.lease)
+    until = to_datetime(_guests(call).lease_until(guest))
+    return answer(WorkerAnswer(guest.id, guest.lease, guest.lease / RENEW_SHARE, until), 201)
+
+
+async def claim(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await _optional(call, _claim)
+    guest = await _guest(call)
+    gone = asyncio.ensure_future(call.gone())
+    try:
+        held = await _guests(call).claim(guest, body.limit, number=given(body.claim), wait=body.wait, gone=gone)
+        if gone.done():
+            raise Gone
+    except LeaseOver as over:
+        raise _over(over) from None
+    finally:
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+    return answer(ClaimAnswer([_item(each) for each in held]))
+
+
+async def renew(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await _optional(call, _renew)
+    guest = await _guest(call)
+    running = given(body.running)
+    try:
+        renewed = await _guests(call).renew(guest, running=running, answered=given(body.claim))
+    except LeaseOver as over:
+        raise _over(over) from None
+    return answer(RenewAnswer(to_datetime(renewed.lease_until), renewed.cancelled, renewed.lost))
+
+
+async def dismiss(call: Call) -> Response:
+    call.query(NoQuery)
+    await call.empty_body()
+    await _guests(call).dismiss(await _guest(call))
+    return Response(status_code=204)
+
+
+# ---- their attempts ----
+
+
+async def complete(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_complete)
+    ended = _ended(body)
+    # a word that comes too late is no error of the request: 200 with the verdict, so that a client need not treat it as a failure
+    done = await _guests(call).complete(body.worker, call.path["id"], body.attempt, ended, call.allow)
+    return answer(CompleteAnswer(AttemptVerdict(done.verdict), done.state))
+
+
+async def progress(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_progress)
+    _without_nul(body.text)
+    told = await _guests(call).progress(body.worker, call.path["id"], body.attempt, body.fraction, body.text, call.allow)
+    return _told(told)
+
+
+async def append_logs(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_logs)
+    told = await _guests(call).holds(body.worker, call.path["id"], body.attempt, call.allow)
+    if told.verdict is Verdict.ACCEPTED:
+        await call.app.output.keep(call.path["id"], body.attempt, body.text)
+    return _told(told)
+
+
+# ---- what is asked ----
+
+
+def _guests(call: Call) -> Guests:
+    return call.shared.guests
+
+
+async def _guest(call: Call) -> Guest:
+    """Give the worker in the address, if the caller's token is for all its handlers."""
+    if not is_id(call.path["id"]):
+        raise Refusal(NO_WORKER, f"{call.path['id'][:80]!r} is not the id of a pull worker; POST /v1/workers gives one")
+    try:
+        guest = await _guests(call).get(call.path["id"])
+    except LeaseOver as over:
+        raise _over(over) from None
+    for handler in guest.slots:
+        call.allow(handler)
+    return guest
+
+
+async def _optional(call: Call, decoder: msgspec.json.Decoder[S]) -> S:
+    """Read a body of which all fields may be left out, and so the whole of it."""
+    data = await call.data(call.shared.limits.body)
+    return decode(decoder, data if data.strip() else b"{}")
+
+
+def _offer(handler: str, body: OfferBody) -> Offer:
+    retry = given(body.retry)
+    schema = given(body.schema)
+    doc = given(body.doc)
+    if doc is not None:
+        _without_nul(doc)
+    wrong = None if schema is None else fault_in(schema)
+    if wrong is not None:
+        detail = f"the schema of {handler} cannot be used: {wrong}"
+        place = handler.replace("~", "~0").replace("/", "~1")
+        raise Refusal(INVALID, detail, faults=[Fault(detail, pointer=f"/handlers/{place}/schema")])
+    return Offer(
+        slots=body.slots,
+        schema=None if schema is None else msgspec.json.encode(schema),
+        doc=doc,
+        timeout=given(body.timeout),
+        retry=None if retry is None else RetryPolicy(**given_fields(retry)),
+    )
+
+
+def _ended(body: CompleteBody) -> Ended:
+    """Say what a worker's words mean; those that do not go together are refused."""
+    result, error, delay = given(body.result), given(body.error), given(body.delay)
+    _only("result", result is not None, body.outcome, Saying.SUCCEEDED)
+    _only("error", error is not None, body.outcome, Saying.FAILED, Saying.RETRY)
+    _only("fatal", body.fatal, body.outcome, Saying.FAILED)
+    _only("delay", delay is not None, body.outcome, Saying.RETRY)
+    match body.outcome:
+        case Saying.SUCCEEDED:
+            return Ended(Outcome.SUCCEEDED, result=None if result is None else _result(result))
+        case Saying.FAILED:
+            return Ended(Outcome.FATAL if body.fatal else Outcome.FAILED, error=_error(error, "Error"))
+        case Saying.RETRY:
+            return Ended(Outcome.RETRY_LATER, error=_error(error, "RetryLater"), delay=RETRY_AFTER if delay is None else delay)
+        case Saying.RELEASED:
+            return Ended(Outcome.RELEASED)
+
+
+def _only(field: str, is_given: bool, outcome: Saying, *allowed: Saying) -> None:
+    if is_given and outcome not in allowed:
+        detail = f"{field} goes with the outcome {' or '.join(allowed)}, got {outcome}; leave it out"
+        raise Refusal(INVALID, detail, faults=[Fault(detail, pointer=f"/{field}")])
+
+
+def _result(value: Any) -> bytes:
+    return encode_result(value)
+
+
+def _error(body: ErrorBody | None, usual: str) -> ErrorInfo:
+    return ErrorInfo(usual, "") if body is None else ErrorInfo(body.type, body.message, body.details)
+
+
+def _without_nul(text: str) -> None:
+    if "\0" in text:
+        raise Refusal(INVALID, "a text must not contain the character NUL", faults=[Fault("contains NUL", pointer="/text")])
+
+
+def _over(error: LeaseOver) -> Refusal:
+    return Refusal(LEASE_OVER, str(error))
+
+
+# ---- what is answered ----
+
+
+def _told(told: Told) -> Response:
+    return answer(ToldAnswer(AttemptVerdict(told.verdict), told.cancelling))
+
+
+def _item(held: Held) -> ClaimedItem:
+    holding = held.holding
+    return ClaimedItem(
+        id=holding.id,
+        handler=holding.handler,
+        payload=msgspec.Raw(holding.payload.encode()),
+        attempt=holding.attempt,
+        fence=holding.attempt,
+        idempotency_key=holding.id,
+        deadline=to_datetime(held.deadline_at),
+        due_at=to_datetime(holding.due_at),
+        submitted_at=to_datetime(holding.submitted_at),
+        submitted_by=holding.submitted_by,
+        tries=holding.tries,
+        priority=holding.priority,
+        key=holding.key,
+        collection=holding.collection,
+        expires_at=_datetime(holding.expires_at),
+        schedule=holding.schedule,
+        planned_at=_datetime(holding.planned_at),
+        meta=dict(holding.meta or {}),
+    )
+
+
+def _datetime(instant: Instant | None) -> Any:
+    return None if instant is None else to_datetime(instant)
+
+
+ROUTES = (
+    Route(
+        name="register_worker", method="POST", path="/v1/workers", endpoint=register, scope=Scope.WORK,
+        summary="Register a worker in any language, with the handlers that it has.",
+        body=NewWorkerBody, answer=WorkerAnswer, status=201,
+    ),
+    Route(
+        name="claim_tasks", method="POST", path="/v1/workers/{id}/claim", endpoint=claim, scope=Scope.WORK,
+        summary="Claim due tasks for a worker, and renew its lease. Waits for some if asked to.",
+        body=ClaimBody, optional_body=True, answer=ClaimAnswer, problems=(404, 410),
+    ),
+    Route(
+        name="renew_worker", method="POST", path="/v1/workers/{id}/renew", endpoint=renew, scope=Scope.WORK,
+        summary="Renew a worker's lease; answered with what it has to stop.",
+        body=RenewBody, optional_body=True, answer=RenewAnswer, problems=(404, 410),
+    ),
+    Route(
+        name="dismiss_worker", method="DELETE", path="/v1/workers/{id}", endpoint=dismiss, scope=Scope.WORK,
+        summary="Let a worker go; what it holds goes back, and no try is used up.", status=204, problems=(404, 410),
+    ),
+    Route(
+        name="complete_task", method="POST", path="/v1/tasks/{id}/complete", endpoint=complete, scope=Scope.WORK,
+        summary="Say how an attempt ended. Repeating it is harmless; a word that comes too late changes nothing.",
+        body=CompleteBody, answer=CompleteAnswer, problems=(404,),
+    ),
+    Route(
+        name="note_progress", method="POST", path="/v1/tasks/{id}/progress", endpoint=progress, scope=Scope.WORK,
+        summary="Say how far an attempt is.", body=ProgressBody, answer=ToldAnswer, problems=(404,),
+    ),
+    Route(
+        name="append_logs", method="POST", path="/v1/tasks/{id}/logs", endpoint=append_logs, scope=Scope.WORK,
+        summary="Add to what an attempt printed.", body=LogsBody, answer=ToldAnswer, problems=(404,),
+    ),
+)  # fmt: skip

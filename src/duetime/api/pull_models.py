@@ -1,0 +1,177 @@
+"""What workers in other languages send and what they are answered."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from duetime.api.models import MOST_WAIT, Duration, Name, RetryNumbers
+from duetime.guests.facts import MOST_NUMBER
+from duetime.model.task import State
+
+SHORTEST_LEASE, LONGEST_LEASE, USUAL_LEASE = 5.0, 3_600.0, 30.0
+MOST_SLOTS = 10_000
+MOST_HANDLERS = 1_000
+MOST_CLAIMED = 1_000
+MOST_TEXT = 1_000_000
+
+Number = Annotated[int, Meta(ge=1, le=MOST_NUMBER)]
+Attempt = Annotated[int, Meta(ge=1, le=2**31 - 1, description="The attempt's number, which is its fence.")]
+WorkerId = Annotated[str, Meta(min_length=1, max_length=100)]
+Timeout = Annotated[float, Meta(gt=0, le=31_536_000, description="Seconds that an attempt may take.")]
+
+
+class OfferBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A handler that the worker has. What is left out stays as others have declared it."""
+
+    slots: Annotated[int, Meta(ge=1, le=MOST_SLOTS, description="How many attempts it runs at once.")] = 1
+    schema: Annotated[dict[str, Any], Meta(description="The JSON Schema of the payload.")] | UnsetType = UNSET
+    doc: Annotated[str, Meta(max_length=10_000)] | UnsetType = UNSET
+    timeout: Timeout | UnsetType = UNSET
+    retry: RetryNumbers | UnsetType = UNSET
+
+
+class NewWorkerBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A worker that is about to claim."""
+
+    handlers: Annotated[dict[Name, OfferBody], Meta(min_length=1, max_length=MOST_HANDLERS)]
+    name: Annotated[Name, Meta(description="For people: the machine, or what it is.")] | UnsetType = UNSET
+    lease: Annotated[float, Meta(ge=SHORTEST_LEASE, le=LONGEST_LEASE)] = USUAL_LEASE
+
+
+class WorkerAnswer(msgspec.Struct, frozen=True):
+    """A registered worker: it counts as alive until `lease_until`, and should renew its lease every `renew_every` seconds."""
+
+    id: str
+    lease: float
+    renew_every: float
+    lease_until: datetime
+
+
+class ClaimBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What to claim. A claim with a number can be repeated, with the same tasks as an answer; each new one needs a new number."""
+
+    limit: Annotated[int, Meta(ge=1, le=MOST_CLAIMED)] = 1
+    wait: Annotated[float, Meta(ge=0, le=MOST_WAIT, description="Seconds to wait for a task; half of the lease at most.")] = 0.0
+    claim: Number | UnsetType = UNSET
+
+
+class ClaimedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A task to run now. `fence` and `attempt` are the same number; `idempotency_key` is the same for every attempt of the task."""
+
+    id: str
+    handler: str
+    payload: Annotated[msgspec.Raw, Meta(description="The handler's arguments by name.")]
+    attempt: int
+    fence: int
+    idempotency_key: str
+    deadline: datetime
+    due_at: datetime
+    submitted_at: datetime
+    submitted_by: str
+    tries: int
+    priority: int
+    key: str | None
+    collection: str | None
+    expires_at: datetime | None
+    schedule: str | None
+    planned_at: datetime | None
+    meta: dict[str, str]
+
+
+class ClaimAnswer(msgspec.Struct, frozen=True):
+    """Tasks to run, the first one first."""
+
+    items: list[ClaimedItem]
+
+
+class RenewBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What the worker runs: all tasks whose end has not been answered yet; and the number of its newest claim that was answered.
+
+    With both, attempts that the store counts as the worker's, but that never reached it, go back.
+    """
+
+    running: Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100_000)] | UnsetType = UNSET
+    claim: Number | UnsetType = UNSET
+
+
+class RenewAnswer(msgspec.Struct, frozen=True):
+    """`cancelled`: stop these and say `released`. `lost`: these are no longer the worker's; stop them and say nothing."""
+
+    lease_until: datetime
+    cancelled: list[str]
+    lost: list[str]
+
+
+class Saying(StrEnum):
+    """How an attempt ended, in a worker's words. RETRY: run it again later, no try is used up. RELEASED: it was not carried out; it goes
+    back, or ends cancelled if that was asked for.
+    """
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RETRY = "retry"
+    RELEASED = "released"
+
+
+class ErrorBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Why an attempt did not succeed."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=200)] = "Error"
+    message: Annotated[str, Meta(max_length=100_000)] = ""
+    details: Annotated[str, Meta(max_length=MOST_TEXT, description="For people: a stack trace, for example.")] = ""
+
+
+class CompleteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How an attempt ended."""
+
+    worker: WorkerId
+    attempt: Attempt
+    outcome: Saying = Saying.SUCCEEDED
+    result: Annotated[Any, Meta(description="Any JSON; with `succeeded`.")] | UnsetType = UNSET
+    error: ErrorBody | UnsetType | None = UNSET
+    fatal: Annotated[bool, Meta(description="With `failed`: no more tries.")] = False
+    delay: Annotated[Duration, Meta(description="With `retry`: seconds until then; 1 if left out.")] | UnsetType = UNSET
+
+
+class AttemptVerdict(StrEnum):
+    """Whether a worker's word on an attempt counts: now, before (a repeat), or not."""
+
+    ACCEPTED = "accepted"
+    ALREADY = "already"
+    STALE = "stale"
+
+
+class CompleteAnswer(msgspec.Struct, frozen=True):
+    """`accepted`: stored now. `already`: it was stored before. `stale`: the attempt is not the worker's any more, nothing was changed."""
+
+    verdict: AttemptVerdict
+    state: State
+
+
+class ProgressBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How far an attempt is."""
+
+    worker: WorkerId
+    attempt: Attempt
+    fraction: Annotated[float, Meta(ge=0, le=1)]
+    text: Annotated[str, Meta(max_length=1_000)] = ""
+
+
+class LogsBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What an attempt printed since the last time."""
+
+    worker: WorkerId
+    attempt: Attempt
+    text: Annotated[str, Meta(max_length=MOST_TEXT)]
+
+
+class ToldAnswer(msgspec.Struct, frozen=True):
+    """`stale`: the attempt is not the worker's any more; stop it. `cancelling`: it shall stop."""
+
+    verdict: AttemptVerdict
+    cancelling: bool

@@ -1,0 +1,56 @@
+"""Waiting for work on behalf of a guest whose request is open."""
+
+from __future__ import annotations
+
+import asyncio
+
+from duetime.store.protocol import Hint, HintKind, Store
+from duetime.worker.lookout import Lookout
+
+
+class Ear:
+    """Hears that there may be work for one guest that waits, and that it has gone."""
+
+    def __init__(self, store: Store, gone: asyncio.Future[None] | None) -> None:
+        self._store = store
+        self._gone = gone
+        self.news = asyncio.Event()
+        self.lookout = Lookout()
+        self.full = False  # whether the guest has no room, until one of its attempts ends
+
+    def __enter__(self) -> Ear:
+        self._listener = self._store.listen(self._heard)
+        if self._gone is not None:
+            self._gone.add_done_callback(self._left)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._listener.close()
+        if self._gone is not None:
+            self._gone.remove_done_callback(self._left)
+
+    @property
+    def gone(self) -> bool:
+        return self._gone is not None and self._gone.done()
+
+    def pause(self, seconds: float) -> float:
+        return self.lookout.pause(self._store.now(), seconds)
+
+    async def wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.news.wait()
+        except TimeoutError:
+            return
+
+    def _heard(self, hint: Hint) -> None:
+        if hint.kind is HintKind.ANY or (hint.kind is HintKind.DONE and self.full):
+            self.lookout.look_now()
+        elif hint.kind is HintKind.DUE:
+            self.lookout.hear(hint.at, self._store.now())
+        else:
+            return
+        self.news.set()
+
+    def _left(self, gone: asyncio.Future[None]) -> None:
+        self.news.set()

@@ -1,0 +1,77 @@
+"""Schemas from outside: whatever is let through, checking a payload against it ends with an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duetime.guests.schema import DEEPEST, fault_in
+from duetime.targets.schema import misfit
+
+KEYWORDS = (
+    *(
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "prefixItems",
+        "anyOf",
+        "enum",
+        "const",
+        "format",
+        "$ref",
+        "$defs",
+    ),
+    *("minimum", "maximum", "exclusiveMinimum", "minLength", "maxLength", "pattern", "minItems", "maxItems"),
+)
+plain = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from(["a", "b", "object", "array", "string", "uuid", "#/$defs/a", "#/$defs/b", "("])
+)
+values = st.recursive(
+    plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b"]), inner, max_size=2), max_leaves=8
+)
+schemas = st.recursive(
+    st.dictionaries(st.sampled_from(KEYWORDS), values, max_size=3),
+    lambda inner: st.dictionaries(
+        st.sampled_from(KEYWORDS),
+        values | inner | st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "b"]), inner),
+        max_size=4,
+    ),
+    max_leaves=6,
+)
+
+
+@given(schema=schemas, value=st.dictionaries(st.sampled_from(["a", "b"]), values))
+def test_a_schema_without_a_fault_can_be_checked_against(schema: dict[str, Any], value: dict[str, Any]) -> None:
+    if fault_in(schema) is None:
+        misfit(schema, value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ({}, None),
+        ({"type": "object", "properties": {"a": {"type": "integer", "minimum": 0}}, "required": ["a"]}, None),
+        ({"properties": {"a": {"maximum": True}}}, "properties.a.maximum must be a number, got True"),
+        ({"anyOf": [{}, {"required": [1]}]}, "anyOf.1.required must be an array of names, got [1]"),
+        ({"$defs": {"a": {"$ref": "#/$defs/a"}}}, "$defs.a refers to itself"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(schema: dict[str, Any], fault: str | None) -> None:
+    assert fault_in(schema) == fault
+
+
+def test_a_schema_that_is_too_deep_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(DEEPEST + 2):
+        schema = {"items": schema}
+    fault = fault_in(schema)
+    assert fault is not None
+    assert "levels deep" in fault
