@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+
+import msgspec
 import pytest
 
 from duetime.clock import SECOND, ManualClock
@@ -9,7 +13,7 @@ from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import State
 from duetime.store.protocol import ChangeVerdict, Edit, Store
-from tests.conformance.build import Worker, add, get, task_in
+from tests.conformance.build import Worker, add, get, put, task_in
 
 
 @pytest.mark.parametrize("state", [State.BLOCKED, State.PENDING])
@@ -113,3 +117,50 @@ async def test_unknown_tasks_are_answered_one_by_one(store: Store, worker: Worke
     pending = await task_in(store, worker, State.PENDING)
     edits = [Edit(id=id, priority=1) for id in (running.id, new_id(), pending.id)]
     assert await store.edit(edits) == [ChangeVerdict.REFUSED, ChangeVerdict.UNKNOWN, ChangeVerdict.CHANGED]
+
+
+@pytest.mark.parametrize("state", [State.BLOCKED, State.PENDING])
+async def test_a_task_that_is_as_it_was_seen_is_edited(store: Store, worker: Worker, clock: ManualClock, state: State) -> None:
+    seen = await task_in(store, worker, state, payload=b'{"n": 1}', key="k", meta={"trace": "x"}, timeout=5.0)
+    assert await store.edit([Edit(id=seen.id, priority=9, seen=seen)]) == [ChangeVerdict.CHANGED]
+    after = await get(store, seen)
+    assert after.priority == 9
+    assert await store.edit([Edit(id=seen.id, priority=1, seen=seen)]) == [ChangeVerdict.OUTDATED]
+    assert await get(store, seen) == after
+    assert await store.edit([Edit(id=seen.id, priority=1, seen=after)]) == [ChangeVerdict.CHANGED]
+
+
+async def test_a_task_that_was_replaced_or_has_run_is_not_as_it_was_seen(store: Store, worker: Worker, clock: ManualClock) -> None:
+    replaced = await add(store, key="k", delay=SECOND)
+    await put(store, key="k", delay=SECOND, payload=b'{"n": 2}', if_exists="replace")
+    tried = await add(store)
+    await worker.run(State.PENDING, due_at=tried.due_at)
+    for seen in (replaced, tried):
+        after = await get(store, seen)
+        assert await store.edit([Edit(id=seen.id, priority=1, seen=seen)]) == [ChangeVerdict.OUTDATED]
+        assert await get(store, seen) == after
+
+
+@pytest.mark.parametrize("state", sorted(set(State) - {State.BLOCKED, State.PENDING}))
+async def test_being_outdated_is_told_before_being_refused(store: Store, worker: Worker, state: State) -> None:
+    record = await task_in(store, worker, state)
+    seen = msgspec.structs.replace(record, state=State.PENDING)
+    assert await store.edit([Edit(id=record.id, priority=9, seen=seen)]) == [ChangeVerdict.OUTDATED]
+    assert await store.edit([Edit(id=record.id, priority=9, seen=record)]) == [ChangeVerdict.REFUSED]
+    assert await get(store, record) == record
+
+
+async def test_edits_of_one_batch_see_each_other(store: Store) -> None:
+    seen, other = await add(store, delay=SECOND), await add(store, delay=SECOND)
+    unknown = msgspec.structs.replace(seen, id=new_id())
+    edits = [Edit(id=each.id, priority=number, seen=each) for number, each in enumerate((seen, unknown, seen, other))]
+    assert await store.edit(edits) == [ChangeVerdict.CHANGED, ChangeVerdict.UNKNOWN, ChangeVerdict.OUTDATED, ChangeVerdict.CHANGED]
+    assert ((await get(store, seen)).priority, (await get(store, other)).priority) == (0, 3)
+
+
+async def test_of_many_edits_with_the_same_sight_exactly_one_succeeds(store: Store) -> None:
+    seen = await add(store, delay=3600 * SECOND)
+    edits = [Edit(id=seen.id, due_at=seen.due_at + number, seen=seen) for number in range(1, 11)]
+    verdicts = await asyncio.gather(*(store.edit([edit]) for edit in edits))
+    assert Counter(verdict for [verdict] in verdicts) == {ChangeVerdict.CHANGED: 1, ChangeVerdict.OUTDATED: 9}
+    assert (await get(store, seen)).due_at == seen.due_at + verdicts.index([ChangeVerdict.CHANGED]) + 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 
 import msgspec
@@ -30,8 +31,10 @@ class Ahead(msgspec.Struct, frozen=True):
     broken: Mapping[str, str]
 
 
-async def look_ahead(store: Store, *, days: float = 7.0, limit: int = MOST_OCCURRENCES) -> Ahead:
-    """Forecast the load of all stored schedules from now on.
+async def look_ahead(
+    store: Store, *, days: float = 7.0, limit: int = MOST_OCCURRENCES, chosen: Callable[[ScheduleRecord], bool] = lambda record: True
+) -> Ahead:
+    """Forecast the load of all stored schedules that are chosen, from now on.
 
     A run is taken to last as long as the median of the latest succeeded tasks of its handler, or one second before there are any.
     Slots are those of the live workers; of a handler that no worker runs, those that one process would have.
@@ -39,7 +42,7 @@ async def look_ahead(store: Store, *, days: float = 7.0, limit: int = MOST_OCCUR
     if not 0 < days <= LONGEST:
         raise InvalidValue(f"days must be more than 0 and at most {LONGEST:g}, got {days:g}; for example 7")
     now = store.now()
-    records = await every_schedule(store)
+    records = [record for record in await every_schedule(store) if chosen(record)]
     calendars = await store.calendars()
     durations = await _durations(store, {record.spec.handler for record in records if record.state.paused is None})
     prospects: list[Prospect] = []
@@ -54,7 +57,9 @@ async def look_ahead(store: Store, *, days: float = 7.0, limit: int = MOST_OCCUR
         except InvalidValue as problem:
             broken[record.name] = str(problem)
     until_at: Instant = now + round(days * DAY)
-    ahead = forecast(prospects, start_at=now, until_at=until_at, slots=await _slots(store), limit=limit)
+    slots = await _slots(store)
+    # in a thread: a million occurrences take seconds, and a server has others to answer meanwhile
+    ahead = await asyncio.to_thread(forecast, prospects, start_at=now, until_at=until_at, slots=slots, limit=limit)
     return Ahead(ahead, tuple(paused), broken)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal, TypeAlias
@@ -37,7 +38,8 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     "ok", "failing" (the last run failed), "paused", "held" (a gate is closed), "late" (due for longer than its grace, and nobody fires),
     "ended" (nothing more is planned) or "broken" (it cannot be planned any more, for example without a calendar; `problem` says why).
     `fired` and `missed` count occurrences that became tasks and that did not, `failures` the failed runs in a row. `running` are its tasks
-    that had not ended when it was last looked at. `declared` is the revision of the program that declared it, if one did.
+    that had not ended when it was last looked at. `declared` is the revision of the program that declared it, if one did. `tag` is
+    another one after every change that people make, and the same however often it fires: `put` and `delete` can ask for it.
     """
 
     name: str
@@ -62,6 +64,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: datetime
     changed_by: str
     problem: str = ""
+    tag: str = ""
 
 
 class SkipInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +127,17 @@ def schedule_info(record: ScheduleRecord, calendars: Mapping[str, DayCalendar], 
         changed_at=to_datetime(record.changed_at),
         changed_by=record.changed_by,
         problem=problem,
+        tag=tag_of(record),
     )
+
+
+def tag_of(record: ScheduleRecord) -> str:
+    """Give a short name for what people have made of a schedule: its spec, and its pause. Firing leaves it alone.
+
+    The version would change with each occurrence: whoever edits a schedule that fires every minute would always come too late.
+    """
+    facts = (record.id, record.revision, record.changed_at, record.changed_by, record.state.paused)
+    return hashlib.blake2b(msgspec.json.encode(facts), digest_size=12).hexdigest()
 
 
 def health_of(record: ScheduleRecord, next_at: Instant | None, gates: Gates, now: Instant, *, waits: bool) -> Health:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import copy
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
+import msgspec
 from msgspec.structs import replace
 
 from duetime.admission import Admission
 from duetime.clock import to_datetime, to_instant
-from duetime.errors import Conflict, InvalidValue, ScheduleNotFound
+from duetime.errors import (
+    ChangedMeanwhile,
+    Conflict,
+    DuetimeError,
+    InvalidPayload,
+    InvalidValue,
+    PayloadTooLarge,
+    ScheduleNotFound,
+    UnknownHandler,
+)
 from duetime.ids import new_id
 from duetime.model import steering
 from duetime.model.firing import Step
+from duetime.model.forecast import MOST_OCCURRENCES
 from duetime.model.policies import read_overlap
 from duetime.model.rules import Every, Rule, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec
@@ -23,34 +36,33 @@ from duetime.model.task import DEFAULT_PRIORITY, IfExists, NewTask, Task, check_
 from duetime.scheduling import backfill as backfilling
 from duetime.scheduling.backfill import Backfill, Existing
 from duetime.scheduling.calendars import Calendars
-from duetime.scheduling.declaring import Difference, SchedulePlan, compare, fingerprint, refuse_twice, surplus
-from duetime.scheduling.info import ScheduleInfo, SkipInfo, plan_for, plan_or_none, schedule_info, skip_info
+from duetime.scheduling.declaring import SchedulePlan, refuse_twice
+from duetime.scheduling.forecasting import Ahead, look_ahead
+from duetime.scheduling.info import ScheduleInfo, SkipInfo, plan_for, plan_or_none, schedule_info, skip_info, tag_of
+from duetime.scheduling.reconciling import Reconciliation, Refuse
 from duetime.scheduling.wishes import LONGEST_NOTE, RULES, Named, Schedule
-from duetime.scheduling.writes import (
-    TURNS,
-    Decide,
-    Known,
-    between_turns,
-    change,
-    every_schedule,
-    gates_and_calendars,
-    given_up,
-    look,
-    pages,
-    write_of,
-)
+from duetime.scheduling.writes import Decide, Known, change, gates_and_calendars, pages, write_of
 from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 from duetime.targets.payload import OpenPayloads
 from duetime.targets.spec import HandlerSpec
 
-__all__ = ["Calendars", "Schedules"]
+__all__ = ["Calendars", "Refuse", "Schedules"]
 
 MOST_PREVIEWED = 10_000
 MOST_SKIPS = 10_000
-# Turns in which declarations are written all or nothing. Thousands of schedules that fire all the time may leave no such moment; then
-# those that others have changed meanwhile are written a turn later than the rest.
-TOGETHER = 30
+AT_A_TIME = 100  # instants that are planned, or schedules that are checked, before others have their turn
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A schedule that was put, and whether there was none of that name before."""
+
+    info: ScheduleInfo
+    created: bool
+
+
+def _refuse_nobody(handler: str) -> None:
+    return None
 
 
 class Schedules:
@@ -74,6 +86,17 @@ class Schedules:
         self._opened = opened
         self._revision = revision
         self._declared = declared
+        self._refuse: Refuse = _refuse_nobody
+
+    def on_behalf_of(self, user: str, refuse: Refuse = _refuse_nobody, *, revision: int | None = None) -> Schedules:
+        """Give the same for somebody else. `refuse` tells why they may not touch a handler's schedules, or None if they may.
+
+        Lists leave out what they may not touch. It is asked where a change is decided, so nobody can slip in between.
+        """
+        other = copy.copy(self)
+        other._user, other._refuse = user, refuse
+        other._revision = self._revision if revision is None else revision
+        return other
 
     # ---- reading ----
 
@@ -105,8 +128,24 @@ class Schedules:
         found: list[ScheduleInfo] = []
         async for page in pages(self._store, chosen, limit):
             now = self._store.now()
-            found += [schedule_info(record, calendars, gates, now) for record in page]
+            found += [schedule_info(record, calendars, gates, now) for record in page if self._may(record)]
         return found
+
+    async def page(self, chosen: ScheduleFilter) -> tuple[builtins.list[ScheduleInfo], str | None]:
+        """Give as many schedules as the filter's limit says, if there are so many, and the name to go on after, None on the last page."""
+        await self._opened()
+        gates, calendars = await gates_and_calendars(self._store)
+        found: list[ScheduleRecord] = []
+        rest = replace(chosen, limit=chosen.limit + 1)
+        while True:
+            some = await self._store.list_schedules(rest)
+            found += [record for record in some if self._may(record)]
+            if len(found) > chosen.limit or len(some) < rest.limit:
+                break
+            rest = replace(rest, after=some[-1].name)
+        shown, now = found[: chosen.limit], self._store.now()
+        infos = [schedule_info(record, calendars, gates, now) for record in shown]
+        return infos, shown[-1].name if len(found) > len(shown) else None
 
     async def preview(self, what: str | Rule | Schedule, *, count: int = 10, after: datetime | None = None) -> builtins.list[datetime]:
         """Give the next planned instants, on the clock of the rule's zone: of a stored schedule by its name, of a rule, or of a wish.
@@ -140,6 +179,8 @@ class Schedules:
                 break
             found.append(to_datetime(planned_at).astimezone(zone))
             begin = planned_at
+            if len(found) % AT_A_TIME == 0:
+                await asyncio.sleep(0)
         return found
 
     async def skips(self, name: str, *, limit: int = 100, before: datetime | None = None) -> builtins.list[SkipInfo]:
@@ -148,40 +189,79 @@ class Schedules:
             raise InvalidValue(f"limit must be 1 to {MOST_SKIPS:,}, got {limit!r}")
         until = None if before is None else to_instant(before, "before")
         await self._opened()
+        if self._refuse is not _refuse_nobody:
+            await self._record(name)  # of one that was deleted nobody knows the handler
         return [skip_info(skip) for skip in await self._store.skips(name, limit, until)]
+
+    async def forecast(self, *, days: float = 7.0, limit: int = MOST_OCCURRENCES) -> Ahead:
+        """Forecast the load of all schedules from now on; it ends earlier if there are more occurrences than `limit`."""
+        await self._opened()
+        return await look_ahead(self._store, days=days, limit=limit, chosen=self._may)
 
     # ---- changing ----
 
     async def put(
-        self, schedule: Schedule, *, if_exists: IfExists = "replace", catch_up: bool = False, allow_unknown: bool = False
+        self,
+        schedule: Schedule,
+        *,
+        if_exists: IfExists = "replace",
+        catch_up: bool = False,
+        allow_unknown: bool = False,
+        seen: Collection[str] | None = None,
     ) -> ScheduleInfo:
         """Store a schedule. One of that name is replaced, kept, or a reason for Conflict (`if_exists`).
 
         Nothing that was planned before now is fired, neither for a new schedule nor for one whose rule, calendars, bounds or count change,
         unless `catch_up` asks for it: then what is planned since its start, or was not yet fired, is left to its policy for missed ones.
-        A pause survives.
+        A pause survives. `seen` are tags of which the stored one must have one, "*" for any, or none at all if there must be none of that
+        name; otherwise this is ChangedMeanwhile.
         """
+        stored = await self.put_telling(schedule, if_exists=if_exists, catch_up=catch_up, allow_unknown=allow_unknown, seen=seen)
+        return stored.info
+
+    async def put_telling(
+        self,
+        schedule: Schedule,
+        *,
+        if_exists: IfExists = "replace",
+        catch_up: bool = False,
+        allow_unknown: bool = False,
+        seen: Collection[str] | None = None,
+    ) -> Stored:
+        """Do what `put` does, and tell whether the schedule is a new one."""
         if if_exists not in get_args(IfExists):
             raise InvalidValue(f"if_exists must be one of {', '.join(get_args(IfExists))}, got {if_exists!r}")
         await self._opened()
         spec = await self._spec(schedule, allow_unknown)
+        created = False
 
         def decide(known: Known) -> ScheduleWrite | None:
+            nonlocal created
             old = known.records[schedule.name]
+            created = old is None
+            if old is not None:
+                self._check(old.spec.handler)
+            _check_seen(old, schedule.name, seen)
             if old is not None and if_exists == "error":
                 raise Conflict(f'there is a schedule {schedule.name!r} already; use if_exists="replace" to change it or "keep" to leave it')
             if old is not None and if_exists == "keep":
                 return None
             return write_of(old, self._put(schedule.name, spec, known, catch_up=catch_up))
 
-        return await self._changed(schedule.name, decide)
+        info = await self._changed(schedule.name, decide)
+        return Stored(info, created)
 
-    async def delete(self, name: str) -> None:
-        """Remove a schedule; ScheduleNotFound if there is none. Its tasks stay, and so does the record of what it skipped."""
+    async def delete(self, name: str, *, seen: Collection[str] | None = None) -> None:
+        """Remove a schedule; ScheduleNotFound if there is none. Its tasks stay, and so does the record of what it skipped.
+
+        `seen` are tags of which it must have one, or this is ChangedMeanwhile.
+        """
         await self._opened()
 
         def decide(known: Known) -> ScheduleWrite:
-            return ScheduleWrite(name=name, expected=_found(known, name).version, record=None)
+            old = self._found(known, name)
+            _check_seen(old, name, seen)
+            return ScheduleWrite(name=name, expected=old.version, record=None)
 
         await change(self._store, check_name(name, "the name of a schedule"), decide)
 
@@ -217,7 +297,7 @@ class Schedules:
         made: list[NewTask[object]] = []
 
         def decide(known: Known) -> ScheduleWrite | None:
-            old = _found(known, name)
+            old = self._found(known, name)
             step = steering.trigger(old, known.facts(old), known.now, payload=own, overlap=policy, by=self._user)
             made[:] = step.tasks
             return write_of(old, step)
@@ -247,10 +327,21 @@ class Schedules:
     async def plan(self, schedules: Sequence[Schedule] | None = None, *, prefix: str = "") -> SchedulePlan:
         """Tell what `apply` would do, and change nothing."""
         await self._opened()
-        specs = await self._specs_of(schedules)
-        stored = dict(zip(specs, await self._store.schedules(list(specs)), strict=True))
-        going = surplus(await self._declared_ones(prefix), specs, self._revision)
-        return SchedulePlan(self._differences(specs, stored, going))
+        return await self._reconciliation().plan(await self._specs_of(schedules), prefix=prefix)
+
+    async def faults(self, schedules: Sequence[Schedule]) -> dict[int, DuetimeError]:
+        """Tell what keeps schedules from being declared, by their places: an unknown handler or calendar, a payload that does not fit."""
+        await self._opened()
+        calendars = await self._store.calendars()
+        found: dict[int, DuetimeError] = {}
+        for place, schedule in enumerate(schedules):
+            if place % AT_A_TIME == AT_A_TIME - 1:
+                await asyncio.sleep(0)
+            try:
+                plan_for(await self._spec(schedule, allow_unknown=False), calendars)
+            except (InvalidValue, InvalidPayload, PayloadTooLarge, UnknownHandler) as error:
+                found[place] = error
+        return found
 
     async def backfill(
         self, name: str, start: datetime, end: datetime, *, existing: Existing = "skip", concurrency: int = 1, dry_run: bool = False
@@ -274,61 +365,10 @@ class Schedules:
         if not wishes and not remove:
             return SchedulePlan([])
         await self._opened()
-        specs = await self._specs_of(wishes)
-        names = list(specs)
-        if remove:
-            names += [each.name for each in surplus(await self._declared_ones(prefix), specs, self._revision)]
-        done: dict[str, Difference] = {}
-        for turn in range(TURNS):
-            known = await look(self._store, names)
-            gone = [record for name, record in known.records.items() if name not in specs and record is not None]
-            differences = self._differences(specs, known.records, gone)
-            if await self._write(differences, specs, known, done, together=turn < TOGETHER):
-                outcome = {**{each.name: each for each in differences}, **done}
-                return SchedulePlan(list(outcome.values()))
-            await between_turns(turn)
-        raise given_up(f"some of {len(names)} schedules")
+        return await self._reconciliation().apply(await self._specs_of(wishes), remove=remove, prefix=prefix)
 
-    async def _write(
-        self,
-        differences: Sequence[Difference],
-        specs: Mapping[str, ScheduleSpec],
-        known: Known,
-        done: dict[str, Difference],
-        *,
-        together: bool,
-    ) -> bool:
-        """Write differences, note which were written, and tell whether all were."""
-        # marks that change nothing need not stand together, and would only make it harder to find a moment for the rest
-        marks = [each for each in differences if each.action == "adopt"]
-        for chosen, at_once in (([each for each in differences if each.effective], together), (marks, False)):
-            writes = [self._declaration(each, specs, known) for each in chosen]
-            written = await self._store.write_schedules(writes, together=at_once) if writes else []
-            done.update({each.name: each for each, stored in zip(chosen, written, strict=True) if stored})
-            if not all(written):
-                return False
-        return True
-
-    def _declaration(self, difference: Difference, specs: Mapping[str, ScheduleSpec], known: Known) -> ScheduleWrite:
-        name = difference.name
-        old = known.records[name]
-        expected = old.version if old else 0
-        if difference.action == "remove":
-            return ScheduleWrite(name=name, expected=expected, record=None)
-        adopted = difference.action == "adopt" and old is not None
-        step = Step(record=old) if adopted and old is not None else self._put(name, specs[name], known, catch_up=False)
-        state = replace(step.record.state, declaration=fingerprint(specs[name]))
-        record = replace(step.record, declared=self._revision, state=state)
-        return ScheduleWrite(name=name, expected=expected, record=record, tasks=step.tasks, skips=step.skips)
-
-    def _differences(
-        self, specs: Mapping[str, ScheduleSpec], stored: Mapping[str, ScheduleRecord | None], going: Sequence[ScheduleRecord]
-    ) -> builtins.list[Difference]:
-        declared = [compare(name, spec, stored[name], self._revision) for name, spec in specs.items()]
-        return [*declared, *(Difference(name=record.name, action="remove") for record in going)]
-
-    async def _declared_ones(self, prefix: str) -> builtins.list[ScheduleRecord]:
-        return await every_schedule(self._store, ScheduleFilter(declared=True, prefix=prefix or None))
+    def _reconciliation(self) -> Reconciliation:
+        return Reconciliation(self._store, self._revision, put=self._put, refuse=self._refuse)
 
     async def _specs_of(self, schedules: Sequence[Schedule] | None) -> dict[str, ScheduleSpec]:
         wishes = self._declared() if schedules is None else schedules
@@ -343,6 +383,7 @@ class Schedules:
             )
         name = schedule.handler_name
         own = self._specs.get(name)
+        self._check(name if own is None else own.name)
         payload = await self._payload(name, schedule.payload, allow_unknown)
         handlers_own = self._admission.priority_of(name) if own is None else own.priority
         return schedule.spec(
@@ -360,7 +401,7 @@ class Schedules:
         await self._admission.check([NewTask(id=new_id(), handler=handler, payload=bound)], allow_unknown=allow_unknown)
         return bound
 
-    def _put(self, name: str, spec: ScheduleSpec, known: Known, *, catch_up: bool) -> Step:
+    def _put(self, name: str, spec: ScheduleSpec, known: Known, *, catch_up: bool = False) -> Step:
         old = known.records[name]
         return steering.put(
             name,
@@ -379,7 +420,23 @@ class Schedules:
         [record] = await self._store.schedules([check_name(name, "the name of a schedule")])
         if record is None:
             raise not_found(name)
+        self._check(record.spec.handler)
         return record
+
+    def _found(self, known: Known, name: str) -> ScheduleRecord:
+        record = known.records[name]
+        if record is None:
+            raise not_found(name)
+        self._check(record.spec.handler)
+        return record
+
+    def _check(self, handler: str) -> None:
+        refusal = self._refuse(handler)
+        if refusal is not None:
+            raise refusal
+
+    def _may(self, record: ScheduleRecord) -> bool:
+        return self._refuse(record.spec.handler) is None
 
     async def _info(self, record: ScheduleRecord) -> ScheduleInfo:
         gates, calendars = await gates_and_calendars(self._store)
@@ -395,7 +452,7 @@ class Schedules:
         await self._opened()
 
         def decide_one(known: Known) -> ScheduleWrite | None:
-            old = _found(known, name)
+            old = self._found(known, name)
             return write_of(old, decide(old, known))
 
         return await self._changed(name, decide_one)
@@ -405,11 +462,16 @@ def not_found(name: str) -> ScheduleNotFound:
     return ScheduleNotFound(f"there is no schedule {name!r} in this store; `app.schedules.list()` gives all")
 
 
-def _found(known: Known, name: str) -> ScheduleRecord:
-    record = known.records[name]
-    if record is None:
-        raise not_found(name)
-    return record
+def _check_seen(stored: ScheduleRecord | None, name: str, seen: Collection[str] | None) -> None:
+    if seen is None:
+        return
+    if stored is None:
+        if seen:
+            raise ChangedMeanwhile(f"there is no schedule {name!r} any more; read what there is, and put it without a condition")
+    elif not seen:
+        raise ChangedMeanwhile(f"there is a schedule {name!r} already; read it, and put it with its tag")
+    elif "*" not in seen and tag_of(stored) not in seen:
+        raise ChangedMeanwhile(f"schedule {name!r} has been changed by {stored.changed_by or 'somebody'} since it was read; read it again")
 
 
 def _name_of(handler: str | Named) -> str:

@@ -1,0 +1,303 @@
+"""What requests about schedules carry and what they are answered, and the way from one to the wish and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
+
+from duetime.api.models import MOST_ITEMS, Instant, Lasting, Name, Priority, RetryNumbers, given_fields
+from duetime.api.rule_models import CalendarNames, RuleBody, RuleFields, body_of, pointing, rule_of
+from duetime.clock import to_seconds
+from duetime.model.query import MAX_PAGE
+from duetime.model.retry import RetryPolicy
+from duetime.model.schedule import DEFAULT_GRACE
+from duetime.scheduling import wishes
+from duetime.scheduling.declaring import Action, Difference, SchedulePlan
+from duetime.scheduling.info import Health, PauseInfo, ScheduleInfo, SkipInfo
+from duetime.scheduling.wishes import LONGEST_NOTE
+from duetime.targets.occurrence import LastRunView
+
+MOST_PREVIEWED = 1_000
+Span = Annotated[float, Meta(ge=0, le=wishes.LONGEST)]
+Note = Annotated[str, Meta(max_length=LONGEST_NOTE)]
+Policy = Annotated[str, Meta(min_length=1, max_length=200)]
+Arguments = Annotated[dict[str, Any], Meta(description="The handler's arguments by name.")]
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class ScheduleBody(RuleFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What shall run, and when: exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`."""
+
+    handler: Name
+    payload: Arguments = field(default_factory=dict)
+    calendars: CalendarNames = field(default_factory=list)
+    start: Instant | UnsetType | None = UNSET
+    end: Instant | UnsetType | None = UNSET
+    count: Annotated[int, Meta(ge=1, le=2**31 - 1, description="Occurrences in all.")] | UnsetType | None = UNSET
+    jitter: Span = 0.0
+    missed: Annotated[str, Meta(min_length=1, max_length=200, examples=["all within 6h"])] = "latest"
+    overlap: Annotated[str, Meta(min_length=1, max_length=200, examples=["queue one"])] | UnsetType | None = UNSET
+    grace: Span = DEFAULT_GRACE
+    pause_after: Annotated[int, Meta(ge=1, le=2**31 - 1, description="Failed runs in a row.")] | UnsetType | None = UNSET
+    collection: Name | UnsetType | None = UNSET
+    priority: Priority | UnsetType | None = UNSET
+    timeout: Lasting | UnsetType | None = UNSET
+    retry: RetryNumbers | UnsetType | None = UNSET
+    expires: Annotated[float, Meta(gt=0, le=wishes.LONGEST, description="Seconds after the due time.")] | UnsetType | None = UNSET
+    meta: Annotated[dict[str, str], Meta(description="A small map of texts that travels with the tasks.")] = field(default_factory=dict)
+    note: Note = ""
+
+
+class PutScheduleBody(ScheduleBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A schedule to store. It says when by exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`.
+
+    `catch_up`: what a changed rule had planned before now counts as missed, rather than as nothing.
+    """
+
+    catch_up: bool = False
+    allow_unknown: bool = False
+
+
+class NamedScheduleBody(ScheduleBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A schedule that code declares. It says when by exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`."""
+
+    name: Name
+
+
+class ReconcileBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """All schedules that a program declares, at its `revision`: an older one never rewrites what a newer one has declared.
+
+    `remove` removes those that code has declared and does no longer, only names with the `prefix`. `dry_run` changes nothing.
+    """
+
+    schedules: Annotated[list[NamedScheduleBody], Meta(max_length=MOST_ITEMS)]
+    prefix: Annotated[str, Meta(max_length=200)] = ""
+    remove: bool = False
+    revision: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    dry_run: bool = False
+
+
+class RulePreviewBody(RuleFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A rule to look at: exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`."""
+
+    calendars: CalendarNames = field(default_factory=list)
+    start: Instant | UnsetType | None = UNSET
+    end: Instant | UnsetType | None = UNSET
+    count: Annotated[int, Meta(ge=1, le=MOST_PREVIEWED, description="How many instants.")] = 10
+    after: Instant | UnsetType | None = UNSET
+
+
+class PauseBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Why it pauses."""
+
+    note: Note = ""
+
+
+class ResumeBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """`catch_up`: what fell into the pause counts as missed."""
+
+    catch_up: bool = False
+
+
+class TriggerBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A payload in place of the schedule's own, and what to do while a run has not ended."""
+
+    payload: Arguments | UnsetType | None = UNSET
+    overlap: Policy = "allow"
+
+
+class BackfillBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Which planned instants to run, both ends included, and what becomes of those that have a task already."""
+
+    start: Instant
+    end: Instant
+    existing: Literal["skip", "failed", "all"] = "skip"
+    concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    dry_run: bool = False
+
+
+class ScheduleQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Which schedules; all that are given must hold."""
+
+    handler: Name | UnsetType = UNSET
+    paused: bool | UnsetType = UNSET
+    prefix: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType = UNSET
+    declared: bool | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+    cursor: Annotated[str, Meta(min_length=1, max_length=200, description="The `next` of the page before.")] | UnsetType = UNSET
+
+
+class PreviewQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How many instants, and after which one; otherwise after now."""
+
+    count: Annotated[int, Meta(ge=1, le=MOST_PREVIEWED)] = 10
+    after: Instant | UnsetType = UNSET
+
+
+class SkipQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How many, and those planned before which instant."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+    before: Instant | UnsetType = UNSET
+    cursor: Annotated[str, Meta(pattern=r"^[0-9]{1,18}$", description="The `next` of the page before.")] | UnsetType = UNSET
+
+
+# ---- answers ----
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored schedule. `schedule` is the body that would make it again. Instants are in UTC; `zone` is that of the rule.
+
+    `health` is ok, failing (the last run failed), paused, held (a gate is closed), late (nobody fires), ended (nothing more is planned)
+    or broken (`problem` says why). `fired` and `missed` count occurrences that became tasks and that did not.
+    """
+
+    name: str
+    handler: str
+    schedule: StoredSchedule
+    description: str
+    zone: str
+    next_at: datetime | None
+    health: Health
+    problem: str
+    last: LastRunView | None
+    paused: PauseInfo | None
+    fired: int
+    missed: int
+    failures: int
+    running: list[str]
+    planned_at: datetime | None
+    fired_at: datetime | None
+    revision: int
+    declared: int | None
+    created_at: datetime
+    changed_at: datetime
+    changed_by: str
+    tag: Annotated[str, Meta(description="The ETag, without its quotes.")]
+
+
+class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs, and when; all that is not said is left to the handler."""
+
+    handler: str
+    rule: RuleBody
+    payload: dict[str, Any]
+    calendars: list[str]
+    start: datetime | None
+    end: datetime | None
+    count: int | None
+    jitter: float
+    missed: str
+    overlap: str
+    grace: float
+    pause_after: int | None
+    collection: str | None
+    priority: int
+    timeout: float | None
+    retry: RetryNumbers | None
+    expires: float | None
+    meta: dict[str, str]
+    note: str
+
+
+class ScheduleList(msgspec.Struct, frozen=True):
+    """Some schedules by name, and the cursor of the next page, null on the last."""
+
+    items: list[ScheduleView]
+    next: str | None
+
+
+class PlannedAt(msgspec.Struct, frozen=True):
+    """A planned instant, in UTC and on the clock of the rule's zone."""
+
+    planned_at: datetime
+    local: datetime
+
+
+class PlannedList(msgspec.Struct, frozen=True):
+    """The next planned instants; fewer than asked for if nothing more is planned."""
+
+    items: list[PlannedAt]
+    next: None = None
+
+
+class SkipList(msgspec.Struct, frozen=True):
+    """Skips, the latest planned first."""
+
+    items: list[SkipInfo]
+    next: str | None
+
+
+class DifferenceList(msgspec.Struct, frozen=True):
+    """What was done about each schedule, or would be: add, change, adopt, keep, older or remove; and how often each."""
+
+    items: list[Difference]
+    counts: Mapping[Action, int]
+    dry_run: bool
+    next: None = None
+
+
+# ---- from one to the other ----
+
+_OWN = ("name", "catch_up", "allow_unknown", "retry", "cron", "tz", "every", "at", "after_end", "window", "rule")
+
+
+def wish_of(name: str, body: ScheduleBody, place: str = "") -> wishes.Schedule:
+    """Make a wish of a body that has the right types; what does not fit beyond that is refused, and pointed at."""
+    rule = rule_of(body, place)
+    options = given_fields(body, *_OWN)
+    if isinstance(body.retry, RetryNumbers):
+        with pointing(f"{place}/retry", {each: each for each in RetryNumbers.__struct_fields__}):
+            options["retry"] = RetryPolicy(**given_fields(body.retry))
+    with pointing(place, {each: each for each in body.__struct_fields__}):
+        return wishes.Schedule(name, rule=rule, **options)
+
+
+def view_of(info: ScheduleInfo) -> ScheduleView:
+    wish = info.schedule
+    stored = StoredSchedule(
+        handler=info.handler,
+        rule=body_of(info.rule),
+        payload=dict(wish.payload),
+        calendars=list(wish.calendars),
+        start=wish.start,
+        end=wish.end,
+        count=wish.count,
+        jitter=to_seconds(wish.jitter),
+        missed=wish.missed,
+        overlap=wish.overlap or "skip",
+        grace=to_seconds(wish.grace),
+        pause_after=wish.pause_after,
+        collection=wish.collection,
+        priority=wish.priority or 0,
+        timeout=None if wish.timeout is None else to_seconds(wish.timeout),
+        retry=None if wish.retry is None else msgspec.json.decode(wish.retry.numbers(), type=RetryNumbers),
+        expires=None if wish.expires is None else to_seconds(wish.expires),
+        meta=dict(wish.meta),
+        note=wish.note,
+    )
+    instants: dict[str, Any] = {each: _utc(getattr(info, each)) for each in _INSTANTS}
+    same = {each: getattr(info, each) for each in ScheduleView.__struct_fields__ if each not in ("schedule", *_INSTANTS)}
+    return ScheduleView(schedule=stored, **same, **instants)
+
+
+_INSTANTS = ("next_at", "planned_at", "fired_at", "created_at", "changed_at")
+
+
+def planned_list(instants: Sequence[datetime]) -> PlannedList:
+    return PlannedList([PlannedAt(each.astimezone(UTC), each) for each in instants])
+
+
+def difference_list(plan: SchedulePlan, *, dry_run: bool) -> DifferenceList:
+    counts: dict[Action, int] = {}
+    for each in plan.differences:
+        counts[each.action] = counts.get(each.action, 0) + 1
+    return DifferenceList(plan.differences, counts, dry_run)
+
+
+def _utc(when: datetime | None) -> datetime | None:
+    return None if when is None else when.astimezone(UTC)

@@ -1,0 +1,104 @@
+"""Making the stored schedules those that a program declares: all of them together, against everybody who changes them meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from duetime.errors import DuetimeError
+from duetime.model.firing import Step
+from duetime.model.schedule import ScheduleRecord, ScheduleSpec
+from duetime.scheduling.declaring import Difference, SchedulePlan, compare, fingerprint, surplus
+from duetime.scheduling.writes import TURNS, Known, between_turns, every_schedule, given_up, look
+from duetime.store.protocol import Store
+from duetime.store.schedules import ScheduleFilter, ScheduleWrite
+
+# Turns in which declarations are written all or nothing. Thousands of schedules that fire all the time may leave no such moment; then
+# those that others have changed meanwhile are written a turn later than the rest.
+TOGETHER = 30
+
+Refuse: TypeAlias = Callable[[str], DuetimeError | None]  # why somebody may not touch a handler's schedules, None if they may
+
+
+class Reconciliation:
+    """What a program of some revision declares, against what is stored. `put` decides what a changed spec makes of a schedule."""
+
+    def __init__(self, store: Store, revision: int, *, put: Callable[[str, ScheduleSpec, Known], Step], refuse: Refuse) -> None:
+        self._store = store
+        self._revision = revision
+        self._put = put
+        self._refuse = refuse
+
+    async def plan(self, specs: Mapping[str, ScheduleSpec], *, prefix: str) -> SchedulePlan:
+        """Tell what applying would do."""
+        stored = dict(zip(specs, await self._store.schedules(list(specs)), strict=True))
+        self._check(stored)
+        return SchedulePlan(self._differences(specs, stored, await self._surplus(specs, prefix)))
+
+    async def apply(self, specs: Mapping[str, ScheduleSpec], *, remove: bool, prefix: str) -> SchedulePlan:
+        """Write what differs, in as many turns as it takes."""
+        names = list(specs)
+        if remove:
+            names += [each.name for each in await self._surplus(specs, prefix)]
+        done: dict[str, Difference] = {}
+        for turn in range(TURNS):
+            known = await look(self._store, names)
+            self._check(known.records)
+            gone = [record for name, record in known.records.items() if name not in specs and record is not None]
+            differences = self._differences(specs, known.records, gone)
+            if await self._write(differences, specs, known, done, together=turn < TOGETHER):
+                outcome = {**{each.name: each for each in differences}, **done}
+                return SchedulePlan(list(outcome.values()))
+            await between_turns(turn)
+        raise given_up(f"some of {len(names)} schedules")
+
+    async def _write(
+        self,
+        differences: Sequence[Difference],
+        specs: Mapping[str, ScheduleSpec],
+        known: Known,
+        done: dict[str, Difference],
+        *,
+        together: bool,
+    ) -> bool:
+        """Write differences, note which were written, and tell whether all were."""
+        # marks that change nothing need not stand together, and would only make it harder to find a moment for the rest
+        marks = [each for each in differences if each.action == "adopt"]
+        for chosen, at_once in (([each for each in differences if each.effective], together), (marks, False)):
+            writes = [self._declaration(each, specs, known) for each in chosen]
+            written = await self._store.write_schedules(writes, together=at_once) if writes else []
+            done.update({each.name: each for each, stored in zip(chosen, written, strict=True) if stored})
+            if not all(written):
+                return False
+        return True
+
+    def _declaration(self, difference: Difference, specs: Mapping[str, ScheduleSpec], known: Known) -> ScheduleWrite:
+        name = difference.name
+        old = known.records[name]
+        expected = old.version if old else 0
+        if difference.action == "remove":
+            return ScheduleWrite(name=name, expected=expected, record=None)
+        adopted = difference.action == "adopt" and old is not None
+        step = Step(record=old) if adopted and old is not None else self._put(name, specs[name], known)
+        state = replace(step.record.state, declaration=fingerprint(specs[name]))
+        record = replace(step.record, declared=self._revision, state=state)
+        return ScheduleWrite(name=name, expected=expected, record=record, tasks=step.tasks, skips=step.skips)
+
+    def _differences(
+        self, specs: Mapping[str, ScheduleSpec], stored: Mapping[str, ScheduleRecord | None], going: Sequence[ScheduleRecord]
+    ) -> list[Difference]:
+        declared = [compare(name, spec, stored[name], self._revision) for name, spec in specs.items()]
+        return [*declared, *(Difference(name=record.name, action="remove") for record in going)]
+
+    async def _surplus(self, specs: Mapping[str, ScheduleSpec], prefix: str) -> list[ScheduleRecord]:
+        found = await every_schedule(self._store, ScheduleFilter(declared=True, prefix=prefix or None))
+        allowed = [record for record in found if self._refuse(record.spec.handler) is None]
+        return surplus(allowed, specs, self._revision)
+
+    def _check(self, records: Mapping[str, ScheduleRecord | None]) -> None:
+        for record in records.values():
+            refusal = None if record is None else self._refuse(record.spec.handler)
+            if refusal is not None:
+                raise refusal
