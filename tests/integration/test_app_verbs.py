@@ -24,13 +24,16 @@ from duetime.model.outcome import Outcome, Settlement
 from duetime.model.task import ErrorInfo
 from duetime.model.why import ReasonKind
 from duetime.store.protocol import NewWorker
+from tests.integration.reached import WAYS, reached
 
 UNKNOWN_ID = "01a1e112-c0d3-7403-88d7-6b1eec5cb647"
 
 
-@pytest.fixture
-async def app() -> AsyncIterator[App]:
-    async with App("sqlite:///:memory:", user="anna@shop") as app:
+@pytest.fixture(params=[*WAYS, "server on postgres"])
+async def app(request: pytest.FixtureRequest) -> AsyncIterator[App]:
+    way, _, on_postgres = request.param.partition(" on ")
+    url = request.getfixturevalue("postgres_url") if on_postgres else "sqlite:///:memory:"
+    async with reached(way, url, user="anna@shop") as app:
         yield app
 
 

@@ -1,0 +1,336 @@
+"""Verbs on tasks, asked of a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from duetime.admission import HANDLERS_OWN, Admission, SubmitHook, refuse_others
+from duetime.client import AnyTask, Bulk, Client, TaskPage, id_of, taken_keys, waiting_time
+from duetime.clock import Seconds, to_instant, to_seconds
+from duetime.errors import DuetimeError, PayloadTooLarge, TaskNotFound, UnknownHandler
+from duetime.model.query import MAX_PAGE, Query
+from duetime.model.task import (
+    FINAL,
+    NewTask,
+    State,
+    Task,
+    TaskRecord,
+    accepted,
+    check_name,
+    check_priority,
+    delay_micros,
+    due_instant,
+    due_of,
+    shown,
+)
+from duetime.remote.address import needs_store
+from duetime.remote.calendars import RemoteCalendars
+from duetime.remote.gates import RemoteGates
+from duetime.remote.place import ServerPlace
+from duetime.remote.problems import error_of
+from duetime.remote.schedules import RemoteSchedules
+from duetime.remote.transport import NDJSON
+from duetime.remote.wire import BatchItemWire, BatchWire, TaskListWire, TaskWire, body_of, filter_of, parameters_of, record_of
+from duetime.scheduling.wishes import Schedule
+from duetime.store.protocol import AddVerdict, CancelVerdict, Store
+from duetime.targets.spec import HandlerSpec
+
+R = TypeVar("R")
+
+MOST_ITEMS = 10_000  # in a batch
+MOST_BYTES = 8_000_000  # in a batch; a server that takes less says so, and gets half as much
+LONGEST_WAIT = 30.0  # seconds of one request that waits; proxies cut those that last longer than a minute
+WAIT_THROUGH = 60.0  # seconds without a server that a wait outlasts
+LONGEST_BULK = 3_600.0  # seconds that a verb on many tasks may take
+BREATH = 0.2  # seconds before a wait is asked anew that the server has ended before its time
+
+
+class RemoteAdmission(Admission):
+    """Checks wishes by what the server knows of its handlers. The server checks them again."""
+
+    async def declare(self, specs: Iterable[HandlerSpec]) -> None:
+        """Do nothing: the workers that run the handlers declare them."""
+
+    async def check(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
+        await super().check(tasks, allow_unknown=False)
+        for handler in {task.handler for task in tasks} - self._declared.keys():
+            await self.declaration(handler)
+
+    def priority_of(self, handler: str) -> int:
+        """Leave it to the server, which knows what the handler declares by now."""
+        return HANDLERS_OWN
+
+    def known_priority(self, wish: NewTask[Any]) -> int:
+        """Give the priority of a wish that the server has settled."""
+        return super().priority_of(wish.handler) if wish.priority == HANDLERS_OWN else wish.priority
+
+    def _unknown(self, handler: str) -> UnknownHandler:
+        hint = self._meant(handler) or "start a worker that declares it"
+        return UnknownHandler(f"the server knows no handler {handler!r} that may be used here; {hint}")
+
+
+class CancelWire(msgspec.Struct, frozen=True):
+    """The answer to a cancel."""
+
+    answer: CancelVerdict
+
+
+class RemoteClient(Client):
+    """The verbs of Client over HTTP. What it does not define anew works on what it does."""
+
+    admission: RemoteAdmission
+
+    def __init__(
+        self,
+        place: ServerPlace,
+        *,
+        user: str,
+        specs: Mapping[str, HandlerSpec] = {},
+        hooks: Sequence[SubmitHook] = (),
+        opened: Callable[[], Awaitable[None]],
+        revision: int = 0,
+        declared: Callable[[], Sequence[Schedule]] = list,
+    ) -> None:
+        self.store = cast(Store, place)
+        self.user = user
+        self._place = place
+        self._transport = place.transport
+        self.admission = RemoteAdmission(self.store, user=user, own=specs.__contains__, hooks=hooks)
+        self.gates = RemoteGates(place, user=user, opened=opened)
+        self.schedules = RemoteSchedules(
+            place, user=user, admission=self.admission, specs=specs, opened=opened, revision=revision, declared=declared
+        )
+        self.calendars = RemoteCalendars(place, opened=opened)
+
+    # ---- submitting ----
+
+    async def submit(self, task: NewTask[R], *, connection: object | None = None, allow_unknown: bool = False) -> Task[R]:
+        self._refuse(connection)
+        refuse_others([task])
+        wish = self.admission.complete(task)
+        try:
+            # the wish's id names the request, so that it can be repeated: the task is stored once
+            found = await self._transport.ask(
+                TaskWire, "POST", "/v1/tasks", body=body_of(wish), headers={"idempotency-key": task.id}, again=True
+            )
+        except UnknownHandler as error:
+            raise _declared_only(error) if allow_unknown else error from None
+        return shown(record_of(found))
+
+    async def submit_many(
+        self, tasks: Iterable[NewTask[R]], *, connection: object | None = None, allow_unknown: bool = False
+    ) -> Sequence[Task[R]]:
+        self._refuse(connection)
+        asked = list(tasks)
+        refuse_others(asked)
+        try:
+            await self.admission.check(asked, allow_unknown=False)
+        except UnknownHandler as error:
+            raise _declared_only(error) if allow_unknown else error from None
+        wishes = [self.admission.complete(task) for task in asked]
+        lines = [msgspec.json.encode(body_of(wish)) for wish in wishes]
+        outcome = _Outcome()
+        for start, end in _batches(lines):
+            try:
+                await self._send(lines, start, end, wishes, outcome)
+            except DuetimeError as error:
+                if any(outcome.tasks):
+                    error.args = (f"{error}; of {len(asked):,} tasks the first {len(outcome.tasks):,} have been stored by then",)
+                raise
+        outcome.tell()
+        return cast(list[Task[R]], outcome.tasks)
+
+    async def _send(self, lines: Sequence[bytes], start: int, end: int, wishes: Sequence[NewTask[Any]], outcome: _Outcome) -> None:
+        try:
+            # not to be repeated once it was sent: the API gives batches no name by which it would know them again
+            answer = await self._transport.send("POST", "/v1/tasks/batch", data=b"\n".join(lines[start:end]), media=NDJSON, again=False)
+        except PayloadTooLarge:
+            if end - start < 2:
+                raise
+            half = (start + end) // 2
+            await self._send(lines, start, half, wishes, outcome)
+            await self._send(lines, half, end, wishes, outcome)
+            return
+        batch = self._transport.read(BatchWire, answer)
+        outcome.note(batch.items, await self._stored(batch, wishes[start:end]))
+
+    async def _stored(self, batch: BatchWire, wishes: Sequence[NewTask[Any]]) -> list[Task[Any] | None]:
+        """Give the tasks of a batch. New ones are known from their wishes; one that was there before must be read."""
+        now = self._place.now() if batch.submitted_at is None else to_instant(batch.submitted_at)
+        older = [item.id for item in batch.items if item.verdict in (AddVerdict.KEPT, AddVerdict.REPLACED)]
+        known = dict(zip(older, await self.records(older), strict=True))
+
+        def task_of(item: BatchItemWire, wish: NewTask[Any]) -> Task[Any] | None:
+            if item.verdict == AddVerdict.ADDED:
+                priority = self.admission.known_priority(wish)
+                added = msgspec.structs.replace(wish, id=item.id, submitted_by=batch.submitted_by or "", priority=priority)
+                return shown(accepted(added, State.PENDING, now, due_of(added, now)))
+            record = known.get(item.id)
+            return None if record is None else shown(record)
+
+        return [task_of(item, wish) for item, wish in zip(batch.items, wishes, strict=True)]
+
+    def _refuse(self, connection: object | None) -> None:
+        if connection is not None:
+            raise needs_store("connection=, a task in your own transaction,", self._place.url)
+
+    # ---- reading ----
+
+    async def record(self, task: AnyTask) -> TaskRecord:
+        return await self._task("GET", id_of(task))
+
+    async def records(self, ids: Sequence[str]) -> list[TaskRecord | None]:
+        async def one(task_id: str) -> TaskRecord | None:
+            try:
+                return await self.record(task_id)
+            except TaskNotFound:
+                return None
+
+        return list(await asyncio.gather(*map(one, ids)))
+
+    async def find(self, handler: str, key: str) -> Task[Any]:
+        query = Query(handler=handler, key=check_name(key, "key"), limit=MAX_PAGE)
+        found = [task async for task in self.tasks(query)]
+        if not found:
+            raise TaskNotFound(f"{handler} has no task with the key {key!r}, neither live nor kept")
+        live = [task for task in found if not task.final]
+        return live[0] if live else max(found, key=lambda task: task.finished_at or task.submitted_at)
+
+    async def page(self, query: Query) -> TaskPage:
+        page = await self._transport.ask(TaskListWire, "GET", "/v1/tasks", query=parameters_of(query))
+        return TaskPage([shown(record_of(task)) for task in page.items], page.next)
+
+    async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
+        task_id = id_of(task)
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + waiting_time(timeout)
+        while True:
+            began = loop.time()
+            asked = LONGEST_WAIT if end is None else max(0.0, min(LONGEST_WAIT, end - began))
+            record = await self._task("GET", task_id, query={"wait": f"{asked:.3f}"}, wait=asked, patience=WAIT_THROUGH)
+            left = LONGEST_WAIT if end is None else end - loop.time()
+            if record.state in FINAL or left <= 0:
+                return record
+            if loop.time() - began < asked:  # a server that stops lets nobody wait
+                await asyncio.sleep(min(BREATH, left))
+
+    # ---- changing ----
+
+    async def _cancel(self, task_id: str) -> CancelVerdict:
+        return (await self._transport.ask(CancelWire, "POST", f"/v1/tasks/{task_id}/cancel")).answer
+
+    async def retry(self, task: AnyTask) -> Task[Any]:
+        return shown(await self._task("POST", id_of(task), "/retry"))
+
+    async def edit(
+        self,
+        task: AnyTask,
+        *,
+        due_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: int | None = None,
+        collection: str | None = None,
+        seen: TaskRecord | None = None,
+    ) -> Task[Any]:
+        if seen is not None:
+            raise needs_store("a change that expects a task as it was seen", self._place.url)
+        task_id, changes = id_of(task), _changes(due_at, delay, priority, collection)
+        return shown(await self._task("PATCH", task_id, body=changes, again=True))
+
+    async def _task(self, method: str, task_id: str, verb: str = "", **options: Any) -> TaskRecord:
+        return record_of(await self._transport.ask(TaskWire, method, f"/v1/tasks/{task_id}{verb}", **options))
+
+    # ---- many at once ----
+
+    async def cancel_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
+        return await self._bulk_verb("cancel", query, dry_run)
+
+    async def retry_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
+        return await self._bulk_verb("retry", query, dry_run)
+
+    async def edit_many(
+        self,
+        query: Query,
+        *,
+        due_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: int | None = None,
+        collection: str | None = None,
+        dry_run: bool = False,
+    ) -> Bulk:
+        return await self._bulk_verb("edit", query, dry_run, set=_changes(due_at, delay, priority, collection))
+
+    async def _bulk_verb(self, verb: str, query: Query, dry_run: bool, **more: Any) -> Bulk:
+        body = {**filter_of(query), "dry_run": dry_run, **more}
+        # how long it takes depends on how many match; the server works on, so its silence says nothing
+        return await self._transport.ask(Bulk, "POST", f"/v1/tasks/{verb}", body=body, again=dry_run, wait=LONGEST_BULK)
+
+
+class _Outcome:
+    """What has become of many tasks so far, batch by batch and in their order."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task[Any] | None] = []
+        self._duplicates: dict[int, BatchItemWire] = {}
+        self._refused: dict[int, BatchItemWire] = {}
+
+    def note(self, items: Sequence[BatchItemWire], tasks: Sequence[Task[Any] | None]) -> None:
+        for place, item in enumerate(items, start=len(self.tasks)):
+            if item.verdict == AddVerdict.DUPLICATE:
+                self._duplicates[place] = item
+            elif item.verdict == "refused":
+                self._refused[place] = item
+        self.tasks += tasks
+
+    def tell(self) -> None:
+        """Raise for what was not stored."""
+        if self._refused:
+            problem = next(iter(self._refused.values())).problem
+            error = DuetimeError("the server refused it without a reason") if problem is None else error_of(problem)
+            stored = sum(task is not None for task in self.tasks)
+            if stored:
+                counted = f"{len(self._refused):,} of {len(self.tasks):,} tasks were refused, {stored:,} stored"
+                error.args = (f"{counted}; the first: {error}",)
+            raise error
+        if self._duplicates:
+            problem = next(iter(self._duplicates.values())).problem
+            raise taken_keys(
+                self.tasks, {place: item.id for place, item in self._duplicates.items()}, "" if problem is None else problem.detail
+            )
+
+
+def _batches(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Divide lines into batches that a server takes."""
+    start = size = 0
+    for place, line in enumerate(lines):
+        if place > start and (place - start == MOST_ITEMS or size + len(line) > MOST_BYTES):
+            yield start, place
+            start, size = place, 0
+        size += len(line) + 1
+    if start < len(lines):
+        yield start, len(lines)
+
+
+def _changes(due_at: datetime | None, delay: Seconds | None, priority: int | None, collection: str | None) -> dict[str, Any]:
+    """Check what is to be changed, and leave out what is not; whether that is too much or nothing is the server's to say."""
+    changes: dict[str, Any] = {}
+    if due_at is not None:
+        due_instant(due_at)
+        changes["due_at"] = due_at
+    if delay is not None:
+        delay_micros(delay)
+        changes["delay"] = to_seconds(delay)
+    if priority is not None:
+        changes["priority"] = check_priority(priority)
+    if collection is not None:
+        changes["collection"] = check_name(collection, "collection")
+    return changes
+
+
+def _declared_only(error: UnknownHandler) -> UnknownHandler:
+    return UnknownHandler(f"{error}; a server takes tasks of declared handlers only, whatever is allowed")

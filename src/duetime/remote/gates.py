@@ -1,0 +1,65 @@
+"""Gates, asked of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import msgspec
+
+from duetime.clock import SECOND, Seconds, to_seconds
+from duetime.gating import IN_FORCE_WITHIN, GateInfo, GateKeeper, GateSet, Named
+from duetime.model.gate import Gate
+from duetime.model.task import check_name
+from duetime.remote.address import part
+from duetime.remote.place import ServerPlace
+from duetime.remote.problems import GateNotFound
+from duetime.remote.wire import texts
+from duetime.store.protocol import Store
+
+LONGEST_WAIT = 60.0  # that a server is asked to wait for its workers
+
+
+class GateListWire(msgspec.Struct, frozen=True):
+    """The closed gates."""
+
+    items: list[GateInfo]
+
+
+class RemoteGates(GateKeeper):
+    """`app.gates` over HTTP; who set a gate is the server's to say."""
+
+    def __init__(self, place: ServerPlace, *, user: str, opened: Callable[[], Awaitable[None]]) -> None:
+        self._store = cast(Store, place)
+        self._user = user
+        self._opened = opened
+        self._transport = place.transport
+
+    async def put(self, gate: Gate, *, timeout: Seconds = IN_FORCE_WITHIN, allow_unknown: bool = False) -> GateSet:
+        wait = min(max(0.0, to_seconds(timeout, "timeout")), LONGEST_WAIT)
+        body = {"action": gate.action, "note": gate.note, "wait": wait, "allow_unknown": allow_unknown}
+        if gate.until_at is not None:
+            body["lasting"] = (gate.until_at - gate.set_at) / SECOND
+        await self._opened()
+        return await self._transport.ask(
+            GateSet,
+            "PUT",
+            f"/v1/gates/{part(gate.handler)}",
+            query=texts({"collection": gate.collection}),
+            body=body,
+            again=True,
+            wait=wait,
+        )
+
+    async def open(self, handler: str | Named, *, collection: str | None = None) -> bool:
+        name = check_name(handler if isinstance(handler, str) else handler.name, "handler")
+        await self._opened()
+        try:
+            await self._transport.send("DELETE", f"/v1/gates/{part(name)}", query=texts({"collection": collection}))
+        except GateNotFound:
+            return False
+        return True
+
+    async def list(self) -> list[GateInfo]:
+        await self._opened()
+        return (await self._transport.ask(GateListWire, "GET", "/v1/gates")).items

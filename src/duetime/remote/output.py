@@ -1,0 +1,130 @@
+"""What attempts printed and logged, asked of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from typing import Any, Literal, cast
+
+import msgspec
+
+from duetime.clock import to_instant
+from duetime.errors import StoreUnavailable
+from duetime.model.outcome import Outcome
+from duetime.model.task import State, Task
+from duetime.output.reading import AttemptOutput, LogHits, OutputEvent, OutputPage, Outputs, read_position
+from duetime.remote.address import needs_store, part
+from duetime.remote.place import ServerPlace
+from duetime.remote.transport import FIRST_PAUSE, LONGEST_PAUSE
+from duetime.remote.wire import texts
+from duetime.store.protocol import Store
+
+MOST_ATTEMPTS = 100  # in a page
+FOLLOW_THROUGH = 60.0  # seconds without a server, or without its store, that following outlasts
+
+
+class OutputListWire(msgspec.Struct, frozen=True):
+    """The output of some attempts."""
+
+    items: list[AttemptOutput]
+    next: str | None = None
+
+
+class EventWire(msgspec.Struct, frozen=True):
+    """The data of an event."""
+
+    attempt: int
+    text: str = ""
+    outcome: Outcome | None = None
+    state: State | None = None
+
+
+class RemoteOutputs(Outputs):
+    """`app.output` over HTTP."""
+
+    def __init__(self, place: ServerPlace, *, opened: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(cast(Store, place), opened=opened)
+        self._transport = place.transport
+
+    async def page(self, task: str | Task[Any], *, attempt: int | None = None, after: int = 0, limit: int | None = 20) -> OutputPage:
+        found: list[AttemptOutput] = []
+        cursor: int | None = after
+        while cursor is not None:
+            size = MOST_ATTEMPTS if limit is None else min(MOST_ATTEMPTS, limit)
+            query = texts({"attempt": attempt, "limit": size, "cursor": cursor or None})
+            await self._opened()
+            page = await self._transport.ask(OutputListWire, "GET", _path(task), query=query)
+            found += page.items
+            cursor = None if page.next is None else int(page.next)
+            if limit is not None:
+                break
+        return OutputPage(found, cursor)
+
+    async def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
+        if after is not None:
+            read_position(after)
+        await self._opened()
+        loop, query = asyncio.get_running_loop(), texts({"follow": True, "attempt": attempt})
+        pause, heard_at = FIRST_PAUSE, loop.time()
+        while True:
+            try:
+                headers = {} if after is None else {"last-event-id": after}
+                async with self._transport.stream(_path(task), query, headers) as chunks:
+                    async for event in read_events(chunks):
+                        after, pause, heard_at = event.position, FIRST_PAUSE, loop.time()
+                        yield event
+                        if event.kind == "end":
+                            return
+                heard_at = loop.time()  # it ended in order: a server that stops lets nobody follow
+            except StoreUnavailable:
+                if loop.time() - heard_at > FOLLOW_THROUGH:
+                    raise
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def search(
+        self,
+        words: str,
+        *,
+        handler: str | None = None,
+        collection: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> LogHits:
+        for name, when in (("after", after), ("before", before)):
+            if when is not None:
+                to_instant(when, name)
+        asked = {"q": words, "handler": handler, "collection": collection, "after": after, "before": before}
+        await self._opened()
+        return await self._transport.ask(LogHits, "GET", "/v1/logs", query=texts({**asked, "limit": limit, "cursor": cursor}))
+
+    async def keep(self, task: str, attempt: int, text: str) -> None:
+        raise needs_store("keeping output", self._transport.url)
+
+
+async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[OutputEvent]:
+    """Read server-sent events, whatever pieces they come in; comments, and events of kinds that are not known, are left out."""
+    rest = b""
+    async for chunk in chunks:
+        *blocks, rest = (rest + chunk).split(b"\n\n")
+        for block in blocks:
+            fields = dict(_field(line) for line in block.decode().split("\n"))
+            if fields.get("event") in ("output", "attempt", "end"):
+                kind = cast(Literal["output", "attempt", "end"], fields["event"])
+                data = msgspec.json.decode(fields.get("data", "{}"), type=EventWire)
+                yield OutputEvent(
+                    kind=kind, attempt=data.attempt, text=data.text, position=fields.get("id", ""), outcome=data.outcome, state=data.state
+                )
+
+
+def _field(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(":")
+    return name, value.removeprefix(" ")
+
+
+def _path(task: str | Task[Any]) -> str:
+    return f"/v1/tasks/{part(task if isinstance(task, str) else task.id)}/logs"

@@ -1,0 +1,296 @@
+"""Schedules, asked of a server."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar, cast, get_args
+
+import msgspec
+
+from duetime.clock import to_instant
+from duetime.errors import ChangedMeanwhile, Conflict, DuetimeError, InvalidValue
+from duetime.model.forecast import MOST_OCCURRENCES, Forecast
+from duetime.model.query import MAX_PAGE
+from duetime.model.rules import Rule
+from duetime.model.task import IfExists, Task, check_name, shown
+from duetime.remote.address import needs_store, part
+from duetime.remote.place import ServerPlace
+from duetime.remote.rules import ScheduleWire, body_of, info_of, rule_body, zone_of
+from duetime.remote.wire import TaskWire, record_of, texts
+from duetime.scheduling.backfill import Backfill, Existing
+from duetime.scheduling.backfill import read as read_backfill
+from duetime.scheduling.declaring import Difference, SchedulePlan, refuse_twice
+from duetime.scheduling.forecasting import LONGEST, Ahead
+from duetime.scheduling.info import ScheduleInfo, SkipInfo
+from duetime.scheduling.service import MOST_PREVIEWED, MOST_SKIPS, Refuse, Schedules, Stored
+from duetime.scheduling.wishes import RULES, Named, Schedule
+from duetime.store.protocol import Store
+from duetime.store.schedules import ScheduleFilter
+
+T = TypeVar("T")
+
+PREVIEWED_AT_ONCE = 1_000
+LONGEST_CHANGE = 300.0  # seconds that a backfill or thousands of declarations may take
+_INSTANTS = ("at", "start_at", "until_at", "first_at")
+
+
+class ScheduleListWire(msgspec.Struct, frozen=True):
+    """A page of schedules."""
+
+    items: list[ScheduleWire]
+    next: str | None = None
+
+
+class PlannedWire(msgspec.Struct, frozen=True):
+    """A planned instant."""
+
+    planned_at: datetime
+
+
+class PlannedListWire(msgspec.Struct, frozen=True):
+    """Planned instants."""
+
+    items: list[PlannedWire]
+
+
+class SkipListWire(msgspec.Struct, frozen=True):
+    """A page of skips."""
+
+    items: list[SkipInfo]
+    next: str | None = None
+
+
+class DifferenceListWire(msgspec.Struct, frozen=True):
+    """What became of declared schedules."""
+
+    items: list[Difference]
+
+
+class RemoteSchedules(Schedules):
+    """`app.schedules` over HTTP. Wishes of handlers that this program has are checked here, all others by the server."""
+
+    def __init__(self, place: ServerPlace, **options: Any) -> None:
+        super().__init__(cast(Store, place), **options)
+        self._transport = place.transport
+
+    # ---- reading ----
+
+    async def get(self, name: str) -> ScheduleInfo:
+        return info_of(await self._ask(ScheduleWire, "GET", _path(name)))
+
+    async def list(
+        self,
+        *,
+        handler: str | Named | None = None,
+        paused: bool | None = None,
+        prefix: str | None = None,
+        declared: bool | None = None,
+        after: str = "",
+        limit: int | None = None,
+    ) -> list[ScheduleInfo]:
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise InvalidValue(f"limit must be a whole number of at least 1, got {limit!r}; leave it out for all")
+        name = None if handler is None else handler if isinstance(handler, str) else handler.name
+        chosen = ScheduleFilter(handler=name, paused=paused, prefix=prefix, declared=declared)
+        found: list[ScheduleInfo] = []
+        cursor: str | None = after
+        while cursor is not None and (limit is None or len(found) < limit):
+            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
+            page, cursor = await self.page(msgspec.structs.replace(chosen, after=cursor, limit=size))
+            found += page
+        return found
+
+    async def page(self, chosen: ScheduleFilter) -> tuple[builtins.list[ScheduleInfo], str | None]:
+        query = texts(
+            {
+                "handler": chosen.handler,
+                "paused": chosen.paused,
+                "prefix": chosen.prefix or None,
+                "declared": chosen.declared,
+                "limit": chosen.limit,
+                "cursor": chosen.after or None,
+            }
+        )
+        page = await self._ask(ScheduleListWire, "GET", "/v1/schedules", query=query)
+        return [info_of(each) for each in page.items], page.next
+
+    async def preview(self, what: str | Rule | Schedule, *, count: int = 10, after: datetime | None = None) -> builtins.list[datetime]:
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_PREVIEWED:
+            raise InvalidValue(f"count must be 1 to {MOST_PREVIEWED:,}, got {count!r}")
+        if after is not None:
+            to_instant(after, "after")
+        asked: dict[str, Any] = {}
+        if isinstance(what, str):
+            rule = (await self.get(what)).rule
+        elif isinstance(what, Schedule):
+            assert not isinstance(what.rule, str)  # it was read when the wish was made
+            rule, count = what.rule, count if what.count is None else min(count, what.count)
+            asked = {"calendars": list(what.calendars), "start": what.start, "end": what.end}
+        elif isinstance(what, RULES):
+            rule = what
+        else:
+            raise InvalidValue(f"preview takes the name of a schedule, a Schedule or a rule, got {type(what).__name__}")
+        found: list[datetime] = []
+        while len(found) < count:
+            size = min(PREVIEWED_AT_ONCE, count - len(found))
+            if isinstance(what, str):
+                query = texts({"count": size, "after": after})
+                page = await self._ask(PlannedListWire, "GET", _path(what, "preview"), query=query)
+            else:
+                body = {"rule": rule_body(rule), "count": size, "after": after, **asked}
+                page = await self._ask(PlannedListWire, "POST", "/v1/rules/preview", body=_given(body), again=True)
+            found += [each.planned_at for each in page.items]
+            if len(page.items) < size:
+                break
+            after = found[-1]
+        zone = zone_of(rule)
+        return [each.astimezone(zone) for each in found]
+
+    async def skips(self, name: str, *, limit: int = 100, before: datetime | None = None) -> builtins.list[SkipInfo]:
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_SKIPS:
+            raise InvalidValue(f"limit must be 1 to {MOST_SKIPS:,}, got {limit!r}")
+        if before is not None:
+            to_instant(before, "before")
+        found: list[SkipInfo] = []
+        cursor: str | None = None
+        while True:
+            query = texts({"limit": min(MAX_PAGE, limit - len(found)), "before": None if cursor else before, "cursor": cursor})
+            page = await self._ask(SkipListWire, "GET", _path(name, "skips"), query=query)
+            found += page.items
+            cursor = page.next
+            if cursor is None or len(found) >= limit:
+                return found
+
+    async def forecast(self, *, days: float = 7.0, limit: int = MOST_OCCURRENCES) -> Ahead:
+        if not 0 < days <= LONGEST:
+            raise InvalidValue(f"days must be more than 0 and at most {LONGEST:g}, got {days:g}; for example 7")
+        found = _with_instants(await self._ask(dict[str, Any], "GET", "/v1/forecast", query=texts({"days": days}), wait=LONGEST_CHANGE))
+        return Ahead(msgspec.convert(found, Forecast), tuple(found["paused"]), found["broken"])
+
+    # ---- changing ----
+
+    async def put_telling(
+        self,
+        schedule: Schedule,
+        *,
+        if_exists: IfExists = "replace",
+        catch_up: bool = False,
+        allow_unknown: bool = False,
+        seen: Collection[str] | None = None,
+    ) -> Stored:
+        if if_exists not in get_args(IfExists):
+            raise InvalidValue(f"if_exists must be one of {', '.join(get_args(IfExists))}, got {if_exists!r}")
+        body = {**self._body(schedule), "catch_up": catch_up, "allow_unknown": allow_unknown}
+        new = if_exists != "replace" and seen is None
+        headers = {"if-none-match": "*"} if new else _conditions(seen)
+        await self._opened()
+        try:
+            answer = await self._transport.send(
+                "PUT", _path(schedule.name), data=msgspec.json.encode(body), headers=headers, again=not headers
+            )
+        except ChangedMeanwhile:
+            if not new:
+                raise
+            if if_exists == "keep":
+                return Stored(await self.get(schedule.name), created=False)
+            raise Conflict(
+                f'there is a schedule {schedule.name!r} already; use if_exists="replace" to change it or "keep" to leave it'
+            ) from None
+        return Stored(info_of(self._transport.read(ScheduleWire, answer)), created=answer.status == 201)
+
+    async def delete(self, name: str, *, seen: Collection[str] | None = None) -> None:
+        await self._opened()
+        await self._transport.send("DELETE", _path(name), headers=_conditions(seen))
+
+    async def pause(self, name: str, *, note: str = "") -> ScheduleInfo:
+        return info_of(await self._ask(ScheduleWire, "POST", _path(name, "pause"), body={"note": note}))
+
+    async def resume(self, name: str, *, catch_up: bool = False) -> ScheduleInfo:
+        return info_of(await self._ask(ScheduleWire, "POST", _path(name, "resume"), body={"catch_up": catch_up}))
+
+    async def trigger(self, name: str, *, payload: Mapping[str, Any] | None = None, overlap: str = "allow") -> Task[Any]:
+        body = _given({"payload": None if payload is None else dict(payload), "overlap": overlap})
+        return shown(record_of(await self._ask(TaskWire, "POST", _path(name, "trigger"), body=body)))
+
+    async def backfill(
+        self, name: str, start: datetime, end: datetime, *, existing: Existing = "skip", concurrency: int = 1, dry_run: bool = False
+    ) -> Backfill:
+        read_backfill(start, end, existing, concurrency)
+        body = {"start": start, "end": end, "existing": existing, "concurrency": concurrency, "dry_run": dry_run}
+        return await self._ask(Backfill, "POST", _path(name, "backfill"), body=body, again=dry_run, wait=LONGEST_CHANGE)
+
+    # ---- as code ----
+
+    async def plan(self, schedules: Sequence[Schedule] | None = None, *, prefix: str = "") -> SchedulePlan:
+        return await self._reconciled(schedules, remove=True, prefix=prefix, dry_run=True)
+
+    async def _reconcile(self, schedules: Sequence[Schedule] | None, *, remove: bool, prefix: str) -> SchedulePlan:
+        return await self._reconciled(schedules, remove=remove, prefix=prefix, dry_run=False)
+
+    async def _reconciled(self, schedules: Sequence[Schedule] | None, *, remove: bool, prefix: str, dry_run: bool) -> SchedulePlan:
+        wishes = self._declared() if schedules is None else schedules
+        if not wishes and not remove:
+            return SchedulePlan([])
+        refuse_twice([wish.name for wish in wishes])
+        body = {
+            "schedules": [{"name": wish.name, **self._body(wish)} for wish in wishes],
+            "prefix": prefix,
+            "remove": remove,
+            "revision": self._revision,
+            "dry_run": dry_run,
+        }
+        # declaring the same once more changes nothing
+        done = await self._ask(DifferenceListWire, "PUT", "/v1/schedules", body=body, again=True, wait=LONGEST_CHANGE)
+        return SchedulePlan(done.items)
+
+    # ---- what serves a server ----
+
+    def on_behalf_of(self, user: str, refuse: Refuse | None = None, *, revision: int | None = None) -> Schedules:
+        raise needs_store("acting for others", self._transport.url)
+
+    async def faults(self, schedules: Sequence[Schedule]) -> dict[int, DuetimeError]:
+        raise needs_store("looking for faults beforehand", self._transport.url)
+
+    # ---- parts ----
+
+    async def _ask(self, kind: type[T], method: str, path: str, **options: Any) -> T:
+        await self._opened()
+        return await self._transport.ask(kind, method, path, **options)
+
+    def _body(self, schedule: Schedule) -> dict[str, Any]:
+        if not isinstance(schedule, Schedule):
+            raise InvalidValue(
+                f'expected a Schedule, for example Schedule("sweep", handler=sweep, rule=Every(60)), got {type(schedule).__name__}'
+            )
+        own = self._specs.get(schedule.handler_name)
+        if own is None:
+            return body_of(schedule, handler=schedule.handler_name, payload=dict(schedule.payload), priority=schedule.priority)
+        payload = msgspec.Raw(own.payloads.bind((), dict(schedule.payload)))
+        priority = own.priority if schedule.priority is None else schedule.priority
+        return body_of(schedule, handler=own.name, payload=payload, priority=priority)
+
+
+def _path(name: str, verb: str = "") -> str:
+    return f"/v1/schedules/{part(check_name(name, 'the name of a schedule'))}{'/' if verb else ''}{verb}"
+
+
+def _conditions(seen: Collection[str] | None) -> dict[str, str]:
+    """Say what is expected to be found, as headers."""
+    if seen is None:
+        return {}
+    return {"if-match": ", ".join("*" if tag == "*" else f'"{tag}"' for tag in seen)} if seen else {"if-none-match": "*"}
+
+
+def _given(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _with_instants(value: Any) -> Any:
+    """Read the instants of a forecast, which are counted in microseconds here."""
+    if isinstance(value, dict):
+        return {
+            name: to_instant(datetime.fromisoformat(each)) if name in _INSTANTS else _with_instants(each) for name, each in value.items()
+        }
+    return [_with_instants(each) for each in value] if isinstance(value, list) else value
