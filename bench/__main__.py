@@ -9,7 +9,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import cron, draining, http, lateness, schedules, submitting, wheel
+from bench import cron, draining, http, lateness, listing, schedules, submitting, wheel
 from bench.postgres import figures
 from bench.rounds import ROUNDS, Report, console
 
@@ -55,8 +55,14 @@ def run_http(options: argparse.Namespace) -> Report:
     return report
 
 
+def run_listing(options: argparse.Namespace) -> Report:
+    report = Report("Lists of tasks over HTTP")
+    listing.run(report, full=options.full, rounds=options.rounds)
+    return report
+
+
 def main() -> int:
-    names = (*PARTS, "http", "postgres", *figures.PARTS)
+    names = (*PARTS, "http", "listing", "postgres", *figures.PARTS)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(names)} (all)")
     parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
@@ -73,6 +79,7 @@ def main() -> int:
     reports = [run_sqlite(on_sqlite)] if on_sqlite else []
     reports += [run_postgres(on_postgres, options)] if on_postgres else []
     reports += [run_http(options)] if "http" in wanted else []
+    reports += [run_listing(options)] if "listing" in wanted else []
     for report in reports:
         report.show()
     missed = [figure for report in reports for figure in report.missed]

@@ -26,6 +26,7 @@ from rich.table import Table
 from bench.rounds import ROUNDS, answer, console, interleave, median, median_ratio
 from duetime import App, Context, Next
 from duetime.ids import new_id
+from duetime.model.figures import FigureKey
 from duetime.model.gate import Gates
 from duetime.model.outcome import Settlement, Verdict
 from duetime.store.protocol import Claim, ClaimedTask, Hint, NewWorker, Progress, Renewal, Store
@@ -43,6 +44,7 @@ class NoStore:
     durability = "Nothing is kept."
     liveness = "lock"
     lead = 0
+    settles_at_once = 1
 
     def __init__(self, tasks: list[ClaimedTask], batch: int, round_trip: float, output_folder: str | None) -> None:
         self._tasks = tasks
@@ -73,7 +75,12 @@ class NoStore:
             self.done.set()
         return [Verdict.ACCEPTED] * len(settlements)
 
+    def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
+        return min(len(settlements), at_most)
+
     async def progress(self, worker: str, marks: Sequence[Progress]) -> None: ...
+
+    async def add_figures(self, source: str, number: int, increments: Mapping[FigureKey, int]) -> None: ...
 
     async def register(self, worker: NewWorker) -> NoLease:
         return NoLease()

@@ -1,7 +1,9 @@
 """What all tests share."""
 
+import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Whoever starts the suite in the background of a shell hands on that ^C is ignored, also to the programs under test.
@@ -9,6 +11,22 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["pytester", "tests.coverage_plugin", "tests.servers.fixtures"]
 
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which examples of pull workers were run: they need what may not be installed."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    if any("test_pull" in getattr(report, "nodeid", "") for report in reports):
+        from tests.api.pulling import which
+
+        terminalreporter.write_line(f"examples of pull workers: {which()}")
+
+
 # No example has a time limit of its own: a busy machine must not fail a test. The limit per test still holds.
 settings.register_profile("duetime", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("duetime")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what workers gather in the user's folder for state out of it, also for programs that tests start."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from duetime.errors import DuetimeError, InvalidPayload, InvalidValue, PayloadTooLarge, UnknownHandler
+from duetime.errors import DuetimeError, InvalidHandler, InvalidPayload, InvalidValue, PayloadTooLarge, UnknownHandler
 from duetime.model.task import DEFAULT_PRIORITY, MAX_PAYLOAD, NewTask, check_meta
 from duetime.store.protocol import Declaration, Store
 from duetime.targets.schema import misfit
+from duetime.targets.spec import HandlerSpec
+
+_logger = logging.getLogger("duetime")
 
 R = TypeVar("R")
 SubmitHook: TypeAlias = Callable[[NewTask[Any]], Mapping[str, str] | None]
@@ -33,9 +37,7 @@ class Admission:
 
     async def check(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
         """Raise for the first wish that may not be stored."""
-        for task in tasks:
-            if not isinstance(task, NewTask):
-                raise InvalidValue(f"only new tasks can be submitted, as handler.new(…) makes them; got {type(task).__name__}")
+        refuse_others(tasks)
         foreign = [task for task in tasks if not self._own(task.handler)]
         if foreign:
             await self._check_foreign(foreign, allow_unknown)
@@ -96,10 +98,19 @@ class Admission:
         except KeyError:
             raise self._unknown(handler) from None
 
+    async def declare(self, specs: Iterable[HandlerSpec]) -> None:
+        """Make handlers known; what the store knows already is not written again."""
+        known = {each.name: each for each in await self._store.declarations()}
+        mine = [_declaration(spec, known.get(spec.name)) for spec in specs]
+        await self._store.declare([each for each in mine if each != known.get(each.name)])
+
     def _unknown(self, handler: str) -> UnknownHandler:
-        meant = difflib.get_close_matches(handler, self._declared, 1)
-        hint = f"did you mean {meant[0]}?" if meant else "start a worker that declares it, or allow_unknown=True"
+        hint = self._meant(handler) or "start a worker that declares it, or allow_unknown=True"
         return UnknownHandler(f"no process that opened this store has declared a handler {handler!r}; {hint}")
+
+    def _meant(self, handler: str) -> str:
+        meant = difflib.get_close_matches(handler, self._declared, 1)
+        return f"did you mean {meant[0]}?" if meant else ""
 
     async def _refresh(self) -> None:
         self._declared = {declaration.name: declaration for declaration in await self._store.declarations()}
@@ -128,6 +139,32 @@ class Admission:
                 known = task.handler in self._declared or not allow_unknown
                 schemas[task.handler] = msgspec.json.decode((await self.declaration(task.handler)).schema) if known else {}
             _check(task.handler, schemas[task.handler], task.payload)
+
+
+def refuse_others(tasks: Sequence[object]) -> None:
+    """Refuse what is no wish."""
+    for task in tasks:
+        if not isinstance(task, NewTask):
+            raise InvalidValue(f"only new tasks can be submitted, as handler.new(…) makes them; got {type(task).__name__}")
+
+
+def _declaration(spec: HandlerSpec, known: Declaration | None) -> Declaration:
+    try:
+        schema = spec.payloads.schema()
+    except InvalidHandler as error:  # it harms nobody until that handler is used
+        _logger.warning("handler %s is declared without a payload schema: %s", spec.name, error)
+        schema = b"{}"
+    return Declaration(
+        name=spec.name,
+        schema=schema,
+        doc=spec.doc,
+        timeout=spec.timeout,
+        priority=spec.priority,
+        concurrency=spec.concurrency,
+        isolation=spec.isolation,
+        retry=spec.retry.numbers(),
+        declared_at=0 if known is None else known.declared_at,
+    )
 
 
 def _check(handler: str, schema: Mapping[str, Any], payload: bytes) -> None:

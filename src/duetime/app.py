@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -19,18 +19,21 @@ from duetime.admission import SubmitHook
 from duetime.around import Around
 from duetime.client import Client
 from duetime.clock import Seconds
-from duetime.config import Settings, read_setting
+from duetime.config import Config, Settings, read_setting
 from duetime.config import load as load_config
-from duetime.errors import InvalidHandler, InvalidValue, UnknownHandler
+from duetime.errors import InvalidHandler, UnknownHandler
 from duetime.filters import name_of
 from duetime.handlers import AnyHandler, by_name
 from duetime.insight import Insight
 from duetime.model.task import NewTask, Task
+from duetime.output.reading import Outputs
 from duetime.portal import PORTAL, Inline, refuse_inside_loop, running_loop
 from duetime.registry import Handlers, Registry
+from duetime.remote.address import is_server, needs_store
+from duetime.remote.services import server_place, server_services
 from duetime.scheduling.wishes import Schedule
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Declaration, Store
+from duetime.store.protocol import Store
 from duetime.targets.python import Middleware
 from duetime.targets.spec import HandlerSpec
 from duetime.verbs import Verbs
@@ -44,11 +47,12 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Middleware)
 H = TypeVar("H", bound=SubmitHook)
 
-_logger = logging.getLogger("duetime")
-
 
 class App(Registry, Verbs):
-    """Declares handlers and submits tasks; opens its store when it is first used, in whichever event loop that is."""
+    """Declares handlers and submits tasks; opens its store when it is first used, in whichever event loop that is.
+
+    With the URL of a server (`https://…`) it asks that instead; what needs a store itself, such as a worker, then says so.
+    """
 
     def __init__(
         self,
@@ -77,17 +81,15 @@ class App(Registry, Verbs):
     # ---- opening ----
 
     def _new_store(self) -> Store:
-        url = self.config.url
-        if url.startswith(("http://", "https://")):
-            raise InvalidValue(
-                f"this version cannot use a server ({url}) as a store yet; give the URL of the store, such as sqlite:///duetime.db"
-            )
-        return store_from_url(url)
+        return server_place(self.config) if is_server(self.config.url) else store_from_url(self.config.url)
 
     def _use(self, store: Store) -> None:
         self.store = store
-        self.client = Client(
+        self.has_store = not is_server(store.url)
+        services = store_services if self.has_store else server_services
+        self.client, self.insight, self.output = services(
             store,
+            self.config,
             user=self.user,
             specs=self._names,
             hooks=self._hooks,
@@ -99,7 +101,6 @@ class App(Registry, Verbs):
         self.schedules = self.client.schedules
         self.calendars = self.client.calendars
         self.tokens = Tokens(store, user=self.user, opened=self.open)
-        self.insight = Insight(store)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
         self._opened = self._declared = False
@@ -122,7 +123,7 @@ class App(Registry, Verbs):
             if declare and not self._declared:
                 self._declared = True  # before it is done, because a handler declared meanwhile takes it back
                 try:
-                    await self._declare()
+                    await self.client.admission.declare(self.declared())
                 except BaseException:
                     self._declared = False
                     raise
@@ -132,12 +133,6 @@ class App(Registry, Verbs):
     def _is_open(self, *, declare: bool) -> bool:
         loop = running_loop()
         return self._opened and (self._declared or not declare) and (loop is None or loop is self._loop)
-
-    async def _declare(self) -> None:
-        """Make the handlers known; what the store knows already is not written again."""
-        known = {each.name: each for each in await self.store.declarations()}
-        mine = [_declaration(spec, known.get(spec.name)) for spec in self.declared()]
-        await self.store.declare([each for each in mine if each != known.get(each.name)])
 
     async def close(self) -> None:
         """Free what the store holds; the next use opens it again."""
@@ -282,17 +277,12 @@ class App(Registry, Verbs):
         not end (`on_stuck`), and, on stores that go by leases, when the lease runs out (`on_lease_lost`). A supervisor passes
         the worker's `id`, and descriptors that every child holds (`inherit`).
         """
-        from duetime.duties import all_duties
-        from duetime.output import OutputFiles
         from duetime.targets.process import import_string_of
         from duetime.worker.worker import Worker, WorkerSettings
 
+        if not self.has_store:
+            raise needs_store("a worker", self.store.url)
         own_lease: float = self.config.lease if lease is None else read_setting("lease", lease)
-
-        def duties(store: Store, alarms: Alarms) -> Sequence[Service]:
-            folder = self.config.output or store.output_folder
-            output = None if folder is None else OutputFiles(folder, self.config.output_cap)
-            return all_duties(store, alarms, lease=own_lease, retention=self.config.retention(), output=output)
 
         settings = WorkerSettings(
             concurrency=self.config.concurrency if concurrency is None else concurrency,
@@ -313,12 +303,18 @@ class App(Registry, Verbs):
                 lifespan=self.lifespan,
                 app_path=path or self.config.app or import_string_of(self),
                 settings=settings,
-                duties=duties,
+                duties=partial(self.duties, lease=own_lease),
                 id=id,
                 inherit=inherit,
             )
             async with worker:
                 yield worker
+
+    def duties(self, store: Store, alarms: Alarms, *, lease: float | None = None) -> Sequence[Service]:
+        """Make the duties of the system for one process."""
+        from duetime.duties import all_duties
+
+        return all_duties(store, alarms, lease=lease or self.config.lease, retention=self.config.retention())
 
     def _specs_for(self, handlers: Iterable[str | AnyHandler] | None) -> dict[str, HandlerSpec]:
         """Give the handlers of a worker by name and alias; one whose annotations cannot be resolved is refused here."""
@@ -374,20 +370,6 @@ class App(Registry, Verbs):
         await self.store.prepare(tasks)
 
 
-def _declaration(spec: HandlerSpec, known: Declaration | None) -> Declaration:
-    try:
-        schema = spec.payloads.schema()
-    except InvalidHandler as error:  # it harms nobody until that handler is used
-        _logger.warning("handler %s is declared without a payload schema: %s", spec.name, error)
-        schema = b"{}"
-    return Declaration(
-        name=spec.name,
-        schema=schema,
-        doc=spec.doc,
-        timeout=spec.timeout,
-        priority=spec.priority,
-        concurrency=spec.concurrency,
-        isolation=spec.isolation,
-        retry=spec.retry.numbers(),
-        declared_at=0 if known is None else known.declared_at,
-    )
+def store_services(store: Store, config: Config, **options: Any) -> tuple[Client, Insight, Outputs]:
+    output = Outputs(store, setting=config.output, cap=config.output_cap, opened=options["opened"])
+    return Client(store, **options), Insight(store), output

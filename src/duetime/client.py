@@ -12,7 +12,7 @@ import msgspec
 
 from duetime.admission import HANDLERS_OWN, Admission, SubmitHook
 from duetime.clock import Seconds, to_seconds
-from duetime.errors import Conflict, DuplicateKey, DuplicateKeys, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
+from duetime.errors import ChangedMeanwhile, Conflict, DuplicateKey, DuplicateKeys, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
 from duetime.gating import GateKeeper
 from duetime.ids import is_id
 from duetime.model.lazy import Lazy
@@ -23,7 +23,7 @@ from duetime.scheduling.wishes import Schedule
 from duetime.store.protocol import Added, AddVerdict, AllNew, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind, Store
 from duetime.targets.spec import HandlerSpec
 
-__all__ = ["HANDLERS_OWN", "AnyTask", "Bulk", "Client", "TaskPage", "taken"]
+__all__ = ["HANDLERS_OWN", "AnyTask", "Bulk", "Client", "TaskPage", "id_of", "taken", "taken_keys", "waiting_time"]
 
 R = TypeVar("R")
 AnyTask: TypeAlias = Task[Any] | str
@@ -104,12 +104,7 @@ class Client:
         duplicates = {place: added.record.id for place, added in enumerate(answers) if added.verdict is AddVerdict.DUPLICATE}
         if duplicates:
             first = next(iter(duplicates))
-            raise DuplicateKeys(
-                f"{len(duplicates)} of {len(answers)} tasks were not stored because their keys are taken, the others were; "
-                f"the first: {taken(wishes[first], answers[first])}",
-                tasks=stored,
-                duplicates=duplicates,
-            )
+            raise taken_keys(stored, duplicates, taken(wishes[first], answers[first]))
         return cast(list[Task[R]], stored)
 
     async def add(self, wishes: Sequence[NewTask[Any]]) -> Sequence[Added]:
@@ -128,7 +123,7 @@ class Client:
 
     async def record(self, task: AnyTask) -> TaskRecord:
         """Give a task as the store tells it; TaskNotFound if it does not."""
-        task_id = _id(task)
+        task_id = id_of(task)
         [record] = await self.store.get([task_id])
         if record is None:
             raise _not_found(task_id)
@@ -151,9 +146,13 @@ class Client:
 
     async def tasks(self, query: Query) -> AsyncIterator[Task[Any]]:
         """Give all tasks that match, page by page."""
-        async for page in self._pages(query):
-            for record in page.items:
-                yield shown(record)
+        while True:
+            page = await self.page(query)
+            for task in page.items:
+                yield task
+            if page.next is None:
+                return
+            query = msgspec.structs.replace(query, cursor=page.next)
 
     async def _pages(self, query: Query) -> AsyncIterator[Page]:
         while True:
@@ -186,9 +185,9 @@ class Client:
 
     async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
         """Wait until a task is final, or as long as `timeout` allows, and give it as it then is."""
-        task_id = _id(task)
+        task_id = id_of(task)
         loop = asyncio.get_running_loop()
-        end = None if timeout is None else loop.time() + _waiting(timeout)
+        end = None if timeout is None else loop.time() + waiting_time(timeout)
         news = asyncio.Event()
 
         def heard(hint: Hint) -> None:
@@ -221,7 +220,9 @@ class Client:
             task = (await self.find(handler, key)).id
         elif handler is not None or key is not None:
             raise InvalidValue("cancel takes a task, or handler= and key=, not both")
-        task_id = _id(task)
+        return await self._cancel(id_of(task))
+
+    async def _cancel(self, task_id: str) -> CancelVerdict:
         [verdict] = await self.store.cancel([task_id])
         if verdict is CancelVerdict.UNKNOWN:
             raise _not_found(task_id)
@@ -229,7 +230,7 @@ class Client:
 
     async def retry(self, task: AnyTask) -> Task[Any]:
         """Take a finished task that did not succeed back to pending."""
-        task_id = _id(task)
+        task_id = id_of(task)
         [verdict] = await self.store.retry([task_id])
         return await self._changed(task_id, verdict, "retried: it must be final and not have succeeded")
 
@@ -241,10 +242,11 @@ class Client:
         delay: Seconds | None = None,
         priority: int | None = None,
         collection: str | None = None,
+        seen: TaskRecord | None = None,
     ) -> Task[Any]:
-        """Change when a waiting task is due, its priority or its collection."""
-        edit = self._edit(_id(task), due_at=due_at, delay=delay, priority=priority, collection=collection)
-        [verdict] = await self.store.edit([edit])
+        """Change when a waiting task is due, its priority or its collection; ChangedMeanwhile if it is not as it was `seen`."""
+        edit = self._edit(id_of(task), due_at=due_at, delay=delay, priority=priority, collection=collection)
+        [verdict] = await self.store.edit([msgspec.structs.replace(edit, seen=seen)])
         return await self._changed(edit.id, verdict, "changed: it must be waiting")
 
     def _edit(self, task_id: str, *, due_at: datetime | None, delay: Seconds | None, priority: int | None, collection: str | None) -> Edit:
@@ -270,6 +272,8 @@ class Client:
                 record = await self.record(task_id)
                 live = await self.find(record.handler, cast(str, record.key))
                 raise DuplicateKey(f"task {live.id} holds the key {record.key!r} of {record.handler} by now", task_id=live.id)
+            case ChangeVerdict.OUTDATED:
+                raise ChangedMeanwhile(f"task {task_id} has changed since it was read; read it again")
             case ChangeVerdict.REFUSED:
                 record = await self.record(task_id)
                 raise Conflict(f"task {task_id} is {record.state} and cannot be {refused}")
@@ -320,7 +324,7 @@ class Client:
         return Bulk(matched, dict(answers))
 
 
-def _id(task: AnyTask) -> str:
+def id_of(task: AnyTask) -> str:
     """Take a task or an id; text that cannot be one is told apart from a task that is gone."""
     if isinstance(task, Task):
         return task.id
@@ -335,6 +339,15 @@ def _not_found(task_id: str) -> TaskNotFound:
     return TaskNotFound(f"there is no task {task_id}: it was never submitted to this store, or it has been pruned")
 
 
+def taken_keys(stored: Sequence[Task[Any] | None], duplicates: Mapping[int, str], first: str) -> DuplicateKeys:
+    """Tell which of many wishes found their key taken; `first` says it of the first one."""
+    return DuplicateKeys(
+        f"{len(duplicates)} of {len(stored)} tasks were not stored because their keys are taken, the others were; the first: {first}",
+        tasks=stored,
+        duplicates=duplicates,
+    )
+
+
 def taken(task: NewTask[Any], added: Added) -> str:
     """Say who holds the key of a wish that was not stored."""
     hint = (
@@ -345,7 +358,7 @@ def taken(task: NewTask[Any], added: Added) -> str:
     return f"the key {task.key!r} of {task.handler} is held by task {added.record.id}; {hint}"
 
 
-def _waiting(timeout: Seconds) -> float:
+def waiting_time(timeout: Seconds) -> float:
     seconds = to_seconds(timeout, "timeout")
     if seconds < 0:
         raise InvalidValue(f"timeout must not be negative, got {timeout}")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import getpass
+import hmac
 import os
 import re
 import socket
@@ -28,6 +29,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?b)?", re.IGNORECASE)
 class Settings(TypedDict, total=False):
     """What App takes as arguments; the same names as in the table."""
 
+    token: str
     app: str
     user: str
     lease: Seconds
@@ -44,10 +46,32 @@ class Settings(TypedDict, total=False):
     revision: int
 
 
+class Secret:
+    """Text that no representation shows."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and hmac.compare_digest(self._text, other._text)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings, checked; durations in seconds, sizes in bytes."""
 
     url: str
+    token: Secret | None
     app: str | None
     user: str
     lease: float
@@ -95,6 +119,14 @@ def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise InvalidValue(f"{name} must be text and not empty, got {value!r}")
     return value.strip()
+
+
+def _token(value: Any, name: str) -> Secret:
+    # what is wrong with it is told without showing it
+    text = value.strip() if isinstance(value, str) else ""
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise InvalidValue(f"{name} must be a token as `duetime tokens create` prints it: printable ASCII without spaces")
+    return Secret(text)
 
 
 def _user(value: Any, name: str) -> str:
@@ -171,7 +203,8 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 SETTINGS = (
-    Setting("url", "sqlite:///duetime.db", "the store"),
+    Setting("url", "sqlite:///duetime.db", "the store, or a server (`https://…`)"),
+    Setting("token", None, "what a server knows this program by; a store needs none", _token),
     Setting("app", None, "where the command line finds the App: module:name"),
     Setting("user", default_user, "who submits, cancels and sets gates; by default user@host", _user),
     Setting("lease", timedelta(seconds=15), "how long a worker that cannot reach the store counts as alive", _lease),
@@ -182,7 +215,7 @@ SETTINGS = (
     Setting("keep_cancelled", timedelta(days=7), "how long cancelled tasks are kept", _duration),
     Setting("keep_dropped", timedelta(days=30), "how long dropped tasks are kept", _duration),
     Setting("keep_expired", timedelta(days=30), "how long expired tasks are kept", _duration),
-    Setting("output", None, "the folder for what attempts print and log; by default beside the store"),
+    Setting("output", None, "the folder where workers gather what attempts print and log, until it is in the store; off: it is not kept"),
     Setting("output_cap", 1_048_576, "how much of an attempt's output is kept", parse_size),
     Setting(
         "migrate", True, "whether the store's tables are made and updated at the first use; off: only `duetime migrate` does it", _switch

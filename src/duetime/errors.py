@@ -12,6 +12,8 @@ DuetimeError
 ├── DuplicateKey                   a live task holds that (handler, key)
 │   └── DuplicateKeys              the same for some of many; the others were stored
 ├── Conflict                       a task, schedule or calendar is in a state that forbids the request
+│   └── ChangedMeanwhile           it is not as the caller has seen it
+├── NotAllowed                     a server refuses the token: missing, unknown, expired, of too small a scope, or used too often
 ├── TaskFailed                     `result` of a task that ended failed, dropped or expired
 ├── TaskCancelled                  `result` of a task that ended cancelled
 └── StoreUnavailable               the store cannot be reached, read or written
@@ -96,6 +98,14 @@ class DuplicateKeys(DuplicateKey):
 
 class Conflict(DuetimeError):
     """A task, schedule or calendar is in a state that forbids what was asked, or others keep changing it."""
+
+
+class ChangedMeanwhile(Conflict):
+    """A task or schedule is not as the caller has seen it; it was left alone."""
+
+
+class NotAllowed(DuetimeError):
+    """A server refuses the token: it is missing, unknown, expired, not for this, or makes more requests than it may."""
 
 
 class TaskFailed(DuetimeError):

@@ -28,6 +28,7 @@ class Filters(TypedDict, total=False):
     finished_after: datetime
     finished_before: datetime
     error: str
+    logs: str
 
 
 def query_of(filters: Filters) -> Query:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from duetime.clock import Instant, to_datetime
+from duetime.model.figures import DURATION, LATENESS, Distribution, FigureKey, distributions
 from duetime.model.outcome import Outcome
 from duetime.model.retry import DEFAULT_ATTEMPTS
 from duetime.model.task import FINAL, ErrorInfo, State, TaskRecord
@@ -46,7 +47,7 @@ class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered worker. `alive` is None where only its next beats can tell."""
+    """A registered worker. `alive` is None where only its next beats can tell. A guest speaks over HTTP; `host` is the name it gave."""
 
     id: str
     host: str
@@ -56,10 +57,21 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     beat_at: datetime | None
     alive: bool | None
+    guest: bool = False
+
+
+class Quantiles(msgspec.Struct, frozen=True):
+    """What half of all attempts that were ever counted do not exceed, and what 99 of 100 do not; estimated, in seconds."""
+
+    p50: float
+    p99: float
 
 
 class HandlerCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How a handler's tasks stand. `due` and `later` are pending; `oldest_due_at` is of those that are due."""
+    """How a handler's tasks stand. `due` and `later` are pending; `oldest_due_at` is of those that are due.
+
+    `lateness` (from due to start) and `duration` (from start to end) are of its attempts, None if none has been counted yet.
+    """
 
     handler: str
     due: int
@@ -68,6 +80,8 @@ class HandlerCounts(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     finals: Mapping[State, int]
     oldest_due_at: datetime | None
+    lateness: Quantiles | None = None
+    duration: Quantiles | None = None
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,13 +136,14 @@ class Insight:
                 started_at=to_datetime(worker.started_at),
                 beat_at=_datetime(worker.beat_at),
                 alive=worker.alive,
+                guest=worker.guest,
             )
             for worker in workers
         ]
 
     async def stats(self) -> Stats:
         counts = await self._store.counts()
-        handlers = _by_handler(counts)
+        handlers = _with_spreads(_by_handler(counts), await self.figures())
         states: Counter[State] = Counter()
         for each in handlers:
             states.update(_states(each))
@@ -140,6 +155,10 @@ class Insight:
             workers=len(workers),
             durability=self._store.durability,
         )
+
+    async def figures(self) -> dict[FigureKey, int]:
+        """Give what all workers have counted together."""
+        return await self._store.figures()
 
     async def _facts(self, record: TaskRecord) -> Facts:
         now = self._store.now()
@@ -195,6 +214,20 @@ def _by_handler(counts: Counts) -> list[HandlerCounts]:
         )
         for name in sorted({*sums, *finals})
     ]
+
+
+def _with_spreads(handlers: list[HandlerCounts], figures: Mapping[FigureKey, int]) -> list[HandlerCounts]:
+    late, took = distributions(figures, LATENESS), distributions(figures, DURATION)
+    return [
+        msgspec.structs.replace(each, lateness=_quantiles(late.get(each.handler)), duration=_quantiles(took.get(each.handler)))
+        for each in handlers
+    ]
+
+
+def _quantiles(spread: Distribution | None) -> Quantiles | None:
+    if spread is None or (half := spread.quantile(0.5)) is None or (nearly_all := spread.quantile(0.99)) is None:
+        return None
+    return Quantiles(round(half, 6), round(nearly_all, 6))
 
 
 def _states(counts: HandlerCounts) -> dict[State, int]:

@@ -109,6 +109,7 @@ class Pulse:
         self.name = name
         self.succeeded_at: float | None = None
         self.failures = 0  # in a row
+        self.store_errors = 0  # since it began
         self.error: str | None = None
         self._patience = NO_PROGRESS
         self._began_at: float | None = None  # of the turn that is under way
@@ -138,6 +139,7 @@ class Pulse:
         """Note a turn that failed; log the first failure and then ever more rarely, an expected one without its traceback."""
         self._store_fails = isinstance(error, StoreUnavailable)
         self.failures += 1
+        self.store_errors += self._store_fails
         self.error = str(error) or type(error).__name__
         if self._failing_since is None:
             self._failing_since = now if self._began_at is None else self._began_at
@@ -154,6 +156,12 @@ class Pulse:
         """Give for how many seconds it has made no progress, or 0 as long as that is not worth a word."""
         lost = self._without_progress(now)
         return lost if lost > self._patience else 0.0
+
+    def stuck_for(self, now: float) -> float:
+        """Give for how many seconds its turn has lasted, or it has failed by a fault that is not the store's."""
+        own_fault = self._failing_since is not None and not self._store_fails
+        since = self._failing_since if own_fault else self._began_at
+        return 0.0 if since is None else now - since
 
     def problem(self, now: float) -> str | None:
         """Say that it stands still, if it does."""

@@ -40,14 +40,14 @@ class Client:
     """Sends requests, and says with which status it counts."""
 
     def __init__(self, session: aiohttp.ClientSession, server: Server, token: str | None = None) -> None:
-        self._session = session
+        self.session = session
         self._token = token
         self.server = server
         self.url = server.url
 
     def bearing(self, token: str | None) -> Client:
         """Give a client that sends this token."""
-        return Client(self._session, self.server, token)
+        return Client(self.session, self.server, token)
 
     async def __call__(
         self,
@@ -67,7 +67,7 @@ class Client:
             data = msgspec.json.encode(body)
             headers.setdefault("content-type", "application/json")
         parameters = {name: str(value) for name, value in query.items()}
-        async with self._session.request(method, f"{self.url}{path}", data=data, headers=headers, params=parameters) as response:
+        async with self.session.request(method, f"{self.url}{path}", data=data, headers=headers, params=parameters) as response:
             answer = Answer(response.status, response.headers, await response.read())
         assert status is None or answer.status == status, f"{method} {path}: {answer}"
         assert response.headers["Duetime-Version"]

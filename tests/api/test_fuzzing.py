@@ -75,6 +75,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")  # the server's loops do, in their own thread
 @schema.parametrize()
 @settings(
     max_examples=EXAMPLES, phases=(Phase.explicit, Phase.generate), derandomize=True, suppress_health_check=list(HealthCheck), deadline=None

@@ -85,14 +85,14 @@ async def test_a_token_that_has_expired_is_told_so(app: App, bearer: Bearer) -> 
 
 async def test_routes_without_a_scope_need_no_token_and_all_others_do(bearer: Bearer) -> None:
     nobody, reader = await bearer(None), await bearer("reader", "read")
-    for path in ("/readyz", "/healthz", "/livez", "/openapi.json"):
+    for path in ("/", "/readyz", "/healthz", "/livez", "/openapi.json"):
         await nobody("GET", path)
     document = (await nobody("GET", "/openapi.json")).json
     assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             address = path.replace("{id}", "0198c2f4-5d1e-7a3b-8c21-5f0e9d3a7b46").replace("{handler}", "greet")
-            assert ("security" in operation) == (not path.endswith(("z", ".json")))
+            assert ("security" in operation) == (not path.endswith(("/", "z", ".json")))
             if "security" in operation:
                 assert {"401", "403", "429"} <= operation["responses"].keys()
                 await nobody.problem(method.upper(), address, status=401)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tests.chaos.connections import Crowd, crowd
 from tests.chaos.fleet import Fleet
 from tests.chaos.ground import Ground
 from tests.chaos.pooling import Pooling
@@ -28,6 +29,7 @@ EACH = Plan(
     tasks=20_000, kills=20, freezes=4, crashes=3, long_outages=1, cuts=8, half_opens=2, lost_claims=5, lost_settles=5, steps=4, gates=1
 )
 FAIL_OVER_EVERY = 5
+CONNECTIONS, FEWER_CONNECTIONS, ACTIVE = 10_000, 1_000, 100
 MUST_BE_ZERO = {"lost": "lost", "overlap": "overlapping", "early": "early", "stale": "stale writes accepted"}
 
 
@@ -73,6 +75,13 @@ async def pooled(seed: int, folder: Path) -> tuple[str, list[str]]:
             await fleet.start("--lease", f"{LEASE}s")
         await fleet.finish()
         return pooling.how, await fleet.violations()
+
+
+async def crowded(scale: float, folder: Path) -> Crowd:
+    """Open many connections to one server; a small part of the whole run opens fewer."""
+    wanted = CONNECTIONS if scale >= 0.1 else FEWER_CONNECTIONS
+    print(f"{wanted:,} connections to one server, {ACTIVE} of which submit", flush=True)
+    return await crowd(folder, wanted - ACTIVE, ACTIVE, seconds=10.0)
 
 
 def percentile(values: Sequence[float], share: float) -> str:
@@ -131,9 +140,10 @@ def main() -> int:
     try:
         reports, counted = asyncio.run(storms(options.scale, seed, options.server, folder))
         how, pooled_violations = asyncio.run(pooled(seed, folder))
+        met = asyncio.run(crowded(options.scale, folder))
     finally:
         running.end()
-    lines = list(summary(reports, counted, how, pooled_violations))
+    lines = [*summary(reports, counted, how, pooled_violations), *met.lines()]
     width = max(len(name) for name, _ in lines)
     print()
     for name, value in lines:

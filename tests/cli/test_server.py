@@ -27,13 +27,17 @@ class RunningServer(RunningWorker):
         self.host = address[1].removeprefix("http://")
 
     def ask(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(self.host, timeout=30)
-        with contextlib.closing(connection):
-            data = None if body is None else msgspec.json.encode(body)
-            headers = {"Content-Type": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
-            connection.request(method, path, data, headers)
-            response = connection.getresponse()
-            return response.status, msgspec.json.decode(response.read())
+        return ask(self.host, method, path, body, token=token)
+
+
+def ask(host: str, method: str, path: str, body: Any = None, *, token: str | None = None) -> tuple[int, Any]:
+    """Send one request over a connection of its own."""
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=30)) as connection:
+        data = None if body is None else msgspec.json.encode(body)
+        headers = {"Content-Type": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
+        connection.request(method, path, data, headers)
+        response = connection.getresponse()
+        return response.status, msgspec.json.decode(response.read())
 
 
 @contextlib.contextmanager

@@ -183,7 +183,7 @@ async def test_pruning_skips_stops_at_its_limit(store: Store) -> None:
 async def test_the_pruner_keeps_skips_for_thirty_days(store: Store, clock: ManualClock) -> None:
     await put(store, bringing(new("a"), skips=(skip("a", 1, clock.now()), skip("a", 2, clock.now() + 1))))
     alarms = Alarms()
-    pruner = Pruner(store, alarms, {}, None)
+    pruner = Pruner(store, alarms, {})
     clock.set(clock.now() + 30 * DAY)
     assert await pruner.run_once() == 0
     clock.set(clock.now() + 1)

@@ -457,7 +457,7 @@ async def test_the_pruner_removes_what_is_older_than_400_days(tokens: Tokens, st
     clock.advance(timedelta(days=1))
     await tokens.audit.record("gates.pause", "young")
     alarms = Alarms()
-    pruner = Pruner(store, alarms, {}, None)
+    pruner = Pruner(store, alarms, {})
     clock.advance(timedelta(days=399))
     assert await pruner.run_once() == 0
     clock.advance(1)

@@ -17,7 +17,7 @@ import pytest
 from duetime import App, Context, Next, RetryLater, RetryPolicy, State, Task
 from duetime.ids import new_id
 from duetime.model.task import NewTask
-from duetime.output import OutputFiles
+from duetime.output import DEFAULT_CAP
 from duetime.worker import executor
 from tests.chaos.fleet import until
 
@@ -377,12 +377,11 @@ async def test_output_without_end_is_cut_and_odd_output_is_kept_readable(app: Ap
     async with app.worker():
         tasks = await app.submit_many([floods.new(), prints_for_ever.new(), garbage.new(), logs.new()])
         await until("all are final", lambda: all_final(app, tasks))
-        files = OutputFiles(str(app.store.output_folder))
-        written = [files.read(task.id, 1) for task in tasks]
+        written = ["".join(output.text for output in await app.output.read(task)) for task in tasks]
         states = [(await app.get(task)).state for task in tasks]
     assert states == [State.SUCCEEDED, State.FAILED, State.SUCCEEDED, State.SUCCEEDED]
     assert "the rest of the output was cut" in written[0]
-    assert all(len(text.encode()) <= files.cap + 200 for text in written)
+    assert all(len(text.encode()) <= DEFAULT_CAP + 200 for text in written)
     assert "again and again" in written[1]
     assert "no newline" in written[2]
     assert "from a library" in written[3]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from duetime import App, InvalidValue
-from duetime.config import SETTINGS, Config, Settings, load, parse_duration, parse_size
+from duetime.config import SETTINGS, Config, Secret, Settings, load, parse_duration, parse_size
 from duetime.model.task import FINAL
 
 
@@ -29,6 +29,7 @@ def test_the_table_names_every_setting_once() -> None:
 def test_every_setting_can_be_given_in_the_environment() -> None:
     values: dict[str, tuple[str, object]] = {
         "url": ("sqlite:///x.db", "sqlite:///x.db"),
+        "token": ("dt_0_1", Secret("dt_0_1")),
         "app": ("shop:app", "shop:app"),
         "user": ("anna", "anna"),
         "lease": ("5", 5.0),
@@ -86,7 +87,7 @@ def test_a_malformed_argument_is_refused_by_name(arguments: dict[str, object]) -
 
 
 def test_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="leese is not a setting; there are url, app"):
+    with pytest.raises(InvalidValue, match="leese is not a setting; there are url, token, app"):
         load({"leese": 1}, {})
 
 
@@ -134,6 +135,12 @@ def test_a_malformed_url_is_refused_when_the_app_is_made(url: str) -> None:
         App(url)
 
 
-def test_a_server_as_a_store_is_refused_for_now() -> None:
-    with pytest.raises(InvalidValue, match="cannot use a server"):
-        App("https://duetime.example")
+def test_a_token_is_never_shown() -> None:
+    config = load({}, {"DUETIME_URL": "https://duetime.example", "DUETIME_TOKEN": " dt_hush "})
+    assert config.token is not None
+    assert config.token.reveal() == "dt_hush"
+    assert "hush" not in repr(config) + str(config.token)
+    assert (config.token == Secret("dt_hush"), config.token == Secret("dt_other"), config.token == "dt_hush") == (True, False, False)
+    with pytest.raises(InvalidValue, match="DUETIME_TOKEN must be a token as `duetime tokens create` prints it") as refused:
+        load({}, {"DUETIME_TOKEN": "dt_hush dt_hush"})
+    assert "hush" not in str(refused.value)

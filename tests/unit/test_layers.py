@@ -15,10 +15,11 @@ CONFIGURATION = str(ROOT / "pyproject.toml")
 
 # Where a dependency may be imported, besides the standard library, which may be imported anywhere unless it is listed here.
 HOMES = {
-    "aiohttp": {"duetime.targets"},
+    "aiohttp": {"duetime.targets", "duetime.remote"},
     "asyncpg": {"duetime.store.postgres"},
     "click": {"duetime.cli"},
     "jinja2": {"duetime.web"},
+    "opentelemetry": {"duetime.tracing"},
     "prometheus_client": {"duetime.api"},
     "redis": {"duetime.store.redis"},
     "rich": {"duetime.cli"},

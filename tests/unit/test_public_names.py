@@ -13,7 +13,7 @@ PUBLIC = """
     Fatal RetryLater
     CancelVerdict Bulk GateInfo GateSet Reason
     DuetimeError Conflict DuplicateKey DuplicateKeys InvalidHandler InvalidPayload InvalidValue PayloadTooLarge
-    ScheduleNotFound StoreUnavailable TaskCancelled TaskFailed TaskNotFound UnknownHandler
+    NotAllowed ScheduleNotFound StoreUnavailable TaskCancelled TaskFailed TaskNotFound UnknownHandler
 """
 
 

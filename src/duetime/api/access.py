@@ -73,9 +73,15 @@ class OpenOnLoopback:
 
 def allow(caller: Caller, needed: Scope, handler: str | None = None) -> None:
     """Refuse a caller that lacks a scope, or whose token is for other handlers."""
-    refusal = caller.refusal(needed, handler)
+    refusal = refusal_of(caller, needed, handler)
     if refusal is not None:
-        raise _refused(refusal)
+        raise refusal
+
+
+def refusal_of(caller: Caller, needed: Scope, handler: str | None) -> Refusal | None:
+    """Give what to refuse a caller with, or None if it may."""
+    refusal = caller.refusal(needed, handler)
+    return None if refusal is None else _refused(refusal)
 
 
 def allow_filter(caller: Caller, needed: Scope, handler: str | None) -> None:

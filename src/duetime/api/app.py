@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
-from duetime.api import gates, health, metrics, openapi, overview, problems, tasks
+from duetime.api import calendars, forecast, front, gates, health, metrics, openapi, output, overview, problems, pull, schedules, tasks
 from duetime.api.access import Access, TokenAccess, allow
 from duetime.api.call import Call, Gone
 from duetime.api.models import (
@@ -30,10 +30,8 @@ from duetime.api.models import (
     HandlerList,
     Health,
     ListQuery,
-    LogsQuery,
     NewTaskBody,
     NoBody,
-    OutputList,
     PlaceQuery,
     ReasonList,
     TaskList,
@@ -55,6 +53,10 @@ _logger = logging.getLogger("duetime.api")
 _IDEMPOTENCY = Header(
     "Idempotency-Key", "Names this request: repeated with the same body it is answered with the task that the first one stored."
 )
+_TRACE = (
+    Header("traceparent", "The trace that the tasks belong to, by the W3C's Trace Context; carried in their meta.", checked=False),
+    Header("tracestate", "What else there is to tell of the trace.", checked=False),
+)
 _IF_MATCH = Header("If-Match", "Only if the task still has this ETag.")
 _IF_NONE_MATCH = Header("If-None-Match", "Answered with 304 if the task still has this ETag.")
 
@@ -63,7 +65,7 @@ ROUTES = (
     Route(
         name="submit_task", method="POST", path="/v1/tasks", endpoint=tasks.submit, scope=Scope.SUBMIT,
         summary="Submit a task. Answered as soon as it is committed.",
-        query=WaitQuery, body=NewTaskBody, answer=Task, status=201, also=(200,), problems=(404, 409), headers=(_IDEMPOTENCY,),
+        query=WaitQuery, body=NewTaskBody, answer=Task, status=201, also=(200,), problems=(404, 409), headers=(_IDEMPOTENCY, *_TRACE),
     ),
     Route(
         name="list_tasks", method="GET", path="/v1/tasks", endpoint=tasks.list_tasks, scope=Scope.READ,
@@ -73,7 +75,7 @@ ROUTES = (
     Route(
         name="submit_tasks", method="POST", path="/v1/tasks/batch", endpoint=tasks.submit_many, scope=Scope.SUBMIT,
         summary="Submit up to 10,000 tasks in one commit. Each is answered with its verdict; bad ones do not stop the others.",
-        body=list[NewTaskBody], lines=True, answer=BatchAnswer,
+        body=list[NewTaskBody], lines=True, answer=BatchAnswer, headers=_TRACE,
     ),
     Route(
         name="cancel_tasks", method="POST", path="/v1/tasks/cancel", endpoint=tasks.cancel_many, scope=Scope.OPERATE,
@@ -111,10 +113,6 @@ ROUTES = (
         summary="List all attempts of a task.", answer=AttemptList, problems=(404,),
     ),
     Route(
-        name="read_logs", method="GET", path="/v1/tasks/{id}/logs", endpoint=tasks.logs, scope=Scope.READ,
-        summary="Give what a task's attempts printed and logged.", query=LogsQuery, answer=OutputList, problems=(404,),
-    ),
-    Route(
         name="ask_why", method="GET", path="/v1/tasks/{id}/why", endpoint=tasks.why, scope=Scope.READ,
         summary="Say what holds a task, or how it ended.", answer=ReasonList, problems=(404,),
     ),
@@ -147,6 +145,12 @@ ROUTES = (
         name="get_stats", method="GET", path="/v1/stats", endpoint=overview.stats, scope=Scope.READ,
         summary="Count the tasks of the whole store.", answer=Stats,
     ),
+    *output.ROUTES,
+    *schedules.ROUTES,
+    *calendars.ROUTES,
+    *forecast.ROUTES,
+    *pull.ROUTES,
+    *front.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,
         summary="Give this description of the API.", answer=dict[str, Any],
@@ -198,6 +202,8 @@ class Api:
         """Let nobody wait any longer: the server is about to end."""
         self.shared.stopping = True
         self.shared.waiting.close()
+        self.shared.figures.close()
+        self.shared.guests.close()
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

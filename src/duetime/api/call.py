@@ -19,6 +19,7 @@ from duetime.api.problems import BAD_REQUEST, INVALID, MALFORMED, TOO_LARGE, WRO
 from duetime.api.shared import Shared
 from duetime.model.access import Caller
 from duetime.model.access import Scope as Permission
+from duetime.model.trace_context import TRACEPARENT, TRACESTATE, read_headers
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -110,6 +111,11 @@ class Call:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
+    @property
+    def trace(self) -> dict[str, str]:
+        """The trace that the request belongs to, if its headers name one."""
+        return read_headers(self.header(TRACEPARENT), self.header(TRACESTATE))
+
     def header(self, name: str) -> str | None:
         return self.request.headers.get(name)
 
@@ -144,7 +150,7 @@ def read_query(query: bytes, kind: type[S]) -> S:
             raise _wrong_parameter(name, "is given more than once")
         if "\0" in value:
             raise _wrong_parameter(name, "must not contain the character NUL")
-        if name.endswith(("_after", "_before")) and not _INSTANT.match(value):
+        if (name.endswith(("_after", "_before")) or name in ("after", "before")) and not _INSTANT.match(value):
             raise _wrong_parameter(name, f"must be an instant such as 2030-01-31T07:00:00Z, got {value[:100]!r}")
     try:
         return msgspec.convert(parameters, kind, strict=False)

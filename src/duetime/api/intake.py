@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,12 +18,13 @@ from duetime.api.models import MOST_ITEMS, BatchAnswer, BatchItem, NewTaskBody, 
 from duetime.api.problems import INVALID, TOO_LARGE, Fault, Refusal, problem_of
 from duetime.app import App
 from duetime.client import taken
-from duetime.clock import DAY, MILLISECOND, Instant
-from duetime.errors import DuetimeError, DuplicateKey
+from duetime.clock import DAY, MILLISECOND, Instant, to_datetime
+from duetime.errors import DuetimeError, DuplicateKey, InvalidValue
 from duetime.ids import SHARDS, is_id
 from duetime.model.access import Caller, Scope
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import NewTask
+from duetime.model.task import NewTask, TaskRecord, check_meta
+from duetime.model.trace_context import TRACEPARENT
 from duetime.store.protocol import Added, AddVerdict
 
 REQUEST = "duetime.request"  # in a task's meta: the digest of the request that an Idempotency-Key stood for
@@ -37,8 +38,11 @@ body_decoder = msgspec.json.Decoder(NewTaskBody)
 _raw_items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def wish_of(app: App, body: NewTaskBody, caller: Caller) -> NewTask[Any]:
-    """Make a wish of a body that has the right types; InvalidValue and InvalidPayload tell what does not fit beyond that."""
+def wish_of(app: App, body: NewTaskBody, caller: Caller, trace: Mapping[str, str] | None = None) -> NewTask[Any]:
+    """Make a wish of a body that has the right types; InvalidValue and InvalidPayload tell what does not fit beyond that.
+
+    `trace` is what the request's headers say; a trace that the body's own meta names comes first.
+    """
     handler = app.handler(body.handler)
     allow(caller, Scope.SUBMIT, handler.name)  # not by the name that was given: it may be an older one of another handler
     if body.due_at not in (UNSET, None) and body.delay not in (UNSET, None):
@@ -57,7 +61,14 @@ def wish_of(app: App, body: NewTaskBody, caller: Caller) -> NewTask[Any]:
         wish = wish.after(body.delay)
     if wish.submitted_by != caller.submitted_by:
         wish = msgspec.structs.replace(wish, submitted_by=caller.submitted_by)
-    return wish
+    return _traced(wish, trace) if trace and TRACEPARENT not in (wish.meta or {}) else wish
+
+
+def _traced(wish: NewTask[Any], trace: Mapping[str, str]) -> NewTask[Any]:
+    try:
+        return msgspec.structs.replace(wish, meta=check_meta({**(wish.meta or {}), **trace}))
+    except InvalidValue:  # no room left: a trace is never a reason to refuse a task
+        return wish
 
 
 # ---- Idempotency-Key ----
@@ -123,7 +134,9 @@ def _decoded(raw: Sequence[bytes | msgspec.Raw]) -> Iterator[NewTaskBody | Refus
                 yield refusal
 
 
-async def submit_batch(app: App, bodies: Sequence[NewTaskBody | Refusal], caller: Caller) -> BatchAnswer:
+async def submit_batch(
+    app: App, bodies: Sequence[NewTaskBody | Refusal], caller: Caller, trace: Mapping[str, str] | None = None
+) -> BatchAnswer:
     """Store all tasks of a batch that can be stored, in one commit, and answer for each."""
     items: list[BatchItem | None] = [None] * len(bodies)
     places: list[int] = []
@@ -134,7 +147,7 @@ async def submit_batch(app: App, bodies: Sequence[NewTaskBody | Refusal], caller
         try:
             if isinstance(body, Refusal):
                 raise body
-            wishes.append(wish_of(app, body, caller))
+            wishes.append(wish_of(app, body, caller, trace))
             places.append(place)
         except (DuetimeError, Refusal) as error:
             items[place] = _refused(error)
@@ -146,12 +159,15 @@ async def submit_batch(app: App, bodies: Sequence[NewTaskBody | Refusal], caller
         places = [place for number, place in enumerate(places) if number not in faults]
         wishes = [wish for number, wish in enumerate(wishes) if number not in faults]
     wishes = [admission.complete(wish) for wish in wishes]
+    first: TaskRecord | None = None
     if wishes:
         answers = await add_each(lambda some: persistently(app.client.add, some), wishes)
         for place, wish, added in zip(places, wishes, answers, strict=True):
             items[place] = _refused(added) if isinstance(added, DuetimeError) else _item(wish, added)
+        first = next((added.record for added in answers if isinstance(added, Added) and added.verdict is AddVerdict.ADDED), None)
     done = [item for item in items if item is not None]
-    return BatchAnswer(done, Counter(item.verdict for item in done))
+    when, by = (None, None) if first is None else (to_datetime(first.submitted_at), first.submitted_by)
+    return BatchAnswer(done, Counter(item.verdict for item in done), when, by)
 
 
 def _refused(error: DuetimeError | Refusal) -> BatchItem:

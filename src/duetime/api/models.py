@@ -91,6 +91,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     finished_after: Instant | UnsetType = UNSET
     finished_before: Instant | UnsetType = UNSET
     error: SearchText | UnsetType = UNSET
+    logs: SearchText | UnsetType = UNSET
 
 
 class ListQuery(Filter, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -116,14 +117,6 @@ class WaitQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     """How long to wait for the end of a task."""
 
     wait: Wait = 0.0
-
-
-class LogsQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Which attempts' output."""
-
-    attempt: Annotated[int, Meta(ge=1, le=2**31 - 1, description="Only this attempt.")] | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=100)] = 20
-    cursor: Annotated[str, Meta(pattern=r"^[0-9]{1,9}$", description="The `next` of the page before.")] | UnsetType = UNSET
 
 
 class PlaceQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -179,10 +172,15 @@ class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class BatchAnswer(msgspec.Struct, frozen=True):
-    """One item per task, in the order of the request, and how often each verdict was given."""
+    """One item per task, in the order of the request, and how often each verdict was given.
+
+    `submitted_at` and `submitted_by` are those of the tasks that were added; null if none was.
+    """
 
     items: Sequence[BatchItem]
     counts: Mapping[str, int]
+    submitted_at: datetime | None = None
+    submitted_by: str | None = None
 
 
 class CancelAnswer(msgspec.Struct, frozen=True):
@@ -205,20 +203,6 @@ class AttemptList(msgspec.Struct, frozen=True):
 
     items: list[AttemptInfo]
     next: None = None
-
-
-class AttemptOutput(msgspec.Struct, frozen=True):
-    """What one attempt printed and logged."""
-
-    attempt: int
-    text: str
-
-
-class OutputList(msgspec.Struct, frozen=True):
-    """The output of attempts, the first one first."""
-
-    items: list[AttemptOutput]
-    next: str | None
 
 
 class ReasonList(msgspec.Struct, frozen=True):

@@ -23,12 +23,14 @@ _ID = r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 _PATH_SCHEMAS: Mapping[str, dict[str, Any]] = {
     "id": {"type": "string", "format": "uuid", "pattern": _ID},
     "handler": {"type": "string", "minLength": 1, "maxLength": 200},
+    "name": {"type": "string", "minLength": 1, "maxLength": 200},
 }
 _TITLES = {
     200: "Done.", 201: "Stored.", 204: "Done; there is nothing to say.", 304: "Nothing has changed.",
     400: "The request is not well-formed.", 401: "A good token is needed.", 403: "The caller may not do this.",
     404: "There is no such thing.",
     405: "The address does not know this method.", 408: "The request did not arrive in time.", 409: "The state of things forbids it.",
+    410: "The worker is not registered any more.",
     412: "It has changed meanwhile.", 413: "The request is too large.", 415: "The content type is not understood.",
     422: "Something in the request does not fit; `errors` points at it.", 429: "The token makes more requests than it may.",
     500: "Something went wrong in the server.",
@@ -41,6 +43,7 @@ _PROBLEM_HEADERS: Mapping[int, Mapping[str, str]] = {
 }
 _BEARER = "bearer"
 _SECURITY = "A token, as `duetime tokens create` makes it. A server on loopback whose store has no tokens asks for none."
+_TAGGED = ("Task", "ScheduleView")
 _SUCCESS_HEADERS: Mapping[str, str] = {"Duetime-Version": "The version of the server."}
 
 
@@ -115,7 +118,7 @@ def _headers(route: Route) -> list[dict[str, Any]]:
             "in": "header",
             "required": False,
             "description": header.text,
-            "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+            "schema": {"type": "string", "minLength": 1, "maxLength": 255} if header.checked else {"type": "string"},
         }
         for header in route.headers
     ]
@@ -127,6 +130,8 @@ def _responses(route: Route) -> dict[str, Any]:
         response: dict[str, Any] = {"description": _TITLES[status], "headers": _answer_headers(route, status)}
         if route.answer is not None and status < 300:
             response["content"] = {route.media: {"schema": _schema(route.answer)}}
+            if route.stream:
+                response["content"]["text/event-stream"] = {"schema": {"type": "string", "description": route.stream}}
         responses[str(status)] = response
     for status in sorted(_problems(route)):
         responses[str(status)] = {
@@ -142,10 +147,10 @@ def _responses(route: Route) -> dict[str, Any]:
 
 def _answer_headers(route: Route, status: int) -> dict[str, Any]:
     texts = dict(_SUCCESS_HEADERS)
-    if route.name == "submit_task":
-        texts["Location"] = "The address of the task."
-    if route.answer is not None and getattr(route.answer, "__name__", "") == "Task":
-        texts["ETag"] = "Changes with the task."
+    if status == 201:
+        texts["Location"] = "The address of what was made."
+    if route.answer is not None and getattr(route.answer, "__name__", "") in _TAGGED:
+        texts["ETag"] = "Changes with what is answered; for a schedule with what people change."
     return {name: {"description": text, "schema": {"type": "string"}} for name, text in texts.items()}
 
 

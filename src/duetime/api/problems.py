@@ -50,11 +50,12 @@ BAD_REQUEST = Kind("bad-request", 400, "The request is not well-formed")
 UNAUTHORIZED = Kind("unauthorized", 401, "A good token is needed")
 FORBIDDEN = Kind("forbidden", 403, "The caller may not do this")
 NO_ROUTE = Kind("no-such-route", 404, "There is nothing at this address")
-NO_OUTPUT = Kind("no-output-here", 404, "This server does not see the output of attempts")
+NO_WORKER = Kind("worker-not-found", 404, "There can be no such worker")
 NO_GATE = Kind("gate-not-found", 404, "There is no such gate")
 NO_METHOD = Kind("method-not-allowed", 405, "The address does not know this method")
 TOO_SLOW = Kind("request-timeout", 408, "The request did not arrive in time")
-CHANGED = Kind("precondition-failed", 412, "The task has changed meanwhile")
+LEASE_OVER = Kind("lease-over", 410, "The lease of the worker is over")
+CHANGED = Kind("precondition-failed", 412, "It is not as it was expected to be")
 TOO_LARGE = Kind("content-too-large", 413, "The request is too large")
 WRONG_MEDIA = Kind("unsupported-media-type", 415, "The body has a content type that is not understood here")
 INVALID = Kind("invalid-request", 422, "The request does not fit")
@@ -74,6 +75,7 @@ TABLE: Final[tuple[tuple[type[BaseException], Kind], ...]] = (
     (errors.TaskNotFound, Kind("task-not-found", 404, "There is no such task")),
     (errors.ScheduleNotFound, Kind("schedule-not-found", 404, "There is no such schedule or calendar")),
     (errors.DuplicateKey, Kind("duplicate-key", 409, "A live task holds the key")),
+    (errors.ChangedMeanwhile, CHANGED),
     (errors.Conflict, Kind("conflict", 409, "The state of things forbids this")),
     (errors.StoreUnavailable, Kind("store-unavailable", 503, "The store cannot be reached")),
     (errors.InvalidValue, INVALID),
@@ -82,7 +84,7 @@ TABLE: Final[tuple[tuple[type[BaseException], Kind], ...]] = (
 )
 
 KINDS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Kind)) + tuple(
-    kind for _, kind in TABLE if kind not in (INVALID, UNEXPECTED)
+    kind for _, kind in TABLE if kind not in (INVALID, CHANGED, UNEXPECTED)
 )
 
 
@@ -130,7 +132,7 @@ def _faults(error: BaseException, detail: str, fields: Sequence[str]) -> Sequenc
             return [Fault(detail, pointer="/key")]
         case errors.InvalidValue():
             # messages name the option at fault first: "priority must be …"
-            name = detail.partition(" ")[0]
+            name = detail.partition(" ")[0].rstrip(":")
             return [Fault(detail, pointer=f"/{name}")] if name in fields else []
     return []
 

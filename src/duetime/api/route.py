@@ -14,16 +14,18 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class Header(msgspec.Struct, frozen=True):
-    """A header that a request may carry."""
+    """A header that a request may carry. One that is not `checked` is never a reason to refuse the request."""
 
     name: str
     text: str
+    checked: bool = True
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """What is at an address. `body` is the type of a JSON body, `answer` that of the body of the answer `status`; None if there is none.
 
-    `scope` None: whoever reaches the server may ask. `problems` are statuses besides those that every such route has.
+    `stream` says what is sent where the answer can also be an event stream. `scope` None: whoever reaches the server may ask.
+    `problems` are statuses besides those that every such route has.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     lines: bool = False
     answer: Any = None
     media: str = "application/json"
+    stream: str = ""
     status: int = 200
     also: tuple[int, ...] = ()
     problems: tuple[int, ...] = ()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,10 +18,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from duetime.access.tokens import UseNotes
 from duetime.api.access import OpenOnLoopback, check_host, is_loopback
 from duetime.api.app import Api
+from duetime.api.duties import performing
 from duetime.api.problems import BAD_REQUEST, HEADERS_TOO_LARGE, MEDIA_TYPE, TOO_SLOW, Kind, Refusal, problem_of
 from duetime.app import App
 from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.service import Alarms
+from duetime.model.figures import STORE_ERRORS, FigureKey
+from duetime.service import Alarms, Service
+from duetime.worker.figures import Counting, FigureWriter
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8420
@@ -28,6 +32,7 @@ ARRIVE_WITHIN = 30.0  # seconds for the whole of a request, from its first byte 
 IDLE_FOR = 75.0  # seconds for which a connection without a request is kept
 MOST_HEAD = 65_536
 GRACE = 30.0
+LAST_CALL = 0.2  # seconds for which a stopping server waits for the request of somebody who has just connected
 LOOK_EVERY = 0.01
 
 _logger = logging.getLogger("duetime.api")
@@ -39,6 +44,7 @@ class Protocol(HttpToolsProtocol):
     arrive_within = ARRIVE_WITHIN
     _arriving: asyncio.TimerHandle | None = None
     _head = 0
+    _stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -64,10 +70,24 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head = -1
         super().on_headers_complete()
+        if self._stopping and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         self._arrived()
         super().on_message_complete()
+
+    def shutdown(self) -> None:
+        """Close when the request is answered that is under way, or arriving, or about to come: who could connect is not refused."""
+        self._stopping = True
+        if self._arriving is None or self._head < 0:
+            super().shutdown()
+        elif self._head == 0:
+            self.loop.call_later(LAST_CALL, self._close_if_silent)
+
+    def _close_if_silent(self) -> None:
+        if self._arriving is not None and self._head == 0:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         self._arrived()
@@ -109,7 +129,10 @@ class CannotListen(DuetimeError):
 
 
 class Server(uvicorn.Server):
-    """Serves the API of an App. Signals are its caller's business; `stop` ends it."""
+    """Serves the API of an App. Signals are its caller's business; `stop` ends it.
+
+    A `listener` on loopback that somebody else has bound takes the place of host and port; this server closes it in this process only.
+    """
 
     def __init__(
         self,
@@ -118,13 +141,15 @@ class Server(uvicorn.Server):
         api: Api | None = None,
         host: str = DEFAULT_HOST,
         port: int = DEFAULT_PORT,
+        listener: socket.socket | None = None,
         grace: float = GRACE,
         arrive_within: float = ARRIVE_WITHIN,
     ) -> None:
         self.app = app
         self.api = api or Api(app)
-        self._host, self._port = host, port
+        self._host, self._port, self._listener = host, port, listener
         self._grace = grace
+        self._duties: Sequence[Service] = ()
         self._stopped, self._ending = asyncio.Event(), asyncio.Event()
         protocol = type("BoundProtocol", (Protocol,), {"arrive_within": arrive_within})
         super().__init__(
@@ -151,10 +176,13 @@ class Server(uvicorn.Server):
             if not is_loopback(self._host):
                 await stack.enter_async_context(self.app)
                 await check_host(self._host, self.app)
-            listener = stack.enter_context(contextlib.closing(await listen(self._host, self._port)))
+            listener = stack.enter_context(contextlib.closing(self._listener or await listen(self._host, self._port)))
             self.app.specs  # noqa: B018  imports the modules of `imports=`: their handlers' payloads are checked here
             await stack.enter_async_context(self.app)
             await stack.enter_async_context(self._access())
+            await stack.enter_async_context(self._counting())
+            self._duties = await stack.enter_async_context(performing(self.app))
+            self.api.shared.pulses += [duty.pulse for duty in self._duties]
             self.config.load()
             self.lifespan = self.config.lifespan_class(self.config)
             await self.startup(sockets=[listener])
@@ -170,6 +198,29 @@ class Server(uvicorn.Server):
                 await self.shutdown(sockets=[listener])
 
     @contextlib.asynccontextmanager
+    async def _counting(self) -> AsyncIterator[None]:
+        """Write what is counted of workers over HTTP and by duties, as long as the block lasts, and what is left at its end."""
+        alarms = Alarms()
+        writer = FigureWriter(self.app.store, f"server {secrets.token_hex(8)}", alarms, self._totals)
+        self.api.shared.pulses.append(writer.pulse)
+        writer.start()
+        try:
+            yield
+        finally:
+            await writer.stop()
+            alarms.close()
+            with contextlib.suppress(StoreUnavailable):
+                await writer.write()
+
+    def _totals(self) -> dict[FigureKey, int]:
+        totals = self.api.shared.guests.totals()
+        totals[FigureKey(STORE_ERRORS)] = sum(duty.pulse.store_errors for duty in self._duties)
+        for duty in self._duties:
+            if isinstance(duty, Counting):
+                totals |= duty.totals()
+        return totals
+
+    @contextlib.asynccontextmanager
     async def _access(self) -> AsyncIterator[None]:
         """Ask for tokens as long as the block lasts if there are any now, and write down their uses; otherwise be open, on loopback.
 
@@ -182,6 +233,7 @@ class Server(uvicorn.Server):
             return
         alarms = Alarms()
         notes = UseNotes(self.app.tokens, alarms)
+        self.api.shared.pulses.append(notes.pulse)
         notes.start()
         try:
             yield
@@ -249,8 +301,11 @@ async def listen(host: str, port: int) -> socket.socket:
     """Bind the address before anything else is begun."""
     loop = asyncio.get_running_loop()
     try:
-        [(family, kind, _, _, address), *_] = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        listener = socket.socket(family, kind)
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        # with the protocol's number: asyncio takes only such a socket for one of TCP, and an answer whose head and body are written one
+        # after the other would otherwise wait 40 ms for the acknowledgement of its head
+        listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise CannotListen(f"cannot listen on {host}: {error.strerror or error}") from None
     try:

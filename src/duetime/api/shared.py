@@ -12,6 +12,8 @@ from duetime.api.health import Readiness
 from duetime.api.metrics import Figures
 from duetime.api.waiting import WaitingRoom
 from duetime.app import App
+from duetime.guests.service import Guests
+from duetime.service import Pulse
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -29,9 +31,12 @@ class Shared:
         self.limits = limits
         self.gathering = Gathering(lambda wishes: app.client.add(wishes))
         self.waiting = WaitingRoom(lambda ids: app.client.records(ids), lambda heard: app.store.listen(heard))
+        self.guests = Guests(lambda: app.store)
         self.readiness = Readiness(app)
         self.figures = Figures(app)
+        self.pulses: list[Pulse] = []  # of further loops that run in this process
         self.stopping = False
+        self.to_try: tuple[str, dict[str, Any]] | None = None  # a handler and a payload for it, to be shown to whoever comes
         self._describe = describe
         self._description = b""
 

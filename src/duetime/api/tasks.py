@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,7 +16,6 @@ from duetime.api.answers import answer
 from duetime.api.call import JSON, NDJSON, Call
 from duetime.api.models import (
     AttemptList,
-    AttemptOutput,
     BulkAnswer,
     BulkBody,
     BulkEditBody,
@@ -25,23 +23,20 @@ from duetime.api.models import (
     Change,
     Filter,
     ListQuery,
-    LogsQuery,
     NoQuery,
-    OutputList,
     ReasonList,
     TaskList,
     WaitQuery,
     given,
     given_fields,
 )
-from duetime.api.problems import CHANGED, KEY_REUSED, NO_OUTPUT, Fault, Refusal
+from duetime.api.problems import CHANGED, KEY_REUSED, Fault, Refusal
 from duetime.client import Bulk, taken
-from duetime.errors import DuplicateKey
+from duetime.errors import ChangedMeanwhile, DuplicateKey
 from duetime.filters import query_of
 from duetime.model.access import AuditOutcome
 from duetime.model.query import Query
 from duetime.model.task import FINAL, Task, TaskRecord, shown
-from duetime.output import OutputFiles
 from duetime.store.protocol import AddVerdict, CancelVerdict
 
 _encode = msgspec.json.Encoder().encode
@@ -57,7 +52,7 @@ _NO_FILTERS = ("dry_run", "set")  # the fields of a bulk body that choose no tas
 async def submit(call: Call) -> Response:
     query = call.query(WaitQuery)
     body = await call.body(intake.body_decoder)
-    wish = intake.wish_of(call.app, body, call.caller)
+    wish = intake.wish_of(call.app, body, call.caller, call.trace)
     admission = call.app.client.admission
     await admission.check([wish], allow_unknown=False)
     key = call.header("idempotency-key")
@@ -90,7 +85,7 @@ async def submit_many(call: Call) -> Response:
     call.query(NoQuery)
     kind = call.content_type(JSON, NDJSON)
     bodies = intake.items_of(await call.data(call.shared.limits.batch), lines=kind == NDJSON)
-    done = await intake.submit_batch(call.app, bodies, call.caller)
+    done = await intake.submit_batch(call.app, bodies, call.caller, call.trace)
     call.shared.figures.note_submitted(done.counts.get("added", 0))
     return answer(done)
 
@@ -116,7 +111,7 @@ async def get(call: Call) -> Response:
     if wait:
         record = await _waited(call, record, wait)
     body, tag = _representation(record)
-    if _matches(call.header("if-none-match"), tag):
+    if matches(call.header("if-none-match"), tag):
         return Response(status_code=304, headers={"etag": tag})
     return answer(None, 200, {"etag": tag}, encoded=body)
 
@@ -138,24 +133,6 @@ async def why(call: Call) -> Response:
     return answer(ReasonList(await call.app.why(await _allowed(call))))
 
 
-async def logs(call: Call) -> Response:
-    query = call.query(LogsQuery)
-    record = await _record(call)
-    folder = call.app.config.output or call.app.store.output_folder
-    if folder is None:
-        raise Refusal(NO_OUTPUT, "this store keeps no output beside it; set DUETIME_OUTPUT to the folder that the workers use")
-    files = OutputFiles(folder)
-
-    def read() -> OutputList:
-        after = int(query.cursor) if isinstance(query.cursor, str) else 0
-        numbers = [number for number in files.attempts(record.id) if number > after and given(query.attempt) in (None, number)]
-        some = numbers[: query.limit]
-        texts = [AttemptOutput(number, files.read(record.id, number)) for number in some]
-        return OutputList(texts, str(some[-1]) if len(numbers) > len(some) else None)
-
-    return answer(await asyncio.to_thread(read))
-
-
 # ---- changing ----
 
 
@@ -174,11 +151,7 @@ async def retry(call: Call) -> Response:
     call.query(NoQuery)
     await call.empty_body()
     async with call.acting("tasks.retry", call.path["id"]):
-        return _shown(await call.app.client.retry(await _allowed(call)))
-
-
-# Edits of one task take turns in this process, so that two of them with the same If-Match cannot both pass.
-_turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        return task_answer(await call.app.client.retry(await _allowed(call)))
 
 
 async def edit(call: Call) -> Response:
@@ -188,20 +161,27 @@ async def edit(call: Call) -> Response:
     async with call.acting("tasks.edit", call.path["id"]) as act:
         task = await _edited(call, changes)
         act.detail = _words(changes)
-    return _shown(task)
+    return task_answer(task)
 
 
 async def _edited(call: Call, changes: dict[str, Any]) -> Task[Any]:
     task_id, expected = await _allowed(call), call.header("if-match")
     if expected is None:
         return await call.app.client.edit(task_id, **changes)
-    async with _turns.setdefault(task_id, asyncio.Lock()):
-        _, tag = _representation(await call.app.client.record(task_id))
-        if not _matches(expected, tag):
-            raise Refusal(
-                CHANGED, f"task {task_id} has the ETag {tag}, and If-Match asks for {expected[:200]}; read it again", headers={"etag": tag}
-            )
-        return await call.app.client.edit(task_id, **changes)
+    seen = await call.app.client.record(task_id)
+    if not matches(expected, _representation(seen)[1]):
+        raise _changed(seen, expected)
+    try:
+        # the store compares once more when it writes: another server may have been quicker
+        return await call.app.client.edit(task_id, seen=None if expected.strip() == "*" else seen, **changes)
+    except ChangedMeanwhile:
+        raise _changed(await call.app.client.record(task_id), expected) from None
+
+
+def _changed(record: TaskRecord, expected: str) -> Refusal:
+    _, tag = _representation(record)
+    detail = f"task {record.id} has the ETag {tag}, and If-Match asks for {expected[:200]}; read it again"
+    return Refusal(CHANGED, detail, headers={"etag": tag})
 
 
 async def cancel_many(call: Call) -> Response:
@@ -282,12 +262,12 @@ def _task(record: TaskRecord, status: int, headers: dict[str, str]) -> Response:
     return answer(None, status, {"etag": tag, **headers}, encoded=body)
 
 
-def _shown(task: Task[Any]) -> Response:
+def task_answer(task: Task[Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
     body = _encode(task)
-    return answer(None, 200, {"etag": _tag(body)}, encoded=body)
+    return answer(None, status, {"etag": _tag(body), **(headers or {})}, encoded=body)
 
 
-def _matches(condition: str | None, tag: str) -> bool:
+def matches(condition: str | None, tag: str) -> bool:
     """Tell whether a list of ETags, or *, names this one."""
     if condition is None:
         return False

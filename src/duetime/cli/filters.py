@@ -22,6 +22,7 @@ _OPTIONS = (
     click.option("--key", metavar="KEY", help="Only tasks with this key."),
     click.option("--schedule", metavar="NAME", help="Only tasks that this schedule created."),
     click.option("--error", metavar="TEXT", help="Only tasks whose error has this text in its type, message or traceback."),
+    click.option("--logs", metavar="WORDS", help='Only tasks that printed or logged all these words; "phrases" and beginnings* too.'),
     click.option("--retrying", is_flag=True, default=None, help="Only tasks that wait after a failed try."),
     click.option(
         "--since", "submitted_after", metavar=MOMENT, callback=past_moment, help="Submitted then or later; 2h means two hours ago."

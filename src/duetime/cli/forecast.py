@@ -57,10 +57,9 @@ def forecast_command(days: float, tz: str, everything: bool, as_json: bool) -> N
     The rules are run in virtual time. A run takes as long as the latest runs of its handler took, or 1 s before there are any. A
     collision is a time in which runs of at least two schedules need more slots of a handler than there are.
     """
-    from duetime.scheduling.forecasting import look_ahead
 
     with show.waiting("running the rules in virtual time"):
-        ahead: Ahead = on_store(lambda app: look_ahead(app.store, days=days))
+        ahead: Ahead = on_store(lambda app: app.schedules.forecast(days=days))
     if as_json:
         show.print_json(_document(ahead))
     else:

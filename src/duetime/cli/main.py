@@ -10,6 +10,7 @@ import click
 
 from duetime.cli.calendars import calendars
 from duetime.cli.change import cancel, edit, reschedule, retry
+from duetime.cli.dev import dev
 from duetime.cli.failures import DONE, forget_output, report
 from duetime.cli.gates import gates
 from duetime.cli.logs import logs
@@ -105,6 +106,7 @@ def _end(code: int | None) -> None:
 
 
 for _command in (
+    dev,
     worker,
     server,
     submit,

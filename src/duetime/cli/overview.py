@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -75,7 +76,7 @@ def workers(as_json: bool) -> None:
 def _worker_row(worker: WorkerInfo, now: datetime) -> tuple[object, ...]:
     alive = {True: "yes", False: "no", None: "?"}[worker.alive]
     beat = None if worker.beat_at is None else show.relative(worker.beat_at, now)
-    place = (worker.host, worker.pid, worker.running, sum(worker.slots.values()))
+    place = (worker.host, "over HTTP" if worker.guest else worker.pid, worker.running, sum(worker.slots.values()))
     return (worker.id, alive, *place, show.relative(worker.started_at, now), beat, ", ".join(sorted(worker.slots)))
 
 
@@ -90,7 +91,8 @@ def stats(as_json: bool) -> None:
         return
     live = (*_numbers("due", "later"), *_numbers("blocked", spare=3), *_numbers("running"), show.Column("oldest due", spare=2))
     finals = (show.Column(state, right=True, spare=0 if state in (State.SUCCEEDED, State.FAILED) else 4) for state in FINALS)
-    show.print_table((show.Column("handler"), *live, *finals), _stats_rows(found), empty="the store holds no tasks")
+    spreads = _numbers("late p99", "took p99", spare=1)
+    show.print_table((show.Column("handler"), *live, *finals, *spreads), _stats_rows(found), empty="the store holds no tasks")
     show.note(f"{show.count(found.workers, 'live worker')}. {found.durability}")
 
 
@@ -101,6 +103,7 @@ def _stats_rows(found: Stats) -> list[tuple[object, ...]]:
             *(f"{number:,}" for number in (each.due, each.later, each.blocked, each.running)),
             None if each.oldest_due_at is None else show.relative(each.oldest_due_at, found.now),
             *(f"{each.finals.get(state, 0):,}" for state in FINALS),
+            *(None if spread is None else show.span(timedelta(seconds=spread.p99)) for spread in (each.lateness, each.duration)),
         )
         for each in found.handlers
     ]

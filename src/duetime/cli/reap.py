@@ -81,6 +81,7 @@ class Reaping:
 
 async def reap(wish: Wish) -> None:
     """Reap those workers that the store still lists."""
+    from duetime.model.figures import ATTEMPTS_LOST, WORKERS_LOST, FigureKey
     from duetime.store.open import store_from_url
 
     store = store_from_url(wish.url)
@@ -91,6 +92,8 @@ async def reap(wish: Wish) -> None:
                 attempts = await store.reap(record.id, record.beat)
                 if attempts is not None:
                     _logger.warning("worker %s (process %d) has ended; %d attempts go back", record.id, record.pid, attempts)
+                    lost = {FigureKey(WORKERS_LOST): 1, FigureKey(ATTEMPTS_LOST): attempts}
+                    await store.add_figures(f"reaping {record.id}", 1, lost)
     finally:
         await store.close()
 

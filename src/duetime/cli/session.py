@@ -28,7 +28,11 @@ def store_option(function: Function) -> Function:
             ctx.meta[_URL] = value
 
     return click.option(
-        "--url", metavar="URL", expose_value=False, callback=keep, help="The store; otherwise DUETIME_URL, or else sqlite:///duetime.db."
+        "--url",
+        metavar="URL",
+        expose_value=False,
+        callback=keep,
+        help="The store, or a server (https://…, with DUETIME_TOKEN); otherwise DUETIME_URL, or else sqlite:///duetime.db.",
     )(function)
 
 
@@ -52,7 +56,7 @@ class Audited(NamedTuple):
 
 
 def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, creates: bool = False, audited: Audited | None = None) -> T:
-    """Run a verb on the opened store, and keep it in the audit if it is an operator's.
+    """Run a verb on the opened store, and keep it in the audit if it is an operator's; a server that is asked instead does that itself.
 
     Only verbs that put something into a store may create it: a mistyped URL must not look like an empty store.
     """
@@ -65,7 +69,7 @@ def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, crea
             refuse_missing(opened.store.url)
             await opened.store.open(migrate=False)
         async with opened:
-            return await use(opened) if audited is None else await _kept(opened, use, audited)
+            return await use(opened) if audited is None or not opened.has_store else await _kept(opened, use, audited)
 
     return asyncio.run(run())
 

@@ -32,8 +32,11 @@ class Finding(msgspec.Struct, frozen=True):
 def migrate(sql: bool) -> None:
     """Create the store or update its tables."""
     from duetime.app import App
+    from duetime.remote.address import needs_store
 
     app = App(given_url())
+    if not app.has_store:
+        raise needs_store("migrate", app.store.url)
     if sql:
         click.echo(app.store.script(), nl=False)
         return
@@ -107,6 +110,9 @@ async def _examine(app: App, repair: bool) -> AsyncIterator[Finding]:
                 f"process {worker.pid} on {worker.host} has ended; what it holds ({held}) goes back when a worker runs, or with --repair"
             )
             yield Finding("problem", "dead worker", worker.id, detail, taken is not None)
+        elif worker.guest:
+            detail = f"pull worker {worker.host} holds {held}; its lease is {worker.lease:g} s, and a server or worker that runs watches it"
+            yield Finding("note", "pull worker", worker.id, detail)
         elif worker.alive is None:
             detail = f"process {worker.pid} on {worker.host} cannot be judged from here; it holds {held}"
             yield Finding("note", "unknown worker", worker.id, detail)

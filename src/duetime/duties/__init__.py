@@ -11,21 +11,18 @@ from duetime.duties.reaper import Reaper
 from duetime.duties.sweeper import Sweeper
 from duetime.duties.tidier import Tidier
 from duetime.model.task import State
-from duetime.output import OutputFiles
 from duetime.service import Alarms, Service
 from duetime.store.protocol import Store
 
 __all__ = ["Firing", "Pruner", "Reaper", "Sweeper", "Tidier", "all_duties"]
 
 
-def all_duties(
-    store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta], output: OutputFiles | None
-) -> Sequence[Service]:
+def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta]) -> Sequence[Service]:
     """Make every duty for one process."""
     return (
         Firing(store, alarms),
         Reaper(store, alarms, lease=lease),
         Sweeper(store, alarms),
-        Pruner(store, alarms, retention, output),
+        Pruner(store, alarms, retention),
         Tidier(store, alarms),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from duetime.model.figures import ATTEMPTS_LOST, WORKERS_LOST, FigureKey
 from duetime.service import Alarms, Service
 from duetime.store.protocol import Store, WorkerRecord
 
@@ -27,6 +28,7 @@ class Reaper(Service):
         self._store = store
         self._lease = lease
         self._seen: dict[str, tuple[int, float]] = {}
+        self._workers = self._attempts = 0  # taken back from the dead
 
     async def turn(self) -> float | None:
         await self.run_once()
@@ -45,10 +47,17 @@ class Reaper(Service):
             if self._is_dead(worker, now):
                 attempts = await self._store.reap(worker.id, worker.beat)
                 if attempts is not None:
-                    logger.warning("worker %s (process %d on %s) died; %d attempts go back", worker.id, worker.pid, worker.host, attempts)
+                    who = f"pull worker {worker.host}" if worker.guest else f"process {worker.pid} on {worker.host}"
+                    logger.warning("worker %s (%s) died; %d attempts go back", worker.id, who, attempts)
                     taken += attempts
+                    self._workers += 1
+                    self._attempts += attempts
         self._seen = {worker.id: self._seen[worker.id] for worker in workers if worker.id in self._seen}
         return taken
+
+    def totals(self) -> dict[FigureKey, int]:
+        """Give what it has counted, for the worker that writes it."""
+        return {FigureKey(WORKERS_LOST): self._workers, FigureKey(ATTEMPTS_LOST): self._attempts}
 
     def _is_dead(self, worker: WorkerRecord, now: float) -> bool:
         if worker.alive is not None:
@@ -57,4 +66,5 @@ class Reaper(Service):
         if beat != worker.beat:
             self._seen[worker.id] = (worker.beat, now)
             return False
-        return now - since >= max(self._lease, worker.lease)
+        # a guest's lease is its own choice; of our own workers the longest one counts that any process was started with
+        return now - since >= (worker.lease if worker.guest else max(self._lease, worker.lease))

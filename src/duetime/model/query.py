@@ -30,6 +30,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     finished_after: Instant | None = None
     finished_before: Instant | None = None
     error: str | None = None
+    logs: str | None = None
     limit: int = 100
     cursor: str | None = None
 

@@ -27,6 +27,9 @@ from duetime.model.outcome import AttemptRecord, Settlement, Verdict
 from duetime.model.query import Page, Query
 from duetime.model.task import NewTask, State, TaskRecord
 from duetime.store.access import AccessStore
+from duetime.store.figures import FigureStore
+from duetime.store.guests import GuestStore
+from duetime.store.output import OutputStore
 from duetime.store.schedules import ScheduleStore
 
 
@@ -79,7 +82,10 @@ class NewWorker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered worker. `alive` is known at once where the store can tell (file lock), else None: judge by `beat`."""
+    """A registered worker. `alive` is known at once where the store can tell (file lock), else None: judge by `beat`.
+
+    A guest speaks through a server, in any language.
+    """
 
     id: str
     host: str
@@ -92,6 +98,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     alive: bool | None
     lease: float = 15.0
+    guest: bool = False
 
 
 class ClaimedTask(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -162,21 +169,23 @@ class CancelVerdict(StrEnum):
 
 
 class ChangeVerdict(StrEnum):
-    """The answer to an operator's retry or edit. REFUSED: the task's state does not allow it."""
+    """The answer to an operator's retry or edit. REFUSED: the task's state does not allow it. OUTDATED: it is not as it was seen."""
 
     CHANGED = "changed"
     REFUSED = "refused"
+    OUTDATED = "outdated"
     DUPLICATE = "duplicate"
     UNKNOWN = "unknown"
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change on a waiting task; None leaves a part as it is."""
+    """What to change on a waiting task; None leaves a part as it is. `seen`: only if the task is still exactly so."""
 
     id: str
     due_at: Instant | None = None
     priority: int | None = None
     collection: str | None = None
+    seen: TaskRecord | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -234,7 +243,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """A task that was removed from history, with its last attempt number (whose output can go too)."""
+    """A task that was removed from history, with its last attempt number."""
 
     id: str
     attempt: int
@@ -284,7 +293,7 @@ class Lease(Protocol):
         ...
 
 
-class Store(ScheduleStore, AccessStore, Protocol):
+class Store(ScheduleStore, AccessStore, FigureStore, GuestStore, OutputStore, Protocol):
     """Where tasks live. Opened before use, usable from several event loops one after the other."""
 
     @property
@@ -314,7 +323,7 @@ class Store(ScheduleStore, AccessStore, Protocol):
 
     @property
     def output_folder(self) -> str | None:
-        """Where the output of attempts is kept beside this store, if it has a place in a file system."""
+        """Where workers gather the output of attempts beside this store, if it has a place in a file system."""
         ...
 
     async def open(self, *, migrate: bool = True) -> None:
@@ -407,6 +416,12 @@ class Store(ScheduleStore, AccessStore, Protocol):
         """
         ...
 
+    async def claim_for(self, guest: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+        """Claim for a guest, whose requests may reach any server: as `claim`, but a number under which the guest still holds attempts
+        brings nothing new. So whoever repeats a claim, at any server, takes no further tasks; `holdings` tells what the first one took.
+        """
+        ...
+
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Record how attempts ended.
 
@@ -465,7 +480,11 @@ class Store(ScheduleStore, AccessStore, Protocol):
         ...
 
     async def edit(self, edits: Sequence[Edit]) -> list[ChangeVerdict]:
-        """Change due time, priority or collection of waiting tasks. Running and finished ones are REFUSED."""
+        """Change due time, priority or collection of waiting tasks. Running and finished ones are REFUSED.
+
+        One that differs from what was `seen` is OUTDATED and left alone, whatever its state: the comparison and the change are one
+        step, so of several edits with the same `seen` that change anything exactly one succeeds.
+        """
         ...
 
     async def put_gate(self, gate: Gate) -> int:
@@ -503,7 +522,7 @@ class Store(ScheduleStore, AccessStore, Protocol):
         ...
 
     async def prune(self, state: State, before: Instant, limit: int) -> list[Pruned]:
-        """Remove up to `limit` tasks in this final state that finished before an instant, with their attempts.
+        """Remove up to `limit` tasks in this final state that finished before an instant, with their attempts and output.
 
         Never removes a live task.
         """

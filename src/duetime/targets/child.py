@@ -22,6 +22,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import Context as Variables
+from contextvars import copy_context
 from functools import partial, reduce
 from io import TextIOWrapper
 from typing import Any, NoReturn, Protocol
@@ -165,19 +167,23 @@ class Performer:
         return self._call_between(context, function)
 
     def _call_between(self, context: Context, function: Callable[[], object]) -> object:
-        """Run the middleware in the loop, and stop the loop for each call that it makes of the function."""
-        calls: asyncio.Queue[asyncio.Future[object] | None] = asyncio.Queue()
+        """Run the middleware in the loop, and stop the loop for each call that it makes of the function.
+
+        The function sees the context variables as the middleware has set them, such as the present span of a trace.
+        """
+        calls: asyncio.Queue[tuple[asyncio.Future[object], Variables] | None] = asyncio.Queue()
 
         async def innermost() -> object:
             answer = self._loop.create_future()
-            calls.put_nowait(answer)
+            calls.put_nowait((answer, copy_context()))
             return await answer
 
         attempt = self._loop.create_task(_caught(lambda: around(self._app.middlewares, context, innermost)))
         attempt.add_done_callback(lambda _: calls.put_nowait(None))
-        while (call := self._loop.run_until_complete(calls.get())) is not None:
+        while (asked := self._loop.run_until_complete(calls.get())) is not None:
+            call, variables = asked
             try:
-                value = function()
+                value = variables.run(function)
             except StopIteration as error:
                 call.set_exception(RuntimeError(f"the handler raised {error!r}"))  # a future cannot carry it
             except BaseException as error:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from duetime.clock import to_datetime
 from duetime.errors import AttemptCancelled, InvalidValue
+from duetime.model.outcome import Outcome
 from duetime.model.task import State, Task, TaskRecord, shown
 from duetime.store.protocol import ClaimedTask
 from duetime.targets.occurrence import Occurrence, occurrence_of
@@ -56,7 +57,7 @@ class Context:
     Not generic on purpose: with a type parameter mypy loses the result type of plain `def` handlers.
     """
 
-    __slots__ = ("_cancelled", "_claimed", "_deadline", "_log", "_progress", "_resources", "_started_at", "_task")
+    __slots__ = ("_cancelled", "_claimed", "_deadline", "_log", "_progress", "_resources", "_started_at", "_task", "stopped_as")
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Context:
         self._resources = resources
         self._progress = progress
         self._cancelled = False
+        self.stopped_as: Outcome | None = None
         self._task: Task[Any] | None = None
         self._log: _TaskLog | None = None
 
@@ -138,9 +140,10 @@ class Context:
         """Give what the lifespan provided, by type."""
         return self._resources.get(kind)
 
-    def tell_to_stop(self) -> None:
-        """Set the mark that `cancelled` shows."""
+    def tell_to_stop(self, stopped_as: Outcome = Outcome.CANCELLED) -> None:
+        """Set the mark that `cancelled` shows, and keep how the attempt will count if its code ends because of that."""
         self._cancelled = True
+        self.stopped_as = stopped_as
 
 
 class _TaskLog(logging.LoggerAdapter[logging.Logger]):

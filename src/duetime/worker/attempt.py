@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from duetime.clock import Instant
+from duetime.model.outcome import Outcome
 from duetime.output import Sink
 from duetime.service import Call
 from duetime.store.protocol import ClaimedTask
@@ -29,6 +30,14 @@ class Stop(Enum):
     CANCEL = "cancel"
     RELEASE = "release"
     LOST = "lost"
+
+
+_COUNTS_AS = {
+    Stop.TIMEOUT: Outcome.TIMED_OUT,
+    Stop.CANCEL: Outcome.CANCELLED,
+    Stop.RELEASE: Outcome.RELEASED,
+    Stop.LOST: Outcome.LOST,
+}
 
 
 class Interrupted(BaseException):
@@ -78,14 +87,14 @@ class Attempt(msgspec.Struct, eq=False):
                 progress=partial(self.home.progress, self),
             )
             if self.stop is not None:
-                self.made.tell_to_stop()
+                self.made.tell_to_stop(_COUNTS_AS[self.stop])
         return self.made
 
     def tell_to_stop(self, why: Stop) -> None:
         """Note that it shall stop, and let its handler see that."""
         self.stop = why
         if self.made is not None:
-            self.made.tell_to_stop()
+            self.made.tell_to_stop(_COUNTS_AS[why])
 
 
 class Current:

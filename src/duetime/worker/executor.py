@@ -33,6 +33,7 @@ from duetime.targets.python import NOTHING, Middleware, around, failed, position
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt, Current, Interrupted, Stop, drive, has_ended
 from duetime.worker.beginning import called, of_coroutine, of_work
+from duetime.worker.figures import Tally
 from duetime.worker.room import Room, Rooms
 from duetime.worker.threads import ThreadRoom
 
@@ -157,6 +158,10 @@ class Executor:
         running = (attempt.claimed for attempt in self.running.values())
         return {claimed.id: claimed.attempt for claimed in (*running, *self._rooms.waiting())}
 
+    def tallies(self) -> dict[str, Tally]:
+        """Give what was counted of each handler."""
+        return {room.spec.name: room.tally for room in self._rooms.by_name.values()}
+
     # ---- starting ----
 
     def offer(self, tasks: Sequence[ClaimedTask]) -> None:
@@ -254,6 +259,7 @@ class Executor:
         places = PLACES if self._rooms.several else len(queue)
         began_at, ends_at, count = now, (self._turn_began or now) + TURN, 0
         waiting: Waiting | None = None
+        due: list[Instant] = []  # of those that succeeded
         while places and queue and began_at <= now <= ends_at and not runner.cancelling():
             places -= 1
             claimed = queue.popleft()
@@ -286,6 +292,7 @@ class Executor:
             count += 1
             if direct and ended.outcome is _SUCCEEDED:
                 settled.append(succeed(claimed, ended.result, attempt.started_at, now))
+                due.append(claimed.due_at)
                 if claimed.schedule is not None:
                     self._expect(claimed.id, claimed.schedule)
             else:
@@ -296,6 +303,8 @@ class Executor:
         room.served_at = now
         if count:
             room.measure((now - began_at) / count, count, waited=False)
+        if due:
+            room.tally.note_successes(settled[-len(due) :], due, began_at if len(due) == count else None)
         if room.more and len(queue) <= room.low:
             self._freed()
         return waiting, now
@@ -372,6 +381,8 @@ class Executor:
             return Ended(Outcome.FAILED, error=ErrorInfo("NotImportable", text))
         claimed = attempt.claimed
         path = None if self._output is None else str(self._output.path(claimed.id, claimed.attempt))
+        if attempt.sink is not None:
+            attempt.sink.expect()
         attempt.deadline_at += DAY  # its time begins when its process is ready
         async with contextlib.nullcontext() if attempt.spec.isolation == "process" else self._suspects:
             failure = await self.children.prepare()
@@ -508,7 +519,9 @@ class Executor:
         now = self._now() if now is None else now
         if attempt.claimed.schedule is not None:
             self._expect(attempt.claimed.id, attempt.claimed.schedule)
-        self._hold = self._settle(conclude(attempt.claimed, ended, policy, started_at=started_at, now=now, chance=random.random()))
+        settlement = conclude(attempt.claimed, ended, policy, started_at=started_at, now=now, chance=random.random())
+        self._rooms.by_name[attempt.claimed.handler].tally.note(settlement, attempt.claimed.due_at)
+        self._hold = self._settle(settlement)
 
 
 def _odd(error: BaseException) -> BaseException:

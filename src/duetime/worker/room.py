@@ -13,6 +13,7 @@ from duetime.store.protocol import ClaimedTask
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt
 from duetime.worker.early import Early
+from duetime.worker.figures import Tally
 
 LARGEST_CLAIM = 2_000
 LARGEST_BUFFER = 2 * LARGEST_CLAIM  # one claim's worth waits while the next one is under way
@@ -40,6 +41,7 @@ class Room:
         "queue",
         "served_at",
         "spec",
+        "tally",
     )
 
     def __init__(self, spec: HandlerSpec, concurrency: int) -> None:
@@ -56,6 +58,7 @@ class Room:
         self.more = True  # whether the store may have due tasks for it
         self.low = 0  # with so few attempts queued it is time to claim more
         self.served_at: Instant = 0  # when the queue was last known to move
+        self.tally = Tally()
 
     def buffer(self) -> int:
         """How many attempts may wait beyond the slots: at most 50 ms of work, so slow handlers have none."""

@@ -19,11 +19,12 @@ import msgspec
 
 from duetime.clock import SECOND
 from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.model.figures import BLOCKED_LOOPS, LEASE_LOSSES, STALE_WRITES, STORE_ERRORS, FigureKey
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Running
 from duetime.model.retry import RetryPolicy
-from duetime.output import Capture, OutputFiles
-from duetime.service import Alarms, Service
+from duetime.output import Capture
+from duetime.service import Alarms, Pulse, Service
 from duetime.store.protocol import Hint, HintKind, NewWorker, Renewal, Store
 from duetime.targets.context import Resources
 from duetime.targets.process import ChildPool
@@ -32,11 +33,13 @@ from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt, Stop
 from duetime.worker.executor import Executor
 from duetime.worker.feeder import Feeder
+from duetime.worker.figures import Counting, FigureWriter
 from duetime.worker.health import LOOK_EVERY, Health, Watch, judge
 from duetime.worker.keeper import Keeper
 from duetime.worker.news import News
 from duetime.worker.reconciler import Reconciler
 from duetime.worker.settler import Settler
+from duetime.worker.shipping import begin_shipping
 
 logger = logging.getLogger("duetime.worker")
 
@@ -124,6 +127,8 @@ class Worker:
         self._stopped = False
         self._reconciler = Reconciler()
         self._confirmed_gates = -1
+        self._lease_losses = 0
+        self._lost = False
         self.left = False  # whether it has unregistered
         self.stuck: Attempt | None = None
         self.on_stuck: Callable[[], None] | None = None
@@ -142,8 +147,10 @@ class Worker:
         settings = self._settings
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
         self._alarms = Alarms()
-        folder = settings.output_folder or self._store.output_folder
-        output = None if folder is None else OutputFiles(folder, settings.output_cap)
+        self._shippers = begin_shipping(
+            self._store, self._alarms, settings.output_folder, settings.output_cap, running=lambda: self.executor.attempts()
+        )
+        output = self._shippers[0].files if self._shippers else None
         self._capture = Capture()
         self.settler = Settler(self._store, self.id, self._alarms)
         self.executor = Executor(
@@ -169,6 +176,8 @@ class Worker:
         except BaseException:
             self._capture.uninstall()
             self._alarms.close()
+            for shipper in self._shippers:
+                shipper.leave()
             await self._resources.aclose()
             raise
         self._news = News(self._store, self, self._alarms)
@@ -176,7 +185,8 @@ class Worker:
         self._hearing = [duty for duty in self._duties if isinstance(duty, Hearing)]
         self._listener = self._store.listen(self._heard)
         settlers = (self.settler, self.settler.assistant) if self._store.settles_at_once > 1 else (self.settler,)
-        loops = (self.feeder, *settlers, self._news, *self._duties)
+        self._figures = FigureWriter(self._store, f"worker {self.id}", self._alarms, self._totals)
+        loops = (self.feeder, *settlers, self._news, self._figures, *self._shippers, *self._duties)
         self._pulses = (*(service.pulse for service in loops), self._keeper.pulse)
         every = min(LOOK_EVERY, settings.lease * FENCE_EVERY) if self._store.liveness == "lease" else LOOK_EVERY
         self._watch = Watch(self._pulses, self._alarms, unsettled=self._unsettled, fence=self._keeper.fence, every=every)
@@ -190,7 +200,7 @@ class Worker:
         # registered before the gates are read: whoever sets one either counts this worker or is seen by it
         await self.confirm_gates()
         if self._app_path is not None:
-            inherit = (*lease.inheritable(), *self._inherit)
+            inherit = (*lease.inheritable(), *(shipper.descriptor for shipper in self._shippers), *self._inherit)
             self.executor.children = ChildPool(self._app_path, inherit=inherit, output_cap=self._settings.output_cap)
         fenced = self._store.liveness == "lease"
         self._keeper = Keeper(
@@ -231,6 +241,22 @@ class Worker:
             await self._store.confirm_gates(self.id, gates.version)
             self._confirmed_gates = gates.version
 
+    # ---- figures ----
+
+    def _totals(self) -> dict[FigureKey, int]:
+        """Give what this worker has counted since it started."""
+        totals = {key: count for name, tally in self.executor.tallies().items() for key, count in tally.totals(name)}
+        for duty in self._duties:
+            if isinstance(duty, Counting):
+                totals |= duty.totals()
+        totals |= {
+            FigureKey(STALE_WRITES): self.settler.stale,
+            FigureKey(LEASE_LOSSES): self._lease_losses,
+            FigureKey(STORE_ERRORS): sum(pulse.store_errors for pulse in self._pulses),
+            FigureKey(BLOCKED_LOOPS): self._keeper.blocked,
+        }
+        return totals
+
     # ---- health ----
 
     def health(self) -> Health:
@@ -247,6 +273,11 @@ class Worker:
             unsettled=self._unsettled(),
             stuck=None if stuck is None else f"attempt {stuck.claimed.attempt} of task {stuck.claimed.id} ({stuck.spec.name})",
         )
+
+    @property
+    def pulses(self) -> Sequence[Pulse]:
+        """How its loops fare, for others that watch this process."""
+        return self._pulses
 
     def _unsettled(self) -> int:
         return len(self.settler.ids())
@@ -270,6 +301,7 @@ class Worker:
                 self._news.note_dismissed()
             self._on_lost()
             return
+        self._lost = False
         if not self._stopped:
             self.executor.allow_starts()
         if renewal.gates_version != self._confirmed_gates:
@@ -287,6 +319,8 @@ class Worker:
             self.executor.lose(task)
 
     def _on_lost(self) -> None:
+        self._lease_losses += not self._lost
+        self._lost = True
         self.executor.hold_starts()
         self.executor.stop_all(Stop.LOST)
 
@@ -327,12 +361,16 @@ class Worker:
         await self._until_idle(grace)
         self.executor.stop_all(Stop.RELEASE)
         await self._until_idle(LAST_WORD)
-        for service in (*self._duties, self._news, self.settler.assistant, self.settler, self._watch):
+        for service in (*self._duties, *self._shippers, self._news, self._figures, self.settler.assistant, self.settler, self._watch):
             await service.stop()
         await self.settler.drain()
+        with contextlib.suppress(StoreUnavailable):
+            await self._figures.write()
         self._listener.close()
         await self.executor.close()
         await self._leave()
+        for shipper in self._shippers:
+            await shipper.finish()
         self._keeper.stop()
         self._capture.uninstall()
         self._alarms.close()

@@ -10,9 +10,9 @@ import msgspec
 from duetime.clock import Instant
 from duetime.errors import StoreUnavailable
 from duetime.model.gate import GateAction
-from duetime.model.task import FINAL, State
+from duetime.model.task import FINAL, State, TaskRecord
 from duetime.store.postgres.gates import read_gates
-from duetime.store.postgres.records import known_form, since
+from duetime.store.postgres.records import all_records_by_id, known_form, since
 from duetime.store.postgres.runner import Runner
 from duetime.store.protocol import CancelVerdict, ChangeVerdict, Declaration, Edit
 from duetime.store.sql import Statements
@@ -156,33 +156,50 @@ async def edit(
     changes: dict[str, Edit] = {}
     for change in edits:
         changes[change.id] = _both(changes.get(change.id), change)
+    if len(changes) < len(edits) and any(change.seen is not None for change in edits):
+        # what the second edit of a task meets is what the first has made of it, so they cannot be joined
+        return [(await edit(transact, sql, [change], now, lane))[0] for change in edits]
+    seen = {change.id: change.seen for change in edits if change.seen is not None}
     verdicts: dict[str, ChangeVerdict] = {}
     open_ids = known_form(changes)
     moves: list[_Move] = []
 
-    async def look(run: Runner) -> dict[str, _Place]:
-        return await _places(run, sql, open_ids)
+    async def look(run: Runner) -> tuple[dict[str, _Place], set[str]]:
+        places = await _places(run, sql, open_ids)
+        return places, await _outdated(run, sql, {task_id: seen[task_id] for task_id in places if task_id in seen})
 
-    async def write(run: Runner) -> set[str]:
+    async def write(run: Runner) -> dict[str, ChangeVerdict]:
         at = await write_time(run, sql, now)
-        for statement in (sql.lock_held, sql.lock_due):
-            await run.rows(statement, [[move.id for move in moves]])
-        columns = [[move.id for move in moves], [move.former for move in moves], [move.lane for move in moves]]
-        return {row[0] for row in await run.rows(sql.edit_waiting, [at, *columns, [move.due_at for move in moves]])}
+        ids = [move.id for move in moves]
+        locked = {row[0] for statement in (sql.lock_held, sql.lock_due) for row in await run.rows(statement, [ids])}
+        # who waited for a lock sees what its holder has written only in the statements that follow
+        outdated = await _outdated(run, sql, {task_id: seen[task_id] for task_id in ids if task_id in seen})
+        # one that was seen and has moved away from under the lock is looked at again
+        chosen = [move for move in moves if move.id not in outdated and (move.id not in seen or move.id in locked)]
+        columns = [[move.id for move in chosen], [move.former for move in chosen], [move.lane for move in chosen]]
+        changed = await run.rows(sql.edit_waiting, [at, *columns, [move.due_at for move in chosen]]) if chosen else []
+        return dict.fromkeys(outdated, ChangeVerdict.OUTDATED) | {row[0]: ChangeVerdict.CHANGED for row in changed}
 
     for _ in range(ROUNDS):
-        places = await transact(look)
-        waiting = [task_id for task_id in open_ids if task_id in places and places[task_id].state is State.PENDING]
+        places, outdated = await transact(look)
         verdicts |= {task_id: ChangeVerdict.REFUSED for task_id, place in places.items() if place.state is not State.PENDING}
+        verdicts |= dict.fromkeys(outdated, ChangeVerdict.OUTDATED)
+        waiting = [task_id for task_id in open_ids if task_id in places and task_id not in verdicts]
         moves = [await _move(changes[task_id], places[task_id], lane) for task_id in waiting]
         if moves:
-            verdicts |= dict.fromkeys(await transact(write), ChangeVerdict.CHANGED)
+            verdicts |= await transact(write)
         open_ids = [task_id for task_id in waiting if task_id not in verdicts]
         if not open_ids:
             break
     else:
         raise _restless(open_ids[0])
     return _answers([change.id for change in edits], verdicts, ChangeVerdict.UNKNOWN)
+
+
+async def _outdated(run: Runner, sql: Statements, seen: dict[str, TaskRecord]) -> set[str]:
+    """Tell which tasks are not as they were seen."""
+    found = await all_records_by_id(run, sql, seen) if seen else {}
+    return {task_id for task_id, record in seen.items() if found.get(task_id) != record}
 
 
 def _both(first: Edit | None, then: Edit) -> Edit:

@@ -27,6 +27,7 @@ async def inspect(run: Runner, sql: Statements, now: Instant | None, *, repair: 
     for check in (
         *(inspection.ghost_places, inspection.doubled, inspection.twice_told, inspection.claims, inspection.ownerless),
         *(inspection.homeless, inspection.edges, inspection.waiting, inspection.strays, inspection.floors, inspection.tally),
+        inspection.output,
     ):
         problems += [problem async for problem in check()]
     return problems
@@ -99,6 +100,12 @@ class _Inspection:
             if self._repair:
                 await self._rows(self._sql.house_task, self._at, [task_id])
             yield Problem("no place", task_id, "is live but waits nowhere; goes back to pending", self._repair)
+
+    async def output(self) -> AsyncIterator[Problem]:
+        for (task_id,) in await self._rows(self._sql.ghost_output):
+            if self._repair:
+                await self._rows(self._sql.delete_output, [task_id])
+            yield Problem("ghost output", task_id, "has output but is gone; the output is removed", self._repair)
 
     async def edges(self) -> AsyncIterator[Problem]:
         parents = [row[0] for row in await self._rows(self._sql.orphaned, 1_000_000)]

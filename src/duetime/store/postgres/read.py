@@ -12,6 +12,8 @@ from duetime.errors import InvalidValue
 from duetime.model.outcome import AttemptRecord, Outcome
 from duetime.model.query import Page, Query, read_cursor, write_cursor
 from duetime.model.task import FINAL, State, TaskRecord
+from duetime.model.words import read_terms
+from duetime.store.postgres import output
 from duetime.store.postgres.records import all_records_by_id, is_uuid, live_tasks, read_error, read_record, since
 from duetime.store.postgres.runner import Runner
 from duetime.store.protocol import Counts, FinalCount, HeldAttempt, LaneCount, WorkerRecord
@@ -88,14 +90,16 @@ def _source(query: Query) -> _Source:
 class _Composition:
     """A page's statement, put together from named parts: a filter that is not given must not keep an index from being used."""
 
-    def __init__(self, sql: Statements, query: Query, lanes: list[int] | None) -> None:
+    def __init__(self, sql: Statements, query: Query, lanes: list[int] | None, handlers: list[str] | None = None) -> None:
         self._sql = sql
         self._query = query
         self._lanes = lanes
+        self._handlers = handlers
         self._numbers: dict[str, int] = {}
-        self.parameters: list[Any] = [query.limit + 1]
+        self.parameters: list[Any] = []
         self.by_end = query.state in FINAL
         self._place = self._read_cursor(query.cursor)
+        self._terms = [] if query.logs is None else read_terms(query.logs)
 
     def _read_cursor(self, cursor: str | None) -> list[Any] | None:
         if cursor is None:
@@ -120,10 +124,14 @@ class _Composition:
         conditions = []
         if self._lanes is not None:
             conditions += [self._part(part, "lanes", self._lanes) for part in lanes]
+        if self._handlers is not None:
+            conditions.append(self._part("only_handlers", "handlers", self._handlers))
         for name, part in filters.items():
             value = getattr(self._query, name)
             if value is not None:
                 conditions.append(self._part(part, name, value))
+        for number, term in enumerate(self._terms):
+            conditions.append(self._part("only_logs", f"logs {number}", output.query(term)))
         if self._place is not None and self.by_end:
             conditions.append(self._part("beyond_instant", "instant", self._place[0]))
             beyond = self._part("beyond_finished", "id", self._place[1])
@@ -177,8 +185,11 @@ async def page(run: Runner, sql: Statements, query: Query) -> Page:
     lanes = None
     if query.handler is not None or query.collection is not None:
         lanes = [row[0] for row in await run.rows(sql.lanes_of, [query.handler, query.collection])]
-    composition = _Composition(sql, query, lanes)
-    text = composition.text
+    handlers = None
+    if query.key is not None:
+        handlers = [row[0] for row in await run.rows(sql.handlers_of, [])] if query.handler is None else [query.handler]
+    composition = _Composition(sql, query, lanes, handlers)
+    text = composition.text.replace("$limit", str(int(query.limit) + 1))
     if not text or lanes == [] or (query.retrying and composition.by_end):
         return Page([], None)
     rows = await run.rows(text, composition.parameters)
@@ -248,6 +259,7 @@ async def workers(run: Runner, sql: Statements) -> list[WorkerRecord]:
             running=running,
             alive=None,
             lease=lease,
+            guest=guest,
         )
-        for worker, host, pid, slots, started_at, beat, beat_at, seen_gates, lease, running in await run.rows(sql.all_workers)
+        for worker, host, pid, slots, started_at, beat, beat_at, seen_gates, lease, guest, running in await run.rows(sql.all_workers)
     ]

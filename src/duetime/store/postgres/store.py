@@ -11,6 +11,7 @@ import msgspec
 from duetime.clock import Clock, Instant
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.access import AuditEntry, TokenRecord
+from duetime.model.figures import FigureKey
 from duetime.model.gate import Gate, Gates
 from duetime.model.outcome import AttemptRecord, Settlement, Verdict
 from duetime.model.query import Page, Query
@@ -18,7 +19,23 @@ from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip
 from duetime.model.task import FINAL, NewTask, State, TaskRecord
 from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
-from duetime.store.postgres import access, callers, control, gates, inspection, read, schedules, schema, upkeep, work
+from duetime.store.guests import Guest, Holding
+from duetime.store.output import KeptOutput, OutputChunk, OutputHits, OutputSearch, Place
+from duetime.store.postgres import (
+    access,
+    callers,
+    control,
+    figures,
+    gates,
+    guests,
+    inspection,
+    output,
+    read,
+    schedules,
+    schema,
+    upkeep,
+    work,
+)
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import Database, Link, Rejected
@@ -58,7 +75,7 @@ class PostgresStore:
 
     liveness: Literal["lock", "lease"] = "lease"
     settles_at_once = 2
-    lead = 20_000
+    lead = 10_000
     output_folder: str | None = None
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
@@ -238,6 +255,28 @@ class PostgresStore:
             self._hint(HintKind.DONE)
         return taken
 
+    # ---- guests ----
+
+    async def admit(self, guest: Guest) -> None:
+        await guests.admit(self._opened, self._sql, guest, self._clock.parameter)
+
+    async def guest(self, id: str) -> Guest | None:
+        return await guests.by_id(self._opened, self._sql, id)
+
+    async def renew_guest(self, id: str) -> bool:
+        return await guests.renew(self._opened, self._sql, id, self._clock.parameter)
+
+    async def claim_for(self, guest: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+        try:
+            return await self.claim(guest, claim, wants, total)
+        except Rejected:  # the number is in use, by the primary key of claims
+            return Claim([], self._clock.now(), None)
+        finally:
+            self._claims.forget(guest)  # it may settle at another server and claim there, and then what is remembered here is wrong
+
+    async def holdings(self, worker: str, ids: Sequence[str] | None = None) -> list[Holding]:
+        return [] if ids is not None and not ids else await guests.holdings(self._opened, self._sql, worker, ids)
+
     # ---- control ----
 
     async def cancel(self, ids: Sequence[str]) -> list[CancelVerdict]:
@@ -372,6 +411,33 @@ class PostgresStore:
 
     async def prune_audit(self, before: Instant, limit: int) -> int:
         return await access.prune_audit(self._opened, self._sql, before, limit)
+
+    # ---- what workers count ----
+
+    async def add_figures(self, source: str, number: int, increments: Mapping[FigureKey, int]) -> None:
+        if increments:
+            now = self._clock.parameter
+            await self._opened.transaction(lambda run: figures.add(run, self._sql, source, number, increments, now))
+
+    async def figures(self) -> dict[FigureKey, int]:
+        return await figures.sums(self._opened, self._sql)
+
+    async def fold_figures(self, before: Instant) -> int:
+        return await self._opened.transaction(lambda run: figures.fold(run, self._sql, before))
+
+    # ---- output ----
+
+    async def keep_output(self, chunks: Sequence[OutputChunk]) -> list[int | None]:
+        return await output.keep(self._opened, self._sql, chunks, self._clock.parameter) if chunks else []
+
+    async def kept_output(self, task: str) -> list[KeptOutput]:
+        return await output.kept(self._opened, self._sql, task)
+
+    async def output(self, task: str, attempt: int | None, after: Place, limit: int) -> list[OutputChunk]:
+        return await output.chunks(self._opened, self._sql, task, attempt, after, limit)
+
+    async def search_output(self, search: OutputSearch) -> OutputHits:
+        return await output.search(self._opened_patiently, self._sql, search)
 
     # ---- upkeep ----
 

@@ -11,6 +11,7 @@ from duetime.clock import DAY, Instant
 from duetime.errors import StoreUnavailable
 from duetime.model.lifecycle import RETRY_LATER_BOUND
 from duetime.model.task import FINAL, State
+from duetime.store.postgres import output
 from duetime.store.postgres.connection import Database
 from duetime.store.postgres.control import write_time
 from duetime.store.postgres.runner import Runner
@@ -25,6 +26,7 @@ BEHIND = DAY  # outcomes may be written a while after they came about
 ATTEMPTS = "attempt"
 SURPLUS = 300  # rows of the tally worth adding up
 ORPHANS = 1_000
+REMOVED_AT_ONCE = 10_000  # tasks of a table that goes, whose output is looked for in one statement
 
 
 def _parent(state: State) -> str:
@@ -106,7 +108,8 @@ async def _is_small(run: Runner, sql: Statements, partition: Partition, limit: i
 async def _drop(database: Database, sql: Statements, tables: Sequence[Partition]) -> bool:
     """Drop tables without holding anybody up; if something is in the way of one, it and the rest are left for the next time.
 
-    Detaching waits for those who read the table now, but lets all others pass; once it is out nobody uses it any more. Its
+    Detaching waits for those who read the table now, but lets all others pass; once it is out nobody uses it any more. The output
+    of its tasks is removed then, in small transactions; if that is interrupted, the next time goes on with it. Its
     tasks are taken from the tally in the transaction that drops it, so they are counted no more exactly when they are gone.
     """
     # of one parent only one table can be on its way out, so that one must go first
@@ -115,6 +118,8 @@ async def _drop(database: Database, sql: Statements, tables: Sequence[Partition]
         try:
             if partition.detaching is not None:
                 await _detach(database, sql, partition)
+            if partition.parent != ATTEMPTS:
+                await output.remove_of(database, sql, partition.put_into(sql.remove_output), REMOVED_AT_ONCE)
             await database.transaction(drop)
         except StoreUnavailable as error:
             logger.info("the table %s, whose time is over, could not be dropped yet: %s", partition.name, error)

@@ -13,7 +13,7 @@ from duetime.model.task import State
 from duetime.store.protocol import CancelVerdict, ChangeVerdict, Declaration, Edit
 from duetime.store.sqlite import work
 from duetime.store.sqlite.gates import read_gates
-from duetime.store.sqlite.records import write_json
+from duetime.store.sqlite.records import records_by_id, write_json
 from duetime.store.sqlite.statements import SQL
 
 _decode_declaration = msgspec.json.Decoder(Declaration).decode
@@ -78,6 +78,8 @@ def _edit_one(connection: sqlite3.Connection, change: Edit, now: Instant) -> Cha
     place = connection.execute(SQL.task_place, (change.id,)).fetchone()
     if place is None:
         return ChangeVerdict.UNKNOWN
+    if change.seen is not None and records_by_id(connection, [change.id]).get(change.id) != change.seen:
+        return ChangeVerdict.OUTDATED
     seq, state = place
     if state is not None:
         return ChangeVerdict.REFUSED

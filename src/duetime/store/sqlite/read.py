@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,13 +12,31 @@ from duetime.clock import Instant
 from duetime.model.outcome import AttemptRecord, Outcome
 from duetime.model.query import Page, Query, read_cursor, write_cursor
 from duetime.model.task import FINAL, State, TaskRecord
+from duetime.model.words import read_terms
+from duetime.store.guests import CONFIRMED_ALL
 from duetime.store.protocol import Counts, FinalCount, HeldAttempt, LaneCount, WorkerRecord
-from duetime.store.sqlite import liveness
+from duetime.store.sqlite import liveness, output
 from duetime.store.sqlite.records import read_error, read_record
 from duetime.store.sqlite.statements import SQL
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
-_FROM = {State.PENDING: SQL.from_due, State.BLOCKED: SQL.from_held, State.RUNNING: SQL.from_running}
+
+
+class _Walk(NamedTuple):
+    """How tasks are read from the newest on: from where, in which order, where the next page begins, and what tells them elsewhere."""
+
+    source: str
+    order: str
+    beyond: str
+    stands: str = ""
+
+
+_ALL = _Walk(SQL.from_all, SQL.order_seq, SQL.beyond_seq)
+_WALKS = {
+    State.PENDING: _Walk(SQL.from_due, SQL.order_due, SQL.beyond_due, SQL.stands_due),
+    State.BLOCKED: _Walk(SQL.from_held, SQL.order_held, SQL.beyond_held, SQL.stands_held),
+    State.RUNNING: _Walk(SQL.from_running, SQL.order_running, SQL.beyond_running, SQL.stands_running),
+}
 _FILTERS = {
     "handler": SQL.only_handler,
     "collection": SQL.only_collection,
@@ -52,16 +71,24 @@ def page(connection: sqlite3.Connection, query: Query) -> Page:
     if by_end and query.state is not None:
         parameters["state"] = query.state.value
         conditions.append(SQL.only_state)
+    if query.logs is not None:
+        terms = read_terms(query.logs)
+        if not output.can_search(connection):
+            return Page([], None)
+        conditions += output.tasks_with_words(connection, terms, parameters)
     if query.cursor is not None and by_end:
         parameters["finished_at"], parameters["seq"] = read_cursor(query.cursor, int, int)
         conditions.append(SQL.beyond_finished)
-    elif query.cursor is not None:
+    walk = _ALL if query.state is None else _WALKS.get(query.state, _ALL)
+    if query.key is not None and walk.stands:  # a key has few tasks: they are found by it, not among all places
+        conditions.append(walk.stands)
+        walk = _ALL
+    if query.cursor is not None and not by_end:
         (parameters["seq"],) = read_cursor(query.cursor, int)
-        conditions.append(SQL.beyond_seq)
-    source = SQL.from_all if query.state is None else _FROM.get(query.state, SQL.from_all)
+        conditions.append(walk.beyond)
     where = "where " + " and ".join(conditions) if conditions else ""
-    order = SQL.order_finished if by_end else SQL.order_seq
-    rows = connection.execute(f"{SQL.record}\n{source}\n{where}\n{order}", parameters).fetchall()
+    order = SQL.order_finished if by_end else walk.order
+    rows = connection.execute(f"{SQL.record}\n{walk.source}\n{where}\n{order}", parameters).fetchall()
     items = [read_record(row) for row in rows[: query.limit]]
     if len(rows) <= query.limit:
         return Page(items, None)
@@ -105,8 +132,11 @@ def counts(connection: sqlite3.Connection, now: Instant) -> Counts:
 def workers(connection: sqlite3.Connection, folder: Path) -> list[WorkerRecord]:
     """List workers with what their files tell."""
     records = []
-    for worker, host, pid, slots, started_at, process, running in connection.execute(SQL.all_workers):
-        beat, beat_at, seen_gates = liveness.read_mark(folder / worker)
+    for worker, host, pid, slots, started_at, process, lease, guest, beat, beat_at, running in connection.execute(SQL.all_workers):
+        seen_gates, alive = CONFIRMED_ALL, None
+        if not guest:
+            beat, beat_at, seen_gates = liveness.read_mark(folder / worker)
+            alive = liveness.is_alive(folder / worker, process)
         records.append(
             WorkerRecord(
                 id=worker,
@@ -118,7 +148,9 @@ def workers(connection: sqlite3.Connection, folder: Path) -> list[WorkerRecord]:
                 beat_at=beat_at,
                 seen_gates=seen_gates,
                 running=running,
-                alive=liveness.is_alive(folder / worker, process),
+                alive=alive,
+                lease=lease,
+                guest=bool(guest),
             )
         )
     return records

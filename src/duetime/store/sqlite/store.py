@@ -19,6 +19,7 @@ import msgspec
 from duetime.clock import Clock, Instant, SystemClock
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.access import AuditEntry, TokenRecord
+from duetime.model.figures import FigureKey
 from duetime.model.gate import Gate, Gates
 from duetime.model.outcome import AttemptRecord, Settlement, Verdict
 from duetime.model.query import Page, Query
@@ -27,6 +28,8 @@ from duetime.model.schedule import ScheduleRecord, Skip
 from duetime.model.task import FINAL, NewTask, State, TaskRecord
 from duetime.model.turns import Turns
 from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
+from duetime.store.guests import Guest, Holding
+from duetime.store.output import KeptOutput, OutputChunk, OutputHits, OutputSearch, Place
 from duetime.store.protocol import (
     Added,
     CancelVerdict,
@@ -49,7 +52,7 @@ from duetime.store.protocol import (
     WorkerRecord,
 )
 from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, SchedulePlace, ScheduleWrite
-from duetime.store.sqlite import access, control, gates, liveness, read, schedules, schema, upkeep, work
+from duetime.store.sqlite import access, control, figures, gates, guests, liveness, output, read, schedules, schema, upkeep, work
 from duetime.store.sqlite.connection import DatabaseThread, connect, translated
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.runner import SyncRunner, check_connection, drive, plain_text, runner_for
@@ -291,6 +294,9 @@ class SqliteStore:
 
         def job(connection: sqlite3.Connection) -> int | None:
             row = connection.execute(SQL.worker_known, (worker,)).fetchone()
+            guests_beat = guests.beat(connection, worker)
+            if guests_beat is not None:
+                return work.reap(connection, worker, self._clock.now()) if guests_beat == beat else None
             # looked at under the write lock: a worker that registers now is not yet in the table, and one that is dead stays dead
             if row is None or liveness.read_mark(path)[0] != beat or liveness.is_alive(path, row[0]) is not False:
                 return None
@@ -305,6 +311,25 @@ class SqliteStore:
             self._hint(HintKind.DUE)
             self._hint(HintKind.DONE)
         return taken
+
+    # ---- guests ----
+
+    async def admit(self, guest: Guest) -> None:
+        await self._write(lambda connection: guests.admit(connection, guest, self._clock.now()))
+
+    async def guest(self, id: str) -> Guest | None:
+        return await self._read(lambda connection: guests.by_id(connection, id))
+
+    async def renew_guest(self, id: str) -> bool:
+        return await self._write(lambda connection: guests.renew(connection, id, self._clock.now()))
+
+    async def claim_for(self, guest: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+        return await self._write(
+            lambda connection: guests.claim(connection, guest, claim, wants, total, self._clock.now(), self._turns), urgent=True
+        )
+
+    async def holdings(self, worker: str, ids: Sequence[str] | None = None) -> list[Holding]:
+        return [] if ids is not None and not ids else await self._read(lambda connection: guests.holdings(connection, worker, ids))
 
     # ---- control ----
 
@@ -436,6 +461,32 @@ class SqliteStore:
 
     async def prune_audit(self, before: Instant, limit: int) -> int:
         return await self._write(lambda connection: access.prune_audit(connection, before, limit))
+
+    # ---- what workers count ----
+
+    async def add_figures(self, source: str, number: int, increments: Mapping[FigureKey, int]) -> None:
+        if increments:
+            await self._write(lambda connection: figures.add(connection, source, number, increments, self._clock.now()))
+
+    async def figures(self) -> dict[FigureKey, int]:
+        return await self._read(figures.sums)
+
+    async def fold_figures(self, before: Instant) -> int:
+        return await self._write(lambda connection: figures.fold(connection, before))
+
+    # ---- output ----
+
+    async def keep_output(self, chunks: Sequence[OutputChunk]) -> list[int | None]:
+        return await self._write(lambda connection: output.keep(connection, chunks, self._clock.now())) if chunks else []
+
+    async def kept_output(self, task: str) -> list[KeptOutput]:
+        return await self._read(lambda connection: output.kept(connection, task))
+
+    async def output(self, task: str, attempt: int | None, after: Place, limit: int) -> list[OutputChunk]:
+        return await self._read(lambda connection: output.chunks(connection, task, attempt, after, limit))
+
+    async def search_output(self, search: OutputSearch) -> OutputHits:
+        return await self._read(lambda connection: output.search(connection, search))
 
     # ---- upkeep ----
 

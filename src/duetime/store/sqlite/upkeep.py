@@ -9,7 +9,7 @@ from duetime.clock import Instant
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import State
 from duetime.store.protocol import Problem, Pruned
-from duetime.store.sqlite import work
+from duetime.store.sqlite import output, work
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 
@@ -18,6 +18,7 @@ def prune(connection: sqlite3.Connection, state: State, before: Instant, limit: 
     """Remove finished tasks past their retention."""
     rows = connection.execute(SQL.old_tasks, (state.value, before, limit)).fetchall()
     tasks = write_json([row[0] for row in rows])
+    output.remove(connection, tasks)
     connection.execute(SQL.delete_attempts, (tasks,))
     connection.execute(SQL.delete_tasks, (tasks,))
     return [Pruned(task_id, attempt) for _, task_id, attempt in rows]
@@ -26,7 +27,7 @@ def prune(connection: sqlite3.Connection, state: State, before: Instant, limit: 
 def inspect(connection: sqlite3.Connection, now: Instant, *, repair: bool) -> list[Problem]:
     """Look for impossible states; the order matters, later checks rely on earlier repairs."""
     problems: list[Problem] = []
-    for check in (_damage, _ghost_places, _doubled, _ownerless, _homeless, _ghost_keys, _missing_keys, _edges, _waiting, _lanes):
+    for check in (_damage, _ghost_places, _doubled, _ownerless, _homeless, _ghost_keys, _missing_keys, _edges, _waiting, _lanes, _output):
         problems.extend(check(connection, now, repair))
     return problems
 
@@ -107,3 +108,12 @@ def _lanes(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterat
             connection.execute(SQL.raise_lane, (lane,))
         name = f"{handler} {collection or '-'} {priority}"
         yield Problem("late lane", name, "would be looked into too late; its next position is put right", repair)
+
+
+def _output(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+    if not output.has_fts5(connection):
+        yield Problem("no search", "SQLite", output.NO_FTS5, False)
+    for (seq,) in connection.execute(SQL.ghost_output).fetchall():
+        if repair:
+            output.remove(connection, write_json([seq]))
+        yield Problem("ghost output", f"task number {seq}", "has output but is gone; the output is removed", repair)

@@ -98,6 +98,12 @@ from duetime.history_expired as t join duetime.lane as l on l.id = t.lane
 -- lanes_of: the lanes of a handler, of a collection, or of both
 select id from duetime.lane where ($1::text is null or handler = $1::text) and ($2::text is null or collection = $2::text)
 
+-- handlers_of: all handlers that have or had tasks
+select distinct handler from duetime.lane
+
+-- only_handlers: tasks of some handlers, told by name, because keys are indexed by it
+t.handler = any ($value::text[])
+
 -- only_lanes: tasks of some lanes
 t.lane = any ($value::integer[])
 
@@ -160,14 +166,15 @@ t.finished_at <= $value::bigint
 -- any_final: whether these lanes have finished tasks at all; a walk for nothing would pass millions of others
 (select sum(y.n) from duetime.tally as y where y.lane = any ($value::integer[]) and y.state <> 'live') > 0
 
--- by_id: newest submitted first
-order by t.id desc limit $1::integer
+-- by_id: newest submitted first. The limit is written into the text: of one that it does not know the server expects a tenth of the
+-- table, takes the plan for too dear to be kept, and makes another one for every page.
+order by t.id desc limit $limit
 
 -- merged_by_id: the same, where ids are text already
-order by t.id collate "C" desc limit $1::integer
+order by t.id collate "C" desc limit $limit
 
 -- by_finish: latest finished first
-order by t.finished_at desc, t.id desc limit $1::integer
+order by t.finished_at desc, t.id desc limit $limit
 
 -- attempts_of_task: every attempt of a task in order
 select a.attempt, a.outcome, a.worker, a.started_at, a.finished_at, a.error
@@ -218,6 +225,6 @@ select 'final', sum(s.n)::bigint, l.handler, null, null, null, null, null, null,
 from sums as s join duetime.lane as l on l.id = s.lane where s.state <> 'live' group by l.handler, s.state having sum(s.n) <> 0
 
 -- all_workers: every registered worker with its number of attempts
-select w.id, w.host, w.pid, w.slots, w.started_at, w.beat, w.beat_at, w.seen_gates, w.lease,
+select w.id, w.host, w.pid, w.slots, w.started_at, w.beat, w.beat_at, w.seen_gates, coalesce(w.guest_lease, w.lease), w.guest_lease is not null,
     coalesce((select sum(c.open) from duetime.claim as c where c.worker = w.id), 0)::integer
 from duetime.worker as w order by w.started_at, w.id

@@ -30,7 +30,7 @@ drop table duetime.%partition
 -- has_live: whether a table of attempts tells of tasks that live
 select exists (select from duetime.%partition as a join duetime.task as t on t.id = a.task)
 
--- prune: finished tasks past their retention, the oldest first, with their attempts
+-- prune: finished tasks past their retention, the oldest first, with their attempts and output
 with old as materialized (
     select h.id, h.finished_at from duetime.%parent as h where h.finished_at >= $1::bigint and h.finished_at < $2::bigint
     order by h.finished_at, h.id limit $3::integer for update skip locked
@@ -39,6 +39,10 @@ with old as materialized (
     returning h.id, h.lane, h.state, h.attempt, h.finished_at
 ), told as (
     delete from duetime.attempt as a where a.task = any (array(select g.id from gone as g))
+), printed as (
+    delete from duetime.output_chunk as c where c.task = any (array(select g.id from gone as g))
+), kept as (
+    delete from duetime.output as o where o.task = any (array(select g.id from gone as g))
 ), counted as (
     insert into duetime.tally (lane, state, n) select g.lane, g.state, -count(*) from gone as g group by g.lane, g.state
 )

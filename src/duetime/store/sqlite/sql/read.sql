@@ -77,8 +77,35 @@ t.seq < :seq
 -- beyond_finished: where a page by end continues
 (t.finished_at, t.seq) < (:finished_at, :seq)
 
+-- beyond_due: the same, told by the place that is walked along; a condition on the task would not let the walk begin there
+d.task < :seq
+
+-- beyond_held: the same
+h.task < :seq
+
+-- beyond_running: the same
+r.task < :seq
+
+-- stands_due: tasks that only time holds back, where they are found by something else
+d.task is not null
+
+-- stands_held: tasks that wait for other tasks, where they are found by something else
+h.task is not null
+
+-- stands_running: tasks with a live attempt, where they are found by something else
+r.task is not null
+
 -- order_seq: newest submitted first
 order by t.seq desc limit :limit
+
+-- order_due: the same along the places: ordered by the task, all of them would be sorted for one page
+order by d.task desc limit :limit
+
+-- order_held: the same
+order by h.task desc limit :limit
+
+-- order_running: the same
+order by r.task desc limit :limit
 
 -- order_finished: latest finished first
 order by t.finished_at desc, t.seq desc limit :limit

@@ -8,7 +8,8 @@ delete from duetime_worker where id = ?
 select process from duetime_worker where id = ?
 
 -- all_workers: every registered worker with its number of attempts
-select w.id, w.host, w.pid, w.slots, w.started_at, w.process, (select count(*) from duetime_running as r where r.worker = w.id)
+select w.id, w.host, w.pid, w.slots, w.started_at, w.process, coalesce(w.lease, 15.0), w.lease is not null, w.beat, w.beat_at,
+    (select count(*) from duetime_running as r where r.worker = w.id)
 from duetime_worker as w order by w.started_at, w.id
 
 -- lanes_with_work: lanes whose next position may be due
