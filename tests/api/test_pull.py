@@ -20,6 +20,7 @@ from duetime.duties import Reaper
 from duetime.guests.facts import MOST_NUMBER
 from duetime.service import Alarms
 from duetime.store.open import store_from_url
+from duetime.store.protocol import Claim
 from tests.api.conftest import Client, new_app, served, until
 from tests.api.pulling import EXAMPLES, SHELL_COMMAND, PullWorker, example, node, program, register
 
@@ -239,6 +240,23 @@ async def test_a_closed_gate_holds_for_pull_workers_too(http: Client, worker: Pu
     assert [item["id"] for item in await worker.claim(wait=30)] == [id]
 
 
+async def test_a_gate_that_comes_into_force_during_a_claim_takes_its_tasks_back(
+    http: Client, worker: PullWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [id] = await submit(http)
+    store = http.server.app.store
+    claim_for = store.claim_for
+
+    async def overtaken(*arguments: Any) -> Claim:
+        claim = await claim_for(*arguments)
+        assert (await http.server.app.gates.pause("resize")).in_force
+        return claim
+
+    monkeypatch.setattr(store, "claim_for", overtaken)
+    assert await worker.claim() == []
+    assert (await task(http, id))["state"] == "pending"
+
+
 # ---- how attempts end ----
 
 
@@ -286,6 +304,7 @@ async def test_a_released_task_goes_back_at_once(http: Client, worker: PullWorke
     await submit(http)
     [item] = await worker.claim()
     assert await worker.complete(item, outcome="released") == ("accepted", "pending")
+    assert await worker.complete(item, outcome="released") == ("already", "pending")
     assert [each["attempt"] for each in await worker.claim()] == [2]
 
 

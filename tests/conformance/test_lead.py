@@ -71,6 +71,14 @@ async def test_a_task_that_was_claimed_early_goes_back_to_its_due_time(
     assert await taken(store, worker, 102, lead=0) == [record.id]
 
 
+async def test_a_clock_that_is_set_back_does_not_keep_a_retry_waiting(store: Store, worker: Worker, clock: ManualClock) -> None:
+    record = await add(store)
+    [task] = await worker.take()
+    clock.set(clock.now() - 3_600 * SECOND)
+    await worker.end(task, State.PENDING, outcome=Outcome.FAILED, due_at=clock.now() + SECOND)
+    assert (await get(store, record)).due_at == clock.now() + SECOND
+
+
 async def test_the_attempt_of_a_worker_that_died_with_it_did_not_begin_before_it_was_due(
     store: Store, worker: Worker, clock: ManualClock
 ) -> None:

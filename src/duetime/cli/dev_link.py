@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from duetime.cli.lines import Lines
+
 
 class Launch(msgspec.Struct, frozen=True):
     """What a serving process is started with; passed as its only argument."""
@@ -42,35 +44,17 @@ _messages: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _GO = b"go\n"
 
 
-class WatcherEnd:
+class WatcherEnd(Lines[Message]):
     """The end of the process that watches."""
 
     def __init__(self) -> None:
         self.socket, self.theirs = socket.socketpair()
         self.socket.setblocking(False)
-        self._heard = b""
-        self.hung_up = False
+        super().__init__(self.socket, _messages.decode)
 
     def go_on(self) -> None:
         with contextlib.suppress(OSError):
             self.socket.send(_GO)
-
-    def receive(self) -> list[Message]:
-        """Give what was said since the last time."""
-        try:
-            while part := self.socket.recv(65_536):
-                self._heard += part
-            self.hung_up = True
-        except BlockingIOError:
-            pass
-        except ConnectionError:
-            self.hung_up = True
-        *lines, self._heard = self._heard.split(b"\n")
-        messages = []
-        for line in lines:
-            with contextlib.suppress(msgspec.MsgspecError):  # a handler that writes to descriptors which are not its own
-                messages.append(_messages.decode(line))
-        return messages
 
     def close(self) -> None:
         self.socket.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import signal
@@ -11,10 +10,9 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from duetime.cli.failures import DONE, INTERRUPTED
 from duetime.cli.lifeline import Found, Left, Message, Ready, environment, read_message
+from duetime.cli.lines import Lines
 
 USUAL_GRACE = 30.0  # until it has said its own
 MEANINGS = {70: "code that was told to stop did not end"}  # of exit codes that are not in the table of commands
@@ -35,14 +33,13 @@ class WorkerProcess:
         self.url: str | None = None
         self.grace = USUAL_GRACE
         self.left = False
-        self.hung_up = False  # it and all its sub-processes are gone
         self.started_at = time.monotonic()
         self.ready_at: float | None = None
         self.told_to_stop_at: float | None = None
         self.ended_at: float | None = None
-        self._heard = b""
         self.connection, theirs = socket.socketpair()
         self.connection.setblocking(False)
+        self._lines: Lines[Message] = Lines(self.connection, read_message)
         try:
             self._process = subprocess.Popen(
                 command,
@@ -87,20 +84,12 @@ class WorkerProcess:
 
     def receive(self) -> list[Message]:
         """Read what it said since the last time; `hung_up` tells when it will say nothing more."""
-        try:
-            while part := self.connection.recv(65_536):
-                self._heard += part
-            self.hung_up = True
-        except BlockingIOError:
-            pass
-        except ConnectionError:
-            self.hung_up = True
-        *lines, self._heard = self._heard.split(b"\n")
-        messages = []
-        for line in lines:
-            with contextlib.suppress(msgspec.MsgspecError):  # a handler that writes to descriptors which are not its own
-                messages.append(read_message(line))
-        return messages
+        return self._lines.receive()
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether it and all its sub-processes are gone."""
+        return self._lines.hung_up
 
     def note(self, message: Message) -> str | None:
         """Keep what it said; give the id that it had before, if it has started itself anew under another."""

@@ -32,6 +32,7 @@ from duetime.guests.facts import (
 )
 from duetime.ids import is_id, new_id
 from duetime.model.figures import STALE_WRITES, FigureKey
+from duetime.model.gate import Gates
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Settlement, Verdict
 from duetime.model.retry import RetryPolicy
@@ -189,7 +190,18 @@ class Guests:
             ear.lookout.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
             if claim.next_at is not None:
                 ear.lookout.know(claim.next_at, self._store().now())
-        return [self._held(holding) for holding in as_holdings(claim, number)]
+        return await self._ungated(guest, [self._held(holding) for holding in as_holdings(claim, number)])
+
+    async def _ungated(self, guest: Guest, claimed: list[Held]) -> list[Held]:
+        """Give back what a gate holds that came into force while it was claimed: a guest has no second look of its own."""
+        store = self._store()
+        gates = await store.gates() if claimed else Gates()
+        if not gates:
+            return claimed
+        now = store.now()
+        shut = [held for held in claimed if gates.holding(held.holding.handler, held.holding.collection, now) is not None]
+        await self._end(guest.id, [(held, RELEASED) for held in shut])
+        return [held for held in claimed if held not in shut]
 
     # ---- what guests say of their attempts ----
 
@@ -208,16 +220,17 @@ class Guests:
                 return Completed(verdict, settlement.state)
             if verdict is Verdict.ACCEPTED:
                 return Completed(verdict, (await self._record(task)).state)
-        record, verdict = await self._record(task), await self._said_before(worker, task, attempt)
+        record, verdict = await self._record(task), await self._said_before(worker, task, attempt, ended.outcome)
         if verdict is Verdict.STALE:
             self._stale += 1
             logger.warning("guest %s: attempt %d of task %s is no longer its own; nothing was changed", worker[:80], attempt, task)
         return Completed(verdict, record.state)
 
-    async def _said_before(self, worker: str, task: str, attempt: int) -> Verdict:
+    async def _said_before(self, worker: str, task: str, attempt: int, outcome: Outcome) -> Verdict:
         """Tell a repeat from a word that comes too late: an attempt that ran out of time was ended in the guest's name, not by it."""
+        own = OWN_WORD | ({Outcome.RELEASED} if outcome is Outcome.RELEASED else set())
         for record in await self._store().attempts(task):
-            if record.attempt == attempt and record.worker == worker and record.outcome in OWN_WORD:
+            if record.attempt == attempt and record.worker == worker and record.outcome in own:
                 return Verdict.ALREADY
         return Verdict.STALE
 

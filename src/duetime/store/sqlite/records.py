@@ -49,7 +49,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         state = State(final)
     elif r_attempt is not None:
         state, due_at, attempt, tries, crashes = State.RUNNING, r_due, r_attempt, r_tries, r_crashes
-        worker, started_at = r_worker, claimed_at
+        worker, started_at = r_worker, max(claimed_at, r_due)
     elif h_attempt is not None:
         state, due_at, attempt, tries, crashes = State.BLOCKED, h_due, h_attempt, h_tries, h_crashes
     else:

@@ -258,9 +258,9 @@ def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Se
     ended: set[tuple[str, int]] = set()
     for settlement in settlements:
         row = held.get(settlement.id)
-        if row is not None and row[4] == settlement.attempt:
+        if row is not None and row[5] == settlement.attempt:
             del held[settlement.id]
-            accepted.append((row, as_cancelled(settlement) if row[5] else settlement))
+            accepted.append((row, as_cancelled(settlement) if row[6] else settlement))
             ended.add((settlement.id, settlement.attempt))
             verdicts.append(Verdict.ACCEPTED)
         elif (settlement.id, settlement.attempt) in ended or _settled_before(connection, worker, settlement):
@@ -279,7 +279,7 @@ def _settled_before(connection: sqlite3.Connection, worker: str, settlement: Set
 def _apply(
     connection: sqlite3.Connection, worker: str, accepted: Sequence[tuple[Sequence[Any], Settlement]], now: Instant
 ) -> Instant | None:
-    """Write accepted settlements; each comes with its row (id, task, lane, claimed_at, …). Gives the earliest new position."""
+    """Write accepted settlements; each comes with its row (id, task, lane, due_at, claimed_at, …). Gives the earliest new position."""
     if not accepted:
         return None
     plain, finals, again, attempts = [], [], [], []
@@ -289,7 +289,7 @@ def _apply(
             plain.append((task, settlement.started_at, settlement.finished_at))
         elif settlement.state is State.PENDING:
             due_at = now if settlement.due_at is None else settlement.due_at
-            if row[3] > now:  # claimed before it was due, and it still is not
+            if row[3] > max(row[4], now):  # claimed before it was due, and it still is not
                 due_at = max(due_at, row[3])
             again.append((row[2], task, due_at, settlement.attempt, settlement.tries, settlement.crashes))
             attempts.append(
@@ -329,9 +329,9 @@ def take_from(connection: sqlite3.Connection, worker: str, rows: Sequence[tuple[
     """End attempts on behalf of a worker that cannot: rows of `running_of_worker`."""
     accepted = []
     for row in rows:
-        task_id, _, _, claimed_at, attempt, tries, crashes, cancelling, since_at, expires_at = row[:10]
+        task_id, _, _, due_at, claimed_at, attempt, tries, crashes, cancelling, since_at, expires_at = row[:11]
         running = Running(task_id, attempt, tries, crashes, since_at, expires_at)
-        settlement = conclude(running, ended, _NO_POLICY, started_at=claimed_at, now=now, chance=0.0)
+        settlement = conclude(running, ended, _NO_POLICY, started_at=max(claimed_at, due_at), now=now, chance=0.0)
         accepted.append((row, as_cancelled(settlement) if cancelling else settlement))
     return _apply(connection, worker, accepted, now)
 

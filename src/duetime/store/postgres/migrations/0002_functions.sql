@@ -425,14 +425,16 @@ set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off se
 begin
     return query
     with running as materialized (
-        select c.number, c.open, c.cancel, a.* from duetime.claim as c
+        select c.number, c.open, c.cancel, c.claimed_at, a.* from duetime.claim as c
         cross join lateral unnest(c.tasks, c.lanes, c.dues, c.expiries, c.attempts, c.tries, c.crashes) with ordinality
             as a (id, lane, due_at, expires_at, attempt, tries, crashes, place)
         where c.worker = p_worker and (p_claims is null or c.number = any (p_claims)) and get_bit(c.done, a.place::integer - 1) = 0
     )
     select s.place::integer, r.number, r.open, r.place::integer, r.id, r.lane, r.expires_at, r.attempt, coalesce(s.tries, r.tries),
         coalesce(s.crashes, r.crashes), s.started_at, s.finished_at,
-        greatest(coalesce(s.due_at, p_now), case when r.due_at > p_now then r.due_at end), s.result, s.error, coalesce(s.outcome, 'succeeded'),
+        -- one that was claimed before it was due, and still is not, keeps its due time
+        greatest(coalesce(s.due_at, p_now), case when r.due_at > r.claimed_at and r.due_at > p_now then r.due_at end), s.result, s.error,
+        coalesce(s.outcome, 'succeeded'),
         case when s.state = 'pending' and get_bit(r.cancel, r.place::integer - 1) = 1 then 'cancelled' else coalesce(s.state, 'succeeded') end
     from unnest(p_ids, p_attempts, p_started, p_finished, p_states, p_outcomes, p_tries, p_crashes, p_dues, p_results, p_errors) with ordinality
         as s (id, attempt, started_at, finished_at, state, outcome, tries, crashes, due_at, result, error, place)

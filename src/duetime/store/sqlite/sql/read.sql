@@ -115,7 +115,7 @@ select a.attempt, a.outcome, a.worker, a.started_at, a.finished_at, a.error from
 union all
 select t.attempt, t.outcome, t.worker, t.started_at, t.finished_at, t.error from duetime_task as t where t.id = :id and t.outcome is not null
 union all
-select r.attempt, null, r.worker, r.claimed_at, null, null from duetime_running as r where r.id = :id
+select r.attempt, null, r.worker, max(r.claimed_at, r.due_at), null, null from duetime_running as r where r.id = :id
 order by 1
 
 -- count_due: waiting tasks by lane

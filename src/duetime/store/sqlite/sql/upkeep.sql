@@ -44,7 +44,7 @@ delete from duetime_held where task = ?
 delete from duetime_running where task = ?
 
 -- ownerless_attempts: attempts of workers that are not registered
-select r.id, r.task, r.lane, r.attempt, r.tries, r.crashes, r.cancelling, r.claimed_at, t.due_at, t.expires_at, r.worker
+select r.id, r.task, r.lane, r.due_at, r.claimed_at, r.attempt, r.tries, r.crashes, r.cancelling, t.due_at, t.expires_at, r.worker
 from duetime_running as r join duetime_task as t on t.seq = r.task
 where not exists (select 1 from duetime_worker as w where w.id = r.worker)
 

@@ -39,11 +39,11 @@ delete from duetime_due where task in (select value from json_each(?))
 
 -- insert_running: claims of these tasks, which stand in their lanes
 insert into duetime_running (id, task, lane, worker, claim, attempt, tries, crashes, due_at, claimed_at)
-select t.id, d.task, d.lane, :worker, :claim, d.attempt + 1, d.tries, d.crashes, d.due_at, max(:now, d.due_at)
+select t.id, d.task, d.lane, :worker, :claim, d.attempt + 1, d.tries, d.crashes, d.due_at, :now
 from json_each(:tasks) as chosen cross join duetime_due as d on d.task = chosen.value cross join duetime_task as t on t.seq = d.task
 
 -- held_by_worker: the worker's attempts among these ids, as one JSON array
-select json_group_array(json_array(id, task, lane, claimed_at, attempt, cancelling))
+select json_group_array(json_array(id, task, lane, due_at, claimed_at, attempt, cancelling))
 from duetime_running where worker = ? and id in (select value from json_each(?))
 
 -- attempts_of_worker: all attempts of a worker
@@ -92,7 +92,7 @@ select 1 from duetime_task as t where t.id = :id and (
 update duetime_running set progress = ?, progress_text = ? where id = ? and attempt = ? and worker = ?
 
 -- running_of_worker: everything needed to end a worker's attempts
-select r.id, r.task, r.lane, r.claimed_at, r.attempt, r.tries, r.crashes, r.cancelling, t.due_at, t.expires_at
+select r.id, r.task, r.lane, r.due_at, r.claimed_at, r.attempt, r.tries, r.crashes, r.cancelling, t.due_at, t.expires_at
 from duetime_running as r join duetime_task as t on t.seq = r.task where r.worker = ?
 
 -- id_of: the id of a task by its number
