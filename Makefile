@@ -26,13 +26,10 @@ setup: $(VENV)/.core ## Prepare .venv with what Duetime needs to run
 demo: $(VENV)/.core ## Unpaid orders expire on time although a worker is killed (embedded store, core only)
 	@$(BIN)/duetime demo $(ARGS)
 
-# Two tests at a time, but for those that start, freeze and kill processes or watch a terminal: they run one by one, with the machine to themselves.
-# Both processes must collect the same tests, so sets of names need the same order in both.
-ONE_BY_ONE := tests/chaos tests/cli tests/integration tests/servers
+# Two tests at a time. Both processes must collect the same tests, so sets of names need the same order in both.
 test: $(VENV)/.dev ## Run all tests, or some: make test ARGS="tests/unit -k retry"
 ifeq ($(strip $(ARGS)),)
-	@PYTHONHASHSEED=$$(( $$$$ % 10000 )) $(BIN)/python -m pytest -n 2 $(ONE_BY_ONE:%=--ignore=%) tests
-	@$(BIN)/python -m pytest $(ONE_BY_ONE)
+	@PYTHONHASHSEED=$$(( $$$$ % 10000 )) $(BIN)/python -m pytest -n 2 tests
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
