@@ -25,6 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 LONGEST = 1e15  # seconds: thirty million years, far beyond any calendar, and still a number of microseconds that can be counted
 LATEST: Instant = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+EARLIEST: Instant = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // _MICROSECOND  # a day later than there is, so that every zone can show it
 
 
 class Clock(Protocol):
@@ -66,12 +67,15 @@ class ManualClock:
 
 
 def to_instant(when: datetime, name: str = "due_at") -> Instant:
-    """Convert an aware datetime; a naive one is refused because its zone would be a guess."""
+    """Convert an aware datetime; a naive one is refused because its zone would be a guess, and one that UTC has no year for."""
     if not isinstance(when, datetime):
         raise InvalidValue(f"{name} must be a datetime with a time zone, got {type(when).__name__}")
     if when.tzinfo is None or when.utcoffset() is None:
         raise InvalidValue(f"{name} must carry a time zone, got the naive {when.isoformat()}; use datetime.now(UTC) or .replace(tzinfo=…)")
-    return (when - _EPOCH) // _MICROSECOND
+    instant = (when - _EPOCH) // _MICROSECOND
+    if not EARLIEST <= instant <= LATEST:
+        raise InvalidValue(f"{name} must lie between the years 1 and 9999 in UTC, got {when.isoformat()}")
+    return instant
 
 
 @functools.lru_cache(maxsize=1024)  # tasks of one batch share their instants

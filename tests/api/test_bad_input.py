@@ -273,3 +273,22 @@ async def test_a_caller_that_goes_away_while_waiting_leaves_nothing_behind(http:
 async def _until(holds: Any) -> None:
     while not holds():  # noqa: ASYNC110  # bounded by whoever waits
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("when", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+async def test_an_instant_that_utc_has_no_year_for_is_refused_everywhere(http: Client, when: str) -> None:
+    task = {"handler": "greet", "payload": {"name": "x"}}
+    stored = (await http("POST", "/v1/tasks", {**task, "delay": 3600}, status=201)).json["id"]
+    for method, path, body in (
+        ("POST", "/v1/tasks", {**task, "due_at": when}),
+        ("PATCH", f"/v1/tasks/{stored}", {"due_at": when}),
+        ("POST", "/v1/tasks/edit", {"handler": "greet", "set": {"due_at": when}}),
+        ("PUT", "/v1/schedules/odd", {"handler": "greet", "payload": {"name": "x"}, "every": 60, "start": when}),
+        ("PUT", "/v1/schedules/odd", {"handler": "greet", "payload": {"name": "x"}, "every": 60, "end": when}),
+        ("POST", "/v1/rules/preview", {"every": 60, "after": when}),
+    ):
+        assert "9999" in (await http.problem(method, path, body, status=422))["detail"], path
+    [item] = (await http("POST", "/v1/tasks/batch", [{**task, "due_at": when}])).json["items"]
+    assert item["problem"]["status"] == 422
+    assert len((await http("GET", "/v1/tasks")).json["items"]) == 1
+    assert (await http("GET", "/v1/schedules")).json["items"] == []

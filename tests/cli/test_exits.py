@@ -169,3 +169,14 @@ def test_an_interrupt_ends_with_130(program: Program, shop: Shop) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         assert process.stderr.read().strip() == "duetime: interrupted"
+
+
+def test_two_interrupts_at_once_end_it_too(program: Program, shop: Shop) -> None:
+    for _ in range(5):
+        with program.start("submit", "greet", "name=x", "--in", "1h", "--wait", stdout=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            process.stderr.readline()  # the id: from here on it waits
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+            assert process.stderr.read().strip() == "duetime: interrupted"

@@ -1,6 +1,7 @@
 """What `app.schedules` and `app.calendars` store, show, change and refuse; on a clock that stands still unless it is moved."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -31,8 +32,10 @@ from duetime.clock import ManualClock, to_instant
 from duetime.duties.firing import Firing
 from duetime.model.schedule import SkipReason
 from duetime.service import Alarms
+from duetime.store.protocol import NewWorker
 from duetime.store.schedules import ScheduleWrite
 from duetime.store.sqlite.store import SqliteStore
+from tests.conformance.build import ended
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MONDAY = datetime(2030, 1, 7, 12, tzinfo=UTC)
@@ -221,6 +224,22 @@ async def test_a_trigger_runs_now_without_disturbing_the_rule(app: App, clock: M
     assert waiting.state is State.BLOCKED
     with pytest.raises(InvalidPayload, match="shop"):
         await app.schedules.trigger("s", payload={"shop": "x"})
+
+
+async def test_the_end_of_a_run_is_shown_before_firing_takes_note_of_it(app: App, clock: ManualClock) -> None:
+    await app.schedules.put(Schedule("s", "sweep", Every(minutes=5), overlap="allow"))
+    clock.advance(minutes(5))
+    await fire(app)
+    [run] = (await app.schedules.get("s")).running
+    await app.store.register(NewWorker(id="w", host="here", pid=os.getpid(), slots={"sweep": 1}))
+    [claimed] = (await app.store.claim("w", 1, {"sweep": 1}, 1)).tasks
+    await app.store.settle("w", [ended(claimed, State.FAILED, at=clock.now())])
+    for info in (await app.schedules.get("s"), *await app.schedules.list()):
+        assert (info.running, info.failures, info.health) == ([], 1, "failing")
+        assert info.last is not None
+        assert (info.last.task, info.last.state) == (run, State.FAILED)
+    await app.schedules.pause("s")
+    assert [each.task for each in (await app.store.schedules(["s"]))[0].state.runs] == [run], "only shown"
 
 
 async def test_many_triggers_and_changes_at_once_all_succeed(app: App) -> None:

@@ -14,7 +14,7 @@ from duetime.model import steering
 from duetime.model.firing import FALLBACK, LOOK_FOR_ROOM, MOST_AT_ONCE, Step, due_of_occurrence, next_look, next_planned, step
 from duetime.model.occurrences import LARGEST_RESULT, ended_run
 from duetime.model.rules import AfterEnd, At, Cron, DayCalendar, Every, Plan, Rule, plan_of
-from duetime.model.schedule import MOST_RUNS, Facts, LastRun, Run, ScheduleRecord, ScheduleSpec, Skip, SkipReason, occurrence_id
+from duetime.model.schedule import MOST_RUNS, Ends, Facts, LastRun, Run, ScheduleRecord, ScheduleSpec, Skip, SkipReason, occurrence_id
 from duetime.model.skips import MOST_COUNTED
 from duetime.model.task import Edge, ErrorInfo, State, TaskRecord
 
@@ -33,7 +33,7 @@ def made(rule: Rule | None = None, *, now: Instant = START, **options: Any) -> S
 
 
 def stepped(record: ScheduleRecord, now: Instant, *ended: LastRun) -> Step:
-    chosen = step(record, Facts(plan_for(record.spec), ended), now)
+    chosen = step(record, Facts(plan_for(record.spec), Ends(ended)), now)
     return replace(chosen, record=replace(chosen.record, version=record.version + 1))
 
 
@@ -323,7 +323,7 @@ def test_the_last_result_is_handed_to_the_next_run() -> None:
 
 def test_a_run_that_is_not_stored_any_more_has_ended() -> None:
     record = with_run(made(), "pruned")
-    chosen = step(record, Facts(plan_for(record.spec), (), ("pruned",)), START + MINUTE)
+    chosen = step(record, Facts(plan_for(record.spec), Ends((), ("pruned",))), START + MINUTE)
     assert minutes(chosen) == [1]
     assert (chosen.record.state.last, chosen.record.state.failures) == (None, 0)
 

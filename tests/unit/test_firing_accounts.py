@@ -11,7 +11,7 @@ from duetime.clock import SECOND, Instant
 from duetime.model import steering
 from duetime.model.firing import MOST_AT_ONCE, Course, Step, noted, single, step
 from duetime.model.rules import AfterEnd, At, Cron, Every, Plan, Rule, Window, plan_of
-from duetime.model.schedule import MOST_RUNS, Facts, LastRun, ScheduleSpec, Skip
+from duetime.model.schedule import MOST_RUNS, Ends, Facts, LastRun, ScheduleSpec, Skip
 from duetime.model.skips import MOST_SINGLE
 from duetime.model.task import NewTask, State
 
@@ -97,8 +97,8 @@ class Life:
         self.record = replace(after, version=before.version + 1)
 
     def step(self) -> Step:
-        facts = Facts(self.plan, tuple(self.ended), tuple(self.gone))
-        state = noted(self.record.state, facts, self.now)
+        facts = Facts(self.plan, Ends(tuple(self.ended), tuple(self.gone)))
+        state = noted(self.record.state, facts.ends, self.now)
         short = single(self.record, state, self.plan, self.now)
         assert short is None or short == Course(self.record, state, self.plan, self.now).followed(), "the short way does the same"
         chosen = step(self.record, facts, self.now)

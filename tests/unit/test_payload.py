@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -249,10 +250,16 @@ def test_a_result_is_stored_as_json(value: object, stored: bytes) -> None:
     assert encode_result(value) == stored
 
 
-@pytest.mark.parametrize("value", [Opaque(), lambda: 1, {Opaque(): 1}, "\udc80", iter([])])
+@pytest.mark.parametrize(
+    "value", [Opaque(), lambda: 1, {Opaque(): 1}, "\udc80", iter([]), math.nan, {"a": [None, (1.5, -math.inf)]}, Point(math.inf)]
+)
 def test_a_result_that_is_not_json_is_refused(value: object) -> None:
     with pytest.raises(InvalidPayload, match="is not JSON"):
         encode_result(value)
+
+
+def test_a_result_may_hold_null() -> None:
+    assert encode_result({"a": None, "b": [1.5, None]}) == b'{"a":null,"b":[1.5,null]}'
 
 
 def test_a_result_over_the_limit_is_refused() -> None:

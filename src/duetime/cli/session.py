@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from duetime.cli import interrupting
 from duetime.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, crea
         async with opened:
             return await use(opened) if audited is None or not opened.has_store else await _kept(opened, use, audited)
 
-    return asyncio.run(run())
+    return interrupting.run(run())
 
 
 async def _kept(app: App, use: Callable[[App], Awaitable[T]], audited: Audited) -> T:

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from duetime.clock import SECOND, Instant
 from duetime.errors import StoreUnavailable
 from duetime.model.firing import Step, step
-from duetime.model.occurrences import ended_run
+from duetime.model.occurrences import ends_of
 from duetime.model.rules import DayCalendar, Plan, Rule, plan_of
-from duetime.model.schedule import Facts, LastRun, ScheduleRecord, ScheduleSpec
+from duetime.model.schedule import Facts, ScheduleRecord, ScheduleSpec
 from duetime.model.task import TaskRecord
 from duetime.service import Alarms, Service
 from duetime.store.protocol import Hint, HintKind, Store
@@ -252,7 +252,7 @@ class Firing(Service):
     def _step(self, record: ScheduleRecord, tasks: Mapping[str, TaskRecord], now: Instant) -> Step:
         try:
             plan = self._plan_of(record.spec)
-            return step(record, _facts(record, plan, tasks, now) if record.state.runs else Facts(plan), now)
+            return step(record, Facts(plan, ends_of(record.state.runs, tasks, now)) if record.state.runs else Facts(plan), now)
         except Exception as error:
             return self._put_off(record, error, now)
 
@@ -299,19 +299,6 @@ def _write(record: ScheduleRecord, chosen: Step) -> ScheduleWrite:
     return ScheduleWrite(
         name=record.name, expected=record.version, record=chosen.record, tasks=chosen.tasks, skips=chosen.skips, moves=True
     )
-
-
-def _facts(record: ScheduleRecord, plan: Plan, tasks: Mapping[str, TaskRecord], now: Instant) -> Facts:
-    ended: list[LastRun] = []
-    gone: list[str] = []
-    for run in record.state.runs:
-        task = tasks.get(run.task)
-        if task is None:
-            gone.append(run.task)
-        elif (last := ended_run(run, task, now)) is not None:
-            ended.append(last)
-    ended.sort(key=lambda last: last.finished_at)
-    return Facts(plan, tuple(ended), tuple(gone))
 
 
 def _earliest(instants: Sequence[Instant | None]) -> Instant | None:

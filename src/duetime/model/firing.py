@@ -16,7 +16,7 @@ from duetime.clock import SECOND, Instant
 from duetime.model.occurrences import due_of_occurrence, task_of, waits_in_vain
 from duetime.model.policies import Missed, read_missed, read_overlap
 from duetime.model.rules import Plan
-from duetime.model.schedule import MOST_RUNS, Facts, Pause, Run, ScheduleRecord, ScheduleState, Skip, SkipReason
+from duetime.model.schedule import MOST_RUNS, Ends, Facts, Pause, Run, ScheduleRecord, ScheduleState, Skip, SkipReason
 from duetime.model.skips import MOST_COUNTED, Skips, count_between
 from duetime.model.task import Edge, NewTask, State
 
@@ -38,7 +38,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 def step(record: ScheduleRecord, facts: Facts, now: Instant) -> Step:
     """Decide what to do for a schedule now. Who asks has told the tasks in `state.cancel` to stop."""
-    state, spec = noted(record.state, facts, now), record.spec
+    state, spec = noted(record.state, facts.ends, now), record.spec
     if state.paused is None and spec.pause_after is not None and state.failures >= spec.pause_after:
         runs = "run has" if state.failures == 1 else "runs in a row have"
         state = replace(state, paused=Pause(at=now, note=f"{state.failures} {runs} failed", automatic=True))
@@ -49,13 +49,13 @@ def step(record: ScheduleRecord, facts: Facts, now: Instant) -> Step:
     return single(record, state, facts.plan, now) or Course(record, state, facts.plan, now).followed()
 
 
-def noted(state: ScheduleState, facts: Facts, now: Instant) -> ScheduleState:
+def noted(state: ScheduleState, ends: Ends, now: Instant) -> ScheduleState:
     """Take note of runs that have ended, and that what was to be cancelled has been."""
-    if not facts.ended and not facts.gone:
+    if not ends.ended and not ends.gone:
         return replace(state, cancel=()) if state.cancel else state
     kinds = {run.task: run.kind for run in state.runs}
     last, failures, ended_at = state.last, state.failures, state.ended_at
-    for ended in facts.ended:
+    for ended in ends.ended:
         kind = kinds.get(ended.task, "backfill")
         if kind == "backfill":
             continue
@@ -64,8 +64,8 @@ def noted(state: ScheduleState, facts: Facts, now: Instant) -> ScheduleState:
         if kind == "rule":
             # what is planned before the cursor is never fired, and an end may be told late
             ended_at = max(ended.finished_at, state.cursor, ended_at or 0)
-    over = {ended.task for ended in facts.ended}.union(facts.gone)
-    if any(kinds.get(task) == "rule" for task in facts.gone):
+    over = {ended.task for ended in ends.ended}.union(ends.gone)
+    if any(kinds.get(task) == "rule" for task in ends.gone):
         ended_at = now
     runs = tuple(run for run in state.runs if run.task not in over)
     if any(run.kind == "rule" for run in runs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -11,7 +12,7 @@ import msgspec
 
 from duetime.clock import SECOND, Instant, to_datetime
 from duetime.model.rules import Plan
-from duetime.model.schedule import LastRun, Run, RunKind, ScheduleRecord, occurrence_id
+from duetime.model.schedule import Ends, LastRun, Run, RunKind, ScheduleRecord, occurrence_id
 from duetime.model.task import FINAL, Edge, ErrorInfo, NewTask, TaskRecord
 
 LARGEST_RESULT: Final = 4_096  # bytes of a result that are handed to the next run
@@ -94,6 +95,20 @@ def ended_run(run: Run, task: TaskRecord, now: Instant) -> LastRun | None:
         result=None if task.result is None or len(task.result) > LARGEST_RESULT else msgspec.Raw(task.result),
         error=None if error is None else ErrorInfo(error.type[:LONGEST_MESSAGE], error.message[:LONGEST_MESSAGE]),
     )
+
+
+def ends_of(runs: Iterable[Run], tasks: Mapping[str, TaskRecord | None], now: Instant) -> Ends:
+    """Tell which of these runs have ended, by what is stored of them."""
+    ended: list[LastRun] = []
+    gone: list[str] = []
+    for run in runs:
+        task = tasks.get(run.task)
+        if task is None:
+            gone.append(run.task)
+        elif (last := ended_run(run, task, now)) is not None:
+            ended.append(last)
+    ended.sort(key=lambda last: last.finished_at)
+    return Ends(tuple(ended), tuple(gone))
 
 
 def waits_in_vain(plan: Plan, cursor: Instant, ended_at: Instant | None) -> bool:

@@ -143,12 +143,18 @@ class Skip(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+class Ends(msgspec.Struct, frozen=True):
+    """Which runs of a schedule have ended."""
+
+    ended: tuple[LastRun, ...] = ()  # in the order of their ends
+    gone: tuple[str, ...] = ()  # runs that are not stored any more: they have ended, and nobody knows how
+
+
 class Facts(msgspec.Struct, frozen=True):
     """What firing needs to know of a schedule besides its record: its plan, and which of its runs have ended."""
 
     plan: Plan
-    ended: tuple[LastRun, ...] = ()  # in the order of their ends
-    gone: tuple[str, ...] = ()  # runs that are not stored any more: they have ended, and nobody knows how
+    ends: Ends = Ends()
 
 
 def occurrence_id(schedule_id: str, planned_at: Instant, kind: RunKind = "rule", number: int = 0) -> str:

@@ -116,7 +116,7 @@ def trigger(
 
     `overlap` is judged by the runs that have not ended, as for an occurrence; where that one would be left out, this is a Conflict.
     """
-    state, policy = noted(record.state, facts, now), read_overlap(overlap)
+    state, policy = noted(record.state, facts.ends, now), read_overlap(overlap)
     live = [run.task for run in state.runs if run.kind != "backfill"]
     limits = {"skip": 1, "queue one": 2, "allow": policy.limit or MOST_RUNS}
     if len(live) >= limits.get(policy.kind, MOST_RUNS) or len(state.runs) >= MOST_RUNS:

@@ -27,10 +27,12 @@ from duetime.errors import (
 )
 from duetime.ids import new_id
 from duetime.model import steering
-from duetime.model.firing import Step
+from duetime.model.firing import Step, noted
 from duetime.model.forecast import MOST_OCCURRENCES
+from duetime.model.gate import Gates
+from duetime.model.occurrences import ends_of
 from duetime.model.policies import read_overlap
-from duetime.model.rules import Every, Rule, plan_of
+from duetime.model.rules import DayCalendar, Every, Rule, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec
 from duetime.model.task import DEFAULT_PRIORITY, IfExists, NewTask, Task, check_name, shown
 from duetime.scheduling import backfill as backfilling
@@ -51,6 +53,7 @@ __all__ = ["Calendars", "Refuse", "Schedules"]
 
 MOST_PREVIEWED = 10_000
 MOST_SKIPS = 10_000
+MOST_RUNS_SHOWN = 20  # the latest ones of a schedule that are looked up for showing it
 AT_A_TIME = 100  # instants that are planned, or schedules that are checked, before others have their turn
 
 
@@ -127,8 +130,7 @@ class Schedules:
         gates, calendars = await gates_and_calendars(self._store)
         found: list[ScheduleInfo] = []
         async for page in pages(self._store, chosen, limit):
-            now = self._store.now()
-            found += [schedule_info(record, calendars, gates, now) for record in page if self._may(record)]
+            found += await self._infos([record for record in page if self._may(record)], calendars, gates)
         return found
 
     async def page(self, chosen: ScheduleFilter) -> tuple[builtins.list[ScheduleInfo], str | None]:
@@ -143,9 +145,8 @@ class Schedules:
             if len(found) > chosen.limit or len(some) < rest.limit:
                 break
             rest = replace(rest, after=some[-1].name)
-        shown, now = found[: chosen.limit], self._store.now()
-        infos = [schedule_info(record, calendars, gates, now) for record in shown]
-        return infos, shown[-1].name if len(found) > len(shown) else None
+        shown = found[: chosen.limit]
+        return await self._infos(shown, calendars, gates), shown[-1].name if len(found) > len(shown) else None
 
     async def preview(self, what: str | Rule | Schedule, *, count: int = 10, after: datetime | None = None) -> builtins.list[datetime]:
         """Give the next planned instants, on the clock of the rule's zone: of a stored schedule by its name, of a rule, or of a wish.
@@ -440,7 +441,23 @@ class Schedules:
 
     async def _info(self, record: ScheduleRecord) -> ScheduleInfo:
         gates, calendars = await gates_and_calendars(self._store)
-        return schedule_info(record, calendars, gates, self._store.now())
+        [info] = await self._infos([record], calendars, gates)
+        return info
+
+    async def _infos(
+        self, records: Sequence[ScheduleRecord], calendars: Mapping[str, DayCalendar], gates: Gates
+    ) -> builtins.list[ScheduleInfo]:
+        """Show schedules as they are: firing takes note of the end of a run only when it next looks at the schedule."""
+        ids = [run.task for record in records for run in record.state.runs[-MOST_RUNS_SHOWN:]]
+        tasks = {task.id: task for task in (await self._store.get(ids) if ids else []) if task is not None}
+        now = self._store.now()
+        present = [
+            replace(record, state=noted(record.state, ends_of(record.state.runs[-MOST_RUNS_SHOWN:], tasks, now), now))
+            if record.state.runs
+            else record
+            for record in records
+        ]
+        return [schedule_info(record, calendars, gates, now) for record in present]
 
     async def _changed(self, name: str, decide: Decide) -> ScheduleInfo:
         stored = await change(self._store, name, decide)

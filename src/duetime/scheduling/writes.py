@@ -13,9 +13,9 @@ from duetime.clock import Instant
 from duetime.errors import Conflict
 from duetime.model.firing import Step
 from duetime.model.gate import Gates
-from duetime.model.occurrences import ended_run
+from duetime.model.occurrences import ends_of
 from duetime.model.rules import DayCalendar
-from duetime.model.schedule import Facts, LastRun, Run, ScheduleRecord
+from duetime.model.schedule import Facts, ScheduleRecord
 from duetime.model.task import TaskRecord
 from duetime.scheduling.info import plan_for
 from duetime.store.protocol import Store
@@ -36,14 +36,7 @@ class Known(msgspec.Struct, frozen=True):
 
     def facts(self, record: ScheduleRecord) -> Facts:
         """Give what a rule needs to know of a schedule besides its record."""
-        plan = plan_for(record.spec, self.calendars)
-        ended = [found for run in record.state.runs if (found := self._ended(run)) is not None]
-        gone = tuple(run.task for run in record.state.runs if self.tasks.get(run.task) is None)
-        return Facts(plan, tuple(sorted(ended, key=lambda each: each.finished_at)), gone)
-
-    def _ended(self, run: Run) -> LastRun | None:
-        task = self.tasks.get(run.task)
-        return None if task is None else ended_run(run, task, self.now)
+        return Facts(plan_for(record.spec, self.calendars), ends_of(record.state.runs, self.tasks, self.now))
 
 
 Decide: TypeAlias = Callable[[Known], ScheduleWrite | None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+import math
 import re
 import sys
 import threading
@@ -64,7 +65,25 @@ def encode_result(value: object) -> bytes:
         result = _encode(value)
     except _UNENCODABLE as error:
         raise InvalidPayload(f"the result, of type {type(value).__name__}, is not JSON: {error}") from None
+    if b"null" in result and _holds_odd_number(value):
+        raise InvalidPayload(f"the result, of type {type(value).__name__}, is not JSON: it holds a number that is nan or infinite")
     return _bounded(result, "the result")
+
+
+def _holds_odd_number(value: object) -> bool:
+    """Tell whether there is a number somewhere that JSON has no word for: it would become null without a word."""
+    left = [value]
+    while left:
+        match left.pop():
+            case float() as number if not math.isfinite(number):
+                return True
+            case dict() as pairs:
+                left += pairs.values()
+            case list() | tuple() | set() | frozenset() as items:
+                left += items
+            case object(__struct_fields__=names) | object(__dataclass_fields__=names) as fields:
+                left += [getattr(fields, name, None) for name in names]
+    return False
 
 
 def _bounded(data: bytes, what: str) -> bytes:
