@@ -45,6 +45,7 @@ class NoStore:
     liveness = "lock"
     lead = 0
     settles_at_once = 1
+    output_at_once = 1 << 20
 
     def __init__(self, tasks: list[ClaimedTask], batch: int, round_trip: float, output_folder: str | None) -> None:
         self._tasks = tasks

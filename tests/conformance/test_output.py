@@ -88,6 +88,13 @@ async def test_an_empty_last_chunk_ends_the_output_where_it_is(store: Store) -> 
     assert [(kept.attempt, kept.size, kept.whole) for kept in await store.kept_output(task.id)] == [(1, 4, True), (2, 0, True)]
 
 
+async def test_an_empty_last_chunk_ends_the_output_although_what_lies_before_it_is_a_repeat(store: Store) -> None:
+    task = await add(store)
+    await keep(store, task, "one\n")
+    assert await store.keep_output([OutputChunk(task.id, 1, 0, "one\n"), OutputChunk(task.id, 1, 4, "", last=True)]) == [4, 4]
+    assert await store.output(task.id, 1, BEGINNING, PLENTY) == [OutputChunk(task.id, 1, 0, "one\n", last=True)]
+
+
 async def test_output_of_a_task_that_is_not_there_is_not_kept(store: Store) -> None:
     task = await add(store)
     unknown, odd = new_id(), "no id"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from duetime.clock import SECOND
+from duetime.clock import SECOND, ManualClock
+from duetime.duties.pruner import LOOK_EVERY, PAUSE, Pruner
 from duetime.errors import InvalidValue
 from duetime.model.query import Query
 from duetime.model.task import State
+from duetime.service import Alarms
 from duetime.store.output import OutputChunk, OutputSearch, Place
 from duetime.store.sqlite import output
 from duetime.store.sqlite.store import SqliteStore
@@ -18,8 +21,13 @@ from tests.conformance.build import add
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(f"{tmp_path}/store.db")
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(f"{tmp_path}/store.db", clock=clock)
     await store.open()
     yield store
     await store.close()
@@ -66,6 +74,34 @@ async def test_without_fts5_output_is_kept_and_only_searching_is_refused(store: 
     monkeypatch.undo()
     [third] = await keep(store, "kept with an index")
     assert await found(store, "kept") == [third, second], "the index has what was kept before it was made"
+
+
+async def test_one_prune_removes_no_more_output_than_the_writer_can_spare_time_for(store: SqliteStore) -> None:
+    ids = await keep(store, *(["word " * 80_000] * 6), "word " * 300_000, "word")
+    await store.cancel(ids)
+    batches = [[each.id for each in await store.prune(State.CANCELLED, store.now() + SECOND, 1_000)] for _ in range(6)]
+    assert [len(batch) for batch in batches] == [2, 2, 2, 1, 1, 0], "up to a mebibyte, but at least one task"
+    assert sorted(each for batch in batches for each in batch) == sorted(ids)
+    assert await found(store, "word") == []
+
+
+async def test_a_round_of_the_pruner_lasts_until_nothing_is_left_of_what_was_old_when_it_began(
+    store: SqliteStore, clock: ManualClock
+) -> None:
+    ids = await keep(store, *(["word " * 160_000] * 3))
+    await store.cancel(ids)
+    alarms = Alarms()
+    pruner = Pruner(store, alarms, {State.CANCELLED: timedelta(0)})
+    clock.advance(1)
+    pauses = [await pruner.turn()]
+    [later] = await keep(store, "late")
+    await store.cancel([later])
+    clock.advance(1)
+    pauses += [await pruner.turn() for _ in range(3)]
+    assert pauses == [PAUSE, PAUSE, PAUSE, LOOK_EVERY]
+    assert [record is None for record in await store.get([*ids, later])] == [True, True, True, False]
+    assert await pruner.turn() == PAUSE, "the next round takes what has become old meanwhile"
+    alarms.close()
 
 
 async def test_output_whose_task_is_gone_is_found_and_removed(store: SqliteStore, tmp_path: Path) -> None:

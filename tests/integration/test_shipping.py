@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from duetime import App, Context, RetryPolicy, StoreUnavailable, Task
 from duetime.errors import InvalidValue
+from duetime.model.figures import FigureKey
 from duetime.model.task import FINAL
 from duetime.output.spool import Spool, spool_root
 from duetime.service import Alarms
@@ -241,10 +243,24 @@ class Unreliable(SqliteStore):
 
     fails_before = 0
     fails_after = 0
+    on_poison: Exception = InvalidValue("a value cannot be stored")
+    figures_fail = False
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.writes: list[int] = []  # of how many attempts each was
+        self.wrote: Callable[[], None] = lambda: None
+
+    async def add_figures(self, source: str, number: int, increments: Mapping[FigureKey, int]) -> None:
+        if self.figures_fail:
+            raise RuntimeError("a fault in the store")
+        await super().add_figures(source, number, increments)
 
     async def keep_output(self, chunks: Sequence[OutputChunk]) -> list[int | None]:
         if any("poison" in chunk.text for chunk in chunks):
-            raise InvalidValue("a value cannot be stored")
+            raise self.on_poison
+        self.writes.append(len({(chunk.task, chunk.attempt) for chunk in chunks}))
+        self.wrote()
         if self.fails_before:
             self.fails_before -= 1
             raise StoreUnavailable("the store is away")
@@ -354,6 +370,20 @@ async def test_a_file_of_a_task_that_is_gone_is_removed(bench: Bench, spools: Pa
     assert left(spools) == []
 
 
+async def test_output_is_whole_although_the_answer_to_its_last_text_was_lost(bench: Bench, spools: Path) -> None:
+    task = await bench.begin("one\n")
+    bench.store.fails_after = 1
+    with pytest.raises(StoreUnavailable):
+        await bench.shipper.run_once()
+    assert await bench.kept(task) == "one\n"
+    bench.running.clear()  # it ends without another word
+    while await bench.shipper.run_once():
+        pass
+    assert left(spools) == []
+    assert await bench.kept(task) == "one\n"
+    assert await is_whole(bench.app, task)
+
+
 async def test_what_comes_after_the_end_was_told_is_dropped(bench: Bench, spools: Path) -> None:
     task = await bench.begin("one\n")
     await bench.store.keep_output([OutputChunk(task, 1, 0, "one\n", last=True)])
@@ -361,16 +391,29 @@ async def test_what_comes_after_the_end_was_told_is_dropped(bench: Bench, spools
     assert await bench.shipper.run_once() == 1
     assert await bench.shipper.run_once() == 1
     assert await bench.shipper.run_once() == 0, "it is not tried for ever"
+    assert len(left(spools)) == 1, "the attempt still writes it"
     bench.running.clear()
-    os.close(bench.shipper.descriptor)
-    successor = bench.new_shipper()
-    while await successor.run_once():
-        pass
+    assert await bench.shipper.run_once() == 0
     assert left(spools) == []
     assert await bench.kept(task) == "one\n"
 
 
-async def test_output_that_cannot_be_kept_does_not_hold_up_others(bench: Bench, spools: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_running_attempt_of_a_task_that_is_gone_prints_is_removed_when_it_is_over(bench: Bench, spools: Path) -> None:
+    task = "01a1e114-c422-747f-88ba-d8ab7298e491"
+    bench.running[task] = 1
+    bench.write(task, "nobody's\n")
+    assert [await bench.shipper.run_once() for _ in range(2)] == [1, 0]
+    assert len(left(spools)) == 1
+    bench.running.clear()
+    await bench.shipper.run_once()
+    assert left(spools) == []
+
+
+@pytest.mark.parametrize("error", [InvalidValue("a value cannot be stored"), RuntimeError("a fault in the store")])
+async def test_output_that_cannot_be_kept_does_not_hold_up_others(
+    bench: Bench, spools: Path, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    bench.store.on_poison = error
     bad, good = await bench.begin("poison\n"), await bench.begin("good\n")
     with caplog.at_level(logging.WARNING, "duetime.output"):
         while await bench.shipper.run_once():
@@ -390,14 +433,75 @@ async def test_a_character_that_is_printed_in_two_parts_is_shipped_whole(bench: 
     assert await bench.kept(task) == "price: €"
 
 
-async def test_more_than_fits_into_one_write_is_shipped_bit_by_bit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.worker.shipping.AT_ONCE", 50_000)
+async def test_more_than_fits_into_one_write_is_shipped_bit_by_bit(bench: Bench) -> None:
+    bench.store.output_at_once = 50_000
     text = "".join(f"line {n}\n" for n in range(20_000))
     tasks = [await bench.begin(text) for _ in range(3)]
     bench.running.clear()
     await bench.shipper.turn()
     for task in tasks:
         assert await bench.kept(task) == text
+
+
+async def test_many_attempts_are_shipped_in_several_writes(bench: Bench, spools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removers, unlink = set(), Path.unlink
+
+    def watched(path: Path, missing_ok: bool = False) -> None:
+        removers.add(threading.get_ident())
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    tasks = await bench.app.submit_many([bench.app.handler("work").new() for _ in range(1_100)])
+    for task in tasks:
+        bench.write(task.id, "one line\n")
+    await bench.shipper.turn()
+    assert bench.store.writes == [500, 500, 100]
+    assert left(spools) == []
+    assert threading.get_ident() not in removers, "the event loop has other things to do"
+    assert await all_whole(bench.app, [tasks[0], tasks[-1]])
+
+
+async def test_shipping_that_is_stopped_leaves_the_rest_to_its_last_turns(bench: Bench, spools: Path) -> None:
+    bench.store.output_at_once = 1_000
+    task = await bench.begin("a line\n" * 1_000)
+    bench.running.clear()
+    stops: list[asyncio.Task[None]] = []
+    bench.store.wrote = lambda: stops.append(asyncio.create_task(bench.shipper.stop()))
+    bench.shipper.start()
+    await until("it has written and is told to stop", lambda: bool(stops))
+    await asyncio.gather(*stops)
+    assert len(bench.store.writes) == 1
+    bench.store.wrote = lambda: None
+    await bench.shipper.finish()
+    assert await bench.kept(task) == "a line\n" * 1_000
+    assert left(spools) == []
+
+
+async def test_an_unforeseen_fault_in_the_last_turns_is_told_and_the_folder_given_back(
+    bench: Bench, spools: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.begin("one\n")
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a fault in the shipper")
+
+    monkeypatch.setattr(bench.shipper, "_pack", broken)
+    with caplog.at_level(logging.WARNING, "duetime.output"):
+        await bench.shipper.finish()
+    assert "for the next worker on this machine: a fault in the shipper" in caplog.text
+    assert Spool.take(bench.shipper.files.folder) is not None, "somebody else may take it"
+
+
+async def test_a_fault_in_the_last_figures_does_not_keep_a_worker_registered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = App(f"sqlite:///{tmp_path}/store.db", user="test")
+    app.task(name="work")(_nothing)
+    store = Unreliable(f"{tmp_path}/store.db")
+    async with app.using_store(store):
+        async with app.worker():
+            await app.result(await app.handler("work").now(), timeout=20)
+            store.figures_fail = True
+        assert await store.workers() == []
+    assert "could not write its last figures" in caplog.text
 
 
 async def test_an_outage_neither_fails_nor_delays_an_attempt(tmp_path: Path, spools: Path) -> None:

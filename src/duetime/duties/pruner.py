@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from duetime.clock import to_micros
+from duetime.clock import Instant, to_micros
 from duetime.model.task import FINAL, State
 from duetime.service import Alarms, Service
 from duetime.store.protocol import Store
 
 BATCH = 1_000
 LOOK_EVERY = 60.0
+PAUSE = 0.05  # seconds between two batches, for others to write
 SKIPS_KEPT = timedelta(days=30)
 SILENT_FOR = timedelta(hours=1)  # far longer than a process repeats a write; what it has counted is added up then
 AUDIT_KEPT = timedelta(days=400)  # over a year, so that a yearly review finds all of it
@@ -29,17 +30,26 @@ class Pruner(Service):
         super().__init__(alarms)
         self._store = store
         self._retention = {state: kept for state, kept in retention.items() if state in FINAL}
+        self._round_at: Instant | None = None
 
     async def turn(self) -> float | None:
-        return 0.05 if await self.run_once() >= BATCH else LOOK_EVERY
+        # A store may remove fewer than a batch although there are more, so a round lasts until nothing is left; all its turns
+        # look from the same instant, or it would never end where tasks end all the time.
+        if self._round_at is None:
+            self._round_at = self._store.now()
+        if await self.run_once(self._round_at):
+            return PAUSE
+        self._round_at = None
+        return LOOK_EVERY
 
-    async def run_once(self) -> int:
+    async def run_once(self, now: Instant | None = None) -> int:
         """Remove one batch of each state, one of skips and one of the audit; return the size of the largest."""
-        await self._store.fold_figures(self._store.now() - to_micros(SILENT_FOR))
-        largest = await self._store.prune_skips(self._store.now() - to_micros(SKIPS_KEPT), BATCH)
+        now = self._store.now() if now is None else now
+        await self._store.fold_figures(now - to_micros(SILENT_FOR))
+        largest = await self._store.prune_skips(now - to_micros(SKIPS_KEPT), BATCH)
         for state, kept in self._retention.items():
-            before = self._store.now() - to_micros(kept)
+            before = now - to_micros(kept)
             # whole steps only: a store may keep the tasks of a step together, and removes them all at once
             before -= before % self._store.retention_step(state)
             largest = max(largest, len(await self._store.prune(state, before, BATCH)))
-        return max(largest, await self._store.prune_audit(self._store.now() - to_micros(AUDIT_KEPT), BATCH))
+        return max(largest, await self._store.prune_audit(now - to_micros(AUDIT_KEPT), BATCH))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from duetime.clock import SECOND, Instant, to_datetime, to_instant
-from duetime.errors import InvalidValue, TaskNotFound
+from duetime.errors import Conflict, InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.ids import is_id
 from duetime.model.outcome import AttemptRecord, Outcome
 from duetime.model.task import FINAL, State, Task, TaskRecord
@@ -158,7 +158,11 @@ class Outputs:
         )
 
     async def keep(self, task: str, attempt: int, text: str) -> None:
-        """Append output that came from elsewhere; whether the attempt is the sender's has been checked. Beyond the cap it is cut."""
+        """Append output that came from elsewhere; whether the attempt is the sender's has been checked. Beyond the cap it is cut.
+
+        Raises TaskNotFound if there is no such task any more, Conflict if its output is complete, and StoreUnavailable if others were
+        faster again and again.
+        """
         await self._opened()
         size = next((kept.size for kept in await self._store.kept_output(task) if kept.attempt == attempt), 0)
         for _ in range(APPENDS):
@@ -168,11 +172,18 @@ class Outputs:
             kept = (await self._store.keep_output(chunks))[0]
             if kept is None:
                 raise TaskNotFound(f"there is no task {task}")
+            if kept == chunks[0].start:
+                raise Conflict(f"the output of attempt {attempt} of task {task} is complete; nothing more is kept of it")
             if kept >= chunks[-1].end:  # ours, or of the same length by somebody else who was faster
-                [first, *_] = await self._store.output(task, attempt, Place(attempt, size), 1)
-                if first.text == chunks[0].text:
+                found = await self._store.output(task, attempt, Place(attempt, size), 1)
+                if not found:
+                    raise TaskNotFound(f"there is no task {task} any more")
+                if found[0].text == chunks[0].text:
                     return
             size = kept
+        raise StoreUnavailable(
+            f"others appended to the output of attempt {attempt} of task {task} {APPENDS} times meanwhile; this was not kept, send it again"
+        )
 
     def _chunks(self, task: str, attempt: int, start: int, text: str) -> list[OutputChunk]:
         data = text.encode("utf-8", "backslashreplace")

@@ -82,6 +82,11 @@ class OutputHits(msgspec.Struct, frozen=True):
 class OutputStore(Protocol):
     """Where the output of attempts lives, until its task is pruned."""
 
+    @property
+    def output_at_once(self) -> int:
+        """How many bytes one `keep_output` should have at most, so that nobody else waits long for it."""
+        ...
+
     async def keep_output(self, chunks: Sequence[OutputChunk]) -> list[int | None]:
         """Append chunks, and answer for each how many bytes of its attempt's output are kept then.
 

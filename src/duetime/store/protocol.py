@@ -524,7 +524,7 @@ class Store(ScheduleStore, AccessStore, FigureStore, GuestStore, OutputStore, Pr
     async def prune(self, state: State, before: Instant, limit: int) -> list[Pruned]:
         """Remove up to `limit` tasks in this final state that finished before an instant, with their attempts and output.
 
-        Never removes a live task.
+        May remove fewer if they have much output; only when it removes none are none left. Never removes a live task.
         """
         ...
 

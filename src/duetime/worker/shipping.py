@@ -28,7 +28,7 @@ logger = logging.getLogger("duetime.output")
 LOOK_EVERY = 1.0
 NOT_SOONER = 0.05  # seconds between two writes, so that attempts that end together share one
 LOOK_FOR_THE_DEAD = 30.0
-AT_ONCE = 2_097_152  # bytes of one write
+PARCELS = 500  # attempts of one write
 LAST_TURNS = 5.0  # seconds for what is left when the worker stops
 
 Name = tuple[str, int]
@@ -77,13 +77,14 @@ class Shipper(Service):
         self._running = running
         self._adopted: list[Spool] = []
         self._shipped: dict[Name, int] = {}
-        self._refused: set[Name] = set()
+        self._refused: set[Name] = set()  # what the store cannot keep: it stays for another worker to try
+        self._closed: set[Name] = set()  # what it wants no more of: the files go when their attempts are over
         self._look_for_dead_at = 0.0
         self._more = False  # whether there was more than fits into one write
 
     async def turn(self) -> float | None:
         shipped = await self.run_once()
-        while self._more:
+        while self._more and not self._stopping:  # `finish` ships the rest, within its bound
             self.progressed()
             await self.run_once()
         if shipped:
@@ -96,8 +97,7 @@ class Shipper(Service):
         own, left = await asyncio.to_thread(self._files)
         # asked after the files were listed: who has one and is not among these has ended, and writes no more
         running = self._running()
-        over = {file for file in own if running.get(file.task) != file.attempt} | set(left)
-        parcels = await asyncio.to_thread(self._pack, [*own, *left], over)
+        parcels = await asyncio.to_thread(self._pack, own, left, running)
         if parcels:
             await self._ship(parcels)
         return len(parcels)
@@ -108,11 +108,16 @@ class Shipper(Service):
             async with asyncio.timeout(LAST_TURNS):
                 while await self.run_once():
                     pass
-        except (StoreUnavailable, OSError) as error:  # also TimeoutError
+        except Exception as error:  # whatever it is, the worker must go on stopping
+            expected = isinstance(error, StoreUnavailable | OSError)  # also TimeoutError
             logger.warning(
-                "output is left in %s for the next worker on this machine: %s", self._own.folder, str(error) or "the time is over"
+                "output is left in %s for the next worker on this machine: %s",
+                self._own.folder,
+                str(error) or ("the time is over" if expected else type(error).__name__),
+                exc_info=None if expected else error,
             )
-        self.leave()
+        finally:
+            self.leave()
 
     def leave(self) -> None:
         """Give the folders back."""
@@ -143,16 +148,23 @@ class Shipper(Service):
                 spool.leave()
         return self._own.files(), left
 
-    def _pack(self, files: Sequence[SpoolFile], over: set[SpoolFile]) -> list[Parcel]:
-        parcels, room, self._more = [], AT_ONCE, False
-        for file in files:
-            if room <= 0:
+    def _pack(self, own: Sequence[SpoolFile], left: Sequence[SpoolFile], running: Mapping[str, int]) -> list[Parcel]:
+        parcels: list[Parcel] = []
+        room, self._more = self._store.output_at_once, False
+        attempts = (*((file, running.get(file.task) != file.attempt) for file in own), *((file, True) for file in left))
+        for file, over in attempts:
+            name = file.task, file.attempt
+            if name in self._closed and over:
+                file.path.unlink(missing_ok=True)
+                self._closed.discard(name)
+                continue
+            if name in self._refused or name in self._closed:
+                continue
+            if room <= 0 or len(parcels) == PARCELS:
                 self._more = True
                 break
-            if (file.task, file.attempt) in self._refused:
-                continue
             with contextlib.suppress(FileNotFoundError):  # somebody tidied up
-                parcel = self._parcel(file, room, over=file in over)
+                parcel = self._parcel(file, room, over=over)
                 room -= sum(len(chunk.text) for chunk in parcel.chunks)
                 if parcel.chunks:
                     parcels.append(parcel)
@@ -169,9 +181,7 @@ class Shipper(Service):
         for piece in pieces(data):
             chunks.append(OutputChunk(file.task, file.attempt, start, text_of(piece)))
             start += len(piece)
-        if final and chunks:
-            chunks[-1] = msgspec.structs.replace(chunks[-1], last=True)
-        elif final:
+        if final:  # in a chunk of its own: it is accepted even if the text came before, in a write whose answer was lost
             chunks.append(OutputChunk(file.task, file.attempt, start, "", last=True))
         return Parcel(file, chunks, final)
 
@@ -180,35 +190,48 @@ class Shipper(Service):
     async def _ship(self, parcels: Sequence[Parcel]) -> None:
         try:
             answers = await self._store.keep_output([chunk for parcel in parcels for chunk in parcel.chunks])
-        except InvalidValue as error:
+        except StoreUnavailable:
+            raise
+        except Exception as error:
             if len(parcels) > 1:  # one that cannot be kept must not hold up the others
                 for parcel in parcels:
                     await self._ship([parcel])
                 return
             [parcel] = parcels
             self._refused.add(parcel.name)
+            self._shipped.pop(parcel.name, None)
             logger.warning(
-                "output of attempt %d of task %s stays in %s: %s", parcel.file.attempt, parcel.file.task, parcel.file.path, error
+                "output of attempt %d of task %s stays in %s: %s",
+                parcel.file.attempt,
+                parcel.file.task,
+                parcel.file.path,
+                str(error) or type(error).__name__,
+                exc_info=None if isinstance(error, InvalidValue) else error,
             )
             return
-        place = 0
+        place, needless = 0, []
         for parcel in parcels:
             kept = answers[place]
             place += len(parcel.chunks)
-            self._note(parcel, kept)
+            if self._note(parcel, kept):
+                needless.append(parcel.file.path)
+        if needless:
+            await asyncio.to_thread(_remove, needless)
 
-    def _note(self, parcel: Parcel, kept: int | None) -> None:
-        """Go on where the store is; a file of which it has everything, or whose task is gone, is needed no more."""
+    def _note(self, parcel: Parcel, kept: int | None) -> bool:
+        """Go on where the store is; tell whether the file is needed no more: the store has everything, or wants none of it."""
         complete = kept == parcel.chunks[-1].end
         # nothing was taken although it fits: the store was told before that the output is complete
         closed = kept == parcel.chunks[0].start and not complete
-        if kept is None or (parcel.final and (complete or closed)):
-            self._shipped.pop(parcel.name, None)
-            if parcel.final:
-                parcel.file.path.unlink(missing_ok=True)
-                return
-            self._refused.add(parcel.name)
-        elif closed:
-            self._refused.add(parcel.name)
-        else:
+        if kept is not None and not closed and not (parcel.final and complete):
             self._shipped[parcel.name] = kept
+            return False
+        self._shipped.pop(parcel.name, None)
+        if not parcel.final:
+            self._closed.add(parcel.name)
+        return parcel.final
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

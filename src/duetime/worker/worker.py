@@ -364,8 +364,12 @@ class Worker:
         for service in (*self._duties, *self._shippers, self._news, self._figures, self.settler.assistant, self.settler, self._watch):
             await service.stop()
         await self.settler.drain()
-        with contextlib.suppress(StoreUnavailable):
+        try:
             await self._figures.write()
+        except StoreUnavailable:
+            pass
+        except Exception:  # counts are not worth a worker that stays registered
+            logger.exception("worker %s could not write its last figures; what it counted in its last seconds is missing", self.id)
         self._listener.close()
         await self.executor.close()
         await self._leave()

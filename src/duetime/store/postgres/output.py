@@ -15,6 +15,7 @@ from duetime.store.postgres.records import is_uuid, since
 from duetime.store.postgres.runner import Runner
 from duetime.store.sql import Statements
 
+AT_ONCE = 2_097_152  # bytes of one write: others write at the same time
 SLOW = 16_384  # characters whose words are split in a thread, to let the event loop go on
 
 

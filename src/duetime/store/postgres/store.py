@@ -76,6 +76,7 @@ class PostgresStore:
     liveness: Literal["lock", "lease"] = "lease"
     settles_at_once = 2
     lead = 10_000
+    output_at_once = output.AT_ONCE
     output_folder: str | None = None
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:

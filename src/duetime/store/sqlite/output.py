@@ -13,6 +13,8 @@ from duetime.store.output import KeptOutput, OutputChunk, OutputHit, OutputHits,
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 
+AT_ONCE = 262_144  # bytes of one write: to index them takes the only writer 20 to 50 ms
+REMOVED_AT_ONCE = 1_048_576  # bytes that one write takes out of the index: it must read all their words again, in 30 to 100 ms
 FEW = 2_000  # pieces with a word that are looked up at once
 NO_FTS5 = "the SQLite of this Python was built without FTS5, so output cannot be searched; use a Python whose SQLite has it, or PostgreSQL"
 

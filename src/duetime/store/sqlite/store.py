@@ -76,6 +76,7 @@ class SqliteStore:
     liveness: Literal["lock", "lease"] = "lock"
     settles_at_once = 1
     lead = 0
+    output_at_once = output.AT_ONCE
 
     def __init__(self, path: str, *, synchronous: str = "full", patience: float = 30.0, clock: Clock | None = None) -> None:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 
@@ -15,13 +16,26 @@ from duetime.store.sqlite.statements import SQL
 
 
 def prune(connection: sqlite3.Connection, state: State, before: Instant, limit: int) -> list[Pruned]:
-    """Remove finished tasks past their retention."""
-    rows = connection.execute(SQL.old_tasks, (state.value, before, limit)).fetchall()
+    """Remove finished tasks past their retention, so many that their output does not keep the writer for long, but at least one."""
+    rows = _bounded(connection.execute(SQL.old_tasks, (state.value, before, limit)))
     tasks = write_json([row[0] for row in rows])
     output.remove(connection, tasks)
     connection.execute(SQL.delete_attempts, (tasks,))
     connection.execute(SQL.delete_tasks, (tasks,))
-    return [Pruned(task_id, attempt) for _, task_id, attempt in rows]
+    return [Pruned(task_id, attempt) for _, task_id, attempt, _ in rows]
+
+
+def _bounded(tasks: sqlite3.Cursor) -> list[tuple[int, str, int, int]]:
+    """Take the first tasks whose output together is no more than is removed at once."""
+    taken: list[tuple[int, str, int, int]] = []
+    room = output.REMOVED_AT_ONCE
+    with contextlib.closing(tasks):
+        for task in tasks:
+            room -= task[3]
+            if taken and room < 0:
+                break
+            taken.append(task)
+    return taken
 
 
 def inspect(connection: sqlite3.Connection, now: Instant, *, repair: bool) -> list[Problem]:
@@ -59,8 +73,8 @@ def _doubled(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iter
 def _ownerless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
     for row in connection.execute(SQL.ownerless_attempts).fetchall():
         if repair:
-            work.take_from(connection, row[10], [row], Ended(Outcome.LOST), now)
-        yield Problem("no owner", row[0], f"runs for worker {row[10]}, which is not registered; goes back to pending", repair)
+            work.take_from(connection, row[11], [row], Ended(Outcome.LOST), now)
+        yield Problem("no owner", row[0], f"runs for worker {row[11]}, which is not registered; goes back to pending", repair)
 
 
 def _homeless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:

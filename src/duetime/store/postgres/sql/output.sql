@@ -76,8 +76,8 @@ with leaving as materialized (
 )
 select s.id::text from leaving as s order by s.id desc limit 1
 
--- ghost_output: output of tasks that are gone
-select distinct o.task::text from duetime.output as o
+-- ghost_output: output of tasks that are gone; pieces alone are left if some came while their task was pruned
+select o.task::text from (select k.task from duetime.output as k union select c.task from duetime.output_chunk as c) as o
 where not exists (select from duetime.task as t where t.id = o.task) and not exists (select from duetime.history as h where h.id = o.task)
 
 -- delete_output: remove it

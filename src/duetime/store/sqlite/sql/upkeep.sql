@@ -6,8 +6,9 @@ order by t.expires_at limit ?
 -- expired_among: which of these tasks are past their expiry
 select seq from duetime_task where expires_at <= ? and seq in (select value from json_each(?))
 
--- old_tasks: finished tasks past their retention
-select seq, id, coalesce(attempt, 0) from duetime_task where state = ? and finished_at < ? order by finished_at, seq limit ?
+-- old_tasks: finished tasks past their retention, and how much output they have
+select t.seq, t.id, coalesce(t.attempt, 0), (select coalesce(sum(o.size), 0) from duetime_output as o where o.task = t.seq)
+from duetime_task as t where t.state = ? and t.finished_at < ? order by t.finished_at, t.seq limit ?
 
 -- delete_attempts: attempts of removed tasks
 delete from duetime_attempt where task in (select value from json_each(?))
