@@ -29,7 +29,7 @@ demo: $(VENV)/.core ## Unpaid orders expire on time although a worker is killed 
 # Two tests at a time. Both processes must collect the same tests, so sets of names need the same order in both.
 test: $(VENV)/.dev ## Run all tests, or some: make test ARGS="tests/unit -k retry"
 ifeq ($(strip $(ARGS)),)
-	@PYTHONHASHSEED=$$(( $$$$ % 10000 )) $(BIN)/python -m pytest -n 2 tests
+	@PYTHONHASHSEED=$$(( $$$$ % 10000 )) $(BIN)/python -m pytest -n 2 --dist worksteal tests
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

@@ -44,10 +44,11 @@ async function run({ id, handler, payload, attempt }, owner) {
   running.set(id, stop);
   const end = await handlers[handler](payload, { signal, report }).then((result) => ({ outcome: "succeeded", result }), (error) =>
     signal.aborted ? { outcome: "released" } : { outcome: "failed", fatal: !!error.fatal, error: { type: error.name, message: error.message } });
-  console.log(id, attempt, end.outcome, (await ask(`/v1/tasks/${id}/complete`, { ...said, ...end })).verdict);
-  running.delete(id);
+  const say = async (how) => console.log(id, attempt, how.outcome, (await ask(`/v1/tasks/${id}/complete`, { ...said, ...how })).verdict);
+  const refused = ({ message }) => say({ outcome: "failed", error: { type: "Refused", message: message.slice(0, 1000) } });
+  await say(end).catch(refused).catch(console.error).finally(() => running.delete(id)); // refused: a result over 1 MB, for example
 }
-process.once("SIGTERM", () => (leaving.abort(), stopAll()));
+process.once("SIGTERM", () => (leaving.abort(), stopAll(), setTimeout(() => process.exit(1), 5000))); // the server may be gone
 for (await register(), renewing(); !leaving.signal.aborted; answered = claims) {
   const wish = { claim: ++claims, limit: SLOTS - running.size, wait: 5 }, owner = worker.id;
   const lost = (error) => (error.status === 410 ? (stopAll(), register().then(() => ({ items: [] }))) : Promise.reject(error));

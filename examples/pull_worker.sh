@@ -6,9 +6,13 @@ set -u
 handler=$1; shift
 server=${DUETIME_SERVER:-http://127.0.0.1:8420}
 
+repeats=20
 ask() {  # METHOD PATH BODY; repeated until it is answered, which is harmless everywhere
-    curl --silent --show-error --fail --retry 20 --retry-connrefused --retry-delay 1 --request "$1" "$server$2" \
-        ${DUETIME_TOKEN:+--header "Authorization: Bearer $DUETIME_TOKEN"} --header 'Content-Type: application/json' --data-binary "$3"
+    printf %s "$3" | curl --silent --show-error --fail --retry $repeats --retry-connrefused --retry-delay 1 --request "$1" "$server$2" \
+        ${DUETIME_TOKEN:+--header "Authorization: Bearer $DUETIME_TOKEN"} --header 'Content-Type: application/json' --data-binary @-
+}
+complete() {  # HOW IT ENDED
+    ask POST "/v1/tasks/$task/complete" "{\"worker\": \"$worker\", \"attempt\": $attempt, $1}"
 }
 worker=$(ask POST /v1/workers "{\"name\": \"shell $$\", \"lease\": 30, \"handlers\": {\"$handler\": {}}}" | sed 's/^{"id":"\([^"]*\)".*/\1/')
 [ -n "$worker" ] || exit 1
@@ -16,9 +20,13 @@ echo "ready $worker"
 
 stop=
 trap 'stop=1' TERM INT
-( while sleep 10 && ask POST "/v1/workers/$worker/renew" '{}'; do :; done; kill $$ ) >/dev/null &  # who cannot renew has to stop
+(  # who cannot renew has to stop; and nobody renews for a script that was killed
+    while sleep 10 && kill -0 $$ 2>/dev/null && ask POST "/v1/workers/$worker/renew" '{}'; do :; done
+    kill $$ 2>/dev/null
+) >/dev/null &
 renewing=$!
 
+refused='"outcome": "failed", "error": {"type": "Refused", "message": "the server refused the result; see the output of the worker"}'
 number=0
 while [ -z "$stop" ]; do
     number=$((number + 1))
@@ -33,8 +41,10 @@ while [ -z "$stop" ]; do
         65) end='"outcome": "failed", "fatal": true, "error": {"type": "ExitCode", "message": "65"}' ;;
         *) end='"outcome": "failed", "error": {"type": "ExitCode", "message": "see the output of the worker"}' ;;
     esac
-    answer=$(ask POST "/v1/tasks/$task/complete" "{\"worker\": \"$worker\", \"attempt\": $attempt, $end}") || break
+    # 22: the server refused it, because the result is not JSON, for example, or too large
+    answer=$(complete "$end") || { [ $? -eq 22 ] && answer=$(complete "$refused"); } || break
     echo "$task $attempt $answer"
 done
 kill $renewing 2>/dev/null
+repeats=2  # if the server is gone, its lease ends by itself
 ask DELETE "/v1/workers/$worker" '{}'

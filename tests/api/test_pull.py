@@ -100,6 +100,8 @@ async def test_a_wrong_registration_is_refused(http: Client, body: Any, pointer:
 @pytest.mark.parametrize(
     "schema",
     [
+        {"type": 5},
+        {"properties": {"a": {"type": "text"}}},
         {"properties": {"a": True}},
         {"properties": 5},
         {"required": "a"},
@@ -567,3 +569,35 @@ async def test_the_example_in_javascript_fails_and_stops_when_told(plain: Client
         assert await asyncio.wait_for(running.process.wait(), 30) == 0
         back = await task(plain, id)
         assert (back["state"], back["tries"]) == ("pending", 0)
+
+
+async def test_a_result_that_is_not_json_uses_up_a_try_of_the_shells_worker_and_it_goes_on(plain: Client) -> None:
+    if shutil.which("curl") is None:
+        return  # the summary of the run says so
+    says_what_it_got = (*SHELL_COMMAND[:2], "sh", "-c", """case $(cat) in *'"bad":"json"'*) echo sorry ;; *'"bad":"size"'*)
+        printf '"'; head -c 1100000 /dev/zero | tr '\\0' x; printf '"' ;; *) echo 12 ;; esac""")  # fmt: skip
+    async with program(says_what_it_got, plain.url):
+        for bad in ("json", "size"):
+            await fails_by_refusal(plain, {"bad": bad})
+        good = (await plain("POST", "/v1/tasks", {"handler": "resize", "payload": {}}, status=201, wait=30)).json
+        assert (good["state"], good["result"]) == ("succeeded", 12)
+
+
+async def test_a_result_that_is_too_large_uses_up_a_try_of_the_javascript_worker_and_it_goes_on(plain: Client, tmp_path: Path) -> None:
+    if node() is None:
+        return  # the summary of the run says so
+    text = (EXAMPLES / "pull_worker.mjs").read_text()
+    wide = tmp_path / "wide.mjs"
+    wide.write_text(text.replace("pixels: width * height", 'pixels: "x".repeat(width)'))
+    async with program((example()[0], str(wide)), plain.url):
+        await fails_by_refusal(plain, {"width": 1_100_000, "height": 1})
+        payload = {"width": 3, "height": 1}
+        good = (await plain("POST", "/v1/tasks", {"handler": "resize", "payload": payload}, status=201, wait=30)).json
+        assert (good["state"], good["result"]) == ("succeeded", {"pixels": "xxx"})
+
+
+async def fails_by_refusal(http: Client, payload: Any) -> None:
+    """Submit a task with one try whose result the server refuses."""
+    body = {"handler": "resize", "payload": payload, "retry": {"attempts": 1}}
+    bad = (await http("POST", "/v1/tasks", body, status=201, wait=30)).json
+    assert (bad["state"], bad["error"]["type"], bad["tries"]) == ("failed", "Refused", 1)

@@ -58,7 +58,8 @@ async def lose(http: Client, lost: str, *living: PullWorker) -> None:
     await reaper.run_once(1_000.0)
     for worker in living:
         await worker.renew()
-    assert await reaper.run_once(1_000.0 + LEASE) == 1
+    await reaper.run_once(1_000.0 + LEASE)  # unless the server's own reaper was faster
+    assert lost not in [worker.id for worker in await http.server.app.store.workers()]
     alarms.close()
     assert lost not in [worker["id"] for worker in (await http("GET", "/v1/workers")).json["items"]]
 
@@ -107,6 +108,46 @@ async def test_the_word_of_a_worker_that_was_frozen_for_too_long_changes_nothing
         assert (stored["state"], stored["attempt"], stored["worker"], stored["result"]) == ("running", 2, other.id, None)
         assert await other.complete(again, result="second") == ("accepted", "succeeded")
         assert (await http("GET", f"/v1/tasks/{id}")).json["result"] == "second"
+
+
+def group(leader: int) -> list[str]:
+    """List the commands of a group's processes that live."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, its_group, *_ = stat.read_text().rpartition(")")[2].split()
+            if int(its_group) == leader and state not in "ZX":
+                found.append((stat.parent / "cmdline").read_text())
+    return found
+
+
+async def test_nobody_renews_for_a_script_that_was_killed(http: Client) -> None:
+    if shutil.which("curl") is None:
+        return
+    async with program(SLOW_SHELL, http.url) as killed:
+        leader = killed.process.pid
+
+        async def renews() -> bool:
+            return "sleep\x0010\0" in group(leader)
+
+        await until(renews, "it waits for its next renewal")
+        killed.signal(signal.SIGKILL)  # the shell alone
+        await killed.process.wait()
+
+        async def are_gone() -> bool:
+            return not group(leader)
+
+        await until(are_gone, "what the script had started has ended too")
+
+
+async def test_the_example_in_javascript_ends_when_told_although_the_server_is_gone(url: str) -> None:
+    if node() is None:
+        return
+    async with server_process(url) as (server, address), program(example(), f"http://{address}") as running:
+        server.kill()
+        await server.wait()
+        running.signal(signal.SIGTERM)
+        await asyncio.wait_for(running.process.wait(), 30)
 
 
 @contextlib.asynccontextmanager

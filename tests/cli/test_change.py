@@ -52,6 +52,7 @@ def test_many_are_cancelled_by_filters_only_if_that_is_confirmed(duetime: Comman
 
 @pytest.mark.covers("AIR.10")
 def test_a_failed_task_is_explained_and_runs_again_with_its_history(duetime: CommandLine, shop: Shop) -> None:
+    _mood.clear()
     shop.app.task(name="moody")(_moody)
     shop.do(shop._open())
     task_id = duetime.submit("moody")

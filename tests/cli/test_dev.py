@@ -178,6 +178,67 @@ def test_requests_and_attempts_are_shown_on_the_terminal(dev: Dev, shop: Path) -
     assert "/readyz" not in running.said
 
 
+ODD = """
+import asyncio
+import os
+from duetime import App
+
+app = App()
+deep = []
+for _ in range(100_000):
+    deep = [deep]
+
+@app.task
+async def give(kind: str) -> object:
+    return {"object": object(), "large": "x" * 2_000_000, "surrogate": "\\ud800", "deep": deep}[kind]
+
+@app.task
+async def throw(kind: str, pause: float | None = None) -> None:
+    if pause is not None:
+        await asyncio.sleep(pause)
+    raise {"exit": SystemExit, "interrupt": KeyboardInterrupt, "cancel": asyncio.CancelledError, "close": GeneratorExit}[kind]
+
+@app.task
+async def die() -> None:
+    os._exit(3)
+"""
+
+
+def until_failed_once(running: RunningDev, task: Any) -> None:
+    def has_failed() -> bool:
+        [first, *_] = running.ask("GET", f"/v1/tasks/{task['id']}/attempts")[1]["items"]
+        return bool(first["outcome"] == "failed")
+
+    until(has_failed, lambda: "the end of the first attempt is stored")
+
+
+def test_the_line_of_an_attempt_says_what_is_stored(dev: Dev, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    with dev("odd:app") as running:
+        for kind in ("object", "large", "surrogate", "deep"):
+            task = running.submit("give", wait=30, kind=kind)
+            assert task["state"] == "failed"
+            running.until_said(rf"^[\d:]+  give {task['id']} failed: {task['error']['type']}: the result cannot be stored")
+        for kind in ("exit", "interrupt", "cancel", "close"):
+            for pause in (None, 0.001):
+                task = running.submit("throw", kind=kind, pause=pause)
+                running.until_said(
+                    rf"^[\d:]+  throw {task['id']} failed, runs again in [\d.]+ s: \w+(: .*)? \(odd\.py, line \d+\) \(\d+ ms\)$"
+                )
+                until_failed_once(running, task)
+    assert " stopped" not in running.said.replace("duetime: stopped", "")
+
+
+def test_the_attempts_of_a_task_that_kills_its_process_are_shown_up_to_its_quarantine(dev: Dev, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    with dev("odd:app") as running:
+        task = running.submit("die")
+        running.until_said(r"^duetime: the serving process ended with exit code 3; it starts again")
+        running.until_said(rf"^[\d:]+  die {task['id']}, attempt 2 lost, runs again: ProcessDied: ")
+        running.until_said(rf"^[\d:]+  die {task['id']}, attempt 3 failed: Quarantined: ")
+        until(lambda: running.state(task) == "failed", lambda: "the quarantine is stored")
+
+
 def test_changed_code_takes_over_while_requests_wait_instead_of_being_refused(dev: Dev, shop: Path) -> None:
     with dev("shop:app") as running:
         assert running.submit("charge", wait=30, order_id=7)["result"] == "order 7 is paid"
@@ -220,7 +281,7 @@ def test_what_runs_when_the_code_changes_runs_again_and_uses_up_no_try(dev: Dev,
 def test_code_that_does_not_load_is_shown_and_the_old_code_goes_on(dev: Dev, shop: Path) -> None:
     with dev("shop:app") as running:
         (shop / "wording.py").write_text("def say(:\n")
-        running.until_said(r"^duetime: shop cannot be imported: SyntaxError.*wording\.py")
+        running.until_said(r"^duetime: shop cannot be imported: SyntaxError: [^(]+\(wording\.py, line 1\)$")
         running.until_said(r"^duetime: the old code goes on; waiting for the next change$")
         assert running.submit("charge", wait=30, order_id=7)["result"] == "order 7 is paid"
         (shop / "wording.py").write_text(WORDING.replace("paid", "repaired"))

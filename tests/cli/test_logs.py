@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from duetime import App
 from duetime.store.output import OutputChunk
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import PATIENCE, CommandLine
 
 UNKNOWN_ID = "01a1e114-c422-747f-88ba-d8ab7298e491"
 
@@ -54,6 +58,27 @@ def test_tasks_are_filtered_by_words_of_their_output(duetime: CommandLine, ids: 
 
 def test_the_output_of_a_task_is_given_as_json(duetime: CommandLine, ids: list[str]) -> None:
     assert duetime.json("logs", ids[0])["items"] == [{"attempt": 1, "text": "hello Ada\n", "whole": True}]
+
+
+def test_following_a_task_that_does_not_run_says_once_that_it_waits(duetime: CommandLine, ids: list[str], url: str) -> None:
+    following = subprocess.Popen(
+        [sys.executable, "-m", "duetime.cli", "logs", ids[0], "--follow"],
+        env={**os.environ, "DUETIME_URL": url, "PYTHONUNBUFFERED": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert following.stderr is not None
+        said = following.stderr.readline()
+        duetime("cancel", ids[0])
+        _, stderr = following.communicate(timeout=PATIENCE)
+    finally:
+        following.kill()
+        following.wait()
+    assert said == f"task {ids[0]} is pending: waiting for it to run; `duetime why {ids[0]}` tells what keeps it\n"
+    assert stderr == ""
+    assert following.returncode == 0
 
 
 @pytest.mark.parametrize(

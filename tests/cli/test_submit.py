@@ -1,5 +1,6 @@
 """Submitting from the command line."""
 
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -93,7 +94,10 @@ def test_an_unknown_handler_may_be_allowed_also_where_there_is_no_store_yet(duet
     assert "later" in duetime("task", task_id, "--url", url).stdout
 
 
-def test_the_handlers_of_an_app_are_declared_when_it_is_named(duetime: CommandLine, tmp_path: Path) -> None:
+def test_the_handlers_of_an_app_are_declared_when_it_is_named(
+    duetime: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "declared_here", raising=False)
     url = f"sqlite:///{tmp_path}/new.db"
     Path("declared_here.py").write_text("from duetime import App\napp = App()\n@app.task\nasync def hello(name: str) -> None: ...\n")
     assert "name is missing" in duetime("submit", "hello", "--app", "declared_here:app", "--url", url, code=1).stderr

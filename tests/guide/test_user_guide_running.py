@@ -289,7 +289,7 @@ async def test_the_lifespan_gives_several_things_and_lasts_as_long_as_the_worker
     assert said == ["opened", "one", "two", "closed"]
 
 
-async def test_what_an_attempt_prints_and_logs_is_kept_in_a_file_of_its_own(app: App, tmp_path: Path) -> None:
+async def test_what_an_attempt_prints_and_logs_is_kept_apart_from_others(app: App) -> None:
     @app.task(retry=RetryPolicy(attempts=2, base=0.01))
     async def speak(ctx: Context, silent: bool = False) -> None:
         if not silent:
@@ -302,10 +302,11 @@ async def test_what_an_attempt_prints_and_logs_is_kept_in_a_file_of_its_own(app:
         task, silent = await speak.now(), await speak.now(silent=True)
         await app.result(task, timeout=10)
         await app.result(silent, timeout=10)
-    files = sorted((tmp_path / "duetime.db-duetime" / "output").rglob("*.log"))
-    assert [file.name for file in files] == [f"{task.id}.{attempt}.log" for attempt in (1, 2)]
-    for attempt, file in enumerate(files, 1):
-        printed, logged = file.read_text().splitlines()
+    assert await app.output.read(silent) == []
+    kept = await app.output.read(task)
+    assert [each.attempt for each in kept] == [1, 2]
+    for attempt, each in enumerate(kept, 1):
+        printed, logged = each.text.splitlines()
         assert (printed, logged.endswith(f"logged in attempt {attempt}")) == (f"printed in attempt {attempt}", True)
 
 

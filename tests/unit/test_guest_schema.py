@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.guests.schema import DEEPEST, fault_in
-from duetime.targets.schema import misfit
+from duetime.guests.schema import DEEPEST, TYPES, fault_in
+from duetime.targets.schema import Misfit, misfit
 
 KEYWORDS = (
     *(
@@ -60,12 +60,24 @@ def test_a_schema_without_a_fault_can_be_checked_against(schema: dict[str, Any],
         ({}, None),
         ({"type": "object", "properties": {"a": {"type": "integer", "minimum": 0}}, "required": ["a"]}, None),
         ({"properties": {"a": {"maximum": True}}}, "properties.a.maximum must be a number, got True"),
+        ({"type": ["string", "null"]}, None),
+        ({"type": 5}, f"type must be one of {', '.join(sorted(TYPES))}, or an array of these, got 5"),
+        ({"items": {"type": "text"}}, f"items.type must be one of {', '.join(sorted(TYPES))}, or an array of these, got 'text'"),
+        ({"type": []}, f"type must be one of {', '.join(sorted(TYPES))}, or an array of these, got []"),
         ({"anyOf": [{}, {"required": [1]}]}, "anyOf.1.required must be an array of names, got [1]"),
         ({"$defs": {"a": {"$ref": "#/$defs/a"}}}, "$defs.a refers to itself"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(schema: dict[str, Any], fault: str | None) -> None:
     assert fault_in(schema) == fault
+
+
+def test_each_of_several_types_is_let_through_and_no_other() -> None:
+    schema = {"properties": {"a": {"type": ["string", "null"]}}}
+    assert fault_in(schema) is None
+    assert misfit(schema, {"a": "x"}) is None
+    assert misfit(schema, {"a": None}) is None
+    assert misfit(schema, {"a": 5}) == Misfit("a", "must be of type string or null, got integer")
 
 
 def test_a_schema_that_is_too_deep_is_refused() -> None:

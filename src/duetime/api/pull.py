@@ -289,6 +289,6 @@ ROUTES = (
     ),
     Route(
         name="append_logs", method="POST", path="/v1/tasks/{id}/logs", endpoint=append_logs, scope=Scope.WORK,
-        summary="Add to what an attempt printed.", body=LogsBody, answer=ToldAnswer, problems=(404,),
+        summary="Add to what an attempt printed.", body=LogsBody, answer=ToldAnswer, problems=(404, 409),
     ),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+import duetime
 from duetime.api.app import Api
 from duetime.api.front import lines_to_try
 from duetime.api.server import Server, loop_factory
@@ -25,16 +27,19 @@ from duetime.cli.failures import DONE, report
 from duetime.cli.hosting import LAST_WORD
 from duetime.cli.locate import find_app
 from duetime.cli.worker import log_to_stderr
-from duetime.output import current_sink
+from duetime.clock import SECOND
+from duetime.model.outcome import Settlement
+from duetime.model.task import State
 
 if TYPE_CHECKING:
     from duetime.app import App
-    from duetime.targets.context import Context
-    from duetime.targets.python import Next
+    from duetime.worker.attempt import Attempt
 
 LOOK_EVERY = 1.0  # seconds between looks whether more has been imported
 MOST_LINES = 20  # of an attempt's output on the terminal; all of it is in `duetime logs`
 UNINTERESTING = {"/readyz", "/livez", "/healthz", "/metrics"}
+_PLACE = re.compile(r'^[ |]*File "(.+)", line (\d+)', re.MULTILINE)  # in a traceback
+_OWN = Path(duetime.__file__).parent
 
 
 def say(line: str) -> None:
@@ -69,35 +74,52 @@ class ShownApi(Api):
             say(f"{_clock()}  {scope['method']} {printable(address[:200])} {status or 'gone'} ({_milliseconds(took)})")
 
 
-def show_ends(app: App) -> None:
-    """Let every attempt of the App end with a line on the terminal, beneath what it printed."""
-
-    async def show(ctx: Context, call_next: Next) -> object:
-        began, how = time.perf_counter(), "stopped"
-        try:
-            value = await call_next()
-            how = "succeeded"
-            return value
-        except Exception as error:
-            how = f"ended with {type(error).__name__}: {error}"
-            raise
-        finally:
-            took = time.perf_counter() - began
-            for line in _printed(ctx):
-                say(f"{_clock()}  │ {line}")
-            again = f", attempt {ctx.attempt}" if ctx.attempt > 1 else ""
-            first_line = printable(how.partition("\n")[0][:300])
-            say(f"{_clock()}  {ctx.task.handler} {ctx.task.id}{again} {first_line} ({_milliseconds(took)})")
-
-    app.middlewares.insert(0, show)
+def show_end(attempt: Attempt, settlement: Settlement) -> None:
+    """Write a line on how an attempt ended, beneath what it printed. It says what is stored, whatever the handler's code did."""
+    if settlement.started_at is None:  # it was given back before it began
+        return
+    for line in _printed(attempt):
+        say(f"{_clock()}  │ {line}")
+    claimed = attempt.claimed
+    again = f", attempt {claimed.attempt}" if claimed.attempt > 1 else ""
+    took = (settlement.finished_at - settlement.started_at) / SECOND
+    say(f"{_clock()}  {claimed.handler} {claimed.id}{again} {how_it_ended(settlement)} ({_milliseconds(took)})")
 
 
-def _printed(ctx: Context) -> list[str]:
-    sink = current_sink.get()
-    lines = [printable(line.expandtabs(4)) for line in ("" if sink is None else sink.read()).splitlines()]
+def how_it_ended(settlement: Settlement) -> str:
+    """Say in one line what becomes of a task, why, and where its code failed."""
+    if settlement.state is State.PENDING:
+        wait = 0 if settlement.due_at is None else (settlement.due_at - settlement.finished_at) / SECOND
+        ended = f"{settlement.outcome.replace('_', ' ')}, runs again" + (f" in {wait:.3g} s" if wait >= 0.001 else "")
+    else:
+        ended = str(settlement.state)
+    error = settlement.error
+    if error is None:
+        return ended
+    said = f"{error.type}: {error.message}" if error.message else error.type
+    first_line = said.partition("\n")[0]
+    return f"{ended}: {printable(first_line[:300])}{_place(error.traceback)}"
+
+
+def _place(trace: str) -> str:
+    """Say where code failed: the last place in a traceback that is not this package's own, if there is one."""
+    places = [(Path(file), line) for file, line in _PLACE.findall(trace)]
+    if not places:
+        return ""
+    path, line = next((each for each in reversed(places) if not each[0].is_relative_to(_OWN)), places[-1])
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f" ({printable(str(shown))}, line {line})"
+
+
+def _printed(attempt: Attempt) -> list[str]:
+    try:
+        text = "" if attempt.sink is None else attempt.sink.read()
+    except OSError:
+        return []
+    lines = [printable(line.expandtabs(4)) for line in text.splitlines()]
     if len(lines) > MOST_LINES:
         left = len(lines) - MOST_LINES
-        lines = [*lines[:MOST_LINES], f"… and {left} more lines: duetime logs {ctx.task.id}"]
+        lines = [*lines[:MOST_LINES], f"… and {left} more lines: duetime logs {attempt.claimed.id}"]
     return lines
 
 
@@ -146,13 +168,13 @@ class ServingProcess:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
-        show_ends(app)
         api, grace = ShownApi(app), self._launch.grace
         # the worker is the inner one: while its attempts end, requests are still answered
         async with (
             Server(app, api=api, listener=self._listener, grace=grace).running() as server,
             app.worker(path=self._launch.app, grace=grace, on_stuck="exit", on_lease_lost="exit") as worker,
         ):
+            worker.executor.watch(show_end)
             worker.on_stuck = self._stop.set
             api.shared.pulses += worker.pulses
             self._introduce(app, server)

@@ -54,6 +54,12 @@ def _import(name: str) -> object:
             raise click.UsageError(f"there is no module {missing!r} in {os.getcwd()} or among the installed packages; {FORM}") from None
         raise click.ClickException(f"{name} cannot be imported: it needs the module {missing!r}, which is not installed") from problem
     except Exception as problem:
-        last = traceback.extract_tb(problem.__traceback__)[-1]
-        place = f"{last.filename}, line {last.lineno}"
-        raise click.ClickException(f"{name} cannot be imported: {type(problem).__name__}: {problem} ({place})") from problem
+        raise click.ClickException(f"{name} cannot be imported: {type(problem).__name__}: {problem}{_place(problem)}") from problem
+
+
+def _place(problem: Exception) -> str:
+    """Say where an import failed, unless the problem's own words do."""
+    if isinstance(problem, SyntaxError) and problem.filename is not None:
+        return ""
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith("<frozen ")]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})"

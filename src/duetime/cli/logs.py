@@ -12,6 +12,7 @@ from duetime.cli import show
 from duetime.cli.kinds import MOMENT, past_moment
 from duetime.cli.session import json_option, on_store, store_option
 from duetime.errors import StoreUnavailable, TaskNotFound
+from duetime.model.task import State
 
 if TYPE_CHECKING:
     from duetime.app import App
@@ -72,6 +73,8 @@ def logs(
         if attempt is not None and attempt > found.attempt and not (follow and not found.final):
             raise TaskNotFound(f"task {found.id} has no attempt {attempt}; its last one is {found.attempt}")
         if follow:
+            if found.state in (State.PENDING, State.BLOCKED):
+                show.note(f"task {found.id} is {found.state}: waiting for it to run; `duetime why {found.id}` tells what keeps it")
             await _follow(app, found.id, attempt)
         else:
             await _print(app, found.id, attempt, as_json=as_json)

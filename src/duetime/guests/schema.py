@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 DEEPEST = 32
+TYPES = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
 _REFERENCE = "#/$defs/"
 
 
@@ -29,8 +30,15 @@ def _is_pattern(value: object) -> bool:
         return False
 
 
+def _is_type(value: object) -> bool:
+    """Tell whether it names types: with any other one nothing would be checked, and nobody would notice."""
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name in TYPES for name in names)
+
+
 # keyword → what its value must be, and whether it is
 _PLAIN: Mapping[str, tuple[str, Callable[[object], bool]]] = {
+    "type": (f"one of {', '.join(sorted(TYPES))}, or an array of these", _is_type),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), ("a number", _is_number)),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), ("a whole number of at least 0", _is_size)),
     "pattern": ("a regular expression that Python understands", _is_pattern),

@@ -64,9 +64,10 @@ class _Checker:
             return Misfit(path, f"must be one of {', '.join(map(repr, schema['enum']))}, got {value!r}")
         if "const" in schema and value != schema["const"]:
             return Misfit(path, f"must be {schema['const']!r}, got {value!r}")
-        kind = str(schema.get("type"))
-        if kind in _KINDS and not _KINDS[kind](value):
-            return Misfit(path, f"must be of type {kind}, got {_kind(value)}")
+        named = schema.get("type")
+        kinds = [str(each) for each in (named if isinstance(named, list) else [named])]
+        if kinds and all(kind in _KINDS and not _KINDS[kind](value) for kind in kinds):
+            return Misfit(path, f"must be of type {' or '.join(kinds)}, got {_kind(value)}")
         for name, (holds, text) in _BOUNDS.items():
             if name in schema and _KINDS[_BOUNDED[name]](value) and not holds(value, schema[name]):
                 return Misfit(path, text.format(schema[name]))

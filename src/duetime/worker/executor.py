@@ -87,6 +87,7 @@ class Executor:
         self._mark = mark
         self._freed = freed
         self._stuck = stuck
+        self._watcher: Callable[[Attempt, Settlement], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         own = {spec.name: self._room(spec) for spec in specs.values()}
@@ -135,11 +136,6 @@ class Executor:
                 self._give_back(room.queue.popleft(), Outcome.RELEASED)
         return self._rooms.wants()
 
-    @property
-    def lead(self) -> int:
-        """How long before they are due tasks should be claimed now, in microseconds."""
-        return self._store.lead if self._rooms.spacious else 0
-
     def expect_more(self) -> None:
         """Note that there may be due tasks for any handler."""
         self._rooms.expect_more()
@@ -157,6 +153,12 @@ class Executor:
         """Give all tasks that this worker has, started or not, with their attempt numbers."""
         running = (attempt.claimed for attempt in self.running.values())
         return {claimed.id: claimed.attempt for claimed in (*running, *self._rooms.waiting())}
+
+    def watch(self, watcher: Callable[[Attempt, Settlement], None]) -> None:
+        """Have the end of every attempt told, as it is about to be stored; for people, so no success takes the short way any more."""
+        self._watcher = watcher
+        for room in self._rooms.by_name.values():
+            room.direct = False
 
     def tallies(self) -> dict[str, Tally]:
         """Give what was counted of each handler."""
@@ -522,6 +524,8 @@ class Executor:
         settlement = conclude(attempt.claimed, ended, policy, started_at=started_at, now=now, chance=random.random())
         self._rooms.by_name[attempt.claimed.handler].tally.note(settlement, attempt.claimed.due_at)
         self._hold = self._settle(settlement)
+        if self._watcher is not None:
+            self._watcher(attempt, settlement)
 
 
 def _odd(error: BaseException) -> BaseException:

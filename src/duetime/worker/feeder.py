@@ -38,7 +38,7 @@ class Feeder(Service):
         if hint.kind is HintKind.ANY:
             self.wake()
         elif hint.kind is HintKind.DUE:
-            self._lookout.hear(None if hint.at is None else hint.at - self._executor.lead, self._store.now())
+            self._lookout.hear(None if hint.at is None else hint.at - self._store.lead, self._store.now())
             super().wake()
 
     def wake(self) -> None:
@@ -71,7 +71,7 @@ class Feeder(Service):
         reasons = self._lookout.begin(self._store.now(), asked_at)
         self.in_flight = number = next(self._numbers)
         try:
-            claim = await self._store.claim(self._worker, number, wants, total, lead=self._executor.lead)
+            claim = await self._store.claim(self._worker, number, wants, total, lead=self._store.lead)
         finally:
             self.in_flight = None
         self.known = number

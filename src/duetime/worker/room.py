@@ -18,7 +18,6 @@ from duetime.worker.figures import Tally
 LARGEST_CLAIM = 2_000
 LARGEST_BUFFER = 2 * LARGEST_CLAIM  # one claim's worth waits while the next one is under way
 BUFFERED_TIME = 50_000  # microseconds of work that may wait in memory
-SPARE_SLOTS = 4
 STALE_AFTER = SECOND  # what waits in memory for so long, because attempts have become slow, is better off elsewhere
 
 _handler_of = attrgetter("handler")
@@ -132,11 +131,6 @@ class Rooms:
                 worthy = worthy or (room.more and (waiting <= room.low if buffer else room.free > waiting))
         total = min(sum_of_wants, LARGEST_CLAIM, self.free + largest - queued)
         return (wants, total) if worthy and total > 0 else ({}, 0)
-
-    @property
-    def spacious(self) -> bool:
-        """Whether every handler has some slots to spare, so that what is claimed early keeps nothing from starting that is due."""
-        return self.free >= SPARE_SLOTS and all(room.free >= SPARE_SLOTS for room in self._own)
 
     def expect_more(self) -> None:
         """Note that there may be due tasks for any handler."""
