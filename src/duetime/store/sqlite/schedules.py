@@ -40,29 +40,50 @@ class Written(NamedTuple):
 def write(connection: sqlite3.Connection, writes: Sequence[ScheduleWrite], now: Instant, *, together: bool) -> Written:
     """Check all versions under the write lock, then write what fits."""
     check_names(writes)
+    if _all_moved(connection, writes):
+        return _with_tasks(connection, writes, [True] * len(writes), now)
     stored = dict(connection.execute(SQL.schedule_versions, (write_json([write.name for write in writes]),)).fetchall())
     fits = [stored.get(write.name, 0) == write.expected for write in writes]
     if together and not all(fits):
         fits = [False] * len(writes)
     chosen = [write for write, fit in zip(writes, fits, strict=True) if fit]
     changed = [(write.name, write.expected + 1, write.record) for write in chosen if write.record is not None and not write.moves]
-    moved = [(write.name, write.expected + 1, write.record) for write in chosen if write.record is not None and write.moves]
+    moved = [write for write in chosen if write.record is not None and write.moves]
     connection.executemany(SQL.put_schedule, [row_of(name, record, version) for name, version, record in changed])
-    connection.executemany(
-        SQL.move_schedule,
-        [
-            (version, record.next_at, record.state.paused is not None, encode(record.state).decode(), name)
-            for name, version, record in moved
-        ],
-    )
+    connection.executemany(SQL.move_schedule, _moves(moved))
     gone = [write.name for write in chosen if write.record is None]
     if gone:
         connection.execute(SQL.delete_schedules, (write_json(gone),))
+    return _with_tasks(connection, chosen, fits, now)
+
+
+def _all_moved(connection: sqlite3.Connection, writes: Sequence[ScheduleWrite]) -> bool:
+    """Move schedules that nobody has changed meanwhile, which is what firing mostly does; if that is not so, write nothing and give False."""
+    if not all(write.moves and write.record is not None for write in writes):
+        return False
+    connection.execute("savepoint duetime_move")
+    moved = connection.executemany(SQL.move_schedule, _moves(writes)).rowcount
+    if moved < len(writes):
+        connection.execute("rollback to duetime_move")
+    connection.execute("release duetime_move")
+    return moved == len(writes)
+
+
+def _moves(writes: Sequence[ScheduleWrite]) -> list[tuple[object, ...]]:
+    return [
+        (write.expected + 1, record.next_at, record.state.paused is not None, encode(record.state).decode(), write.name, write.expected)
+        for write in writes
+        if (record := write.record) is not None
+    ]
+
+
+def _with_tasks(connection: sqlite3.Connection, chosen: Sequence[ScheduleWrite], fits: list[bool], now: Instant) -> Written:
+    """Write the skips and tasks that belong to what was written."""
     connection.executemany(SQL.insert_skip, [_skip_row(skip) for write in chosen for skip in write.skips])
     tasks = [task for write in chosen for task in write.tasks]
     due_at = None
     if tasks:
-        submission = Submission(SyncRunner(connection), now)
+        submission = Submission(SyncRunner(connection), now, told=False)
         drive(submission.add(tasks))
         due_at = None if submission.earliest == NEVER else submission.earliest
     return Written(fits, earliest(chosen), due_at)

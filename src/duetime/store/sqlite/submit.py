@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from duetime.clock import Instant
 from duetime.errors import InvalidValue, TaskNotFound
@@ -30,11 +30,13 @@ class _Lane:
 
 
 class Submission:
-    """One call of `add`: gathers rows and writes them in few statements."""
+    """One call of `add`: gathers rows and writes them in few statements. Unless `told`, nobody reads the answers for new tasks."""
 
-    def __init__(self, run: Runner, now: Instant) -> None:
+    def __init__(self, run: Runner, now: Instant, *, told: bool = True) -> None:
         self._run = run
         self._now = now
+        self._told = told
+        self._metas: dict[int, str | None] = {}  # by identity: tasks of schedules that fire together share theirs
         self._seq = 0
         self._lanes: dict[tuple[str, str, int], _Lane] = {}
         self._holders: dict[tuple[str, str], int] = {}
@@ -51,7 +53,7 @@ class Submission:
         except sqlite3.IntegrityError:
             await self._run.rows("rollback to duetime_add")
             known = await self._run.rows(SQL.known_ids, (write_json([task.id for task in tasks]),))
-            added = await Submission(self._run, self._now)._add(tasks, frozenset(row[0] for row in known))
+            added = await Submission(self._run, self._now, told=self._told)._add(tasks, frozenset(row[0] for row in known))
         except BaseException:
             await self._run.rows("rollback to duetime_add")
             await self._run.rows("release duetime_add")
@@ -81,7 +83,9 @@ class Submission:
                 added.append(await self._add_child(task))
             else:
                 lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
-                added.append(self._add_due(task, lane))
+                due_at = self._add_due(task, lane)
+                if self._told:
+                    added.append(self._added(task, due_at))
             seen.add(task.id)
         await self._flush()
         for lane in self._lanes.values():
@@ -89,7 +93,7 @@ class Submission:
                 await self._run.rows(SQL.lower_lane, (lane.next_at, lane.id, lane.next_at))
         return added
 
-    def _add_due(self, task: NewTask[object], lane: _Lane) -> Added:
+    def _add_due(self, task: NewTask[object], lane: _Lane) -> Instant:
         due_at = due_of(task, self._now)
         position = max(self._now, due_at)
         if position < lane.next_at:
@@ -98,6 +102,9 @@ class Submission:
             self.earliest = position
         self._insert(task, lane, due_at)
         self._due.append((lane.id, position, self._seq, due_at, 0, 0, 0))
+        return due_at
+
+    def _added(self, task: NewTask[object], due_at: Instant) -> Added:
         return Added(AddVerdict.ADDED, accepted(task, State.PENDING, self._now, due_at))
 
     async def _add_child(self, task: NewTask[object]) -> Added:
@@ -116,7 +123,7 @@ class Submission:
                 failed_parent = edge.parent
         lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
         if not open_edges and not failed_parent:
-            return self._add_due(task, lane)
+            return self._added(task, self._add_due(task, lane))
         due_at = due_of(task, self._now)
         self._insert(task, lane, due_at)
         seq = self._seq
@@ -169,7 +176,7 @@ class Submission:
                 expiry_of(task, due_at),
                 task.timeout,
                 task.retry,
-                write_meta(task.meta) if task.meta else None,
+                self._meta(task.meta) if task.meta else None,
                 task.schedule,
                 task.planned_at,
             )
@@ -177,6 +184,12 @@ class Submission:
         if task.key is not None:
             self._keys.append((task.handler, task.key, self._seq))
             self._holders[task.handler, task.key] = self._seq
+
+    def _meta(self, meta: Mapping[str, str]) -> str | None:
+        text = self._metas.get(id(meta))
+        if text is None:
+            text = self._metas[id(meta)] = write_meta(meta)
+        return text
 
     async def _lane(self, task: NewTask[object]) -> _Lane:
         place = (task.handler, task.collection or "", task.priority)

@@ -9,8 +9,8 @@ on conflict (name) do update set version = excluded.version, id = excluded.id, h
     created_at = excluded.created_at, changed_at = excluded.changed_at, changed_by = excluded.changed_by, spec = excluded.spec,
     state = excluded.state
 
--- move_schedule: let a schedule go on whose version was checked
-update duetime_schedule set version = ?, next_at = ?, paused = ?, state = ? where name = ?
+-- move_schedule: let a schedule go on that is stored at the expected version
+update duetime_schedule set version = ?, next_at = ?, paused = ?, state = ? where name = ? and version = ?
 
 -- delete_schedules: schedules that are wanted no more
 delete from duetime_schedule where name in (select value from json_each(?))
