@@ -35,7 +35,7 @@ LOOK_EVERY = 15.0  # seconds after which to look again although no hint came
 RENEW_EVERY = 1.5
 BATCH = 2_000  # schedules that are read at once
 PORTION = 1_000  # and written at once
-SLICE = 50  # and decided at once, before the event loop serves others
+SLICE = 100  # and decided at once, before the event loop serves others
 AT_ONCE = 3  # portions under way: one is decided while others are written
 MOST_BATCHES = 10  # in one go, then others have their turn; the next one is read while portions of the last one are written
 MOST_TASKS = 2_000  # tasks in one write; after an outage each schedule may have hundreds
@@ -203,11 +203,13 @@ class Firing(Service):
     async def _steps_in_slices(self, records: Sequence[ScheduleRecord], tasks: Mapping[str, TaskRecord], now: Instant) -> list[Step]:
         """Decide a few at a time, so that what is written meanwhile goes on."""
         steps: list[Step] = []
+        fired = 0
         for start in range(0, len(records), SLICE):
             portion = records[start : start + SLICE]
             decided = self._steps(portion, tasks, now)
             steps += decided
-            if len(decided) < len(portion) or sum(len(chosen.tasks) for chosen in steps) >= MOST_TASKS:
+            fired += sum([len(chosen.tasks) for chosen in decided])
+            if len(decided) < len(portion) or fired >= MOST_TASKS:
                 break
             await asyncio.sleep(0)
         return steps

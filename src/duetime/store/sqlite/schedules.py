@@ -58,7 +58,7 @@ def write(connection: sqlite3.Connection, writes: Sequence[ScheduleWrite], now: 
 
 
 def _all_moved(connection: sqlite3.Connection, writes: Sequence[ScheduleWrite]) -> bool:
-    """Move schedules that nobody has changed meanwhile, which is what firing mostly does; if that is not so, write nothing and give False."""
+    """Move schedules that nobody has changed meanwhile, as firing mostly does; if that is not so, write nothing and give False."""
     if not all(write.moves and write.record is not None for write in writes):
         return False
     connection.execute("savepoint duetime_move")
