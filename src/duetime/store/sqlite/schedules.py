@@ -50,7 +50,7 @@ def write(connection: sqlite3.Connection, writes: Sequence[ScheduleWrite], now: 
     changed = [(write.name, write.expected + 1, write.record) for write in chosen if write.record is not None and not write.moves]
     moved = [write for write in chosen if write.record is not None and write.moves]
     connection.executemany(SQL.put_schedule, [row_of(name, record, version) for name, version, record in changed])
-    connection.executemany(SQL.move_schedule, _moves(moved))
+    connection.execute(SQL.move_schedules, (_moves(moved),))
     gone = [write.name for write in chosen if write.record is None]
     if gone:
         connection.execute(SQL.delete_schedules, (write_json(gone),))
@@ -62,19 +62,21 @@ def _all_moved(connection: sqlite3.Connection, writes: Sequence[ScheduleWrite]) 
     if not all(write.moves and write.record is not None for write in writes):
         return False
     connection.execute("savepoint duetime_move")
-    moved = connection.executemany(SQL.move_schedule, _moves(writes)).rowcount
+    moved = connection.execute(SQL.move_schedules, (_moves(writes),)).rowcount
     if moved < len(writes):
         connection.execute("rollback to duetime_move")
     connection.execute("release duetime_move")
     return moved == len(writes)
 
 
-def _moves(writes: Sequence[ScheduleWrite]) -> list[tuple[object, ...]]:
-    return [
-        (write.expected + 1, record.next_at, record.state.paused is not None, encode(record.state).decode(), write.name, write.expected)
-        for write in writes
-        if (record := write.record) is not None
-    ]
+def _moves(writes: Sequence[ScheduleWrite]) -> str:
+    return write_json(
+        [
+            (write.name, write.expected, record.next_at, record.state.paused is not None, encode(record.state).decode())
+            for write in writes
+            if (record := write.record) is not None
+        ]
+    )
 
 
 def _with_tasks(connection: sqlite3.Connection, chosen: Sequence[ScheduleWrite], fits: list[bool], now: Instant) -> Written:

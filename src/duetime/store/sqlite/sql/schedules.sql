@@ -9,8 +9,9 @@ on conflict (name) do update set version = excluded.version, id = excluded.id, h
     created_at = excluded.created_at, changed_at = excluded.changed_at, changed_by = excluded.changed_by, spec = excluded.spec,
     state = excluded.state
 
--- move_schedule: let a schedule go on that is stored at the expected version
-update duetime_schedule set version = ?, next_at = ?, paused = ?, state = ? where name = ? and version = ?
+-- move_schedules: let schedules go on that are stored at the expected version, [name, expected, next_at, paused, state] each, in one step
+update duetime_schedule as s set version = (m.value ->> 1) + 1, next_at = m.value ->> 2, paused = m.value ->> 3, state = m.value ->> 4
+from json_each(?) as m where s.name = m.value ->> 0 and s.version = m.value ->> 1
 
 -- delete_schedules: schedules that are wanted no more
 delete from duetime_schedule where name in (select value from json_each(?))
