@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from duetime.model.access import Caller, Scope
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import NewTask, TaskRecord, check_meta
 from duetime.model.trace_context import TRACEPARENT
-from duetime.store.protocol import Added, AddVerdict
+from duetime.store.protocol import Added, AddVerdict, AllNew
 
 REQUEST = "duetime.request"  # in a task's meta: the digest of the request that an Idempotency-Key stood for
 MOST_KEY = 255
@@ -36,6 +37,9 @@ _LONG_AGO = 1_577_836_800_000
 FIELDS = NewTaskBody.__struct_fields__
 body_decoder = msgspec.json.Decoder(NewTaskBody)
 _raw_items = msgspec.json.Decoder(list[msgspec.Raw])
+_NOT_OPTIONS = ("handler", "payload", "due_at", "delay")
+_options_of = attrgetter(*[name for name in FIELDS if name not in _NOT_OPTIONS])
+_NO_OPTIONS = _options_of(body_decoder.decode(b'{"handler": "any"}'))  # most tasks of a batch have none
 
 
 def wish_of(app: App, body: NewTaskBody, caller: Caller, trace: Mapping[str, str] | None = None) -> NewTask[Any]:
@@ -47,13 +51,14 @@ def wish_of(app: App, body: NewTaskBody, caller: Caller, trace: Mapping[str, str
     allow(caller, Scope.SUBMIT, handler.name)  # not by the name that was given: it may be an older one of another handler
     if body.due_at not in (UNSET, None) and body.delay not in (UNSET, None):
         raise Refusal(INVALID, "give due_at or delay, not both", faults=[Fault("due_at is given too", pointer="/delay")])
-    options = given_fields(body, "handler", "payload", "due_at", "delay", "retry")
-    if options["if_exists"] == "error":
-        del options["if_exists"]
-    if body.retry not in (UNSET, None):
-        options["retry"] = RetryPolicy(**given_fields(body.retry))
-    if options:
-        handler = handler.options(**options)
+    if _options_of(body) != _NO_OPTIONS:
+        options = given_fields(body, *_NOT_OPTIONS)
+        if options["if_exists"] == "error":
+            del options["if_exists"]
+        if "retry" in options:
+            options["retry"] = RetryPolicy(**given_fields(options["retry"]))
+        if options:
+            handler = handler.options(**options)
     wish: NewTask[Any] = handler.new(**body.payload)
     if body.due_at not in (UNSET, None):
         wish = wish.at(body.due_at)
@@ -162,8 +167,12 @@ async def submit_batch(
     first: TaskRecord | None = None
     if wishes:
         answers = await add_each(lambda some: persistently(app.client.add, some), wishes)
-        for place, wish, added in zip(places, wishes, answers, strict=True):
-            items[place] = _refused(added) if isinstance(added, DuetimeError) else _item(wish, added)
+        if isinstance(answers, AllNew):
+            for place, wish in zip(places, wishes, strict=True):
+                items[place] = BatchItem(verdict=Verdict.ADDED, id=wish.id)
+        else:
+            for place, wish, added in zip(places, wishes, answers, strict=True):
+                items[place] = _refused(added) if isinstance(added, DuetimeError) else _item(wish, added)
         first = next((added.record for added in answers if isinstance(added, Added) and added.verdict is AddVerdict.ADDED), None)
     done = [item for item in items if item is not None]
     when, by = (None, None) if first is None else (to_datetime(first.submitted_at), first.submitted_by)
