@@ -239,7 +239,9 @@ async def test_the_end_of_a_run_is_shown_before_firing_takes_note_of_it(app: App
         assert info.last is not None
         assert (info.last.task, info.last.state) == (run, State.FAILED)
     await app.schedules.pause("s")
-    assert [each.task for each in (await app.store.schedules(["s"]))[0].state.runs] == [run], "only shown"
+    [record] = await app.store.schedules(["s"])
+    assert record is not None
+    assert [each.task for each in record.state.runs] == [run], "only shown"
 
 
 async def test_many_triggers_and_changes_at_once_all_succeed(app: App) -> None:

@@ -251,7 +251,7 @@ def test_a_result_is_stored_as_json(value: object, stored: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [Opaque(), lambda: 1, {Opaque(): 1}, "\udc80", iter([]), math.nan, {"a": [None, (1.5, -math.inf)]}, Point(math.inf)]
+    "value", [Opaque(), lambda: 1, {Opaque(): 1}, "\udc80", iter([]), math.nan, {"a": [None, (1.5, -math.inf)]}, [Point(1), math.inf]]
 )
 def test_a_result_that_is_not_json_is_refused(value: object) -> None:
     with pytest.raises(InvalidPayload, match="is not JSON"):

@@ -14,7 +14,7 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -72,17 +72,19 @@ def encode_result(value: object) -> bytes:
 
 def _holds_odd_number(value: object) -> bool:
     """Tell whether there is a number somewhere that JSON has no word for: it would become null without a word."""
-    left = [value]
+    left: list[Any] = [value]
     while left:
-        match left.pop():
-            case float() as number if not math.isfinite(number):
+        each = left.pop()
+        if isinstance(each, float):
+            if not math.isfinite(each):
                 return True
-            case dict() as pairs:
-                left += pairs.values()
-            case list() | tuple() | set() | frozenset() as items:
-                left += items
-            case object(__struct_fields__=names) | object(__dataclass_fields__=names) as fields:
-                left += [getattr(fields, name, None) for name in names]
+        elif isinstance(each, dict):
+            left += each.values()
+        elif isinstance(each, list | tuple | set | frozenset):
+            left += each
+        else:
+            names: Iterable[str] = getattr(each, "__struct_fields__", getattr(each, "__dataclass_fields__", ()))
+            left += [getattr(each, name, None) for name in names]
     return False
 
 
