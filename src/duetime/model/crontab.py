@@ -80,6 +80,7 @@ class _Reading:
         self._named_tz = False  # by CRON_TZ, which TZ does not overrule
         self._environment: dict[str, str] = {}
         self._names: set[str] = set()
+        self._numbers: dict[str, int] = {}  # how far the entries of a program are numbered
         self.comment = ""
         self.entries: list[Entry] = []
         self.refusals: list[Refusal] = []
@@ -135,11 +136,12 @@ class _Reading:
     def _describe(self, command: str) -> tuple[str, str]:
         named = _NAME.fullmatch(self.comment)
         wanted = named[1] if named else _program(command)
-        name, number = wanted, 1
+        name, number = wanted, self._numbers.get(wanted, 1)
         while name in self._names:
             number += 1
             name = f"{wanted}-{number}"
         self._names.add(name)
+        self._numbers[wanted] = number
         return name, "" if named else self.comment
 
     @property
