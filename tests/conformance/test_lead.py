@@ -39,6 +39,15 @@ async def test_a_task_that_comes_later_but_is_due_before_is_found(
     assert await taken(store, worker, 101, 2, lead=0) == [due_now.id, due_before.id]
 
 
+async def test_a_claim_in_full_flow_begins_at_what_is_due_and_not_where_an_early_one_ended(store: Store, worker: Worker) -> None:
+    lead = 2 * SECOND
+    early = await add(store, delay=lead - 100 * MILLISECOND)
+    await add(store, delay=lead - 50 * MILLISECOND)
+    assert [task.id for task in (await store.claim(worker.id, 100, {"work": 1}, 1, lead=lead)).tasks] == [early.id]
+    due_now = await add(store)
+    assert [task.id for task in (await store.claim(worker.id, 101, {"work": 1}, 1, lead=lead)).tasks] == [due_now.id]
+
+
 async def test_the_next_look_is_one_lead_before_the_next_task_comes_due(store: Store, worker: Worker, clock: ManualClock) -> None:
     later = await add(store, delay=SECOND)
     claim = await store.claim(worker.id, 100, {"work": 1}, 1, lead=LEAD)

@@ -428,8 +428,7 @@ class Store(ScheduleStore, AccessStore, FigureStore, GuestStore, OutputStore, Pr
         ACCEPTED if the worker holds exactly this (task, attempt): the task moves to the settlement's state. If a cancel
         was asked for meanwhile, a settlement that would go back to pending ends as `cancelled` instead. Going back to
         pending takes the position of the later of its due time and now; one that was claimed with a lead is not due before it was.
-        A final state frees the key, frees children
-        whose edges are now met, and cancels, in turn, those whose edges can no longer be met.
+        A final state frees the key, frees children whose edges are now met, and cancels, in turn, those whose edges can no longer be met.
         ALREADY if this (task, attempt, worker) was settled before; STALE otherwise. Neither changes anything.
         """
         ...
