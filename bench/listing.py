@@ -92,7 +92,7 @@ def fill_postgres(server: Server, number: int, now: float) -> str:
                     lane = f"lane = (select id from duetime.lane where handler = '{handler}')"
                     one = f"(select * from duetime.{table} where {lane} and {condition.format(state)} limit 1) as one"
                     for start in range(0, number, CHUNK):
-                        rows = f"generate_series({start}, {min(start + CHUNK, number) - 1}) as n where {share(handler, state)}"
+                        rows = f"generate_series({start}::bigint, {min(start + CHUNK, number) - 1}) as n where {share(handler, state)}"
                         connection.execute(f"insert into duetime.{table} ({columns}) select {texts} from {one}, {rows}".encode())
         for table, state in (("task", "'live'"), ("history", "state")):
             connection.execute(

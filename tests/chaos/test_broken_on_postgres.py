@@ -109,8 +109,11 @@ def one_statement_reaper(broken: Broken) -> None:
     text = """
         with gone as (delete from %s.claim where worker = $1::text returning *),
         open as (
-            select a.* from gone as c cross join lateral unnest(c.tasks, c.lanes, c.dues, c.expiries, c.attempts, c.tries, c.crashes)
-                as a (id, lane, due_at, expires_at, attempt, tries, crashes)
+            select a.id, coalesce(a.lane, c.lanes[1]) as lane, a.due_at, null::bigint as expires_at,
+                coalesce(a.attempt, c.attempts[1]) as attempt, coalesce(a.tries, c.tries[1]) as tries,
+                coalesce(a.crashes, c.crashes[1]) as crashes
+            from gone as c cross join lateral unnest(c.tasks, c.lanes, c.dues, c.attempts, c.tries, c.crashes)
+                as a (id, lane, due_at, attempt, tries, crashes)
         )
         insert into %s.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
         select o.lane, greatest(o.due_at, $2::bigint), o.id, o.due_at, o.expires_at, o.attempt, o.tries, o.crashes

@@ -9,7 +9,7 @@ import pytest
 from duetime.clock import SECOND, ManualClock
 from duetime.model.outcome import Outcome
 from duetime.model.task import FINAL, State
-from duetime.store.protocol import AddVerdict, Store
+from duetime.store.protocol import AddVerdict, Edit, Store
 from tests.conformance.build import PLENTY, Worker, add, get, put, state_of, task_in, wish
 from tests.conformance.conftest import Hire
 
@@ -59,6 +59,32 @@ async def test_a_claimed_task_carries_all_that_an_attempt_needs(store: Store, wo
     for name in same.split():
         assert getattr(task, name) == getattr(record, name), name
     assert (task.attempt, task.tries, task.crashes, task.since_at) == (1, 0, 0, record.due_at)
+
+
+async def test_a_plain_task_carries_the_same_whether_alone_edited_tried_before_or_beside_others(
+    store: Store, worker: Worker, clock: ManualClock
+) -> None:
+    """A store may hand out plain tasks by a shorter way; one that is not among them takes all to the longer one."""
+    plain = await add(store, payload=b'{"n": 1}', submitted_by="web-1")
+    edited = await add(store, payload=b'{"n": 2}', submitted_by="web-2")
+    await store.edit([Edit(id=edited.id, due_at=plain.due_at + 1, priority=6)])
+    long = await add(store, "long", payload=b'{"n": "' + b"x" * 5_000 + b'"}')
+    clock.advance(1)
+    for turn in (1, 2):
+        for handlers in (("work",), ("long",), ("work", "long")):
+            tasks = {task.id: task for task in await worker.take(*handlers)}
+            for record in (plain, edited, long):
+                if record.handler not in handlers:
+                    continue
+                task, now = tasks[record.id], await get(store, record)
+                assert task.payload == record.payload.decode()
+                assert (task.submitted_at, task.submitted_by, task.priority) == (now.submitted_at, now.submitted_by, now.priority)
+                assert task.since_at == (record.due_at if record is not edited else plain.due_at + 1)
+                assert task.tries == turn - 1
+            for task in tasks.values():
+                await worker.end(task, State.PENDING, tries=turn - 1)
+        for task in await worker.take("work", "long"):
+            await worker.end(task, State.PENDING, tries=turn)
 
 
 async def test_a_claimed_task_is_running_and_owned(store: Store, worker: Worker) -> None:

@@ -2,39 +2,57 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby, repeat
+from typing import NamedTuple
 
 from duetime.model.outcome import Settlement
 from duetime.model.task import State
 
-SMALLEST_WHOLE = 32  # places of a claim below which settling it on its own costs more than it spares
+SMALLEST_SLICE = 32  # neighbouring places below which settling them on their own costs more than it spares
+
+
+class Slice(NamedTuple):
+    """Neighbouring places of a claim, the first one counted from 1."""
+
+    claim: int
+    first: int
+    size: int
 
 
 class Held:
     """The claims of one worker: which tasks they hold, in the order of their places, and which claim holds a task."""
 
     def __init__(self) -> None:
-        self._tasks: dict[int, list[str]] = {}  # claim → its tasks, as long as none of them has ended
-        self._numbers: dict[str, int] = {}  # task → claim
+        self._tasks: dict[int, list[str]] = {}  # claim → its tasks, as long as one of them has not ended
+        self._open: dict[int, int] = {}  # claim → how many have not ended
+        self._numbers: dict[str, int] = {}  # task that has not ended → claim
 
     def add(self, number: int, tasks: list[str]) -> None:
         self._tasks[number] = tasks
+        self._open[number] = len(tasks)
         self._numbers.update(dict.fromkeys(tasks, number))
 
-    def whole(self, settlements: Sequence[Settlement]) -> list[int] | None:
-        """Give the claims that these settle whole, place by place, with plain successes; None if that is not what they do."""
+    def slices(self, settlements: Sequence[Settlement]) -> list[Slice] | None:
+        """Give the slices of claims that these settle, place by place, with plain successes; None if that is not what they do."""
         ids = [settlement.id for settlement in settlements]
-        claims, place = [], 0
-        while place < len(ids):
-            number = self._numbers.get(ids[place], 0)
-            tasks = self._tasks.get(number, [])
-            if len(tasks) < SMALLEST_WHOLE or ids[place : place + len(tasks)] != tasks:
+        slices: list[Slice] = []
+        place = last = 0
+        for number, group in groupby(map(self._numbers.get, ids)):
+            size = len(list(group))
+            # rising, because that is the order in which everybody locks claims
+            if number is None or number <= last or size < SMALLEST_SLICE:
                 return None
-            claims.append(number)
-            place += len(tasks)
+            tasks = self._tasks[number]
+            first = tasks.index(ids[place])
+            if tasks[first : first + size] != ids[place : place + size]:
+                return None
+            slices.append(Slice(number, first + 1, size))
+            place, last = place + size, number
         if not all(s.state is State.SUCCEEDED and s.result is None for s in settlements):
             return None
-        return claims
+        return slices
 
     def portion(self, settlements: Sequence[Settlement], at_most: int) -> int:
         """Give the last place up to `at_most` at which the settlements of a claim are complete; 0 if the first claim is not yet."""
@@ -42,7 +60,7 @@ class Held:
         number_of = self._numbers.get
         number = number_of(settlements[most - 1].id, 0)
         tasks = self._tasks.get(number, [])
-        if len(tasks) < SMALLEST_WHOLE or tasks[-1] == settlements[most - 1].id:
+        if len(tasks) < SMALLEST_SLICE or tasks[-1] == settlements[most - 1].id:
             return most
         while most and number_of(settlements[most - 1].id) == number:
             most -= 1
@@ -53,15 +71,11 @@ class Held:
         numbers = {self._numbers.get(settlement.id) for settlement in settlements}
         return None if None in numbers else sorted(number for number in numbers if number is not None)
 
-    def drop(self, claims: Sequence[int]) -> None:
-        """Forget claims that have ended."""
-        for number in claims:
-            for task in self._tasks.pop(number):
-                self._numbers.pop(task, None)
-
     def forget(self, settlements: Sequence[Settlement]) -> None:
-        """Forget tasks that have ended; their claims are no longer whole."""
-        for settlement in settlements:
-            number = self._numbers.pop(settlement.id, None)
+        """Forget tasks that have ended, and claims of which all have."""
+        gone = Counter(map(self._numbers.pop, [settlement.id for settlement in settlements], repeat(None)))
+        for number, size in gone.items():
             if number is not None:
-                self._tasks.pop(number, None)
+                self._open[number] -= size
+                if not self._open[number]:
+                    del self._open[number], self._tasks[number]

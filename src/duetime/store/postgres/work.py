@@ -163,21 +163,21 @@ class Claims:
         return how, Claim(_in_order(tasks, reply[8], order) if len(set(order)) > 1 else tasks, now, next_at)
 
     def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
-        """Cut where a claim ends, if one does: whole claims are settled at two thirds of the cost."""
+        """Cut where a claim ends, if one does: fewer and larger steps."""
         return self._held.get(worker, _NOTHING).portion(settlements, at_most)
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> Settled:
         """Record how attempts ended; only those that the worker holds at this very number."""
         held = self._held.get(worker, _NOTHING)
-        claims = held.whole(settlements)
-        if claims is not None:
-            parameters = [self._clock.parameter, worker, claims, *times(settlements)]
+        slices = held.slices(settlements)
+        if slices is not None:
+            parameters = [self._clock.parameter, worker, *map(list, zip(*slices, strict=True)), *times(settlements)]
             try:
-                [[earliest]] = await self._database.rows(self._sql.settle_whole, parameters)
+                [[earliest]] = await self._database.rows(self._sql.settle_slices, parameters)
             except Rejected:
                 pass  # it is not, or no longer, as this process remembers it
             else:
-                held.drop(claims)
+                held.forget(settlements)
                 return Settled([Verdict.ACCEPTED] * len(settlements), True, earliest)
         return await self._settle_matched(worker, settlements, held)
 

@@ -43,7 +43,8 @@ create unique index task_key on duetime.task (handler, key) where key is not nul
 create index task_expiry on duetime.task (expires_at) where expires_at is not null;
 
 -- Tasks that only time holds back. `pos` is the later of the due time and the moment of insertion, so nothing is ever
--- inserted behind the present, and whoever remembers how far a lane is empty stays right.
+-- inserted behind the present, and whoever remembers how far a lane is empty stays right. `payload` and what follows are a copy of
+-- the task's, so that claims need not read it: of new tasks that are short and have nothing rare to tell. Where they are null the task is read.
 create table duetime.due (
     lane integer not null,
     pos bigint not null,
@@ -52,7 +53,10 @@ create table duetime.due (
     expires_at bigint,
     attempt integer not null,
     tries integer not null,
-    crashes integer not null
+    crashes integer not null,
+    payload text,
+    submitted_at bigint,
+    submitted_by text
 );
 create index due_place on duetime.due (lane, pos);
 create unique index due_id on duetime.due (id);
@@ -93,6 +97,8 @@ create table duetime.worker (
 
 -- One row per claimed batch. A place in the arrays is an attempt; its bit in `done` says that it has ended, its bit in `cancel`
 -- that it was told to stop; `open` counts those that have not ended. The row is the lock for all that happens to its attempts.
+-- Of lanes, expiries, attempts, tries and crashes that are the same for all places there is one. Compressing the arrays would cost more
+-- time than writing them.
 create table duetime.claim (
     worker text not null,
     number bigint not null,
@@ -109,6 +115,8 @@ create table duetime.claim (
     crashes integer[] not null,
     primary key (worker, number)
 ) with (fillfactor = 70);
+alter table duetime.claim alter tasks set storage external, alter lanes set storage external, alter dues set storage external,
+    alter expiries set storage external, alter attempts set storage external, alter tries set storage external, alter crashes set storage external;
 
 -- How far running attempts say they are. Worth nothing after a crash of the server, so not logged.
 create unlogged table duetime.progress (

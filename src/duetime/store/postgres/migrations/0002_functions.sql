@@ -70,10 +70,14 @@ begin
         and exists (select from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since) then
         raise exception 'some of these tasks are stored already' using errcode = 'DT001';
     end if;
-    insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+    insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by)
     select coalesce(w.lane, p_lanes[1]), greatest(d.due_at, v_now), w.id, d.due_at,
-        coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end), 0, 0, 0
-    from unnest(p_ids, p_lanes, p_dues, p_delays, p_expiries, p_expiries_in) as w (id, lane, due, delay, expires_at, expires_in)
+        coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end), 0, 0, 0,
+        case when c.plain then w.payload end, case when c.plain then v_now end, case when c.plain then coalesce(w.submitted_by, p_submitters[1]) end
+    from unnest(p_ids, p_lanes, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts, p_retries, p_metas, p_schedules, p_planned)
+        as w (id, lane, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
+    cross join lateral (select octet_length(w.payload) <= 1000
+        and (w.key, w.expires_at, w.expires_in, w.timeout, w.retry, w.meta, w.schedule, w.planned_at) is null as plain) as c
     cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d;
     if cardinality(p_lanes) = 1 then
         insert into duetime.tally (lane, state, n) values (p_lanes[1], 'live', cardinality(p_ids));
@@ -296,6 +300,10 @@ end $$;
 create function duetime.shared(p_values anyarray) returns anyarray language sql immutable parallel safe as
 $$ select case when p_values = array_fill(p_values[1], array[cardinality(p_values)]) then p_values[1:1] else p_values end $$;
 
+-- Neighbouring elements, or the one that stands for all.
+create function duetime.part(p_values anyarray, p_first integer, p_last integer) returns anyarray language sql immutable parallel safe as
+$$ select case when cardinality(p_values) = 1 then p_values else p_values[p_first : p_last] end $$;
+
 -- Hand tasks to a worker that are due, or will be within p_lead. p_starts are remembered positions, p_floors proven ones: when the first bring too little, the second
 -- are tried. p_quotas bound each lane, p_total all; p_watched are the lanes whose next position is wanted, and a `look` at
 -- them if p_watched_floors is given. `how` says how it went (0 done, 1 gates
@@ -322,6 +330,7 @@ declare
     v_ids uuid[]; v_lanes integer[]; v_places bigint[]; v_dues bigint[]; v_expiries bigint[];
     v_attempts integer[]; v_tries integer[]; v_crashes integer[];
     v_late boolean := false;
+    v_copied boolean := true;
     v_special boolean;
 begin
     now_at := v_now;
@@ -362,8 +371,10 @@ begin
         )
         select v_ids || array_agg(t.id), v_lanes || array_agg(t.lane), v_places || array_agg(t.pos), v_dues || array_agg(t.due_at),
             v_expiries || array_agg(t.expires_at), v_attempts || array_agg(t.attempt + 1), v_tries || array_agg(t.tries),
-            v_crashes || array_agg(t.crashes), v_count + count(*), v_late or coalesce(bool_or(t.expires_at <= v_now), false)
-        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, v_count, v_late
+            v_crashes || array_agg(t.crashes), payloads || array_agg(t.payload), submitted || array_agg(t.submitted_at),
+            submitters || array_agg(t.submitted_by), v_count + count(*), v_late or coalesce(bool_or(t.expires_at <= v_now), false),
+            v_copied and coalesce(bool_and(t.payload is not null), true)
+        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters, v_count, v_late, v_copied
         from (select * from taken order by lane, pos, id) as t;
         exit when v_count = p_total or v_starts = p_floors;
         v_starts := p_floors;
@@ -379,24 +390,28 @@ begin
         where e.expires_at is null or e.expires_at > v_now;
     end if;
     if v_ids is not null then
-        insert into duetime.claim (worker, number, claimed_at, open, done, cancel, tasks, lanes, dues, expiries, attempts, tries, crashes)
-        values (p_worker, p_number, v_now, cardinality(v_ids), repeat('0', cardinality(v_ids))::varbit, repeat('0', cardinality(v_ids))::varbit,
-            v_ids, v_lanes, v_dues, v_expiries, v_attempts, v_tries, v_crashes);
-        select array_agg(t.payload), array_agg(t.due_at), array_agg(t.submitted_at), array_agg(t.submitted_by),
-            bool_or(not (t.expires_at, t.timeout, t.retry, t.meta, t.key, t.schedule, t.planned_at) is null)
-        into payloads, sinces, submitted, submitters, v_special
-        from unnest(v_ids) as u (id) left join lateral (select x.* from duetime.task as x where x.id = u.id offset 0) as t on true;
-        if v_special then
-            select array_agg(t.expires_at), array_agg(t.timeout), array_agg(t.retry), array_agg(t.meta), array_agg(t.key), array_agg(t.schedule),
-                array_agg(t.planned_at)
-            into expiries, timeouts, retries, metas, keys, schedules, planned
-            from unnest(v_ids) as u (id) left join lateral (select x.* from duetime.task as x where x.id = u.id offset 0) as t on true;
-        end if;
-        ids := v_ids;
         lanes := duetime.shared(v_lanes);
         attempts := duetime.shared(v_attempts);
         tries := duetime.shared(v_tries);
         crashes := duetime.shared(v_crashes);
+        insert into duetime.claim (worker, number, claimed_at, open, done, cancel, tasks, lanes, dues, expiries, attempts, tries, crashes)
+        values (p_worker, p_number, v_now, cardinality(v_ids), repeat('0', cardinality(v_ids))::varbit, repeat('0', cardinality(v_ids))::varbit,
+            v_ids, lanes, v_dues, duetime.shared(v_expiries), attempts, tries, crashes);
+        if v_copied then
+            sinces := v_dues;
+        else
+            select array_agg(t.payload), array_agg(t.due_at), array_agg(t.submitted_at), array_agg(t.submitted_by),
+                bool_or(not (t.expires_at, t.timeout, t.retry, t.meta, t.key, t.schedule, t.planned_at) is null)
+            into payloads, sinces, submitted, submitters, v_special
+            from unnest(v_ids) as u (id) left join lateral (select x.* from duetime.task as x where x.id = u.id offset 0) as t on true;
+            if v_special then
+                select array_agg(t.expires_at), array_agg(t.timeout), array_agg(t.retry), array_agg(t.meta), array_agg(t.key), array_agg(t.schedule),
+                    array_agg(t.planned_at)
+                into expiries, timeouts, retries, metas, keys, schedules, planned
+                from unnest(v_ids) as u (id) left join lateral (select x.* from duetime.task as x where x.id = u.id offset 0) as t on true;
+            end if;
+        end if;
+        ids := v_ids;
         submitters := duetime.shared(submitters);
         dues := nullif(v_dues, sinces);
         last_pos := least(v_places[cardinality(v_places)], v_now);  -- what is added from now on may stand before those that are not due yet
@@ -425,7 +440,10 @@ set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off se
 begin
     return query
     with running as materialized (
-        select c.number, c.open, c.cancel, c.claimed_at, a.* from duetime.claim as c
+        select c.number, c.open, c.cancel, c.claimed_at, a.id, coalesce(a.lane, c.lanes[1]) as lane, a.due_at,
+            case when cardinality(c.expiries) = 1 then c.expiries[1] else a.expires_at end as expires_at, coalesce(a.attempt, c.attempts[1]) as attempt,
+            coalesce(a.tries, c.tries[1]) as tries, coalesce(a.crashes, c.crashes[1]) as crashes, a.place
+        from duetime.claim as c
         cross join lateral unnest(c.tasks, c.lanes, c.dues, c.expiries, c.attempts, c.tries, c.crashes) with ordinality
             as a (id, lane, due_at, expires_at, attempt, tries, crashes, place)
         where c.worker = p_worker and (p_claims is null or c.number = any (p_claims)) and get_bit(c.done, a.place::integer - 1) = 0
@@ -467,8 +485,8 @@ begin
     ), closed as (
         delete from duetime.claim as c using batch as b where c.worker = p_worker and c.number = b.number and b.whole
     ), marked as (
-        update duetime.claim as c set open = c.open - b.n, done = c.done | (
-            select bit_or(set_bit(repeat('0', length(c.done))::varbit, e.place - 1, 1)) from ended as e where e.number = c.number)
+        update duetime.claim as c set open = c.open - b.n,
+            done = (select bit_or(set_bit(c.done, e.place - 1, 1)) from ended as e where e.number = c.number)
         from batch as b where c.worker = p_worker and c.number = b.number and not b.whole
     ), moved as (
         delete from duetime.task as t where t.id = any (array(select e.id from ended as e where e.state <> 'pending')) returning t.*
@@ -504,51 +522,73 @@ begin
         coalesce(cardinality(v_finals), 0), v_earliest;
 end $$;
 
--- Record that all attempts of whole claims succeeded and have nothing to say: what most settles are. Nothing has to be matched, because a
--- worker uses no number twice and a claim never changes: two thirds of the cost of `settle`. p_started and p_finished are in the order of the
--- claims' places. A claim that is gone or has ended in part refuses all, and the caller takes `settle` instead.
-create function duetime.settle_whole(p_now bigint, p_worker text, p_claims bigint[], p_started bigint[], p_finished bigint[])
-returns bigint language plpgsql
+-- Record that attempts succeeded that have neighbouring places in claims, and have nothing to say: what most settles are. Nothing has to be
+-- matched, because a worker uses no number twice and the places of a claim never change: two thirds of the cost of `settle`. Each claim is
+-- named once, in rising order, as everybody locks them; p_started and p_finished are in the order of the places. A place that is not open
+-- refuses all, and the caller takes `settle` instead.
+create function duetime.settle_slices(
+    p_now bigint, p_worker text, p_claims bigint[], p_firsts integer[], p_sizes integer[], p_started bigint[], p_finished bigint[]
+) returns bigint language plpgsql
 set enable_seqscan = off set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set jit = off as $$
 declare
     v_now bigint;
-    v_number bigint;
+    v_slice record;
     v_claim record;
-    v_size integer;
+    v_last integer;
     v_before integer := 0;
     v_earliest bigint;
 begin
     perform pg_current_xact_id();
     v_now := coalesce(p_now, duetime.present());
-    foreach v_number in array p_claims loop
-        delete from duetime.claim as c where c.worker = p_worker and c.number = v_number and c.open = cardinality(c.tasks)
-        returning c.tasks, c.lanes, c.attempts, c.tries, c.crashes into v_claim;
+    for v_slice in select s.* from unnest(p_claims, p_firsts, p_sizes) as s (number, first, size) loop
+        v_last := v_slice.first + v_slice.size - 1;
+        delete from duetime.claim as c where c.worker = p_worker and c.number = v_slice.number and c.open = v_slice.size
+            and substring(c.done from v_slice.first for v_slice.size) = repeat('0', v_slice.size)::varbit
+        returning c.tasks[v_slice.first : v_last] as tasks, duetime.part(c.lanes, v_slice.first, v_last) as lanes,
+            duetime.part(c.attempts, v_slice.first, v_last) as attempts, duetime.part(c.tries, v_slice.first, v_last) as tries,
+            duetime.part(c.crashes, v_slice.first, v_last) as crashes into v_claim;
         if not found then
-            raise exception 'claim % of worker % is not whole', v_number, p_worker using errcode = 'DT002';
+            update duetime.claim as c set open = c.open - v_slice.size,
+                done = overlay(c.done placing repeat('1', v_slice.size)::varbit from v_slice.first)
+            where c.worker = p_worker and c.number = v_slice.number
+                and substring(c.done from v_slice.first for v_slice.size) = repeat('0', v_slice.size)::varbit
+            returning c.tasks[v_slice.first : v_last] as tasks, duetime.part(c.lanes, v_slice.first, v_last) as lanes,
+            duetime.part(c.attempts, v_slice.first, v_last) as attempts, duetime.part(c.tries, v_slice.first, v_last) as tries,
+            duetime.part(c.crashes, v_slice.first, v_last) as crashes, c.open into v_claim;
+            if not found then
+                raise exception 'places % to % of claim % of worker % are not all open', v_slice.first, v_last, v_slice.number, p_worker
+                    using errcode = 'DT002';
+            end if;
+            if v_claim.open = 0 then  -- another one ended the others while this one waited for it
+                delete from duetime.claim as c where c.worker = p_worker and c.number = v_slice.number;
+            end if;
         end if;
-        v_size := cardinality(v_claim.tasks);
         with moved as (
             delete from duetime.task as t where t.id = any (v_claim.tasks) returning t.*
         )
         insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
             planned_at, state, outcome, attempt, tries, crashes, worker, started_at, finished_at)
         select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.meta, m.schedule,
-            m.planned_at, 'succeeded', 'succeeded', e.attempt, e.tries, e.crashes, p_worker, e.started_at, e.finished_at
-        from moved as m join unnest(v_claim.tasks, v_claim.attempts, v_claim.tries, v_claim.crashes, p_started[v_before + 1 : v_before + v_size],
-            p_finished[v_before + 1 : v_before + v_size]) as e (id, attempt, tries, crashes, started_at, finished_at) on e.id = m.id;
+            m.planned_at, 'succeeded', 'succeeded', coalesce(e.attempt, v_claim.attempts[1]), coalesce(e.tries, v_claim.tries[1]),
+            coalesce(e.crashes, v_claim.crashes[1]), p_worker, e.started_at, e.finished_at
+        from moved as m join unnest(v_claim.tasks, v_claim.attempts, v_claim.tries, v_claim.crashes, p_started[v_before + 1 : v_before + v_slice.size],
+            p_finished[v_before + 1 : v_before + v_slice.size]) as e (id, attempt, tries, crashes, started_at, finished_at) on e.id = m.id;
         insert into duetime.tally (lane, state, n)
-        select l.lane, s.state, s.sign * l.n from (select u.lane, count(*) as n from unnest(v_claim.lanes) as u (lane) group by u.lane) as l
-        cross join (values ('live', -1), ('succeeded', 1)) as s (state, sign);
+        select l.lane, s.state, s.sign * l.n from (
+            select v_claim.lanes[1] as lane, v_slice.size as n where cardinality(v_claim.lanes) = 1
+            union all
+            select u.lane, count(*) from unnest(v_claim.lanes) as u (lane) where cardinality(v_claim.lanes) > 1 group by u.lane
+        ) as l cross join (values ('live', -1), ('succeeded', 1)) as s (state, sign);
         if exists (select from duetime.progress) then
             delete from duetime.progress as p where p.id = any (v_claim.tasks);
         end if;
         if exists (select from duetime.edge) then
-            v_earliest := least(v_earliest, duetime.follow(v_now, v_claim.tasks, array_fill(true, array[v_size])));
+            v_earliest := least(v_earliest, duetime.follow(v_now, v_claim.tasks, array_fill(true, array[v_slice.size])));
         end if;
-        v_before := v_before + v_size;
+        v_before := v_before + v_slice.size;
     end loop;
     if v_before <> cardinality(p_started) then
-        raise exception 'the claims of worker % have % places, not %', p_worker, v_before, cardinality(p_started) using errcode = 'DT002';
+        raise exception '% places of worker % have % ends', v_before, p_worker, cardinality(p_started) using errcode = 'DT002';
     end if;
     return v_earliest;
 end $$;

@@ -46,7 +46,8 @@ live as materialized (
 ), missing as materialized (
     select v.id from live as v where v.state = 'running'
 ), running as materialized (
-    select a.*, c.worker, c.claimed_at, get_bit(c.cancel, a.place::integer - 1) = 1 as cancelling
+    select a.id, a.due_at, coalesce(a.attempt, c.attempts[1]) as attempt, coalesce(a.tries, c.tries[1]) as tries,
+        coalesce(a.crashes, c.crashes[1]) as crashes, c.worker, c.claimed_at, get_bit(c.cancel, a.place::integer - 1) = 1 as cancelling
     from duetime.claim as c
     cross join lateral unnest(c.tasks, c.dues, c.attempts, c.tries, c.crashes) with ordinality as a (id, due_at, attempt, tries, crashes, place)
     where exists (select from missing)
@@ -183,13 +184,14 @@ union all
 select h.attempt, h.outcome, h.worker, h.started_at, h.finished_at, h.error
 from duetime.history as h where h.id = $1::uuid and h.finished_at >= $2::bigint and h.outcome is not null
 union all
-select c.attempts[p.place], null, c.worker, greatest(c.claimed_at, c.dues[p.place]), null, null
+select coalesce(c.attempts[p.place], c.attempts[1]), null, c.worker, greatest(c.claimed_at, c.dues[p.place]), null, null
 from duetime.claim as c cross join lateral (select array_position(c.tasks, $1::uuid) as place) as p
 where $1::uuid = any (c.tasks) and get_bit(c.done, p.place - 1) = 0
 order by 1
 
 -- attempts_of_worker: all attempts of a worker, by claim
-select a.id::text, a.attempt, c.number, get_bit(c.cancel, a.place::integer - 1) = 1, a.tries, a.crashes
+select a.id::text, coalesce(a.attempt, c.attempts[1]), c.number, get_bit(c.cancel, a.place::integer - 1) = 1, coalesce(a.tries, c.tries[1]),
+    coalesce(a.crashes, c.crashes[1])
 from duetime.claim as c cross join lateral unnest(c.tasks, c.attempts, c.tries, c.crashes) with ordinality as a (id, attempt, tries, crashes, place)
 where c.worker = $1::text and get_bit(c.done, a.place::integer - 1) <> 1
 order by c.number, a.place
@@ -203,8 +205,12 @@ with present as materialized (
 ), held as materialized (
     select h.lane, count(*) as n from duetime.held as h group by h.lane
 ), running as materialized (
-    select a.lane, count(*) as n from duetime.claim as c cross join lateral unnest(c.lanes) with ordinality as a (lane, place)
-    where get_bit(c.done, a.place::integer - 1) <> 1 group by a.lane
+    select x.lane, sum(x.n)::bigint as n from (
+        select c.lanes[1] as lane, c.open as n from duetime.claim as c where cardinality(c.lanes) = 1
+        union all
+        select a.lane, 1 from duetime.claim as c cross join lateral unnest(c.lanes) with ordinality as a (lane, place)
+        where cardinality(c.lanes) > 1 and get_bit(c.done, a.place::integer - 1) <> 1
+    ) as x group by x.lane
 ), lanes as materialized (
     select l.handler, l.collection, l.priority, d.n as due, d.oldest, coalesce(h.n, 0) as blocked, coalesce(r.n, 0) as running, s.n as live
     from sums as s join duetime.lane as l on l.id = s.lane cross join present as p

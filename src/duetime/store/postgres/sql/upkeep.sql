@@ -87,7 +87,7 @@ select x.id::text, bool_or(x.place = 'claim'), bool_or(x.place = 'held') from (
 
 -- doubled_claims: tasks that run in more than one claim, with all but the newest attempt
 select y.id::text, y.worker, y.number from (
-    select a.id, c.worker, c.number, row_number() over (partition by a.id order by a.attempt desc, c.claimed_at desc) as place
+    select a.id, c.worker, c.number, row_number() over (partition by a.id order by coalesce(a.attempt, c.attempts[1]) desc, c.claimed_at desc) as place
     from duetime.claim as c cross join lateral unnest(c.tasks, c.attempts) with ordinality as a (id, attempt, place)
     where get_bit(c.done, a.place::integer - 1) <> 1
 ) as y where y.place > 1

@@ -10,8 +10,8 @@ select accepted, finals, earliest from duetime.settle($1::bigint, $2::text, $3::
     $7::text::bigint[], $8::text::text[], $9::text::text[], $10::text::integer[], $11::text::integer[], $12::text::bigint[], $13::text::text[],
     $14::text::text[])
 
--- settle_whole: that all attempts of some claims succeeded, with nothing to say
-select duetime.settle_whole($1::bigint, $2::text, $3::bigint[], $4::text::bigint[], $5::text::bigint[])
+-- settle_slices: that all attempts of neighbouring places of claims succeeded, with nothing to say
+select duetime.settle_slices($1::bigint, $2::text, $3::bigint[], $4::integer[], $5::integer[], $6::text::bigint[], $7::text::bigint[])
 
 -- settled_before: which of these attempts of this worker have ended already; what a reaper wrote for one is another's word
 select s.id::text, s.attempt from unnest($2::uuid[], $3::integer[], $4::text[]) as s (id, attempt, outcome)
@@ -27,7 +27,8 @@ where exists (
 with locked as (
     select * from duetime.claim where worker = $1::text order by number for update
 )
-select t.id::text, a.attempt, a.tries, a.crashes, greatest(c.claimed_at, a.due_at), t.due_at, t.expires_at
+select t.id::text, coalesce(a.attempt, c.attempts[1]), coalesce(a.tries, c.tries[1]), coalesce(a.crashes, c.crashes[1]),
+    greatest(c.claimed_at, a.due_at), t.due_at, t.expires_at
 from locked as c
 cross join lateral unnest(c.tasks, c.dues, c.attempts, c.tries, c.crashes) with ordinality as a (id, due_at, attempt, tries, crashes, place)
 cross join lateral (select x.* from duetime.task as x where x.id = a.id offset 0) as t
@@ -57,6 +58,6 @@ select p.id, p.attempt, p.fraction, p.text
 from unnest($2::uuid[], $3::integer[], $4::double precision[], $5::text[]) as p (id, attempt, fraction, text)
 where exists (
     select from duetime.claim as c where c.worker = $1::text and p.id = any (c.tasks)
-    and c.attempts[array_position(c.tasks, p.id)] = p.attempt and get_bit(c.done, array_position(c.tasks, p.id) - 1) = 0
+    and coalesce(c.attempts[array_position(c.tasks, p.id)], c.attempts[1]) = p.attempt and get_bit(c.done, array_position(c.tasks, p.id) - 1) = 0
 )
 on conflict (id) do update set attempt = excluded.attempt, fraction = excluded.fraction, text = excluded.text
