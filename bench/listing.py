@@ -139,6 +139,8 @@ def fill_sqlite(folder: Path, number: int, now: float) -> str:
                         one = f"(select * from duetime_{table} where {'seq' if table == 'task' else 'task'} = ({task})) as one"
                         rows = f"{one}, series where {share(handler, state)}"
                         connection.execute(f"insert into duetime_{table} ({columns}) {series} select {texts} from {rows}")
+        # the real ones were submitted last and are numbered first, as if the clock had been set back
+        connection.execute(f"update duetime_task set submitted_at = {first} * 1000 where seq < 1000")
         connection.execute("pragma wal_checkpoint(truncate)")
     return url
 
@@ -146,7 +148,7 @@ def fill_sqlite(folder: Path, number: int, now: float) -> str:
 # ---- measuring ----
 
 
-def filters(number: int, now: float) -> dict[str, tuple[dict[str, str], float | None]]:
+def filters(number: int, now: float) -> dict[str, tuple[dict[str, str], float]]:
     """Give the queries with their goals, by what the report calls them. `now` is when the store was filled."""
 
     def instant(seconds: float) -> str:
@@ -165,8 +167,9 @@ def filters(number: int, now: float) -> dict[str, tuple[dict[str, str], float | 
         "state=pending, handler, key": ({"state": "pending", "handler": "common", "key": f"key-{number // 2}"}, AT_MOST),
         "state=succeeded, finished_before": ({"state": "succeeded", "finished_before": instant(1_800)}, AT_MOST),
         "submitted_after": ({"submitted_after": instant(middle)}, AT_MOST),
-        # only told: a walk from the newest on passes what is newer than the instant, and no index would help an order by id
-        "submitted_before": ({"submitted_before": instant(middle)}, None),
+        "submitted_before": ({"submitted_before": instant(middle)}, AT_MOST),
+        "submitted_after, submitted_before": ({"submitted_after": instant(middle + 0.01), "submitted_before": instant(middle)}, AT_MOST),
+        "state=pending, submitted_before": ({"state": "pending", "submitted_before": instant(middle)}, AT_MOST),
     }
 
 

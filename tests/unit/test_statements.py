@@ -21,7 +21,9 @@ from duetime.store.sqlite.statements import NEVER, SQL
 SOURCES = Path(duetime.__file__).parent / "store" / "sqlite"
 HOT = [
     "find_lane",
-    "last_seq",
+    "last_task",
+    "seq_range",
+    "submitted_next",
     "key_holders",
     "known_ids",
     "lower_lane",

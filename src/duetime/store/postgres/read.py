@@ -23,19 +23,23 @@ _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class _Source(NamedTuple):
-    """Where the live tasks of a state are found, and what tells their due time, tries and lane there."""
+    """Where the live tasks of a state are found, and what tells their due time, tries, lane and id there.
+
+    Ids of tasks and of their places are told apart: the planner does not see that what bounds the one bounds the other.
+    """
 
     picked: str
     due: str
     tries: str
     lanes: str = "only_lanes"
+    ids: tuple[str, ...] = ("t.id",)
     opened: bool = False
 
 
 _WAITING_TRIES = "coalesce(d.tries, h.tries, 0)"
 _SOURCES = {
-    State.PENDING: _Source("picked_due", "d.due_at", "d.tries", "only_due_lanes"),
-    State.BLOCKED: _Source("picked_held", "h.due_at", "h.tries"),
+    State.PENDING: _Source("picked_due", "d.due_at", "d.tries", "only_due_lanes", ("t.id", "d.id")),
+    State.BLOCKED: _Source("picked_held", "h.due_at", "h.tries", ids=("t.id", "h.id")),
     State.RUNNING: _Source("picked_open", "r.due_at", "0", opened=True),
 }
 _FINALS = {
@@ -120,7 +124,7 @@ class _Composition:
         text: str = getattr(self._sql, part)
         return text.replace("$value", self._number(name, value))
 
-    def _conditions(self, filters: dict[str, str], lanes: Sequence[str]) -> list[str]:
+    def _conditions(self, filters: dict[str, str], lanes: Sequence[str], ids: Sequence[str] = ("t.id",)) -> list[str]:
         conditions = []
         if self._lanes is not None:
             conditions += [self._part(part, "lanes", self._lanes) for part in lanes]
@@ -130,6 +134,9 @@ class _Composition:
             value = getattr(self._query, name)
             if value is not None:
                 conditions.append(self._part(part, name, value))
+        if self._query.submitted_before is not None and not self.by_end:  # in the order of ends it would not say where to begin
+            before = self._part("only_ids_before", "submitted_before", self._query.submitted_before)
+            conditions += [before.replace("$id", each) for each in ids]
         for number, term in enumerate(self._terms):
             conditions.append(self._part("only_logs", f"logs {number}", output.query(term)))
         if self._place is not None and self.by_end:
@@ -137,7 +144,8 @@ class _Composition:
             beyond = self._part("beyond_finished", "id", self._place[1])
             conditions.append(beyond.replace("$instant", self._number("instant", self._place[0])))
         elif self._place is not None:
-            conditions.append(self._part("beyond_id", "id", self._place[0]))
+            beyond = self._part("beyond_id", "id", self._place[0])
+            conditions += [beyond.replace("$id", each) for each in ids]
         return conditions
 
     @property
@@ -161,7 +169,7 @@ class _Composition:
     def _live_head(self) -> str:
         query = self._query
         source = _source(query)
-        conditions = self._conditions(_LIVE_FILTERS, ["any_live", source.lanes])
+        conditions = self._conditions(_LIVE_FILTERS, ["any_live", source.lanes], source.ids)
         if query.retrying is not None:
             conditions.append(self._sql.only_retrying if query.retrying else self._sql.only_untried)
         where = _where(conditions).replace("$due", source.due).replace("$tries", source.tries)

@@ -27,7 +27,8 @@ def is_plain(tasks: Sequence[NewTask[object]]) -> bool:
 
 def wishes(tasks: Sequence[NewTask[object]], lanes: Lanes, now: Instant | None) -> list[Any]:
     """Give the parameters of `add_new` and `add`; a column in which no task has anything is one null."""
-    least = min([task.id for task in tasks])
+    ids = [task.id for task in tasks]
+    least = min(ids)
     extras: list[str | None] = [None] * len(_EXTRAS)
     if any(_extras(task) != _NO_EXTRAS for task in tasks):
         extras = [_column(tasks, value, write) for value, write in _EXTRAS]
@@ -35,8 +36,9 @@ def wishes(tasks: Sequence[NewTask[object]], lanes: Lanes, now: Instant | None) 
         now,
         least,
         # nothing finishes a day before it was submitted, however wrong the clock was that its id was made by
-        int(least[:8] + least[9:13], 16) * MILLISECOND - DAY,
-        arrays.plain([task.id for task in tasks]),
+        _time_of(least) - DAY,
+        _time_of(max(ids)),
+        arrays.plain(ids),
         arrays.shared_numbers([lanes[task.handler, task.collection or "", task.priority].id for task in tasks]),
         arrays.shared_texts([task.handler for task in tasks]),
         arrays.texts([task.payload.decode() for task in tasks]),
@@ -45,6 +47,10 @@ def wishes(tasks: Sequence[NewTask[object]], lanes: Lanes, now: Instant | None) 
         arrays.shared_texts([task.submitted_by for task in tasks]),
         *extras,
     ]
+
+
+def _time_of(task_id: str) -> Instant:
+    return int(task_id[:8] + task_id[9:13], 16) * MILLISECOND
 
 
 _EXTRAS: list[tuple[Callable[[NewTask[object]], Any], Callable[[list[Any]], str]]] = [

@@ -157,7 +157,8 @@ async def _drop_attempts(database: Database, sql: Statements) -> None:
 
 
 async def fold(run: Runner, sql: Statements) -> bool:
-    """Add up the tally when it has become long; tell whether it had."""
+    """Add up the tally when it has become long, and tell whether it had; forget what is remembered twice."""
+    await run.rows(sql.forget_covered)
     [[surplus]] = await run.rows(sql.surplus)
     if surplus > SURPLUS:
         await run.rows(sql.fold)

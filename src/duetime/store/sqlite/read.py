@@ -23,19 +23,20 @@ _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class _Walk(NamedTuple):
-    """How tasks are read from the newest on: from where, in which order, where the next page begins, and what tells them elsewhere."""
+    """How tasks are read from the newest on: from where, in which order, where it begins and ends, and what tells them elsewhere."""
 
     source: str
     order: str
     beyond: str
+    since: str
     stands: str = ""
 
 
-_ALL = _Walk(SQL.from_all, SQL.order_seq, SQL.beyond_seq)
+_ALL = _Walk(SQL.from_all, SQL.order_seq, SQL.beyond_seq, SQL.since_seq)
 _WALKS = {
-    State.PENDING: _Walk(SQL.from_due, SQL.order_due, SQL.beyond_due, SQL.stands_due),
-    State.BLOCKED: _Walk(SQL.from_held, SQL.order_held, SQL.beyond_held, SQL.stands_held),
-    State.RUNNING: _Walk(SQL.from_running, SQL.order_running, SQL.beyond_running, SQL.stands_running),
+    State.PENDING: _Walk(SQL.from_due, SQL.order_due, SQL.beyond_due, SQL.since_due, SQL.stands_due),
+    State.BLOCKED: _Walk(SQL.from_held, SQL.order_held, SQL.beyond_held, SQL.since_held, SQL.stands_held),
+    State.RUNNING: _Walk(SQL.from_running, SQL.order_running, SQL.beyond_running, SQL.since_running, SQL.stands_running),
 }
 _FILTERS = {
     "handler": SQL.only_handler,
@@ -83,9 +84,16 @@ def page(connection: sqlite3.Connection, query: Query) -> Page:
     if query.key is not None and walk.stands:  # a key has few tasks: they are found by it, not among all places
         conditions.append(walk.stands)
         walk = _ALL
-    if query.cursor is not None and not by_end:
-        (parameters["seq"],) = read_cursor(query.cursor, int)
-        conditions.append(walk.beyond)
+    if not by_end:
+        since, before = seq_bounds(connection, query)
+        if query.cursor is not None:
+            (before,) = read_cursor(query.cursor, int)
+        if before is not None:
+            parameters["seq"] = before
+            conditions.append(walk.beyond)
+        if since is not None:
+            parameters["since_seq"] = since
+            conditions.append(walk.since)
     where = "where " + " and ".join(conditions) if conditions else ""
     order = SQL.order_finished if by_end else walk.order
     rows = connection.execute(f"{SQL.record}\n{walk.source}\n{where}\n{order}", parameters).fetchall()
@@ -94,6 +102,38 @@ def page(connection: sqlite3.Connection, query: Query) -> Page:
         return Page(items, None)
     seq, finished_at = rows[query.limit - 1][0], rows[query.limit - 1][19]
     return Page(items, write_cursor(finished_at, seq) if by_end else write_cursor(seq))
+
+
+def seq_bounds(connection: sqlite3.Connection, query: Query) -> tuple[int | None, int | None]:
+    """Give numbers from which on, and before which, all tasks lie that a filter by the time of submitting can match.
+
+    A walk along the numbers would otherwise pass all that is newer, and look for more in all that is older. Where the clock was set
+    back the numbers are wider apart than they need be, and the filter itself still decides.
+    """
+    since = before = None
+    if query.submitted_after is not None or query.submitted_before is not None:
+        high, back = connection.execute(SQL.submitted_facts).fetchone()
+        if query.submitted_after is not None:
+            after = query.submitted_after
+            since = _first_from(connection, after if after > high else after - back)
+        if query.submitted_before is not None and query.cursor is None:
+            before = _first_from(connection, min(query.submitted_before + back, max(query.submitted_before, high + 1)))
+    return since, before
+
+
+def _first_from(connection: sqlite3.Connection, instant: Instant) -> int:
+    """Give a number at which tasks begin that were submitted at an instant or later: the next task was, the one before was not."""
+    first, last = connection.execute(SQL.seq_range).fetchone()
+    low: int = first or 0
+    high: int = (last or 0) + 1
+    while low < high:
+        middle = (low + high) // 2
+        found = connection.execute(SQL.submitted_next, (middle, high)).fetchone()
+        if found is None or found[1] >= instant:
+            high = middle
+        else:
+            low = found[0] + 1
+    return high
 
 
 def attempts(connection: sqlite3.Connection, task: str) -> list[AttemptRecord]:

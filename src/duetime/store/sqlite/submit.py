@@ -62,7 +62,12 @@ class Submission:
         return added
 
     async def _add(self, tasks: Sequence[NewTask[object]], repeats: frozenset[str]) -> list[Added]:
-        self._seq = (await self._run.rows(SQL.last_seq))[0][0]
+        newest = await self._run.rows(SQL.last_task)
+        if newest:
+            self._seq, submitted_at = newest[0]
+            if self._now < submitted_at:  # the clock was set back: lists must know how far, see `read.seq_bounds`
+                await self._run.rows(SQL.raise_submitted_high, (submitted_at,))
+                await self._run.rows(SQL.raise_submitted_back, (self._now,))
         pairs = [(task.handler, task.key) for task in tasks if task.key is not None]
         if pairs:
             for handler, key, seq in await self._run.rows(SQL.key_holders, (write_json(pairs),)):

@@ -182,6 +182,14 @@ create table duetime.tally (
     n bigint not null
 );
 
+-- How far the time in an id was ever ahead of `submitted_at`: by at most `lead`, of ids whose time is before `until`. Lists by the time of
+-- submitting begin their walk along the ids by this. Rows are only ever added, so nobody waits for whoever adds one in a long transaction;
+-- a duty removes those that others cover.
+create table duetime.ahead (
+    lead bigint not null,
+    until bigint not null
+);
+
 create table duetime.gate (
     handler text not null,
     collection text not null,

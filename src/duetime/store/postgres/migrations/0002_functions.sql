@@ -45,11 +45,38 @@ begin
     return coalesce(p_least <= (select h.id from duetime.history as h where h.finished_at >= p_since order by h.id desc limit 1), false);
 end $$;
 
+-- Remember that ids are ahead of the moment at which their tasks are submitted, in the transaction that adds them: whoever sees the tasks sees
+-- this as well. Generously, so that it is written a few times only: up to the next power of two, and for all time if it is a second at most,
+-- which clocks of different machines often are apart. Clocks that are wrong by more are put right one day, so for an hour at least.
+create function duetime.note_ahead(p_newest bigint, p_now bigint) returns void language plpgsql as $$
+declare
+    v_lead bigint := 16384;
+begin
+    if exists (select from duetime.ahead as a where a.lead >= p_newest - p_now and a.until > p_newest) then
+        return;
+    end if;
+    while v_lead < p_newest - p_now loop
+        v_lead := v_lead * 2;
+    end loop;
+    insert into duetime.ahead (lead, until)
+    values (v_lead, case when v_lead <= 1048576 then 9223372036854775807 else p_newest + greatest(v_lead, 3600000000) end);
+end $$;
+
+-- The greatest id that a task can have which was submitted before an instant: ids begin with 48 bits of milliseconds.
+create function duetime.last_id_before(p_instant bigint) returns uuid language plpgsql stable parallel safe as $$
+declare
+    v_instant bigint := least(greatest(p_instant, 1), 281474976710656000);
+begin
+    v_instant := greatest(v_instant, (select max(least(v_instant + a.lead, a.until)) from duetime.ahead as a));
+    return (lpad(to_hex(least((v_instant - 1) / 1000, 281474976710655)), 12, '0') || repeat('f', 20))::uuid;
+end $$;
+
 -- Add tasks that wait for time alone and are most probably new; if one is not, all are refused. The number of the transaction first, then
--- the clock: see `look`. An array that is null stands for nulls; lanes, handlers and submitters of one element stand for all.
+-- the clock: see `look`. p_newest is the time in the greatest id. An array that is null stands for nulls; lanes, handlers and submitters of
+-- one element stand for all.
 create function duetime.add_new(
-    p_now bigint, p_least uuid, p_since bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[], p_delays bigint[],
-    p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[],
+    p_now bigint, p_least uuid, p_since bigint, p_newest bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[],
+    p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[],
     p_schedules text[], p_planned bigint[]
 ) returns bigint language plpgsql set enable_seqscan = off set jit = off as $$
 declare
@@ -57,6 +84,9 @@ declare
 begin
     perform pg_current_xact_id();
     v_now := coalesce(p_now, duetime.present());
+    if p_newest > v_now then
+        perform duetime.note_ahead(p_newest, v_now);
+    end if;
     insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule, planned_at)
     select w.id, coalesce(w.lane, p_lanes[1]), coalesce(w.handler, p_handlers[1]), w.key, w.payload, d.due_at, v_now,
         coalesce(w.submitted_by, p_submitters[1]), coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end),
@@ -90,8 +120,8 @@ end $$;
 -- Add what can be added of these tasks, which wait for time alone, and give their ids: those whose id is stored already or whose key is held
 -- are left out. Otherwise as `add_new`.
 create function duetime.add(
-    p_now bigint, p_least uuid, p_since bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[], p_delays bigint[],
-    p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[],
+    p_now bigint, p_least uuid, p_since bigint, p_newest bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[],
+    p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[],
     p_schedules text[], p_planned bigint[]
 ) returns text[] language plpgsql set enable_seqscan = off set jit = off as $$
 declare
@@ -101,6 +131,9 @@ declare
 begin
     perform pg_current_xact_id();
     v_now := coalesce(p_now, duetime.present());
+    if p_newest > v_now then
+        perform duetime.note_ahead(p_newest, v_now);
+    end if;
     if duetime.may_be_known(p_least, p_since) then
         v_known := array(select h.id from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since);
     end if;

@@ -123,6 +123,9 @@ t.submitted_at >= $value::bigint
 -- only_submitted_before: submitted before an instant
 t.submitted_at < $value::bigint
 
+-- only_ids_before: the same told by ids, so that a walk along them begins there. It holds for all of them, and for some others.
+$id <= (select duetime.last_id_before($value::bigint))
+
 -- only_retrying: waiting for another try
 $tries > 0
 
@@ -153,7 +156,7 @@ t.error is not null and position(lower($value::text) in lower((
     from (select regexp_replace(t.error, '(?<!\\)((?:\\\\)*)\\u0000', '\1', 'g')::json as error) as e))) > 0
 
 -- beyond_id: where a page by submission continues
-t.id < $value::uuid
+$id < $value::uuid
 
 -- beyond_instant: where a page by end continues, for choosing tables
 t.finished_at <= $value::bigint

@@ -9,9 +9,9 @@ select w.p_written, w.p_at from duetime.move_schedules($1::bigint, $2::text::tex
 
 -- fire_schedules: the same, with tasks that wait for time alone; refused if one of the schedules has changed
 select f.p_at, f.p_added from duetime.fire_schedules($1::bigint, $2::text::text[], $3::text::bigint[], $4::text::bigint[], $5::text::boolean[],
-    $6::text::text[], $7::uuid, $8::bigint, $9::text::uuid[], $10::text::integer[], $11::text::text[], $12::text::text[], $13::text::bigint[],
-    $14::text::bigint[], $15::text::text[], $16::text::text[], $17::text::bigint[], $18::text::bigint[], $19::text::double precision[],
-    $20::text::text[], $21::text::text[], $22::text::text[], $23::text::bigint[]) as f
+    $6::text::text[], $7::uuid, $8::bigint, $9::bigint, $10::text::uuid[], $11::text::integer[], $12::text::text[], $13::text::text[], $14::text::bigint[],
+    $15::text::bigint[], $16::text::text[], $17::text::text[], $18::text::bigint[], $19::text::bigint[], $20::text::double precision[],
+    $21::text::text[], $22::text::text[], $23::text::text[], $24::text::bigint[]) as f
 
 -- insert_skips: occurrences that became no task
 insert into duetime.skip (schedule, planned_at, until_at, count, reason, at, note)

@@ -1,12 +1,12 @@
 -- add_new: tasks that wait for time alone and are most probably new
-select duetime.add_new($1::bigint, $2::uuid, $3::bigint, $4::text::uuid[], $5::text::integer[], $6::text::text[], $7::text::text[], $8::text::bigint[], $9::text::bigint[],
-    $10::text::text[], $11::text::text[], $12::text::bigint[], $13::text::bigint[], $14::text::double precision[], $15::text::text[], $16::text::text[],
-    $17::text::text[], $18::text::bigint[])
+select duetime.add_new($1::bigint, $2::uuid, $3::bigint, $4::bigint, $5::text::uuid[], $6::text::integer[], $7::text::text[], $8::text::text[], $9::text::bigint[], $10::text::bigint[],
+    $11::text::text[], $12::text::text[], $13::text::bigint[], $14::text::bigint[], $15::text::double precision[], $16::text::text[], $17::text::text[],
+    $18::text::text[], $19::text::bigint[])
 
 -- add: the same, leaving out those that cannot be added
-select duetime.add($1::bigint, $2::uuid, $3::bigint, $4::text::uuid[], $5::text::integer[], $6::text::text[], $7::text::text[], $8::text::bigint[], $9::text::bigint[],
-    $10::text::text[], $11::text::text[], $12::text::bigint[], $13::text::bigint[], $14::text::double precision[], $15::text::text[], $16::text::text[],
-    $17::text::text[], $18::text::bigint[])
+select duetime.add($1::bigint, $2::uuid, $3::bigint, $4::bigint, $5::text::uuid[], $6::text::integer[], $7::text::text[], $8::text::text[], $9::text::bigint[], $10::text::bigint[],
+    $11::text::text[], $12::text::text[], $13::text::bigint[], $14::text::bigint[], $15::text::double precision[], $16::text::text[], $17::text::text[],
+    $18::text::text[], $19::text::bigint[])
 
 -- begin_adding: give the transaction its number and then read the clock, in this order
 select pg_current_xact_id()::text, coalesce($1::bigint, duetime.present())

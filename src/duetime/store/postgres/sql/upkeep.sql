@@ -57,6 +57,11 @@ with taken as (
 )
 insert into duetime.tally (lane, state, n) select lane, state, sum(n) from taken group by lane, state having sum(n) <> 0
 
+-- forget_covered: remove what is remembered of ids if another row says it too. Of two that say the same one goes, and for all who do this the
+-- same one.
+delete from duetime.ahead as a where exists (
+    select from duetime.ahead as b where b.lead >= a.lead and b.until >= a.until and (b.lead, b.until, b.ctid) > (a.lead, a.until, a.ctid))
+
 -- orphaned: parents that have ended but still have children, and how they ended. One that is gone was finished once; how is not
 -- known, so its children are let go.
 select p.parent::text, coalesce((select h.state from duetime.history as h where h.id = p.parent limit 1), 'succeeded')

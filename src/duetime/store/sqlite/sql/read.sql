@@ -71,6 +71,15 @@ t.finished_at < :finished_before
 -- only_error: text in the error
 instr(lower((t.error ->> 'type') || ': ' || (t.error ->> 'message') || char(10) || (t.error ->> 'traceback')), lower(:error)) > 0
 
+-- submitted_facts: what is known of the order of submitting, see the migration `submitted`
+select (select value from duetime_fact where name = 'submitted_high'), (select value from duetime_fact where name = 'submitted_back')
+
+-- seq_range: the lowest and the highest number of a task; asked in one, all would be walked
+select (select min(seq) from duetime_task), (select max(seq) from duetime_task)
+
+-- submitted_next: when the first task among some numbers was submitted
+select seq, submitted_at from duetime_task where seq >= ? and seq < ? order by seq limit 1
+
 -- beyond_seq: where a page by submission continues
 t.seq < :seq
 
@@ -85,6 +94,18 @@ h.task < :seq
 
 -- beyond_running: the same
 r.task < :seq
+
+-- since_seq: where a list by submission ends
+t.seq >= :since_seq
+
+-- since_due: the same, told by the place that is walked along
+d.task >= :since_seq
+
+-- since_held: the same
+h.task >= :since_seq
+
+-- since_running: the same
+r.task >= :since_seq
 
 -- stands_due: tasks that only time holds back, where they are found by something else
 d.task is not null

@@ -1,5 +1,11 @@
--- last_seq: the highest number given to a task so far
-select coalesce(max(seq), 0) from duetime_task
+-- last_task: the highest number of a task, and when that was submitted
+select seq, submitted_at from duetime_task where seq = (select max(seq) from duetime_task)
+
+-- raise_submitted_high: remember the newest task's time before tasks with earlier times follow it
+update duetime_fact set value = max(value, ?) where name = 'submitted_high'
+
+-- raise_submitted_back: remember how far those are behind
+update duetime_fact set value = max(value, (select h.value from duetime_fact as h where h.name = 'submitted_high') - ?) where name = 'submitted_back'
 
 -- find_lane: a lane by what makes it one
 select id, next_at from duetime_lane where handler = ? and collection = ? and priority = ?

@@ -1,0 +1,98 @@
+"""Where lists by the time of submitting begin and end on SQLite, and what an older file is brought up to date with."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from duetime.clock import Instant, ManualClock
+from duetime.model.query import Query, write_cursor
+from duetime.store.sqlite import schema
+from duetime.store.sqlite.read import _ALL, _WALKS, _Walk, seq_bounds
+from duetime.store.sqlite.runner import SyncRunner, drive
+from duetime.store.sqlite.statements import SQL
+from duetime.store.sqlite.submit import Submission
+from tests.conformance.build import wish
+
+START = ManualClock().now()
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        schema.migrate(connection, now=0)
+        yield connection
+
+
+def submit(connection: sqlite3.Connection, *instants: Instant) -> None:
+    for instant in instants:
+        drive(Submission(SyncRunner(connection), instant).add([wish()]))
+
+
+def facts(connection: sqlite3.Connection) -> tuple[int, int]:
+    high, back = connection.execute(SQL.submitted_facts).fetchone()
+    return high, back
+
+
+def test_bounds_are_exact_while_the_clock_is_right(connection: sqlite3.Connection) -> None:
+    submit(connection, *(START + place // 2 for place in range(40)))
+    assert facts(connection) == (0, 0)
+    connection.execute("delete from duetime_task where seq between 7 and 12 or seq in (1, 20, 40)")
+    rows = connection.execute("select seq, submitted_at from duetime_task").fetchall()
+    for instant in range(START - 1, START + 22):
+        since, before = seq_bounds(connection, Query(submitted_after=instant, submitted_before=instant))
+        assert since is not None
+        assert before is not None
+        matching = [seq for seq, submitted_at in rows if submitted_at < instant]
+        assert [seq for seq, _ in rows if seq < before] == matching
+        assert [seq for seq, _ in rows if seq < since] == matching
+
+
+def test_an_old_setback_widens_no_later_list(connection: sqlite3.Connection) -> None:
+    submit(connection, START, START + 1_000, START + 10, *range(START + 20, START + 3_000, 100))
+    assert facts(connection) == (START + 1_000, 990)
+    since, before = seq_bounds(connection, Query(submitted_after=START + 2_000, submitted_before=START + 2_500))
+    rows = dict(connection.execute("select seq, submitted_at from duetime_task").fetchall())
+    assert since is not None
+    assert before is not None
+    assert (rows[since], rows[since - 1]) == (START + 2_020, START + 1_920)
+    assert (rows[before], rows[before - 1]) == (START + 2_520, START + 2_420)
+
+
+def test_nothing_is_looked_for_where_it_is_not_asked_for(connection: sqlite3.Connection) -> None:
+    submit(connection, START)
+    assert seq_bounds(connection, Query()) == (None, None)
+    assert seq_bounds(connection, Query(submitted_before=START, cursor=write_cursor(1))) == (None, None)
+
+
+def test_an_empty_store_has_bounds_too(connection: sqlite3.Connection) -> None:
+    assert seq_bounds(connection, Query(submitted_after=0, submitted_before=START)) == (0, 0)
+
+
+@pytest.mark.parametrize("walk", [_ALL, *_WALKS.values()])
+def test_a_walk_begins_and_ends_at_its_bounds(connection: sqlite3.Connection, walk: _Walk) -> None:
+    text = f"explain query plan {SQL.record}\n{walk.source}\nwhere {walk.beyond} and {walk.since}\n{walk.order}"
+    plan = [row[3] for row in connection.execute(text, {"limit": 10, "seq": 10, "since_seq": 1})]
+    assert plan[0].startswith("SEARCH"), plan
+    assert plan[0].endswith(("(rowid>? AND rowid<?)", "(task>? AND task<?)")), plan
+    assert not any("TEMP B-TREE" in step for step in plan), plan
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_older_file_learns_what_its_tasks_tell(seed: int) -> None:
+    chance = random.Random(seed)
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        schema.migrate(connection, now=0)
+        instants = [START + chance.randrange(100) for _ in range(chance.randrange(8))]
+        submit(connection, *instants)
+        kept = facts(connection)
+        connection.execute("delete from duetime_fact where name like 'submitted%'")
+        connection.execute("delete from duetime_version where version = 7")
+        schema.migrate(connection, now=0)
+        pairs = [(one, other) for place, one in enumerate(instants) for other in instants[place:]]
+        assert facts(connection) == (max(instants, default=0), max((one - other for one, other in pairs), default=0))
+        assert facts(connection)[1] == kept[1], "the same as if it had been watched"
