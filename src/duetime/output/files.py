@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
+
 from duetime.errors import InvalidValue
 from duetime.ids import is_id
 
@@ -166,20 +168,17 @@ def _warn(path: Path, problem: OSError) -> None:
         _logger.warning("the output of attempts cannot be kept, first seen at %s: %s", path, problem)
 
 
-class Sink:
+class Sink(msgspec.Struct, eq=False):
     """Where one attempt's output goes. Making and closing one costs next to nothing; the file comes with the first output."""
 
-    __slots__ = ("_attempt", "_elsewhere", "_ended", "_file", "_files", "_task_id")
+    _files: OutputFiles
+    _task_id: str
+    _attempt: int
+    _file: CappedFile | None = None
+    _ended: bool = False
+    _elsewhere: bool = False
 
-    _beginning = threading.Lock()
-
-    def __init__(self, files: OutputFiles, task_id: str, attempt: int) -> None:
-        self._files = files
-        self._task_id = task_id
-        self._attempt = attempt
-        self._file: CappedFile | None = None
-        self._ended = False
-        self._elsewhere = False
+    _beginning: ClassVar[threading.Lock] = threading.Lock()
 
     def expect(self) -> None:
         """Note that somebody else, a child, may write the file too."""

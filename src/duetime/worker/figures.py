@@ -107,7 +107,7 @@ class Tally:
         started.pop()
         if not self.lateness.add_between(began_at - max(due), started[-1] - min(due), number, sum(started) - sum(due)):
             self.lateness.add_many(list(map(sub, started, due)))
-        if not self.duration.add_between(0, last - began_at, number, last - began_at):
+        if not self.duration.add_between(0, max(map(sub, finished, started)), number, last - began_at):
             self.duration.add_many(list(map(sub, finished, started)))
         self.outcomes[Outcome.SUCCEEDED] += number
 

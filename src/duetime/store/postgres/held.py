@@ -57,14 +57,11 @@ class Held:
     def portion(self, settlements: Sequence[Settlement], at_most: int) -> int:
         """Give the last place up to `at_most` at which the settlements of a claim are complete; 0 if the first claim is not yet."""
         most = min(len(settlements), at_most)
-        number_of = self._numbers.get
-        number = number_of(settlements[most - 1].id, 0)
-        tasks = self._tasks.get(number, [])
-        if len(tasks) < SMALLEST_SLICE or tasks[-1] == settlements[most - 1].id:
+        last = settlements[most - 1].id
+        tasks = self._tasks.get(self._numbers.get(last, 0), [])
+        if len(tasks) < SMALLEST_SLICE or tasks[-1] == last:
             return most
-        while most and number_of(settlements[most - 1].id) == number:
-            most -= 1
-        return most
+        return max(0, most - tasks.index(last) - 1)  # they end in the order of their places, or it does not matter
 
     def claims_of(self, settlements: Sequence[Settlement]) -> list[int] | None:
         """Give the claims that hold these; None if one of them is not known here."""
