@@ -238,3 +238,28 @@ async def test_counts_do_not_depend_on_counting(postgres_url: str) -> None:
     assert [(count.handler, count.state, count.count) for count in before.finals] == [("work", State.SUCCEEDED, 10)]
     worker.lease.close()
     await store.close()
+
+
+async def test_a_claim_of_very_long_payloads_takes_what_fits_and_leaves_the_rest(postgres_url: str) -> None:
+    """A thousand payloads of a megabyte are more than the server can send at once; claims of so many must not fail for ever."""
+    store = await opened(postgres_url)
+    worker = await hired(store)
+    wishes = [wish(payload=b'"' + b"x" * 900_000 + b'"', key=f"key-{number}") for number in range(45)]
+    await store.add(wishes)
+    first = await worker.claim()
+    assert 0 < sum(len(task.payload) for task in first.tasks) <= 32 * 1024 * 1024
+    assert len(first.tasks) < 45
+    assert first.next_at is not None
+    assert first.next_at <= first.now  # the worker looks again at once
+    assert await store.inspect(repair=False) == []
+    for task in first.tasks[:2]:  # of one that goes back the place does not know how long it is
+        await worker.end(task, State.PENDING)
+    rest: list[str] = []
+    for _ in range(5):
+        claimed = await worker.take()
+        rest += [task.id for task in claimed]
+        assert {task.attempt for task in claimed} <= {1, 2}
+    assert sorted(rest) == sorted({task.id for task in wishes} - {task.id for task in first.tasks[2:]})
+    assert await store.inspect(repair=False) == []
+    worker.lease.close()
+    await store.close()

@@ -12,13 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 import pytest
 
 from duetime import App, Context, Next, RetryLater, RetryPolicy, State, Task
+from duetime.clock import LATEST
 from duetime.ids import new_id
+from duetime.model.lifecycle import succeed
+from duetime.model.outcome import Outcome, Settlement, Verdict
 from duetime.model.task import NewTask
 from duetime.output import DEFAULT_CAP
-from duetime.worker import executor
+from duetime.worker import executor, settler
+from duetime.worker.attempt import Stop
+from duetime.worker.worker import Worker
 from tests.chaos.fleet import until
 
 ONCE = RetryPolicy.none()
@@ -385,3 +391,58 @@ async def test_output_without_end_is_cut_and_odd_output_is_kept_readable(app: Ap
     assert "again and again" in written[1]
     assert "no newline" in written[2]
     assert "from a library" in written[3]
+
+
+async def test_a_success_counts_although_the_lease_was_in_doubt_and_only_if_the_attempt_is_still_ours(app: App) -> None:
+    """A worker that could not renew stops everything; if it was not taken for dead, nothing that succeeded runs again."""
+    begun: list[str] = []
+
+    @app.task
+    async def stubborn(name: str) -> str:
+        begun.append(name)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return name
+        return ""
+
+    async with app.worker() as worker:
+        kept, taken = [await stubborn.now(name=name) for name in ("kept", "taken")]
+        await until("both run", lambda: len(begun) == 2)
+        lost = msgspec.structs.replace(settlement_of(worker, taken.id), outcome=Outcome.LOST, state=State.PENDING, due_at=LATEST)
+        assert await app.store.settle(worker.id, [lost]) == [Verdict.ACCEPTED]
+        worker.executor.stop_all(Stop.LOST)
+        assert await app.result(kept, timeout=20) == "kept"
+        await until("the other has ended too", lambda: not worker.executor.running and len(worker.settler) == 0)
+        await until("it was refused", lambda: worker.settler.stale == 1)
+        assert (await app.get(taken.id)).state is State.PENDING
+    assert begun == ["kept", "taken"]
+
+
+def settlement_of(worker: Worker, task: str) -> Settlement:
+    attempt = worker.executor.running[task]
+    now = attempt.started_at
+    return succeed(attempt.claimed, None, now, now)
+
+
+async def test_results_of_many_megabytes_are_written_in_several_batches(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settler, "MOST_BYTES", 250_000)
+    sizes: list[int] = []
+    settle = app.store.settle
+
+    async def counted(worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+        sizes.append(sum(len(settlement.result or b"") for settlement in settlements))
+        return await settle(worker, settlements)
+
+    monkeypatch.setattr(app.store, "settle", counted)
+
+    @app.task
+    async def draw(size: int) -> str:
+        return "x" * size
+
+    async with app.worker():
+        tasks = await app.submit_many([draw.new(size=size) for size in [100_000] * 30 + [900_000] + [10] * 50])
+        for task in tasks:
+            assert len(await app.result(task, timeout=20)) in (100_000, 900_000, 10)
+    assert max(size for size in sizes if size < 900_000) <= 250_000
+    assert [size for size in sizes if size > 250_000] == [900_002]  # what is too long for a batch goes alone

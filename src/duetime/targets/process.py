@@ -74,8 +74,9 @@ class ChildPool:
         deadline_at: int,
         output_path: str | None,
         progress: Callable[[float, str], None],
+        began: Callable[[], None] = lambda: None,
     ) -> Ended:
-        """Run one attempt to its end. When cancelled, kill it, wait until it is gone, and only then raise CancelledError."""
+        """Run one attempt to its end, and tell when it has begun. When cancelled, kill it, wait until it is gone, then raise CancelledError."""
         order = Order(task=claimed, started_at=started_at, deadline_at=deadline_at, output_path=output_path, output_cap=self._output_cap)
         for _ in range(_STARTS):
             try:
@@ -83,7 +84,7 @@ class ChildPool:
             except _NotStarted as problem:
                 return Ended(Outcome.FAILED, error=problem.error)
             try:
-                ended = await child.perform(order, progress)
+                ended = await child.perform(order, progress, began)
             except _Broken as broken:
                 await child.end()
                 if child.began:
@@ -240,7 +241,7 @@ class _Child:
             _logger.info("sub-process %d said while it started: %s", self._process.pid, self._tail())
             self._said = b""
 
-    async def perform(self, order: Order, progress: Callable[[float, str], None]) -> Ended:
+    async def perform(self, order: Order, progress: Callable[[float, str], None], began: Callable[[], None]) -> Ended:
         """Have an attempt performed; _Broken if the child does not live to tell its end."""
         self.began = False
         self.attempts += 1
@@ -249,6 +250,7 @@ class _Child:
             match await self._receive():
                 case Began():
                     self.began = True
+                    began()
                 case Progress(fraction, text):
                     progress(fraction, text)
                 case Done(ended):

@@ -102,6 +102,7 @@ class Executor:
         self._threads = ThreadRoom()
         self._suspects = asyncio.Semaphore(MOST_SUSPECTS)
         self._may_start = True
+        self._handed: set[str] = set()  # tasks that a child was given and has not begun yet
         self.children: ChildPool | None = None
         self.resources = Resources()
         self.gates = Gates()
@@ -316,11 +317,19 @@ class Executor:
         if claimed.id in self.cancels:
             self.cancels.discard(claimed.id)
             self._give_back(claimed, Outcome.CANCELLED)
-        elif not self._may_start or (self._gated and self._gates.holding(claimed.handler, claimed.collection, self._now()) is not None):
+        elif self._held_back(claimed):
             self._give_back(claimed, Outcome.RELEASED)
         else:
             return True
         return False
+
+    def _held_back(self, claimed: ClaimedTask) -> bool:
+        return not self._may_start or (self._gated and self._gates.holding(claimed.handler, claimed.collection, self._now()) is not None)
+
+    @property
+    def handing(self) -> bool:
+        """Whether a child may begin an attempt any moment now that has not begun."""
+        return bool(self._handed)
 
     def _give_back(self, claimed: ClaimedTask, outcome: Outcome) -> None:
         """End an attempt that never started."""
@@ -390,14 +399,21 @@ class Executor:
             failure = await self.children.prepare()
             if failure is not None:
                 return failure
+            if self._held_back(claimed):  # since it was claimed: a process takes its time to start
+                return Ended(Outcome.RELEASED)
             self._begin_now(attempt)
-            return await self.children.perform(
-                claimed,
-                started_at=attempt.started_at,
-                deadline_at=attempt.deadline_at,
-                output_path=path,
-                progress=partial(self.progress, attempt),
-            )
+            self._handed.add(claimed.id)
+            try:
+                return await self.children.perform(
+                    claimed,
+                    started_at=attempt.started_at,
+                    deadline_at=attempt.deadline_at,
+                    output_path=path,
+                    progress=partial(self.progress, attempt),
+                    began=partial(self._handed.discard, claimed.id),
+                )
+            finally:
+                self._handed.discard(claimed.id)
 
     def _begin_now(self, attempt: Attempt) -> None:
         """Count an attempt's time from here."""
@@ -510,7 +526,8 @@ class Executor:
         self.finished += 1
         now = self._now()
         room.measure(now - attempt.started_at, 1, waited=True)
-        if attempt.stop is not Stop.LOST:
+        # whether it is still ours only the store can say: a worker in doubt may keep its lease after all, and its success must not be lost
+        if attempt.stop is not Stop.LOST or ended.outcome is _SUCCEEDED:
             self._conclude(attempt, ended, attempt.started_at, now)
         attempt.made = None
         if room.more and len(room.queue) <= room.low:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import chain
+from bisect import bisect_right
+from itertools import accumulate, chain
 
 import msgspec
 
@@ -18,9 +19,16 @@ logger = logging.getLogger("duetime.worker")
 
 LARGEST_BATCH = 2_000
 MOST_WAITING = 4 * LARGEST_BATCH  # with so many outcomes unwritten no more attempts are begun: if we died, all would run again
+MOST_BYTES = 16_777_216  # of results in a batch: a thousand of a megabyte would take longer than a store is waited for
 LINGER = 0.003  # seconds to wait once for the rest of a claim that is about to end as a whole
 MARKS_EVERY = 0.25
 NOT_STORED = "OutcomeNotStored"
+
+
+def _fitting(settlements: list[Settlement]) -> int:
+    """Give how many of these may be written together: at least one."""
+    sizes = [0 if settlement.result is None else len(settlement.result) for settlement in settlements]
+    return len(sizes) if sum(sizes) <= MOST_BYTES else max(1, bisect_right(list(accumulate(sizes)), MOST_BYTES))
 
 
 class Settler(Service):
@@ -127,7 +135,7 @@ class Settler(Service):
     async def write(self) -> None:
         """Write one batch; on failure it stays first in line."""
         self._lingered = False
-        size = self._portion() or self._largest
+        size = _fitting(self._waiting[: self._portion() or self._largest])
         batch, self._waiting = self._waiting[:size], self._waiting[size:]
         self._in_flight.append(batch)
         try:

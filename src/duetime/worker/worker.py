@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Literal, NoReturn, Protocol, Self, get_args, runtime_checkable
 
@@ -50,6 +51,7 @@ EXIT_STUCK = 70
 # between its statements as long as handlers run: a drain of no-op tasks did 22,000 a second, with this 26,000.
 SWITCH_INTERVAL = 0.0005
 LAST_WORD = 5.0  # seconds that a cancelled coroutine may use to clean up when the worker stops
+LOOK_AGAIN = 0.02  # seconds until gates are looked at again that could not be confirmed, because a child is just beginning
 FENCE_EVERY = 0.02  # of the lease: how often the event loop, too, looks whether it must stop its attempts
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
@@ -238,6 +240,9 @@ class Worker:
         if gates.version != self._confirmed_gates:
             self.executor.gates = gates
             self.executor.release_queued()
+            if self.executor.handing:
+                self._alarms.after(LOOK_AGAIN, partial(self._news.note, HintKind.GATES))
+                return
             await self._store.confirm_gates(self.id, gates.version)
             self._confirmed_gates = gates.version
 

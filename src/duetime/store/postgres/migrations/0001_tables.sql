@@ -45,6 +45,7 @@ create index task_expiry on duetime.task (expires_at) where expires_at is not nu
 -- Tasks that only time holds back. `pos` is the later of the due time and the moment of insertion, so nothing is ever
 -- inserted behind the present, and whoever remembers how far a lane is empty stays right. `payload` and what follows are a copy of
 -- the task's, so that claims need not read it: of new tasks that are short and have nothing rare to tell. Where they are null the task is read.
+-- `size` is how many bytes the payload has; null: not known here.
 create table duetime.due (
     lane integer not null,
     pos bigint not null,
@@ -54,6 +55,7 @@ create table duetime.due (
     attempt integer not null,
     tries integer not null,
     crashes integer not null,
+    size integer,
     payload text,
     submitted_at bigint,
     submitted_by text

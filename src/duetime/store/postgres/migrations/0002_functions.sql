@@ -100,13 +100,13 @@ begin
         and exists (select from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since) then
         raise exception 'some of these tasks are stored already' using errcode = 'DT001';
     end if;
-    insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by)
+    insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size, payload, submitted_at, submitted_by)
     select coalesce(w.lane, p_lanes[1]), greatest(d.due_at, v_now), w.id, d.due_at,
-        coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end), 0, 0, 0,
+        coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end), 0, 0, 0, c.size,
         case when c.plain then w.payload end, case when c.plain then v_now end, case when c.plain then coalesce(w.submitted_by, p_submitters[1]) end
     from unnest(p_ids, p_lanes, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts, p_retries, p_metas, p_schedules, p_planned)
         as w (id, lane, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
-    cross join lateral (select octet_length(w.payload) <= 1000
+    cross join lateral (select octet_length(w.payload) as size, octet_length(w.payload) <= 1000
         and (w.key, w.expires_at, w.expires_in, w.timeout, w.retry, w.meta, w.schedule, w.planned_at) is null as plain) as c
     cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d;
     if cardinality(p_lanes) = 1 then
@@ -152,10 +152,10 @@ begin
             w.timeout, w.retry, w.meta, w.schedule, w.planned_at
         from wish as w
         on conflict do nothing
-        returning id, lane, due_at, expires_at
+        returning id, lane, due_at, expires_at, octet_length(payload) as size
     ), placed as (
-        insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
-        select s.lane, greatest(s.due_at, v_now), s.id, s.due_at, s.expires_at, 0, 0, 0 from stored as s
+        insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size)
+        select s.lane, greatest(s.due_at, v_now), s.id, s.due_at, s.expires_at, 0, 0, 0, s.size from stored as s
     ), counted as (
         insert into duetime.tally (lane, state, n) select s.lane, 'live', count(*) from stored as s group by s.lane
     )
@@ -365,6 +365,8 @@ declare
     v_late boolean := false;
     v_copied boolean := true;
     v_special boolean;
+    v_bytes bigint := 0;
+    v_fitting integer;
 begin
     now_at := v_now;
     perform from duetime.worker as w where w.id = p_worker for key share;
@@ -406,8 +408,9 @@ begin
             v_expiries || array_agg(t.expires_at), v_attempts || array_agg(t.attempt + 1), v_tries || array_agg(t.tries),
             v_crashes || array_agg(t.crashes), payloads || array_agg(t.payload), submitted || array_agg(t.submitted_at),
             submitters || array_agg(t.submitted_by), v_count + count(*), v_late or coalesce(bool_or(t.expires_at <= v_now), false),
-            v_copied and coalesce(bool_and(t.payload is not null), true)
-        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters, v_count, v_late, v_copied
+            v_copied and coalesce(bool_and(t.payload is not null), true), v_bytes + coalesce(sum(coalesce(t.size, 1000000)), 0)
+        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters, v_count, v_late, v_copied,
+            v_bytes
         from (select * from taken order by lane, pos, id) as t;
         exit when v_count = p_total or v_starts = p_floors;
         v_starts := p_floors;
@@ -421,6 +424,25 @@ begin
         from unnest(v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes)
             as e (id, lane, pos, due_at, expires_at, attempt, tries, crashes)
         where e.expires_at is null or e.expires_at > v_now;
+    end if;
+    if v_ids is not null and v_bytes > 33554432 then
+        -- what would make the reply too long goes back at once; a worker need not have so much in memory either
+        select count(*) into v_fitting from (
+            select sum(octet_length(t.payload)) over (order by u.place) as bytes, u.place from unnest(v_ids) with ordinality as u (id, place)
+            cross join lateral (select x.payload from duetime.task as x where x.id = u.id offset 0) as t
+        ) as s where s.bytes <= 33554432 or s.place = 1;
+        if v_fitting < cardinality(v_ids) then
+            insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+            select b.lane, greatest(b.due_at, coalesce(p_now, duetime.present())), b.id, b.due_at, b.expires_at, b.attempt - 1, b.tries, b.crashes
+            from unnest(v_ids, v_lanes, v_dues, v_expiries, v_attempts, v_tries, v_crashes) with ordinality
+                as b (id, lane, due_at, expires_at, attempt, tries, crashes, place)
+            where b.place > v_fitting;
+            v_ids := v_ids[1 : v_fitting]; v_lanes := v_lanes[1 : v_fitting]; v_places := v_places[1 : v_fitting]; v_dues := v_dues[1 : v_fitting];
+            v_expiries := v_expiries[1 : v_fitting]; v_attempts := v_attempts[1 : v_fitting]; v_tries := v_tries[1 : v_fitting];
+            v_crashes := v_crashes[1 : v_fitting]; payloads := payloads[1 : v_fitting]; submitted := submitted[1 : v_fitting];
+            submitters := submitters[1 : v_fitting];
+            next_at := v_now;
+        end if;
     end if;
     if v_ids is not null then
         lanes := duetime.shared(v_lanes);
@@ -449,7 +471,7 @@ begin
         dues := nullif(v_dues, sinces);
         last_pos := least(v_places[cardinality(v_places)], v_now);  -- what is added from now on may stand before those that are not due yet
     end if;
-    select min(n.pos) - p_lead into next_at from unnest(p_watched) as l (lane)
+    select least(next_at, min(n.pos) - p_lead) into next_at from unnest(p_watched) as l (lane)
     cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_until order by d.pos limit 1) as n;
     if p_watched_floors is not null then
         -- our own transaction counts as under way, and what it has taken as gone: it is, when this reply arrives
