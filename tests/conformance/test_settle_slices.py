@@ -100,14 +100,14 @@ async def test_places_that_overlap_a_settled_slice_are_settled_once(store: Store
 
 async def test_places_of_one_claim_that_differ_keep_their_differences(store: Store, worker: Worker, clock: ManualClock) -> None:
     """Lanes, attempts, tries and expiries of a claim may be the same for all places or not."""
-    await store.add([wish(payload=b'{"first": 1}') for _ in range(MANY)])
+    expires_at = clock.now() + 3_600 * SECOND
+    await store.add([wish(expires_at=expires_at) for _ in range(MANY)])
     for task in (await worker.take(total=MANY))[::2]:
         await worker.end(task, State.PENDING, crashes=1)
     for task in await worker.take(total=MANY // 2):
         await worker.end(task, State.PENDING)
     for held in await store.attempts_of(worker.id):
         assert (held.attempt, held.tries, held.crashes) == (1, 0, 0)
-    expires_at = clock.now() + 3_600 * SECOND
     await store.add([wish(priority=7, expires_at=expires_at if number % 3 else None) for number in range(MANY)])
     tasks = await worker.take(total=2 * MANY)
     assert sorted({(task.priority, task.attempt, task.tries, task.crashes) for task in tasks}) == [(5, 3, 2, 1), (7, 1, 0, 0)]
@@ -129,6 +129,7 @@ async def test_places_of_one_claim_that_differ_keep_their_differences(store: Sto
             task.attempt,
             task.crashes,
         )
+    assert {task.expires_at for task in back} == {None, expires_at}
     clock.advance(3_601)
     assert await store.expire(MANY) == sum(task.expires_at is not None for task in back)
     assert await store.inspect(repair=False) == []

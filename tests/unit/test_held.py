@@ -1,0 +1,67 @@
+"""What a process remembers of its claims on PostgreSQL: which neighbouring places a batch of settlements ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from duetime.model.outcome import Outcome, Settlement
+from duetime.model.task import State
+from duetime.store.postgres.held import SMALLEST_SLICE, Held, Slice
+
+MANY = 2 * SMALLEST_SLICE
+ONE, TWO = [f"a{number}" for number in range(MANY)], [f"b{number}" for number in range(MANY)]
+
+
+def said(ids: list[str], result: bytes | None = None, state: State = State.SUCCEEDED) -> list[Settlement]:
+    outcome = Outcome.SUCCEEDED if state is State.SUCCEEDED else Outcome.FAILED
+    return [Settlement(each, 1, outcome, state, 0, 0, 1, 2, None, result) for each in ids]
+
+
+@pytest.fixture
+def held() -> Held:
+    held = Held()
+    held.add(1, ONE)
+    held.add(2, TWO)
+    return held
+
+
+@pytest.mark.parametrize(
+    ("ids", "slices"),
+    [
+        (ONE, [Slice(1, 1, MANY)]),
+        (ONE + TWO, [Slice(1, 1, MANY), Slice(2, 1, MANY)]),
+        (ONE[SMALLEST_SLICE:] + TWO[:SMALLEST_SLICE], [Slice(1, SMALLEST_SLICE + 1, SMALLEST_SLICE), Slice(2, 1, SMALLEST_SLICE)]),
+        (TWO[7 : 7 + SMALLEST_SLICE], [Slice(2, 8, SMALLEST_SLICE)]),
+        (TWO + ONE, None),  # everybody locks claims in rising order
+        (ONE[:SMALLEST_SLICE] + TWO + ONE[SMALLEST_SLICE:], None),
+        (ONE[: SMALLEST_SLICE - 1], None),
+        (ONE[::-1], None),
+        (ONE[:40] + ONE[41:], None),
+        ([*ONE, "unknown"], None),
+    ],
+)
+def test_neighbouring_places_are_told_as_slices(held: Held, ids: list[str], slices: list[Slice] | None) -> None:
+    assert held.slices(said(ids)) == slices
+
+
+def test_only_plain_successes_go_the_short_way(held: Held) -> None:
+    assert held.slices([*said(ONE[:-1]), *said(ONE[-1:], result=b"1")]) is None
+    assert held.slices([*said(ONE[:-1]), *said(ONE[-1:], state=State.FAILED)]) is None
+
+
+def test_what_has_ended_is_forgotten_and_the_rest_still_known(held: Held) -> None:
+    held.forget(said(ONE[:10]))
+    assert held.slices(said(ONE[:SMALLEST_SLICE])) is None
+    assert held.slices(said(ONE[10:])) == [Slice(1, 11, MANY - 10)]
+    held.forget(said([*ONE[10:], "unknown"]))
+    assert held.claims_of(said(ONE)) is None
+    assert held.claims_of(said(TWO)) == [2]
+    held.add(3, ONE)  # they may be claimed again
+    assert held.slices(said(TWO + ONE)) == [Slice(2, 1, MANY), Slice(3, 1, MANY)]
+
+
+@pytest.mark.parametrize(
+    ("ended", "at_most", "size"), [(MANY, 500, MANY), (MANY - 1, 500, 0), (MANY + 5, 500, MANY), (2 * MANY, MANY + 9, MANY)]
+)
+def test_a_batch_ends_where_a_claim_does(held: Held, ended: int, at_most: int, size: int) -> None:
+    assert held.portion(said((ONE + TWO)[:ended]), at_most) == size
