@@ -76,7 +76,7 @@ class ChildPool:
         progress: Callable[[float, str], None],
         began: Callable[[], None] = lambda: None,
     ) -> Ended:
-        """Run one attempt to its end; tell when it has begun. When cancelled, kill it, wait until it is gone, and then raise CancelledError."""
+        """Run one attempt to its end; tell when it has begun. When cancelled, kill it, wait until it is gone, and then raise that."""
         order = Order(task=claimed, started_at=started_at, deadline_at=deadline_at, output_path=output_path, output_cap=self._output_cap)
         for _ in range(_STARTS):
             try:
