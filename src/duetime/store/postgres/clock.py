@@ -34,7 +34,7 @@ class ServerClock:
     def now(self) -> Instant:
         if self._given is not None:
             return self._given.now()
-        return time.monotonic_ns() // 1_000 + self._offset  # as `monotonic`, without a call: it is asked for every attempt
+        return monotonic() + self._offset
 
     def reached(self) -> Instant:
         """Give what the server's clock says at least, as far as replies prove it."""
