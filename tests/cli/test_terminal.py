@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import termios
@@ -29,10 +30,14 @@ def on_terminal(program: Program, *args: str, answer: str = "") -> tuple[int, st
     program.environment |= {"TERM": "xterm-256color"}
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         program.environment.pop(name, None)
-    seen = b""
+    seen, interrupted = b"", False
     with program.start(*args, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         while True:
+            # readline does not see a signal that arrives while it begins; a person presses again
+            if interrupted and not select.select([ours], [], [], 1.0)[0]:
+                process.send_signal(signal.SIGINT)
+                continue
             try:
                 part = os.read(ours, 65_536)
             except OSError:  # all who had it open have ended
@@ -42,7 +47,7 @@ def on_terminal(program: Program, *args: str, answer: str = "") -> tuple[int, st
             seen += part
             if b"[y/N]" in seen and answer == INTERRUPT:
                 process.send_signal(signal.SIGINT)
-                answer = ""
+                answer, interrupted = "", True
             elif b"[y/N]" in seen and answer:
                 os.write(ours, answer.encode())
                 answer = ""
