@@ -50,6 +50,9 @@ async def apart(tmp_path: Path) -> AsyncIterator[Apart]:
     async def wait_for(note: str, word: str) -> str:
         raise AssertionError("it runs in a sub-process")
 
+    @app.task
+    async def another() -> None: ...
+
     async with app.worker() as worker:
         worker.executor.children = pool = SlowPool()
         yield app, wait_for, worker, pool
@@ -79,6 +82,7 @@ async def test_a_gate_is_confirmed_only_when_no_process_is_just_beginning(apart:
     word = tmp_path / "word"
     task = await wait_for.now(note=str(tmp_path / "note"), word=str(word))
     await asyncio.wait_for(pool.given.wait(), 20)
+    assert (await app.gates.pause("another", timeout=20)).in_force  # of no concern to what is beginning
     unconfirmed = await app.gates.pause("wait_for", timeout=0.5)
     assert unconfirmed.waiting == [worker.id]
     pool.begun.set()

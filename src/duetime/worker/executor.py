@@ -102,7 +102,8 @@ class Executor:
         self._threads = ThreadRoom()
         self._suspects = asyncio.Semaphore(MOST_SUSPECTS)
         self._may_start = True
-        self._handed: set[str] = set()  # tasks that a child was given and has not begun yet
+        self._handed: dict[str, ClaimedTask] = {}  # what a child was given and has not begun yet
+        self.on_begun: Callable[[], None] | None = None  # called when a child has begun one of those, or will not
         self.children: ChildPool | None = None
         self.resources = Resources()
         self.gates = Gates()
@@ -328,8 +329,12 @@ class Executor:
 
     @property
     def handing(self) -> bool:
-        """Whether a child may begin an attempt any moment now that has not begun."""
-        return bool(self._handed)
+        """Whether a child may any moment now begin an attempt that may not start any more."""
+        return any(map(self._held_back, self._handed.values()))
+
+    def _begun(self, task: str) -> None:
+        if self._handed.pop(task, None) is not None and self.on_begun is not None:
+            self.on_begun()
 
     def _give_back(self, claimed: ClaimedTask, outcome: Outcome) -> None:
         """End an attempt that never started."""
@@ -402,7 +407,7 @@ class Executor:
             if self._held_back(claimed):  # since it was claimed: a process takes its time to start
                 return Ended(Outcome.RELEASED)
             self._begin_now(attempt)
-            self._handed.add(claimed.id)
+            self._handed[claimed.id] = claimed
             try:
                 return await self.children.perform(
                     claimed,
@@ -410,10 +415,10 @@ class Executor:
                     deadline_at=attempt.deadline_at,
                     output_path=path,
                     progress=partial(self.progress, attempt),
-                    began=partial(self._handed.discard, claimed.id),
+                    began=partial(self._begun, claimed.id),
                 )
             finally:
-                self._handed.discard(claimed.id)
+                self._begun(claimed.id)
 
     def _begin_now(self, attempt: Attempt) -> None:
         """Count an attempt's time from here."""

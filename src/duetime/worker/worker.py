@@ -51,7 +51,6 @@ EXIT_STUCK = 70
 # between its statements as long as handlers run: a drain of no-op tasks did 22,000 a second, with this 26,000.
 SWITCH_INTERVAL = 0.0005
 LAST_WORD = 5.0  # seconds that a cancelled coroutine may use to clean up when the worker stops
-LOOK_AGAIN = 0.02  # seconds until gates are looked at again that could not be confirmed, because a child is just beginning
 FENCE_EVERY = 0.02  # of the lease: how often the event loop, too, looks whether it must stop its attempts
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
@@ -240,9 +239,10 @@ class Worker:
         if gates.version != self._confirmed_gates:
             self.executor.gates = gates
             self.executor.release_queued()
-            if self.executor.handing:
-                self._alarms.after(LOOK_AGAIN, partial(self._news.note, HintKind.GATES))
+            if self.executor.handing:  # a child is just beginning what they hold: it says when it has
+                self.executor.on_begun = partial(self._news.note, HintKind.GATES)
                 return
+            self.executor.on_begun = None
             await self._store.confirm_gates(self.id, gates.version)
             self._confirmed_gates = gates.version
 
