@@ -31,7 +31,6 @@ def fill(server: Server, database: str, number: int) -> None:
         connection.execute("set synchronous_commit = off")
         for start in range(1, number, CHUNK):
             stop = min(start + CHUNK, number)
-            _multiply(connection, "task", start, stop, id=future, due_at=_spread("due_at"))
             _multiply(connection, "due", start, stop, id=future, due_at=_spread("due_at"), pos=_spread("pos"))
         for start in range(FINISHED, number, CHUNK):
             stop = min(start + CHUNK, number)

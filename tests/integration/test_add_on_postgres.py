@@ -487,7 +487,7 @@ async def test_a_lock_that_is_not_had_in_time_leaves_the_transaction_open(
     await caller.execute("insert into orders (note) values ('placed')")
     await caller.execute("set local lock_timeout = '20ms'")
     with psycopg.connect(bare(url)) as locker:
-        locker.execute("lock table add_on.task in access exclusive mode")
+        locker.execute("lock table add_on.due in access exclusive mode")
         with pytest.raises(StoreUnavailable, match="lock timeout"):
             await expire_order.options(connection=caller.connection).after(60, order_id=1)
     await expire_order.options(connection=caller.connection).after(60, order_id=2)
@@ -503,7 +503,7 @@ async def test_a_call_that_is_cancelled_leaves_nothing(
     await caller.begin()
     [[pid]] = await runner_for(caller.connection).rows("select pg_backend_pid()")
     with psycopg.connect(bare(url)) as locker:
-        locker.execute("lock table add_on.task in access exclusive mode")
+        locker.execute("lock table add_on.due in access exclusive mode")
         call = asyncio.create_task(expire_order.options(connection=caller.connection).after(60, order_id=1))
         waits = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
         await asyncio.to_thread(wait_until, "the call waits for the lock", lambda: other.execute(waits, [pid]).fetchone() == (True,))

@@ -23,25 +23,44 @@ _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class _Source(NamedTuple):
-    """Where the live tasks of a state are found, and what tells their due time, tries, lane and id there.
+    """Where some live tasks are found, and what tells their id, lane, due time, tries and time of submitting there.
 
-    Ids of tasks and of their places are told apart: the planner does not see that what bounds the one bounds the other.
+    Where two tables have the id both are named: the planner does not see that what bounds the one bounds the other.
     """
 
     picked: str
+    ids: tuple[str, ...]
     due: str
     tries: str
-    lanes: str = "only_lanes"
-    ids: tuple[str, ...] = ("t.id",)
+    lane: str = "t.lane"
+    submitted: str = "t.submitted_at"
     opened: bool = False
+
+    def put_into(self, text: str) -> str:
+        names = {
+            "$id": self.ids[0],
+            "$task": self.ids[0],
+            "$due": self.due,
+            "$tries": self.tries,
+            "$lane": self.lane,
+            "$submitted": self.submitted,
+        }
+        for name, column in names.items():
+            text = text.replace(name, column)
+        return text
 
 
 _WAITING_TRIES = "coalesce(d.tries, h.tries, 0)"
-_SOURCES = {
-    State.PENDING: _Source("picked_due", "d.due_at", "d.tries", "only_due_lanes", ("t.id", "d.id")),
-    State.BLOCKED: _Source("picked_held", "h.due_at", "h.tries", ids=("t.id", "h.id")),
-    State.RUNNING: _Source("picked_open", "r.due_at", "0", opened=True),
-}
+_ROWS = _Source("picked_rows", ("t.id",), "", _WAITING_TRIES)
+_ROWS_BY_DUE = _Source("picked_rows_open", ("t.id",), "coalesce(d.due_at, h.due_at, r.due_at)", _WAITING_TRIES, opened=True)
+_RETRYING = _Source("picked_retrying", ("t.id",), "d.due_at", "d.tries")
+_DUE = _Source("picked_due", ("d.id",), "d.due_at", "d.tries", "d.lane", "coalesce(d.submitted_at, t.submitted_at)")
+_DUE_ROWS = _Source("picked_due_rows", ("t.id", "d.id"), "d.due_at", "d.tries", "d.lane")
+_HELD = _Source("picked_held", ("t.id", "h.id"), "h.due_at", "h.tries")
+_OPEN = _Source("picked_open", ("r.id",), "r.due_at", "0", "r.lane", "coalesce(t.submitted_at, r.submitted_at)", opened=True)
+_WHOLE = _Source("picked_whole", ("r.id",), "r.due_at", "0", "r.lane", "r.submitted_at", opened=True)
+_FINISHED = _Source("", ("t.id",), "", "")
+_BY_STATE = {State.PENDING: _DUE, State.BLOCKED: _HELD, State.RUNNING: _OPEN}
 _FINALS = {
     State.SUCCEEDED: "final_succeeded",
     State.FAILED: "final_failed",
@@ -49,9 +68,6 @@ _FINALS = {
     State.DROPPED: "final_dropped",
     State.EXPIRED: "final_expired",
 }
-_ANYWHERE = _Source("picked_all", "", _WAITING_TRIES)
-_RETRYING = _Source("picked_retrying", "d.due_at", "d.tries")
-_ANYWHERE_BY_DUE = _Source("picked_all_open", "coalesce(d.due_at, h.due_at, r.due_at)", _WAITING_TRIES, opened=True)
 _FILTERS = {
     "key": "only_key",
     "schedule": "only_schedule",
@@ -83,12 +99,15 @@ async def find(run: Runner, sql: Statements, handler: str, key: str) -> TaskReco
     return read_record(rows[0]) if rows else None
 
 
-def _source(query: Query) -> _Source:
+def _sources(query: Query) -> list[_Source]:
+    """Give where to look; a task that is met in two places is told once."""
+    rows_only = query.key is not None or query.schedule is not None  # what stands whole somewhere has neither
     if query.state is not None:
-        return _SOURCES[query.state]
+        return [_DUE_ROWS if rows_only and query.state is State.PENDING else _BY_STATE[query.state]]
     if query.retrying:
-        return _RETRYING
-    return _ANYWHERE if query.due_after is None and query.due_before is None else _ANYWHERE_BY_DUE
+        return [_RETRYING]
+    rows = _ROWS if query.due_after is None and query.due_before is None else _ROWS_BY_DUE
+    return [rows] if rows_only else [rows, _DUE, _WHOLE]
 
 
 class _Composition:
@@ -124,10 +143,10 @@ class _Composition:
         text: str = getattr(self._sql, part)
         return text.replace("$value", self._number(name, value))
 
-    def _conditions(self, filters: dict[str, str], lanes: Sequence[str], ids: Sequence[str] = ("t.id",)) -> list[str]:
+    def _conditions(self, filters: dict[str, str], any_part: str, ids: Sequence[str] = ("t.id",)) -> list[str]:
         conditions = []
         if self._lanes is not None:
-            conditions += [self._part(part, "lanes", self._lanes) for part in lanes]
+            conditions += [self._part(part, "lanes", self._lanes) for part in (any_part, "only_lanes")]
         if self._handlers is not None:
             conditions.append(self._part("only_handlers", "handlers", self._handlers))
         for name, part in filters.items():
@@ -161,23 +180,25 @@ class _Composition:
             head = self._live_head()
             halves.append(f"({sql.live_records})")
         if some_final:
-            halves.append(f"({sql.final_records}\n{sql.final_all}\n{self._final_where()}\n{sql.by_id})")
+            halves.append(f"({sql.final_records}\n{sql.final_all}\n{self._final_where()}\n{_FINISHED.put_into(sql.by_id)})")
         if not halves:
             return ""
         return f"{head}\nselect * from (\n" + "\nunion all\n".join(halves) + f"\n) as t\n{sql.merged_by_id}"
 
     def _live_head(self) -> str:
-        query = self._query
-        source = _source(query)
-        conditions = self._conditions(_LIVE_FILTERS, ["any_live", source.lanes], source.ids)
-        if query.retrying is not None:
-            conditions.append(self._sql.only_retrying if query.retrying else self._sql.only_untried)
-        where = _where(conditions).replace("$due", source.due).replace("$tries", source.tries)
-        picked = f"{getattr(self._sql, source.picked)}\n{where}\n{self._sql.by_id}"
-        return live_tasks(self._sql, picked, opened=source.opened)
+        sources = _sources(self._query)
+        kinds = [self._picked(source) for source in sources]
+        picked = kinds[0] if len(kinds) == 1 else self._sql.anywhere.replace("$kinds", "\nunion all\n".join(f"({kind})" for kind in kinds))
+        return live_tasks(self._sql, picked, opened=any(source.opened for source in sources))
+
+    def _picked(self, source: _Source) -> str:
+        conditions = self._conditions(_LIVE_FILTERS, "any_live", source.ids)
+        if self._query.retrying is not None:
+            conditions.append(self._sql.only_retrying if self._query.retrying else self._sql.only_untried)
+        return source.put_into(f"{getattr(self._sql, source.picked)}\n{_where(conditions)}\n{self._sql.by_id}")
 
     def _final_where(self) -> str:
-        return _where(self._conditions(_FINAL_FILTERS, ["any_final", "only_lanes"]))
+        return _FINISHED.put_into(_where(self._conditions(_FINAL_FILTERS, "any_final")))
 
 
 def _where(conditions: Sequence[str]) -> str:

@@ -227,8 +227,8 @@ def _claimed(reply: Sequence[Any], by_id: Mapping[int, Lane]) -> list[ClaimedTas
     )
     expiries, timeouts, retries, metas, keys, schedules, planned = (_NULLS if column is None else column for column in special)
     columns = (
-        *(ids, _filled(handlers), payloads, *map(_filled, (attempts, tries, crashes)), sinces if dues is None else dues, sinces, submitted),
-        *(_filled(submitters), expiries, timeouts, retries, _NULLS if metas is _NULLS else map(read_meta, metas), keys),
+        *(ids, _filled(handlers), payloads, *map(_filled, (attempts, tries, crashes)), sinces if dues is None else dues, sinces),
+        *(_filled(submitted), _filled(submitters), expiries, timeouts, retries, _NULLS if metas is _NULLS else map(read_meta, metas), keys),
         *(_filled(collections), _filled(priorities), schedules, planned),
     )
     return list(map(ClaimedTask, *columns))

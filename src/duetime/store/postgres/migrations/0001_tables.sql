@@ -22,7 +22,7 @@ create table duetime.lane (
     unique (handler, collection, priority)
 ) with (fillfactor = 70);
 
--- Live tasks only. Each stands in exactly one of: due, held, a claim.
+-- Live tasks only. Each stands in exactly one of: due, held, a claim. Those that stand whole in due or a claim have no row here.
 create table duetime.task (
     id uuid primary key,
     lane integer not null,
@@ -43,9 +43,9 @@ create unique index task_key on duetime.task (handler, key) where key is not nul
 create index task_expiry on duetime.task (expires_at) where expires_at is not null;
 
 -- Tasks that only time holds back. `pos` is the later of the due time and the moment of insertion, so nothing is ever
--- inserted behind the present, and whoever remembers how far a lane is empty stays right. `payload` and what follows are a copy of
--- the task's, so that claims need not read it: of new tasks that are short and have nothing rare to tell. Where they are null the task is read.
--- `size` is how many bytes the payload has; null: not known here.
+-- inserted behind the present, and whoever remembers how far a lane is empty stays right. A new task that is short and has nothing rare to
+-- tell stands here whole: `payload` and what follows are all there is of it, until something unusual happens to it. Where they are null the
+-- rest of the task is in `task`. `size` is how many bytes the payload has; null: not known here.
 create table duetime.due (
     lane integer not null,
     pos bigint not null,
@@ -99,8 +99,9 @@ create table duetime.worker (
 
 -- One row per claimed batch. A place in the arrays is an attempt; its bit in `done` says that it has ended, its bit in `cancel`
 -- that it was told to stop; `open` counts those that have not ended. The row is the lock for all that happens to its attempts.
--- Of lanes, expiries, attempts, tries and crashes that are the same for all places there is one. Compressing the arrays would cost more
--- time than writing them.
+-- Of lanes, expiries, attempts, tries, crashes, submitted and submitters that are the same for all places there is one. Compressing the arrays
+-- would cost more time than writing them. Tasks that stood whole in due stand whole here: a place with a payload has no row in `task`. No
+-- payloads at all: none is whole. No id is below `first_id` or above `last_id`, so that most claims need not be opened to look for one.
 create table duetime.claim (
     worker text not null,
     number bigint not null,
@@ -108,6 +109,8 @@ create table duetime.claim (
     open integer not null,
     done varbit not null,
     cancel varbit not null,
+    first_id uuid not null,
+    last_id uuid not null,
     tasks uuid[] not null,
     lanes integer[] not null,
     dues bigint[] not null,
@@ -115,10 +118,26 @@ create table duetime.claim (
     attempts integer[] not null,
     tries integer[] not null,
     crashes integer[] not null,
+    payloads text[],
+    submitted bigint[],
+    submitters text[],
     primary key (worker, number)
 ) with (fillfactor = 70);
 alter table duetime.claim alter tasks set storage external, alter lanes set storage external, alter dues set storage external,
-    alter expiries set storage external, alter attempts set storage external, alter tries set storage external, alter crashes set storage external;
+    alter expiries set storage external, alter attempts set storage external, alter tries set storage external, alter crashes set storage external,
+    alter payloads set storage external, alter submitted set storage external, alter submitters set storage external;
+
+-- The places in claims that have not ended. Written with `<>`, because the planner takes `=` for one row in two hundred.
+create view duetime.open_place as
+select c.worker, c.number, c.claimed_at, a.place::integer as place, a.id, coalesce(a.lane, c.lanes[1]) as lane, a.due_at,
+    case when cardinality(c.expiries) = 1 then c.expiries[1] else a.expires_at end as expires_at, coalesce(a.attempt, c.attempts[1]) as attempt,
+    coalesce(a.tries, c.tries[1]) as tries, coalesce(a.crashes, c.crashes[1]) as crashes, get_bit(c.cancel, a.place::integer - 1) = 1 as cancelling,
+    a.payload, coalesce(a.submitted_at, c.submitted[1]) as submitted_at, coalesce(a.submitted_by, c.submitters[1]) as submitted_by,
+    c.open, c.first_id, c.last_id, c.tasks
+from duetime.claim as c
+cross join lateral unnest(c.tasks, c.lanes, c.dues, c.expiries, c.attempts, c.tries, c.crashes, c.payloads, c.submitted, c.submitters) with ordinality
+    as a (id, lane, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by, place)
+where get_bit(c.done, a.place::integer - 1) <> 1;
 
 -- How far running attempts say they are. Worth nothing after a crash of the server, so not logged.
 create unlogged table duetime.progress (

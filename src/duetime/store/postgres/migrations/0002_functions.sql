@@ -45,6 +45,18 @@ begin
     return coalesce(p_least <= (select h.id from duetime.history as h where h.finished_at >= p_since order by h.id desc limit 1), false);
 end $$;
 
+-- Which of these ids are of tasks that run, or wait for others. Who inserts their places first and asks then misses nothing: what has left
+-- `due` in the meantime stands in a claim, or in history, which is to be looked at after this.
+create function duetime.underway(p_least uuid, p_ids uuid[]) returns uuid[] language plpgsql volatile
+set enable_seqscan = off set jit = off as $$
+begin
+    return array(
+        select r.id from (select c.tasks from duetime.claim as c where c.last_id >= p_least offset 0) as c cross join lateral unnest(c.tasks) as r (id)
+        where r.id >= p_least and (r.id in (select unnest(p_ids))) is true
+        union all
+        select h.id from duetime.held as h where h.id >= p_least and (h.id in (select unnest(p_ids))) is true);
+end $$;
+
 -- Remember that ids are ahead of the moment at which their tasks are submitted, in the transaction that adds them: whoever sees the tasks sees
 -- this as well. Generously, so that it is written a few times only: up to the next power of two, and for all time if it is a second at most,
 -- which clocks of different machines often are apart. Clocks that are wrong by more are put right one day, so for an hour at least.
@@ -87,17 +99,8 @@ begin
     if p_newest > v_now then
         perform duetime.note_ahead(p_newest, v_now);
     end if;
-    insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule, planned_at)
-    select w.id, coalesce(w.lane, p_lanes[1]), coalesce(w.handler, p_handlers[1]), w.key, w.payload, d.due_at, v_now,
-        coalesce(w.submitted_by, p_submitters[1]), coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end),
-        w.timeout, w.retry, w.meta, w.schedule, w.planned_at
-    from unnest(p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts, p_retries, p_metas,
-        p_schedules, p_planned)
-        as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
-    cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d;
-    -- after the insert, which waits for whoever is just ending a task with such an id: only then its end can be seen
-    if duetime.may_be_known(p_least, p_since)
-        and exists (select from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since) then
+    if current_setting('transaction_isolation') <> 'read committed' and exists (select from duetime.due as d where d.id = any (p_ids)) then
+        -- the claim that takes such a place may be invisible to this transaction for good
         raise exception 'some of these tasks are stored already' using errcode = 'DT001';
     end if;
     insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size, payload, submitted_at, submitted_by)
@@ -109,6 +112,28 @@ begin
     cross join lateral (select octet_length(w.payload) as size, octet_length(w.payload) <= 1000
         and (w.key, w.expires_at, w.expires_in, w.timeout, w.retry, w.meta, w.schedule, w.planned_at) is null as plain) as c
     cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d;
+    if not (p_keys is null and p_expiries is null and p_expiries_in is null and p_timeouts is null and p_retries is null and p_metas is null
+        and p_schedules is null and p_planned is null) or exists (select from unnest(p_payloads) as w (payload) where octet_length(w.payload) > 1000) then
+        insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule, planned_at)
+        select w.id, coalesce(w.lane, p_lanes[1]), coalesce(w.handler, p_handlers[1]), w.key, w.payload, d.due_at, v_now,
+            coalesce(w.submitted_by, p_submitters[1]),
+            coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end),
+            w.timeout, w.retry, w.meta, w.schedule, w.planned_at
+        from unnest(p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts, p_retries,
+            p_metas, p_schedules, p_planned)
+            as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
+        cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d
+        where not (octet_length(w.payload) <= 1000
+            and (w.key, w.expires_at, w.expires_in, w.timeout, w.retry, w.meta, w.schedule, w.planned_at) is null);
+    end if;
+    -- after the inserts, which wait for whoever is just taking or ending a task with such an id: only then that can be seen
+    if duetime.underway(p_least, p_ids) <> '{}' then
+        raise exception 'some of these tasks are stored already' using errcode = 'DT001';
+    end if;
+    if duetime.may_be_known(p_least, p_since)
+        and exists (select from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since) then
+        raise exception 'some of these tasks are stored already' using errcode = 'DT001';
+    end if;
     if cardinality(p_lanes) = 1 then
         insert into duetime.tally (lane, state, n) values (p_lanes[1], 'live', cardinality(p_ids));
     else
@@ -127,6 +152,7 @@ create function duetime.add(
 declare
     v_now bigint;
     v_known uuid[] := '{}';
+    v_stored uuid[];
     v_added uuid[];
 begin
     perform pg_current_xact_id();
@@ -136,6 +162,9 @@ begin
     end if;
     if duetime.may_be_known(p_least, p_since) then
         v_known := array(select h.id from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since);
+    end if;
+    if current_setting('transaction_isolation') <> 'read committed' then  -- see `add_new`
+        v_known := v_known || array(select d.id from duetime.due as d where d.id = any (p_ids));
     end if;
     with wish as (
         select w.*, coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at
@@ -156,13 +185,21 @@ begin
     ), placed as (
         insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size)
         select s.lane, greatest(s.due_at, v_now), s.id, s.due_at, s.expires_at, 0, 0, 0, s.size from stored as s
+        on conflict (id) do nothing
+        returning id, lane
     ), counted as (
-        insert into duetime.tally (lane, state, n) select s.lane, 'live', count(*) from stored as s group by s.lane
+        insert into duetime.tally (lane, state, n) select p.lane, 'live', count(*) from placed as p group by p.lane
     )
-    select array_agg(s.id) into v_added from stored as s;
-    if v_added is not null and duetime.may_be_known(p_least, p_since) then
-        -- the insert waited for somebody who was just ending such a task
-        v_known := array(select h.id from duetime.history as h where h.id = any (v_added) and h.finished_at >= p_since);
+    select array(select s.id from stored as s), array(select p.id from placed as p) into v_stored, v_added;
+    if cardinality(v_added) < cardinality(v_stored) then  -- the others stand whole in `due`
+        delete from duetime.task as t where t.id = any (v_stored) and t.id <> all (v_added);
+    end if;
+    if v_added <> '{}' then
+        -- the inserts may have waited for somebody who was just taking or ending such a task
+        v_known := duetime.underway(p_least, v_added);
+        if duetime.may_be_known(p_least, p_since) then
+            v_known := v_known || array(select h.id from duetime.history as h where h.id = any (v_added) and h.finished_at >= p_since);
+        end if;
         if v_known <> '{}' then
             with gone as (
                 delete from duetime.due as d where d.id = any (v_known) returning d.lane
@@ -173,7 +210,7 @@ begin
             v_added := array(select a.id from unnest(v_added) as a (id) where a.id <> all (v_known));
         end if;
     end if;
-    return coalesce(v_added, '{}')::text[];
+    return v_added::text[];
 end $$;
 
 -- The first places of each lane that are due, at most p_limit of each; lanes without any are left out.
@@ -319,10 +356,14 @@ begin
     with taken as (
         delete from duetime.held as h where h.id = any (p_ids) returning h.id, h.attempt, h.tries, h.crashes
     ), placed as (
-        delete from duetime.due as d where d.id = any (p_ids) returning d.id, d.attempt, d.tries, d.crashes
+        delete from duetime.due as d where d.id = any (p_ids) returning d.*
+    ), written as (
+        insert into duetime.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)
+        select p.id, p.lane, l.handler, p.payload, p.due_at, p.submitted_at, p.submitted_by
+        from placed as p join duetime.lane as l on l.id = p.lane where p.payload is not null
     )
     select array_agg(x.id), array_agg(x.attempt), array_agg(x.tries), array_agg(x.crashes) into v_ids, v_attempts, v_tries, v_crashes
-    from (select * from taken union all select * from placed) as x;
+    from (select * from taken union all select p.id, p.attempt, p.tries, p.crashes from placed as p) as x;
     if v_ids is not null then
         perform duetime.end_tasks(v_now, p_state, null, v_ids, v_attempts, v_tries, v_crashes);
     end if;
@@ -332,6 +373,21 @@ end $$;
 -- One element in place of many that are all the same.
 create function duetime.shared(p_values anyarray) returns anyarray language sql immutable parallel safe as
 $$ select case when p_values = array_fill(p_values[1], array[cardinality(p_values)]) then p_values[1:1] else p_values end $$;
+
+-- Keep those of these tasks that live from ending until this transaction has ended, and name them. First those that stand whole in `due`, then
+-- those that run: a task goes that way, or gets a row in `task` and keeps it. A place that is locked is not claimed, and the ends of a
+-- claim's attempts wait for its lock.
+create function duetime.lock_parents(p_ids uuid[]) returns uuid[] language plpgsql set enable_seqscan = off as $$
+declare
+    v_ids uuid[];
+begin
+    v_ids := array(select d.id from duetime.due as d where d.id = any (p_ids) and d.payload is not null order by d.id for key share);
+    perform from duetime.claim as c where exists (select from unnest(p_ids) as p (id) where p.id between c.first_id and c.last_id and p.id = any (c.tasks))
+        order by c.worker, c.number for share;
+    v_ids := v_ids || array(select r.id from duetime.open_place as r where r.id = any (p_ids) and r.payload is not null
+        and exists (select from unnest(p_ids) as p (id) where p.id between r.first_id and r.last_id and p.id = any (r.tasks)));
+    return v_ids || array(select t.id from duetime.task as t where t.id = any (p_ids) order by t.id for key share);
+end $$;
 
 -- Neighbouring elements, or the one that stands for all.
 create function duetime.part(p_values anyarray, p_first integer, p_last integer) returns anyarray language sql immutable parallel safe as
@@ -363,7 +419,8 @@ declare
     v_ids uuid[]; v_lanes integer[]; v_places bigint[]; v_dues bigint[]; v_expiries bigint[];
     v_attempts integer[]; v_tries integer[]; v_crashes integer[];
     v_late boolean := false;
-    v_copied boolean := true;
+    v_whole boolean := true;
+    v_some_whole boolean := false;
     v_special boolean;
     v_bytes bigint := 0;
     v_fitting integer;
@@ -408,9 +465,10 @@ begin
             v_expiries || array_agg(t.expires_at), v_attempts || array_agg(t.attempt + 1), v_tries || array_agg(t.tries),
             v_crashes || array_agg(t.crashes), payloads || array_agg(t.payload), submitted || array_agg(t.submitted_at),
             submitters || array_agg(t.submitted_by), v_count + count(*), v_late or coalesce(bool_or(t.expires_at <= v_now), false),
-            v_copied and coalesce(bool_and(t.payload is not null), true), v_bytes + coalesce(sum(coalesce(t.size, 1000000)), 0)
-        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters, v_count, v_late, v_copied,
-            v_bytes
+            v_whole and coalesce(bool_and(t.payload is not null), true), v_some_whole or coalesce(bool_or(t.payload is not null), false),
+            v_bytes + coalesce(sum(coalesce(t.size, 1000000)), 0)
+        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters, v_count, v_late, v_whole,
+            v_some_whole, v_bytes
         from (select * from taken order by lane, pos, id) as t;
         exit when v_count = p_total or v_starts = p_floors;
         v_starts := p_floors;
@@ -419,23 +477,25 @@ begin
         perform duetime.end_tasks(v_now, 'expired', null, array_agg(e.id), array_agg(e.attempt - 1), array_agg(e.tries), array_agg(e.crashes))
         from unnest(v_ids, v_expiries, v_attempts, v_tries, v_crashes) as e (id, expires_at, attempt, tries, crashes) where e.expires_at <= v_now;
         select array_agg(e.id), array_agg(e.lane), array_agg(e.pos), array_agg(e.due_at), array_agg(e.expires_at), array_agg(e.attempt),
-            array_agg(e.tries), array_agg(e.crashes)
-        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes
-        from unnest(v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes)
-            as e (id, lane, pos, due_at, expires_at, attempt, tries, crashes)
+            array_agg(e.tries), array_agg(e.crashes), array_agg(e.payload), array_agg(e.submitted_at), array_agg(e.submitted_by)
+        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters
+        from unnest(v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters)
+            as e (id, lane, pos, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by)
         where e.expires_at is null or e.expires_at > v_now;
     end if;
     if v_ids is not null and v_bytes > 33554432 then
         -- what would make the reply too long goes back at once; a worker need not have so much in memory either
         select count(*) into v_fitting from (
-            select sum(octet_length(t.payload)) over (order by u.place) as bytes, u.place from unnest(v_ids) with ordinality as u (id, place)
-            cross join lateral (select x.payload from duetime.task as x where x.id = u.id offset 0) as t
+            select sum(octet_length(coalesce(u.payload, t.payload))) over (order by u.place) as bytes, u.place
+            from unnest(v_ids, payloads) with ordinality as u (id, payload, place)
+            left join lateral (select x.payload from duetime.task as x where x.id = u.id offset 0) as t on true
         ) as s where s.bytes <= 33554432 or s.place = 1;
         if v_fitting < cardinality(v_ids) then
-            insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
-            select b.lane, greatest(b.due_at, coalesce(p_now, duetime.present())), b.id, b.due_at, b.expires_at, b.attempt - 1, b.tries, b.crashes
-            from unnest(v_ids, v_lanes, v_dues, v_expiries, v_attempts, v_tries, v_crashes) with ordinality
-                as b (id, lane, due_at, expires_at, attempt, tries, crashes, place)
+            insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size, payload, submitted_at, submitted_by)
+            select b.lane, greatest(b.due_at, coalesce(p_now, duetime.present())), b.id, b.due_at, b.expires_at, b.attempt - 1, b.tries, b.crashes,
+                octet_length(b.payload), b.payload, b.submitted_at, b.submitted_by
+            from unnest(v_ids, v_lanes, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters) with ordinality
+                as b (id, lane, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by, place)
             where b.place > v_fitting;
             v_ids := v_ids[1 : v_fitting]; v_lanes := v_lanes[1 : v_fitting]; v_places := v_places[1 : v_fitting]; v_dues := v_dues[1 : v_fitting];
             v_expiries := v_expiries[1 : v_fitting]; v_attempts := v_attempts[1 : v_fitting]; v_tries := v_tries[1 : v_fitting];
@@ -449,16 +509,25 @@ begin
         attempts := duetime.shared(v_attempts);
         tries := duetime.shared(v_tries);
         crashes := duetime.shared(v_crashes);
-        insert into duetime.claim (worker, number, claimed_at, open, done, cancel, tasks, lanes, dues, expiries, attempts, tries, crashes)
+        submitted := duetime.shared(submitted);
+        submitters := duetime.shared(submitters);
+        insert into duetime.claim (worker, number, claimed_at, open, done, cancel, first_id, last_id, tasks, lanes, dues, expiries, attempts, tries,
+            crashes, payloads, submitted, submitters)
         values (p_worker, p_number, v_now, cardinality(v_ids), repeat('0', cardinality(v_ids))::varbit, repeat('0', cardinality(v_ids))::varbit,
-            v_ids, lanes, v_dues, duetime.shared(v_expiries), attempts, tries, crashes);
-        if v_copied then
+            (select u.id from unnest(v_ids) as u (id) order by u.id limit 1), (select u.id from unnest(v_ids) as u (id) order by u.id desc limit 1),
+            v_ids, lanes, v_dues, duetime.shared(v_expiries), attempts, tries, crashes, case when v_some_whole then payloads end,
+            case when v_some_whole then submitted end, case when v_some_whole then submitters end);
+        if v_whole then
             sinces := v_dues;
         else
-            select array_agg(t.payload), array_agg(t.due_at), array_agg(t.submitted_at), array_agg(t.submitted_by),
+            select array_agg(coalesce(u.payload, t.payload)), array_agg(coalesce(t.due_at, u.due_at)),
+                array_agg(coalesce(t.submitted_at, u.submitted_at, submitted[1])), array_agg(coalesce(t.submitted_by, u.submitted_by, submitters[1])),
                 bool_or(not (t.expires_at, t.timeout, t.retry, t.meta, t.key, t.schedule, t.planned_at) is null)
             into payloads, sinces, submitted, submitters, v_special
-            from unnest(v_ids) as u (id) left join lateral (select x.* from duetime.task as x where x.id = u.id offset 0) as t on true;
+            from unnest(v_ids, v_dues, payloads, submitted, submitters) as u (id, due_at, payload, submitted_at, submitted_by)
+            left join lateral (select x.* from duetime.task as x where x.id = u.id offset 0) as t on true;
+            submitted := duetime.shared(submitted);
+            submitters := duetime.shared(submitters);
             if v_special then
                 select array_agg(t.expires_at), array_agg(t.timeout), array_agg(t.retry), array_agg(t.meta), array_agg(t.key), array_agg(t.schedule),
                     array_agg(t.planned_at)
@@ -467,7 +536,6 @@ begin
             end if;
         end if;
         ids := v_ids;
-        submitters := duetime.shared(submitters);
         dues := nullif(v_dues, sinces);
         last_pos := least(v_places[cardinality(v_places)], v_now);  -- what is added from now on may stand before those that are not due yet
     end if;
@@ -488,27 +556,23 @@ create function duetime.match(
     p_outcomes text[], p_tries integer[], p_crashes integer[], p_dues bigint[], p_results text[], p_errors text[]
 ) returns table (
     said integer, number bigint, open integer, place integer, id uuid, lane integer, expires_at bigint, attempt integer, tries integer, crashes integer,
-    started_at bigint, finished_at bigint, due_at bigint, result text, error text, outcome text, state text
+    started_at bigint, finished_at bigint, due_at bigint, result text, error text, outcome text, state text, payload text, since_at bigint,
+    submitted_at bigint, submitted_by text
 ) language plpgsql stable rows 500
 set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 begin
     return query
     with running as materialized (
-        select c.number, c.open, c.cancel, c.claimed_at, a.id, coalesce(a.lane, c.lanes[1]) as lane, a.due_at,
-            case when cardinality(c.expiries) = 1 then c.expiries[1] else a.expires_at end as expires_at, coalesce(a.attempt, c.attempts[1]) as attempt,
-            coalesce(a.tries, c.tries[1]) as tries, coalesce(a.crashes, c.crashes[1]) as crashes, a.place
-        from duetime.claim as c
-        cross join lateral unnest(c.tasks, c.lanes, c.dues, c.expiries, c.attempts, c.tries, c.crashes) with ordinality
-            as a (id, lane, due_at, expires_at, attempt, tries, crashes, place)
-        where c.worker = p_worker and (p_claims is null or c.number = any (p_claims)) and get_bit(c.done, a.place::integer - 1) = 0
+        select p.* from duetime.open_place as p where p.worker = p_worker and (p_claims is null or p.number = any (p_claims))
     )
-    select s.place::integer, r.number, r.open, r.place::integer, r.id, r.lane, r.expires_at, r.attempt, coalesce(s.tries, r.tries),
+    select s.place::integer, r.number, r.open, r.place, r.id, r.lane, r.expires_at, r.attempt, coalesce(s.tries, r.tries),
         coalesce(s.crashes, r.crashes), s.started_at, s.finished_at,
         -- one that was claimed before it was due, and still is not, keeps its due time
         greatest(coalesce(s.due_at, p_now), case when r.due_at > r.claimed_at and r.due_at > p_now then r.due_at end), s.result, s.error,
         coalesce(s.outcome, 'succeeded'),
-        case when s.state = 'pending' and get_bit(r.cancel, r.place::integer - 1) = 1 then 'cancelled' else coalesce(s.state, 'succeeded') end
+        case when s.state = 'pending' and r.cancelling then 'cancelled' else coalesce(s.state, 'succeeded') end,
+        r.payload, r.due_at, r.submitted_at, r.submitted_by
     from unnest(p_ids, p_attempts, p_started, p_finished, p_states, p_outcomes, p_tries, p_crashes, p_dues, p_results, p_errors) with ordinality
         as s (id, attempt, started_at, finished_at, state, outcome, tries, crashes, due_at, result, error, place)
     join running as r on r.id = s.id and r.attempt = s.attempt;
@@ -551,6 +615,14 @@ begin
         select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.meta, m.schedule,
             m.planned_at, e.state, e.outcome, e.attempt, e.tries, e.crashes, p_worker, e.started_at, e.finished_at, e.result, e.error
         from moved as m join ended as e on e.id = m.id
+        union all
+        select e.id, e.lane, l.handler, null, e.payload, e.since_at, e.submitted_at, e.submitted_by, null, null, null, null, null, null, e.state, e.outcome,
+            e.attempt, e.tries, e.crashes, p_worker, e.started_at, e.finished_at, e.result, e.error
+        from ended as e join duetime.lane as l on l.id = e.lane where e.state <> 'pending' and e.payload is not null
+    ), written as (
+        insert into duetime.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)
+        select e.id, e.lane, l.handler, e.payload, e.since_at, e.submitted_at, e.submitted_by
+        from ended as e join duetime.lane as l on l.id = e.lane where e.state = 'pending' and e.payload is not null
     ), again as (
         insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
         select e.lane, greatest(e.due_at, v_now), e.id, e.due_at, e.expires_at, e.attempt, e.tries, e.crashes
@@ -591,6 +663,7 @@ declare
     v_claim record;
     v_last integer;
     v_before integer := 0;
+    v_handler text;
     v_earliest bigint;
 begin
     perform pg_current_xact_id();
@@ -601,7 +674,9 @@ begin
             and substring(c.done from v_slice.first for v_slice.size) = repeat('0', v_slice.size)::varbit
         returning c.tasks[v_slice.first : v_last] as tasks, duetime.part(c.lanes, v_slice.first, v_last) as lanes,
             duetime.part(c.attempts, v_slice.first, v_last) as attempts, duetime.part(c.tries, v_slice.first, v_last) as tries,
-            duetime.part(c.crashes, v_slice.first, v_last) as crashes into v_claim;
+            duetime.part(c.crashes, v_slice.first, v_last) as crashes, c.dues[v_slice.first : v_last] as dues,
+            c.payloads[v_slice.first : v_last] as payloads, duetime.part(c.submitted, v_slice.first, v_last) as submitted,
+            duetime.part(c.submitters, v_slice.first, v_last) as submitters into v_claim;
         if not found then
             update duetime.claim as c set open = c.open - v_slice.size,
                 done = overlay(c.done placing repeat('1', v_slice.size)::varbit from v_slice.first)
@@ -609,7 +684,9 @@ begin
                 and substring(c.done from v_slice.first for v_slice.size) = repeat('0', v_slice.size)::varbit
             returning c.tasks[v_slice.first : v_last] as tasks, duetime.part(c.lanes, v_slice.first, v_last) as lanes,
             duetime.part(c.attempts, v_slice.first, v_last) as attempts, duetime.part(c.tries, v_slice.first, v_last) as tries,
-            duetime.part(c.crashes, v_slice.first, v_last) as crashes, c.open into v_claim;
+            duetime.part(c.crashes, v_slice.first, v_last) as crashes, c.dues[v_slice.first : v_last] as dues,
+            c.payloads[v_slice.first : v_last] as payloads, duetime.part(c.submitted, v_slice.first, v_last) as submitted,
+            duetime.part(c.submitters, v_slice.first, v_last) as submitters, c.open into v_claim;
             if not found then
                 raise exception 'places % to % of claim % of worker % are not all open', v_slice.first, v_last, v_slice.number, p_worker
                     using errcode = 'DT002';
@@ -618,16 +695,31 @@ begin
                 delete from duetime.claim as c where c.worker = p_worker and c.number = v_slice.number;
             end if;
         end if;
-        with moved as (
-            delete from duetime.task as t where t.id = any (v_claim.tasks) returning t.*
-        )
-        insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
-            planned_at, state, outcome, attempt, tries, crashes, worker, started_at, finished_at)
-        select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.meta, m.schedule,
-            m.planned_at, 'succeeded', 'succeeded', coalesce(e.attempt, v_claim.attempts[1]), coalesce(e.tries, v_claim.tries[1]),
-            coalesce(e.crashes, v_claim.crashes[1]), p_worker, e.started_at, e.finished_at
-        from moved as m join unnest(v_claim.tasks, v_claim.attempts, v_claim.tries, v_claim.crashes, p_started[v_before + 1 : v_before + v_slice.size],
-            p_finished[v_before + 1 : v_before + v_slice.size]) as e (id, attempt, tries, crashes, started_at, finished_at) on e.id = m.id;
+        if v_claim.payloads is not null then
+            v_handler := case when cardinality(v_claim.lanes) = 1 then (select l.handler from duetime.lane as l where l.id = v_claim.lanes[1]) end;
+            insert into duetime.history (id, lane, handler, payload, due_at, submitted_at, submitted_by, state, outcome, attempt, tries, crashes, worker,
+                started_at, finished_at)
+            select e.id, coalesce(e.lane, v_claim.lanes[1]), coalesce(v_handler, (select l.handler from duetime.lane as l where l.id = e.lane)), e.payload,
+                e.due_at, coalesce(e.submitted_at, v_claim.submitted[1]), coalesce(e.submitted_by, v_claim.submitters[1]), 'succeeded', 'succeeded',
+                coalesce(e.attempt, v_claim.attempts[1]), coalesce(e.tries, v_claim.tries[1]), coalesce(e.crashes, v_claim.crashes[1]), p_worker,
+                e.started_at, e.finished_at
+            from unnest(v_claim.tasks, v_claim.lanes, v_claim.dues, v_claim.attempts, v_claim.tries, v_claim.crashes, v_claim.payloads, v_claim.submitted,
+                v_claim.submitters, p_started[v_before + 1 : v_before + v_slice.size], p_finished[v_before + 1 : v_before + v_slice.size])
+                as e (id, lane, due_at, attempt, tries, crashes, payload, submitted_at, submitted_by, started_at, finished_at)
+            where e.payload is not null;
+        end if;
+        if v_claim.payloads is null or array_position(v_claim.payloads, null) is not null then
+            with moved as (
+                delete from duetime.task as t where t.id = any (v_claim.tasks) returning t.*
+            )
+            insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
+                planned_at, state, outcome, attempt, tries, crashes, worker, started_at, finished_at)
+            select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.meta, m.schedule,
+                m.planned_at, 'succeeded', 'succeeded', coalesce(e.attempt, v_claim.attempts[1]), coalesce(e.tries, v_claim.tries[1]),
+                coalesce(e.crashes, v_claim.crashes[1]), p_worker, e.started_at, e.finished_at
+            from moved as m join unnest(v_claim.tasks, v_claim.attempts, v_claim.tries, v_claim.crashes, p_started[v_before + 1 : v_before + v_slice.size],
+                p_finished[v_before + 1 : v_before + v_slice.size]) as e (id, attempt, tries, crashes, started_at, finished_at) on e.id = m.id;
+        end if;
         insert into duetime.tally (lane, state, n)
         select l.lane, s.state, s.sign * l.n from (
             select v_claim.lanes[1] as lane, v_slice.size as n where cardinality(v_claim.lanes) = 1

@@ -1,7 +1,15 @@
 -- task_places: where tasks stand that an operator names, and the lane of those that wait
-select t.id::text, case when d.id is not null or h.id is not null then 'pending' else 'running' end, t.lane, l.handler, l.collection, l.priority
-from duetime.task as t join duetime.lane as l on l.id = t.lane
-left join duetime.due as d on d.id = t.id left join duetime.held as h on h.id = t.id where t.id = any ($1::uuid[])
+select p.id::text, case when d.id is not null or h.id is not null then 'pending' else 'running' end, l.id, l.handler, l.collection, l.priority
+from unnest($1::uuid[]) as p (id)
+left join lateral (select x.* from duetime.task as x where x.id = p.id offset 0) as t on true
+left join lateral (select x.* from duetime.due as x where x.id = p.id offset 0) as d on true
+left join lateral (select x.* from duetime.held as x where x.id = p.id offset 0) as h on true
+join duetime.lane as l on l.id = coalesce(t.lane, d.lane) where t.id is not null or d.payload is not null
+union all
+select r.id::text, 'running', r.lane, l.handler, l.collection, l.priority
+from duetime.open_place as r join duetime.lane as l on l.id = r.lane
+where r.payload is not null and (r.id in (select unnest($1::uuid[]))) is true and (cardinality($1::uuid[]) > 8
+    or exists (select from unnest($1::uuid[]) as u (id) where u.id between r.first_id and r.last_id and u.id = any (r.tasks)))
 union all
 select h.id::text, h.state, h.lane, null, null, null from duetime.history as h where h.id = any ($1::uuid[]) and h.finished_at >= $2::bigint
 
@@ -90,16 +98,24 @@ select e.id::text from edited as e
 -- lanes_of_handlers: the lanes that gates may hold
 select id, handler, collection from duetime.lane where handler = any ($1::text[])
 
--- take_due: places that are due, of some lanes, from their floors on; a floor beyond the present is from before the clock was set back
-delete from duetime.due as d where d.ctid = any (array(
-    select x.ctid from unnest($2::integer[]) as u (lane) join duetime.lane as l on l.id = u.lane
-    cross join lateral (
-        select e.ctid from duetime.due as e
-        where e.lane = l.id and e.pos >= case when l.floor > $1::bigint then 0 else l.floor end and e.pos <= $1::bigint
-        order by e.pos limit $3::integer for update skip locked
-    ) as x
-    limit $3::integer))
-returning d.id::text, d.attempt, d.tries, d.crashes
+-- take_due: places that are due, of some lanes, from their floors on; a floor beyond the present is from before the clock was set back.
+-- Tasks that stood there whole get a row of their own.
+with taken as (
+    delete from duetime.due as d where d.ctid = any (array(
+        select x.ctid from unnest($2::integer[]) as u (lane) join duetime.lane as l on l.id = u.lane
+        cross join lateral (
+            select e.ctid from duetime.due as e
+            where e.lane = l.id and e.pos >= case when l.floor > $1::bigint then 0 else l.floor end and e.pos <= $1::bigint
+            order by e.pos limit $3::integer for update skip locked
+        ) as x
+        limit $3::integer))
+    returning d.*
+), written as (
+    insert into duetime.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)
+    select d.id, d.lane, l.handler, d.payload, d.due_at, d.submitted_at, d.submitted_by
+    from taken as d join duetime.lane as l on l.id = d.lane where d.payload is not null
+)
+select d.id::text, d.attempt, d.tries, d.crashes from taken as d
 
 -- end_taken: the ends of tasks whose places were taken
 select duetime.end_tasks($1::bigint, $2::text, null, $3::uuid[], $4::integer[], $5::integer[], $6::integer[])

@@ -13,14 +13,10 @@ select host, slots, guest_lease from duetime.worker where id = $1::text and gues
 update duetime.worker set beat = beat + 1, beat_at = coalesce($1::bigint, duetime.clock()) where id = $2::text and guest_lease is not null returning id
 
 -- holdings: attempts that a worker holds, of these tasks (null: all), with their tasks
-select t.id::text, l.handler, t.payload, coalesce(a.attempt, c.attempts[1]), c.number, get_bit(c.cancel, a.place::integer - 1) = 1, c.claimed_at,
-    coalesce(a.tries, c.tries[1]), coalesce(a.crashes, c.crashes[1]),
-    a.due_at, t.due_at, t.submitted_at, t.submitted_by, t.expires_at, t.timeout, t.retry, t.meta, t.key, nullif(l.collection, ''), l.priority,
-    t.schedule, t.planned_at
-from duetime.claim as c
-cross join lateral unnest(c.tasks, c.lanes, c.dues, c.attempts, c.tries, c.crashes) with ordinality
-    as a (id, lane, due_at, attempt, tries, crashes, place)
-cross join lateral (select x.* from duetime.task as x where x.id = a.id offset 0) as t
-join duetime.lane as l on l.id = coalesce(a.lane, c.lanes[1])
-where c.worker = $1::text and ($2::uuid[] is null or a.id = any ($2::uuid[])) and get_bit(c.done, a.place::integer - 1) = 0
-order by c.number, l.priority desc, a.due_at, a.place
+select r.id::text, l.handler, coalesce(r.payload, t.payload), r.attempt, r.number, r.cancelling, r.claimed_at, r.tries, r.crashes, r.due_at,
+    coalesce(t.due_at, r.due_at), coalesce(t.submitted_at, r.submitted_at), coalesce(t.submitted_by, r.submitted_by), t.expires_at, t.timeout, t.retry,
+    t.meta, t.key, nullif(l.collection, ''), l.priority, t.schedule, t.planned_at
+from duetime.open_place as r join duetime.lane as l on l.id = r.lane
+left join lateral (select x.* from duetime.task as x where x.id = r.id offset 0) as t on true
+where r.worker = $1::text and ($2::uuid[] is null or r.id = any ($2::uuid[])) and (t.id is not null or r.payload is not null)
+order by r.number, l.priority desc, r.due_at, r.place

@@ -6,6 +6,10 @@ cross join lateral (
     select t.lane from duetime.task as t where t.id = u.task
     union all
     select h.lane from duetime.history as h where h.id = u.task and h.finished_at >= $3::bigint
+    union all
+    select r.lane from duetime.open_place as r where r.id = u.task and u.task between r.first_id and r.last_id and u.task = any (r.tasks)
+    union all
+    select d.lane from duetime.due as d where d.id = u.task
     limit 1
 ) as f
 on conflict (task, attempt) do nothing
@@ -61,7 +65,7 @@ o.kept_at < $value::bigint
 order by o.kept_at desc, o.task desc, o.attempt desc limit $1::integer
 
 -- only_logs: tasks with a word in their output
-exists (select from duetime.output_chunk as c where c.task = t.id and c.words @@ $value::tsquery)
+exists (select from duetime.output_chunk as c where c.task = $task and c.words @@ $value::tsquery)
 
 -- any_output: whether anything has been kept at all
 select exists (select from duetime.output)
@@ -79,6 +83,7 @@ select s.id::text from leaving as s order by s.id desc limit 1
 -- ghost_output: output of tasks that are gone; pieces alone are left if some came while their task was pruned
 select o.task::text from (select k.task from duetime.output as k union select c.task from duetime.output_chunk as c) as o
 where not exists (select from duetime.task as t where t.id = o.task) and not exists (select from duetime.history as h where h.id = o.task)
+and not exists (select from duetime.due as d where d.id = o.task) and (o.task in (select r.id from duetime.open_place as r)) is not true
 
 -- delete_output: remove it
 with chunks as (

@@ -4,14 +4,17 @@ select unnest($1::uuid[]) as id
 -- picked_key: the live task of a key
 select t.id from duetime.task as t where t.handler = $1::text and t.key = $2::text
 
--- picked_all: live tasks, wherever they stand
+-- picked_rows: live tasks that have a row of their own, wherever they stand
 select t.id from duetime.task as t left join duetime.due as d on d.id = t.id left join duetime.held as h on h.id = t.id
 
--- picked_all_open: the same, where their time in a claim matters
+-- picked_rows_open: the same, where their time in a claim matters
 select t.id from duetime.task as t left join duetime.due as d on d.id = t.id left join duetime.held as h on h.id = t.id
 left join open as r on r.id = t.id
 
 -- picked_due: tasks that only time holds back
+select d.id from duetime.due as d left join lateral (select x.submitted_at from duetime.task as x where x.id = d.id offset 0) as t on true
+
+-- picked_due_rows: those of them that have a row of their own
 select t.id from duetime.due as d join duetime.task as t on t.id = d.id
 
 -- picked_retrying: waiting tasks that were tried before
@@ -25,38 +28,44 @@ select t.id from (
 select t.id from duetime.held as h join duetime.task as t on t.id = h.id
 
 -- picked_open: tasks with a live attempt; `offset 0` keeps the planner from walking over all tasks instead of those
-select t.id from open as r cross join lateral (select x.* from duetime.task as x where x.id = r.id offset 0) as t
+select r.id from open as r left join lateral (select x.* from duetime.task as x where x.id = r.id offset 0) as t on true
 
--- open: all places in claims that have not ended. Written with `<>`, because the planner takes `=` for one row in two hundred.
+-- picked_whole: tasks with a live attempt that have no row of their own
+select r.id from (select x.* from open as x where x.whole) as r
+
+-- open: all places in claims that have not ended
 open as materialized (
-    select a.id, a.due_at from duetime.claim as c
-    cross join lateral unnest(c.tasks, c.dues) with ordinality as a (id, due_at, place)
-    where get_bit(c.done, a.place::integer - 1) <> 1
+    select r.id, r.lane, r.due_at, r.submitted_at, r.payload is not null as whole from duetime.open_place as r
 )
 
--- live: what the picked tasks are, and where those stand that wait. The ids are an array, because a join could be planned as a walk
--- over all tasks. Those that wait nowhere run, and are looked for in the claims: few of them by comparing, many by unfolding all claims.
+-- anywhere: the first page of several kinds of places; a task may be of more than one
+select p.id from (
+    $kinds
+) as p group by p.id order by p.id desc limit $limit
+
+-- live: what the picked tasks are, and where those stand that wait. They are looked up one by one, because a join could be planned as a
+-- walk over all tasks. Those that wait nowhere may run, and are looked for in the claims: few of them by comparing, many by unfolding all claims.
 live as materialized (
-    select t.*, l.collection, l.priority, coalesce(d.due_at, h.due_at) as place_due_at, coalesce(d.attempt, h.attempt) as attempt,
+    select p.id, t.id is not null or d.payload is not null as known, coalesce(t.lane, d.lane) as lane, t.key, coalesce(d.payload, t.payload) as payload,
+        t.due_at, coalesce(t.submitted_at, d.submitted_at) as submitted_at, coalesce(t.submitted_by, d.submitted_by) as submitted_by, t.expires_at,
+        t.timeout, t.retry, t.meta, t.schedule, t.planned_at, coalesce(d.due_at, h.due_at) as place_due_at, coalesce(d.attempt, h.attempt) as attempt,
         coalesce(d.tries, h.tries) as tries, coalesce(d.crashes, h.crashes) as crashes,
         case when d.id is not null then 'pending' when h.id is not null then 'blocked' else 'running' end as state
-    from duetime.task as t join duetime.lane as l on l.id = t.lane
-    left join duetime.due as d on d.id = t.id left join duetime.held as h on h.id = t.id
-    where t.id = any (array(select p.id from picked as p))
+    from picked as p
+    left join lateral (select x.* from duetime.task as x where x.id = p.id offset 0) as t on true
+    left join lateral (select x.* from duetime.due as x where x.id = p.id offset 0) as d on true
+    left join lateral (select x.* from duetime.held as x where x.id = p.id offset 0) as h on true
 ), missing as materialized (
     select v.id from live as v where v.state = 'running'
 ), running as materialized (
-    select a.id, a.due_at, coalesce(a.attempt, c.attempts[1]) as attempt, coalesce(a.tries, c.tries[1]) as tries,
-        coalesce(a.crashes, c.crashes[1]) as crashes, c.worker, c.claimed_at, get_bit(c.cancel, a.place::integer - 1) = 1 as cancelling
-    from duetime.claim as c
-    cross join lateral unnest(c.tasks, c.dues, c.attempts, c.tries, c.crashes) with ordinality as a (id, due_at, attempt, tries, crashes, place)
-    where exists (select from missing)
-    and ((select count(*) from missing) > 8 or exists (select from missing as m where m.id = any (c.tasks)))
-    and (a.id in (select m.id from missing as m)) is true and get_bit(c.done, a.place::integer - 1) <> 1
+    select r.* from duetime.open_place as r where exists (select from missing)
+    and ((select count(*) from missing) > 8 or exists (select from missing as m where m.id between r.first_id and r.last_id and m.id = any (r.tasks)))
+    and (r.id in (select m.id from missing as m)) is true
 )
 
 -- live_records: the columns of a record, of tasks that live. Of those that ran before, the last error is told.
-select v.id::text, v.handler, v.collection, v.priority, v.payload, v.submitted_at, v.submitted_by, v.key, v.expires_at, v.timeout, v.retry, v.meta,
+select v.id::text, l.handler, l.collection, l.priority, coalesce(v.payload, r.payload) as payload, coalesce(v.submitted_at, r.submitted_at) as submitted_at,
+    coalesce(v.submitted_by, r.submitted_by) as submitted_by, v.key, v.expires_at, v.timeout, v.retry, v.meta,
     v.schedule, v.planned_at, case when v.state = 'running' and r.id is null then 'pending' else v.state end as state,
     coalesce(v.place_due_at, r.due_at, v.due_at) as due_at, coalesce(v.attempt, r.attempt, 0) as attempt,
     coalesce(v.tries, r.tries, 0) as tries, coalesce(v.crashes, r.crashes, 0) as crashes, coalesce(r.cancelling, false) as cancelling,
@@ -64,7 +73,9 @@ select v.id::text, v.handler, v.collection, v.priority, v.payload, v.submitted_a
     case when coalesce(v.attempt, r.attempt - 1, 0) > 0 then (
         select a.error from duetime.attempt as a where a.task = v.id and a.finished_at >= v.submitted_at - 86400000000 order by a.attempt desc limit 1
     ) end as error, p.fraction as progress, p.text as progress_text
-from live as v left join running as r on r.id = v.id left join duetime.progress as p on p.id = r.id and p.attempt = r.attempt
+from live as v left join running as r on r.id = v.id join duetime.lane as l on l.id = coalesce(v.lane, r.lane)
+left join duetime.progress as p on p.id = r.id and p.attempt = r.attempt
+where v.known or r.payload is not null
 
 -- final_records: the same columns, of finished tasks
 select t.id::text, t.handler, l.collection, l.priority, t.payload, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry, t.meta,
@@ -106,10 +117,7 @@ select distinct handler from duetime.lane
 t.handler = any ($value::text[])
 
 -- only_lanes: tasks of some lanes
-t.lane = any ($value::integer[])
-
--- only_due_lanes: the same, told by their places, which are indexed by lane
-d.lane = any ($value::integer[])
+$lane = any ($value::integer[])
 
 -- only_key: one key
 t.key = $value::text
@@ -118,10 +126,10 @@ t.key = $value::text
 t.schedule = $value::text
 
 -- only_submitted_after: submitted at or after an instant
-t.submitted_at >= $value::bigint
+$submitted >= $value::bigint
 
 -- only_submitted_before: submitted before an instant
-t.submitted_at < $value::bigint
+$submitted < $value::bigint
 
 -- only_ids_before: the same told by ids, so that a walk along them begins there. It holds for all of them, and for some others.
 $id <= (select duetime.last_id_before($value::bigint))
@@ -172,7 +180,7 @@ t.finished_at <= $value::bigint
 
 -- by_id: newest submitted first. The limit is written into the text: of one that it does not know the server expects a tenth of the
 -- table, takes the plan for too dear to be kept, and makes another one for every page.
-order by t.id desc limit $limit
+order by $id desc limit $limit
 
 -- merged_by_id: the same, where ids are text already
 order by t.id collate "C" desc limit $limit

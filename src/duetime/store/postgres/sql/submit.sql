@@ -50,10 +50,15 @@ update duetime.task as t set lane = $3::integer, payload = $4::text, due_at = $5
 from place as p where t.id = p.id returning t.id::text
 
 -- live_parents: which of these tasks have not ended
-select id::text from duetime.task where id = any ($1::uuid[])
+select t.id::text from duetime.task as t where t.id = any ($1::uuid[])
+union
+select d.id::text from duetime.due as d where d.id = any ($1::uuid[]) and d.payload is not null
+union
+select r.id::text from duetime.open_place as r where r.id = any ($1::uuid[]) and r.payload is not null
+and exists (select from unnest($1::uuid[]) as u (id) where u.id between r.first_id and r.last_id and u.id = any (r.tasks))
 
 -- lock_parents: the same, and keep them from ending until this transaction has
-select id::text from duetime.task where id = any ($1::uuid[]) order by id for key share
+select unnest(duetime.lock_parents($1::uuid[]))::text
 
 -- take_place: remove a task's place in its lane
 delete from duetime.due where id = $1::uuid

@@ -66,19 +66,20 @@ delete from duetime.ahead as a where exists (
 -- known, so its children are let go.
 select p.parent::text, coalesce((select h.state from duetime.history as h where h.id = p.parent limit 1), 'succeeded')
 from (
-    select distinct e.parent from duetime.edge as e where not exists (select from duetime.task as t where t.id = e.parent) limit $1::integer
+    select distinct e.parent from duetime.edge as e where not exists (select from duetime.task as t where t.id = e.parent)
+    and not exists (select from duetime.due as d where d.id = e.parent) and (e.parent in (select r.id from duetime.open_place as r)) is not true
+    limit $1::integer
 ) as p
 
 -- follow: let the children of ended tasks go on, or end those in vain
 select duetime.follow($1::bigint, $2::uuid[], $3::boolean[])
 
 -- ghost_places: places of tasks that do not live
-select 'due', d.id::text from duetime.due as d where not exists (select from duetime.task as t where t.id = d.id)
+select 'due', d.id::text from duetime.due as d where d.payload is null and not exists (select from duetime.task as t where t.id = d.id)
 union all
 select 'held', h.id::text from duetime.held as h where not exists (select from duetime.task as t where t.id = h.id)
 union all
-select 'claim', a.id::text from duetime.claim as c cross join lateral unnest(c.tasks) with ordinality as a (id, place)
-where get_bit(c.done, a.place::integer - 1) <> 1 and not exists (select from duetime.task as t where t.id = a.id)
+select 'claim', r.id::text from duetime.open_place as r where r.payload is null and not exists (select from duetime.task as t where t.id = r.id)
 
 -- doubled_places: tasks that stand in more than one place
 select x.id::text, bool_or(x.place = 'claim'), bool_or(x.place = 'held') from (
@@ -86,15 +87,13 @@ select x.id::text, bool_or(x.place = 'claim'), bool_or(x.place = 'held') from (
     union all
     select h.id, 'held' from duetime.held as h
     union all
-    select distinct a.id, 'claim' from duetime.claim as c cross join lateral unnest(c.tasks) with ordinality as a (id, place)
-    where get_bit(c.done, a.place::integer - 1) <> 1
+    select distinct r.id, 'claim' from duetime.open_place as r
 ) as x group by x.id having count(*) > 1
 
 -- doubled_claims: tasks that run in more than one claim, with all but the newest attempt
 select y.id::text, y.worker, y.number from (
-    select a.id, c.worker, c.number, row_number() over (partition by a.id order by coalesce(a.attempt, c.attempts[1]) desc, c.claimed_at desc) as place
-    from duetime.claim as c cross join lateral unnest(c.tasks, c.attempts) with ordinality as a (id, attempt, place)
-    where get_bit(c.done, a.place::integer - 1) <> 1
+    select r.id, r.worker, r.number, row_number() over (partition by r.id order by r.attempt desc, r.claimed_at desc) as place
+    from duetime.open_place as r
 ) as y where y.place > 1
 
 -- delete_due: take places away
@@ -109,11 +108,21 @@ where $1::uuid = any (c.tasks) and get_bit(c.done, array_position(c.tasks, $1::u
 and ($2::text is null or (c.worker = $2::text and c.number = $3::bigint))
 
 -- twice_told: tasks that live and are finished
-select h.id::text, h.state from duetime.task as t join duetime.history as h on h.id = t.id
+select h.id::text, h.state from (
+    select t.id from duetime.task as t
+    union
+    select d.id from duetime.due as d where d.payload is not null
+    union
+    select r.id from duetime.open_place as r where r.payload is not null
+) as t join duetime.history as h on h.id = t.id
 
 -- forget_finals: take tasks out of history that live
 with gone as (
-    delete from duetime.history as h using duetime.task as t where t.id = h.id and h.id = any ($1::uuid[]) returning h.lane, h.state
+    delete from duetime.history as h where h.id = any ($1::uuid[]) and (
+        exists (select from duetime.task as t where t.id = h.id)
+        or exists (select from duetime.due as d where d.id = h.id and d.payload is not null)
+        or exists (select from duetime.open_place as r where r.id = h.id and r.payload is not null))
+    returning h.lane, h.state
 )
 insert into duetime.tally (lane, state, n) select lane, state, -count(*) from gone group by lane, state
 
@@ -128,17 +137,12 @@ update duetime.claim as c set open = length(c.done) - bit_count(c.done) where c.
 delete from duetime.claim where open = 0 and bit_count(done) = length(done)
 
 -- ownerless_claims: attempts of workers that are not registered
-select c.worker, a.id::text from duetime.claim as c cross join lateral unnest(c.tasks) with ordinality as a (id, place)
-where get_bit(c.done, a.place::integer - 1) <> 1 and not exists (select from duetime.worker as w where w.id = c.worker)
+select r.worker, r.id::text from duetime.open_place as r where not exists (select from duetime.worker as w where w.id = r.worker)
 
 -- homeless_tasks: live tasks that stand nowhere
-with open as materialized (
-    select a.id from duetime.claim as c cross join lateral unnest(c.tasks) with ordinality as a (id, place)
-    where get_bit(c.done, a.place::integer - 1) <> 1
-)
 select t.id::text from duetime.task as t
 where not exists (select from duetime.due as d where d.id = t.id) and not exists (select from duetime.held as h where h.id = t.id)
-and (t.id in (select r.id from open as r)) is not true
+and (t.id in (select r.id from duetime.open_place as r)) is not true
 
 -- house_task: give a task a place that has none
 insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
@@ -183,7 +187,13 @@ with lanes as (
 update duetime.due as d set pos = greatest(d.due_at, $1::bigint) from duetime.lane as l where l.id = d.lane and d.pos < l.floor and d.id = any ($2::uuid[])
 
 -- counted_tasks: what the tally should say
-select t.lane, 'live' as state, count(*) as n from duetime.task as t group by t.lane
+select t.lane, 'live' as state, count(*) as n from (
+    select t.lane from duetime.task as t
+    union all
+    select d.lane from duetime.due as d where d.payload is not null
+    union all
+    select r.lane from duetime.open_place as r where r.payload is not null
+) as t group by t.lane
 union all
 select h.lane, h.state, count(*) from duetime.history as h group by h.lane, h.state
 

@@ -27,12 +27,13 @@ where exists (
 with locked as (
     select * from duetime.claim where worker = $1::text order by number for update
 )
-select t.id::text, coalesce(a.attempt, c.attempts[1]), coalesce(a.tries, c.tries[1]), coalesce(a.crashes, c.crashes[1]),
-    greatest(c.claimed_at, a.due_at), t.due_at, t.expires_at
+select a.id::text, coalesce(a.attempt, c.attempts[1]), coalesce(a.tries, c.tries[1]), coalesce(a.crashes, c.crashes[1]),
+    greatest(c.claimed_at, a.due_at), coalesce(t.due_at, a.due_at), t.expires_at
 from locked as c
-cross join lateral unnest(c.tasks, c.dues, c.attempts, c.tries, c.crashes) with ordinality as a (id, due_at, attempt, tries, crashes, place)
-cross join lateral (select x.* from duetime.task as x where x.id = a.id offset 0) as t
-where get_bit(c.done, a.place::integer - 1) = 0
+cross join lateral unnest(c.tasks, c.dues, c.attempts, c.tries, c.crashes, c.payloads) with ordinality
+    as a (id, due_at, attempt, tries, crashes, payload, place)
+left join lateral (select x.* from duetime.task as x where x.id = a.id offset 0) as t on true
+where get_bit(c.done, a.place::integer - 1) = 0 and (t.id is not null or a.payload is not null)
 
 -- insert_worker: a worker that is about to claim; one that registers again begins anew. Its beats do not begin at 1, or one that was
 -- reaped and registers again could show the very beat at which somebody has seen it dead.
