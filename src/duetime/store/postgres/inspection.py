@@ -25,7 +25,14 @@ async def inspect(run: Runner, sql: Statements, now: Instant | None, *, repair: 
     inspection = _Inspection(run, sql, at, repair)
     problems: list[Problem] = []
     for check in (
-        *(inspection.ghost_places, inspection.doubled, inspection.twice_told, inspection.claims, inspection.ownerless),
+        *(
+            inspection.two_bodies,
+            inspection.ghost_places,
+            inspection.doubled,
+            inspection.twice_told,
+            inspection.claims,
+            inspection.ownerless,
+        ),
         *(inspection.homeless, inspection.edges, inspection.waiting, inspection.strays, inspection.floors, inspection.tally),
         inspection.output,
     ):
@@ -45,6 +52,12 @@ class _Inspection:
     async def _rows(self, statement: str, *parameters: object) -> list[Sequence[Any]]:
         return await self._run.rows(statement, parameters)
 
+    async def two_bodies(self) -> AsyncIterator[Problem]:
+        for place, task_id in await self._rows(self._sql.two_bodies):
+            if self._repair:
+                await self._rows(self._sql.empty_due if place == "due" else self._sql.empty_places, task_id)
+            yield Problem("two bodies", task_id, f"has a row of its own and stands whole in {place}; the row is kept", self._repair)
+
     async def ghost_places(self) -> AsyncIterator[Problem]:
         for place, task_id in await self._rows(self._sql.ghost_places):
             if self._repair:
@@ -63,6 +76,8 @@ class _Inspection:
     async def doubled(self) -> AsyncIterator[Problem]:
         for task_id, running, held in await self._rows(self._sql.doubled_places):
             if self._repair:
+                if not running:
+                    await self._rows(self._sql.write_out, task_id)  # or what is left of it would have no body
                 await self._leave(task_id, "due")
                 if running and held:
                     await self._leave(task_id, "held")

@@ -96,6 +96,23 @@ select y.id::text, y.worker, y.number from (
     from duetime.open_place as r
 ) as y where y.place > 1
 
+-- two_bodies: tasks that have a row of their own and stand whole in a place as well
+select 'due', d.id::text from duetime.due as d join duetime.task as t on t.id = d.id where d.payload is not null
+union all
+select 'claim', r.id::text from duetime.open_place as r join duetime.task as t on t.id = r.id where r.payload is not null
+
+-- write_out: give a task that stands whole in due a row of its own
+insert into duetime.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)
+select d.id, d.lane, l.handler, d.payload, d.due_at, d.submitted_at, d.submitted_by
+from duetime.due as d join duetime.lane as l on l.id = d.lane where d.id = $1::uuid and d.payload is not null
+on conflict do nothing
+
+-- empty_due: let a task's row say what it is, and not its place
+update duetime.due set payload = null, submitted_at = null, submitted_by = null where id = $1::uuid
+
+-- empty_places: the same in claims
+update duetime.claim as c set payloads[array_position(c.tasks, $1::uuid)] = null where $1::uuid = any (c.tasks)
+
 -- delete_due: take places away
 delete from duetime.due where id = any ($1::uuid[])
 

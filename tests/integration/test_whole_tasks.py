@@ -1,0 +1,268 @@
+"""Short plain tasks on PostgreSQL, which have no row of their own: where they stand, and that nothing moves them unseen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from duetime.model.outcome import Outcome, Verdict
+from duetime.model.task import NewTask, State
+from duetime.store.open import store_from_url
+from duetime.store.protocol import AddVerdict, NewWorker, Store
+from tests.conformance.build import Worker, add, ended, get, needs, state_of, wish
+
+CLAIM = """
+select ids from {schema}.claim(null, 'w', 1000, (select array_agg(id) from {schema}.lane), '{{0}}', '{{0}}', '{{100}}', 100, '{{}}', null,
+    (select gates_version from {schema}.control), (select lanes_version from {schema}.control), (select incarnation from {schema}.control),
+    0)
+"""
+SETTLE = """
+select accepted from {schema}.settle(null, 'w', null, %s::uuid[], '{{1}}', null, array[{schema}.clock()], %s::text[], %s::text[], '{{0}}',
+    '{{0}}', array[{schema}.clock()], null, null)
+"""
+BLOCKED = "select 1 from pg_stat_activity where %s = any (pg_blocking_pids(pid))"
+PLACES = ("due", "claim", "task", "history")
+
+
+class Server:
+    """A connection beside the store's own, to see rows and to hold transactions open."""
+
+    def __init__(self, url: str) -> None:
+        address, _, self.schema = url.partition("?schema=")
+        self.connection = psycopg.connect(address, autocommit=True)
+        self._watcher = psycopg.connect(address, autocommit=True)
+
+    def rows(self, text: str, *parameters: object) -> list[tuple[Any, ...]]:
+        cursor = self.connection.execute(text.format(schema=self.schema).encode(), parameters)
+        return cursor.fetchall() if cursor.description else []
+
+    def places(self) -> dict[str, int]:
+        """Count tasks by table; in a claim those that have a payload there."""
+        counts = ["(select count(*) from {schema}.due)", "(select count(*) from {schema}.open_place where payload is not null)"]
+        counts += [f"(select count(*) from {{schema}}.{table})" for table in ("task", "history")]
+        [row] = self.rows(f"select {', '.join(counts)}")
+        return {place: count for place, count in zip(PLACES, row, strict=True) if count}
+
+    def settle(self, task: str, outcome: Outcome) -> None:
+        """Tell the end of the first attempt of the worker's."""
+        state = State.PENDING if outcome is Outcome.RELEASED else State.SUCCEEDED
+        assert self.rows(SETTLE, [task], [state.value], [outcome.value]) == [(None,)]
+
+    async def waits(self) -> None:
+        """Return as soon as somebody waits for a lock of this connection's."""
+        pid = self.connection.info.backend_pid
+        async with asyncio.timeout(10):
+            while self._watcher.execute(BLOCKED, [pid]).fetchone() is None:  # noqa: ASYNC110  only the server knows
+                await asyncio.sleep(0.005)
+
+    def close(self) -> None:
+        self.connection.close()
+        self._watcher.close()
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[Store]:
+    store = store_from_url(postgres_url)
+    await store.open()
+    await store.tidy()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def worker(store: Store) -> Worker:
+    return Worker(store, "w", await store.register(NewWorker(id="w", host="here", pid=1, slots={"work": 10})))
+
+
+@pytest.fixture
+def server(store: Store, postgres_url: str) -> Iterator[Server]:
+    server = Server(postgres_url)
+    yield server
+    server.close()
+
+
+async def test_a_short_plain_task_stands_in_one_table_at_a_time(store: Store, worker: Worker, server: Server) -> None:
+    await add(store)
+    assert server.places() == {"due": 1}
+    task = await worker.take_one()
+    assert server.places() == {"claim": 1}
+    await worker.end(task, State.SUCCEEDED)
+    assert server.places() == {"history": 1}
+
+
+@pytest.mark.parametrize(
+    "more", [{"payload": b'"' + b"x" * 1_000 + b'"'}, {"key": "k"}, {"meta": {"a": "b"}}, {"timeout": 1.0}, {"expires_at": 1 << 52}]
+)
+async def test_a_task_with_more_to_tell_has_a_row(store: Store, worker: Worker, server: Server, more: dict[str, Any]) -> None:
+    await add(store, **more)
+    assert server.places() == {"due": 1, "task": 1}
+    task = await worker.take_one()
+    assert server.places() == {"task": 1}
+    await worker.end(task, State.SUCCEEDED)
+    assert server.places() == {"history": 1}
+
+
+async def test_a_task_that_goes_back_gets_a_row(store: Store, worker: Worker, server: Server) -> None:
+    """Its own due time and that of the next try are two things then."""
+    await add(store)
+    await worker.run(State.PENDING)
+    assert server.places() == {"due": 1, "task": 1}
+    assert await store.inspect(repair=False) == []
+
+
+async def test_what_is_said_again_waits_for_the_claim_that_takes_it(store: Store, worker: Worker, server: Server) -> None:
+    """The place is gone then and the claim is there; between the two is nothing."""
+    wished = [wish(), wish()]
+    await store.add(wished)
+    for end in ("rollback", "commit"):
+        server.rows("begin")
+        assert len(server.rows(CLAIM)[0][0]) == 2
+        saying = asyncio.create_task(store.add(wished))
+        await server.waits()
+        server.rows(end)
+        assert [added.verdict for added in await saying] == [AddVerdict.REPEATED] * 2
+    assert server.places() == {"claim": 2}
+    assert await worker.take() == []
+    assert await store.inspect(repair=False) == []
+
+
+@pytest.mark.parametrize("others", [[], [wish("other", key="k")], [wish("other", timeout=2.0)]], ids=["alone", "with a key", "with more"])
+async def test_what_is_said_again_waits_for_the_release_that_puts_it_back(
+    store: Store, worker: Worker, server: Server, others: list[NewTask[object]]
+) -> None:
+    wished = wish()
+    await store.add([wished])
+    await worker.take_one()
+    server.rows("begin")
+    server.settle(wished.id, Outcome.RELEASED)
+    saying = asyncio.create_task(store.add([wished, *others]))
+    await server.waits()
+    server.rows("commit")
+    assert [added.verdict for added in await saying] == [AddVerdict.REPEATED, *[AddVerdict.ADDED] * len(others)]
+    assert server.places() == {"due": 1 + len(others), "task": 1 + len(others)}
+    assert await store.inspect(repair=False) == []
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+@pytest.mark.parametrize("more", [{}, {"timeout": 2.0}], ids=["plain", "rich"])
+async def test_a_transaction_with_an_old_view_knows_what_was_claimed_since(
+    store: Store, worker: Worker, server: Server, level: str, more: dict[str, Any]
+) -> None:
+    wished = wish(**more)
+    await store.add([wished])
+    server.rows(f"begin isolation level {level}")
+    server.rows("select 1 from {schema}.due")
+    await worker.take_one()
+    [added] = await store.add_on(server.connection, [wished])
+    assert added.verdict is AddVerdict.REPEATED
+    server.rows("commit")
+    assert await store.inspect(repair=False) == []
+    assert [task.id for task in await store.attempts_of(worker.id)] == [wished.id]
+    assert sum(lane.due + lane.running for lane in (await store.counts()).lanes) == 1
+
+
+async def test_a_parent_does_not_end_unseen_while_its_child_is_added(store: Store, worker: Worker, server: Server) -> None:
+    """The end waits for the child, which is freed by it then."""
+    parent = await add(store)
+    task = await worker.take_one()
+    server.rows("begin")
+    server.rows("select {schema}.lock_parents(%s::uuid[])", [parent.id])
+    ending = asyncio.create_task(worker.end(task, State.SUCCEEDED))
+    await server.waits()
+    assert not ending.done()
+    server.rows("commit")
+    assert await ending is Verdict.ACCEPTED
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.RELEASED])
+async def test_a_child_waits_for_the_end_that_is_just_being_told(store: Store, worker: Worker, server: Server, outcome: Outcome) -> None:
+    parent = await add(store)
+    task = await worker.take_one()
+    server.rows("begin")
+    server.settle(task.id, outcome)
+    adding = asyncio.create_task(add(store, "child", edges=(needs(parent),)))
+    await server.waits()
+    server.rows("commit")
+    child = await adding
+    assert await state_of(store, child) is (State.PENDING if outcome is Outcome.SUCCEEDED else State.BLOCKED)
+    assert await store.inspect(repair=False) == []
+
+
+async def test_a_parent_that_is_about_to_be_claimed_is_left_until_its_child_is_there(store: Store, worker: Worker, server: Server) -> None:
+    parent = await add(store)
+    server.rows("begin")
+    server.rows("select {schema}.lock_parents(%s::uuid[])", [parent.id])
+    assert await worker.take() == []
+    server.rows("commit")
+    assert (await worker.take_one()).id == parent.id
+
+
+async def test_what_a_claim_puts_back_for_its_size_stays_whole(store: Store, worker: Worker, server: Server) -> None:
+    """Forty payloads of a megabyte are more than a claim hands out; plain tasks behind them go back with the rest."""
+    long = b'"' + b"x" * 999_990 + b'"'
+    await store.add([wish(payload=long) for _ in range(40)])
+    plain = [(await add(store, payload=b'{"n": %d}' % number)).id for number in range(3)]
+    first = await worker.take()
+    assert 0 < len(first) < 40
+    assert not {task.id for task in first} & set(plain)
+    await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=store.now()) for task in first])
+    rest = await worker.take()
+    payloads = {task.id: task.payload for task in rest}
+    assert [payloads[id] for id in plain] == [f'{{"n": {number}}}' for number in range(3)]
+    assert len(first) + len(rest) == 43
+    assert await store.inspect(repair=False) == []
+
+
+def _place_lost(server: Server) -> None:
+    server.rows("delete from {schema}.due")
+
+
+def _row_besides(server: Server) -> None:
+    server.rows(
+        "insert into {schema}.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)"
+        " select id, lane, 'work', payload, due_at, submitted_at, submitted_by from {schema}.due"
+    )
+
+
+def _ended_besides(server: Server) -> None:
+    server.rows(
+        "insert into {schema}.history (id, lane, handler, payload, due_at, submitted_at, submitted_by, state, attempt, tries, crashes,"
+        " finished_at)"
+        " select id, lane, 'work', payload, due_at, submitted_at, submitted_by, 'failed', 1, 0, 0, submitted_at from {schema}.due"
+    )
+
+
+def _held_besides(server: Server) -> None:
+    server.rows(
+        "insert into {schema}.held (id, lane, reason, waiting, due_at, attempt, tries, crashes)"
+        " select id, lane, 'blocked', 1, due_at, 0, 0, 0 from {schema}.due"
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "kinds", "left"),
+    [
+        (_place_lost, ["wrong tally"], 0),
+        (_row_besides, ["two bodies"], 1),
+        (_ended_besides, ["two states"], 1),
+        (_held_besides, ["ghost place"], 1),
+    ],
+)
+async def test_the_doctor_finds_and_heals(
+    store: Store, worker: Worker, server: Server, damage: Callable[[Server], None], kinds: list[str], left: int
+) -> None:
+    record = await add(store, payload=b'{"kept": true}')
+    damage(server)
+    found = await store.inspect(repair=True)
+    assert [problem.kind for problem in found][: len(kinds)] == kinds
+    assert await store.inspect(repair=False) == []
+    tasks = await worker.take()
+    assert [(task.id, task.payload) for task in tasks] == [(record.id, '{"kept": true}')] * left
+    if left:
+        await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=store.now()) for task in tasks])
+        assert (await get(store, record)).state is State.SUCCEEDED
+    assert await store.inspect(repair=False) == []
