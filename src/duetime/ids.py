@@ -15,6 +15,7 @@ import re
 import threading
 import time
 import zlib
+from itertools import count
 
 SHARDS = 4096
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
@@ -32,27 +33,29 @@ class _Generator:
     def _reseed(self) -> None:
         self._lock = threading.Lock()
         self._random = random.Random(os.urandom(32))
-        self._milliseconds = 0
-        self._counter = 0
-        self._head = self._time = self._top = ""  # the parts of an id that the ids of one millisecond share
+        self._ends = 0  # nanoseconds since the epoch at which the present millisecond is over
+        self._begin()
 
     def __call__(self, shard: int | None = None) -> str:
+        if time.time_ns() >= self._ends:
+            self._begin()
+        # taken at once: another thread may begin a millisecond meanwhile. Each number of a counter is had by one thread only.
+        head, instant, top, numbers = self._parts
+        if shard is None:
+            return "%s%012x" % (head, next(numbers))  # noqa: UP031  a third faster than an f-string, and there are many ids
+        return f"{instant}{shard:03x}{top}{next(numbers):012x}"
+
+    def _begin(self) -> None:
+        """Make what the ids of one millisecond share, and where their counter starts."""
         with self._lock:
             now = time.time_ns() // 1_000_000
-            if now > self._milliseconds:
-                self._begin(now)
-            self._counter = count = self._counter + 1
-            if shard is None:
-                return f"{self._head}{count:012x}"
-            return f"{self._time}{shard:03x}{self._top}{count:012x}"
-
-    def _begin(self, now: int) -> None:
-        self._milliseconds = now
-        # the top bit of the counter is left free so that counting up never runs over
-        self._counter = self._random.getrandbits(47)
-        self._time = f"{now >> 16:08x}-{now & 0xFFFF:04x}-7"
-        self._top = f"-{0x8000 | self._random.getrandbits(14):04x}-"
-        self._head = f"{self._time}{self._random.getrandbits(12):03x}{self._top}"
+            if now * 1_000_000 < self._ends:  # another thread was here before
+                return
+            instant = f"{now >> 16:08x}-{now & 0xFFFF:04x}-7"
+            top = f"-{0x8000 | self._random.getrandbits(14):04x}-"
+            # the top bit of the counter is left free so that counting up never runs over
+            self._parts = f"{instant}{self._random.getrandbits(12):03x}{top}", instant, top, count(self._random.getrandbits(47))
+            self._ends = (now + 1) * 1_000_000
 
 
 new_id = _Generator()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from duetime.clock import DAY, LATEST, MILLISECOND, Instant
 from duetime.errors import InvalidValue, TaskNotFound
@@ -17,21 +17,26 @@ from duetime.store.postgres.runner import Runner
 from duetime.store.protocol import Added, AddVerdict, AllNew
 from duetime.store.sql import Statements
 
+T = TypeVar("T")
 TURNS = 5
 
 
 def is_plain(tasks: Sequence[NewTask[object]]) -> bool:
     """Tell whether tasks can only conflict with what has the same id, which is rare."""
-    return not any(task.key is not None or task.edges for task in tasks)
+    return list(map(_meeting, tasks)).count(_MEETS_NONE) == len(tasks)
+
+
+_meeting, _MEETS_NONE = attrgetter("key", "edges"), (None, ())
 
 
 def wishes(tasks: Sequence[NewTask[object]], lanes: Lanes, now: Instant | None) -> list[Any]:
     """Give the parameters of `add_new` and `add`; a column in which no task has anything is one null."""
-    ids = [task.id for task in tasks]
+    ids = list(map(_id, tasks))
     least = min(ids)
     extras: list[str | None] = [None] * len(_EXTRAS)
-    if any(_extras(task) != _NO_EXTRAS for task in tasks):
+    if list(map(_extras, tasks)).count(_NO_EXTRAS) < len(tasks):
         extras = [_column(tasks, value, write) for value, write in _EXTRAS]
+    places = _shared(list(map(_place, tasks)))
     return [
         now,
         least,
@@ -39,14 +44,19 @@ def wishes(tasks: Sequence[NewTask[object]], lanes: Lanes, now: Instant | None) 
         _time_of(least) - DAY,
         _time_of(max(ids)),
         arrays.plain(ids),
-        arrays.shared_numbers([lanes[task.handler, task.collection or "", task.priority].id for task in tasks]),
-        arrays.shared_texts([task.handler for task in tasks]),
-        arrays.texts([task.payload.decode() for task in tasks]),
-        _column(tasks, lambda task: task.due_at, arrays.numbers),
-        _column(tasks, lambda task: task.delay or None, arrays.numbers),
-        arrays.shared_texts([task.submitted_by for task in tasks]),
+        arrays.numbers([lanes[handler, collection or "", priority].id for handler, collection, priority in places]),
+        arrays.texts([handler for handler, _, _ in places]),
+        arrays.encoded(list(map(_payload, tasks))),
+        _column(tasks, _due_at, arrays.numbers),
+        _column(tasks, _delay, arrays.numbers, nothing=0),
+        arrays.texts(_shared(list(map(_submitted_by, tasks)))),
         *extras,
     ]
+
+
+def _shared(values: list[T]) -> list[T]:
+    """Give one value if all are the same."""
+    return values[:1] if values.count(values[0]) == len(values) else values
 
 
 def _time_of(task_id: str) -> Instant:
@@ -63,6 +73,8 @@ _EXTRAS: list[tuple[Callable[[NewTask[object]], Any], Callable[[list[Any]], str]
     (lambda task: task.schedule, arrays.texts),
     (lambda task: task.planned_at, arrays.numbers),
 ]
+_id, _payload, _due_at, _delay, _submitted_by = map(attrgetter, ("id", "payload", "due_at", "delay", "submitted_by"))
+_place = attrgetter("handler", "collection", "priority")
 _extras = attrgetter("key", "expires_at", "expires_in", "timeout", "retry", "meta", "schedule", "planned_at")
 _NO_EXTRAS = (None,) * len(_EXTRAS)
 
@@ -73,14 +85,16 @@ def _meta_texts(metas: Sequence[Mapping[str, str] | None]) -> list[str | None]:
     return [texts[id(meta)] for meta in metas]
 
 
-def _column(tasks: Sequence[NewTask[object]], value: Callable[[NewTask[object]], Any], write: Callable[[list[Any]], str]) -> str | None:
-    column = [value(task) for task in tasks]
-    return None if column.count(None) == len(column) else write(column)
+def _column(
+    tasks: Sequence[NewTask[object]], value: Callable[[NewTask[object]], Any], write: Callable[[list[Any]], str], nothing: object = None
+) -> str | None:
+    column = list(map(value, tasks))
+    return None if column.count(nothing) == len(column) else write(column)
 
 
 def check_due(tasks: Sequence[NewTask[object]], now: Instant) -> None:
-    for task in tasks:
-        if task.delay and task.due_at is None and now + task.delay > LATEST:
+    if now + max(map(_delay, tasks), default=0) > LATEST:
+        for task in tasks:
             due_of(task, now)
 
 
