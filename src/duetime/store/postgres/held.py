@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby, repeat
+from itertools import repeat
 from typing import NamedTuple
 
 from duetime.model.outcome import Settlement
 from duetime.model.task import State
 
 SMALLEST_SLICE = 32  # neighbouring places below which settling them on their own costs more than it spares
+_SUCCEEDED = State.SUCCEEDED  # looking a member up takes 0.1 µs
 
 
 class Slice(NamedTuple):
@@ -36,22 +37,25 @@ class Held:
 
     def slices(self, settlements: Sequence[Settlement]) -> list[Slice] | None:
         """Give the slices of claims that these settle, place by place, with plain successes; None if that is not what they do."""
+        if not plain_successes(settlements):
+            return None
         ids = [settlement.id for settlement in settlements]
         slices: list[Slice] = []
         place = last = 0
-        for number, group in groupby(map(self._numbers.get, ids)):
-            size = len(list(group))
+        while place < len(ids):
+            number = self._numbers.get(ids[place])
             # rising, because that is the order in which everybody locks claims
-            if number is None or number <= last or size < SMALLEST_SLICE:
+            if number is None or number <= last:
                 return None
             tasks = self._tasks[number]
-            first = tasks.index(ids[place])
-            if tasks[first : first + size] != ids[place : place + size]:
+            first = len(tasks) - self._open[number]  # that is where it is if all before it have ended
+            if tasks[first] != ids[place]:
+                first = tasks.index(ids[place])
+            size = _in_common(tasks[first:], ids[place:])
+            if size < SMALLEST_SLICE:
                 return None
             slices.append(Slice(number, first + 1, size))
             place, last = place + size, number
-        if not all(s.state is State.SUCCEEDED and s.result is None for s in settlements):
-            return None
         return slices
 
     def portion(self, settlements: Sequence[Settlement], at_most: int) -> int:
@@ -73,6 +77,32 @@ class Held:
         gone = Counter(map(self._numbers.pop, [settlement.id for settlement in settlements], repeat(None)))
         for number, size in gone.items():
             if number is not None:
-                self._open[number] -= size
-                if not self._open[number]:
-                    del self._open[number], self._tasks[number]
+                self._end(number, size)
+
+    def forget_slices(self, slices: Sequence[Slice]) -> None:
+        """Forget neighbours that have ended. Some may be forgotten already: another settle may have told of them meanwhile."""
+        for number, first, size in slices:
+            before = len(self._numbers)
+            for task in self._tasks.get(number, ())[first - 1 : first - 1 + size]:
+                self._numbers.pop(task, None)
+            if len(self._numbers) < before:
+                self._end(number, before - len(self._numbers))
+
+    def _end(self, number: int, size: int) -> None:
+        self._open[number] -= size
+        if not self._open[number]:
+            del self._open[number], self._tasks[number]
+
+
+def plain_successes(settlements: Sequence[Settlement]) -> bool:
+    """Tell whether all of these are successes without a result."""
+    size = len(settlements)
+    return [each.state for each in settlements].count(_SUCCEEDED) == size and [each.result for each in settlements].count(None) == size
+
+
+def _in_common(these: list[str], those: list[str]) -> int:
+    """Give for how many places two lists are the same. Most often the shorter one ends first, and comparing them whole is quickest."""
+    size = min(len(these), len(those))
+    if these[:size] == those[:size]:
+        return size
+    return next(place for place, (this, that) in enumerate(zip(these, those, strict=False)) if this != that)

@@ -15,13 +15,13 @@ from duetime.model.gate import Gates
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Running, Settlement, Verdict
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import ErrorInfo, State
+from duetime.model.task import ErrorInfo
 from duetime.model.turns import LaneFacts, Place, Turns, choose
 from duetime.store.postgres import arrays
 from duetime.store.postgres import gates as gating
 from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import Database, Link, Rejected
-from duetime.store.postgres.held import Held
+from duetime.store.postgres.held import Held, plain_successes
 from duetime.store.postgres.lanes import Lane, Lanes
 from duetime.store.postgres.records import read_meta, write_error
 from duetime.store.postgres.runner import Runner
@@ -177,7 +177,7 @@ class Claims:
             except Rejected:
                 pass  # it is not, or no longer, as this process remembers it
             else:
-                held.forget(settlements)
+                held.forget_slices(slices)
                 return Settled([Verdict.ACCEPTED] * len(settlements), True, earliest)
         return await self._settle_matched(worker, settlements, held)
 
@@ -272,7 +272,7 @@ def columns(settlements: Sequence[Settlement]) -> list[Any]:
         arrays.numbers([s.attempt for s in settlements]),
         *times(settlements),
     ]
-    if all(s.state is State.SUCCEEDED and s.result is None for s in settlements):
+    if plain_successes(settlements):
         return [*parts, None, None, None, None, None, None, None]
     return [
         *parts,
