@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from duetime.errors import InvalidValue
 from duetime.ids import new_id
-from duetime.output import CappedFile, Capture, OutputFiles, Sink, current_sink, cut_line
+from duetime.output import CappedFile, Capture, OutputFiles, Sink, current_attempt, cut_line
 
 CUT = "\n… the rest of the output was cut: an attempt may write 10 bytes\n"
 
@@ -51,15 +52,19 @@ def captured() -> Iterator[tuple[io.StringIO, io.StringIO]]:
             assert (sys.stdout, sys.stderr) == own
 
 
+class _Attempt(NamedTuple):
+    sink: Sink
+
+
 @contextmanager
 def attempt(files: OutputFiles, task_id: str, number: int = 1) -> Iterator[Sink]:
     """Run the block as an attempt."""
     sink = Sink(files, task_id, number)
-    token = current_sink.set(sink)
+    token = current_attempt.set(_Attempt(sink))
     try:
         yield sink
     finally:
-        current_sink.reset(token)
+        current_attempt.reset(token)
         sink.close()
 
 

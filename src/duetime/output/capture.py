@@ -1,7 +1,7 @@
 """Leading what this process prints and logs to the attempt that does it.
 
-The context variable `current_sink` holds an attempt's way to its file, so coroutines and threads that run with a copy of the
-attempt's context write to the right file.
+The context variable `current_attempt` holds the attempt, which knows its way to its file, so coroutines and threads that run with
+a copy of the attempt's context write to the right file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,21 @@ from typing import Any, Protocol, TextIO, cast
 from duetime.clock import SECOND, to_datetime
 from duetime.output.files import Sink
 
-current_sink: contextvars.ContextVar[Sink | None] = contextvars.ContextVar("duetime.sink", default=None)
+
+class Printing(Protocol):
+    """Whatever may print and log as an attempt; most never do, and then their sink is never made."""
+
+    @property
+    def sink(self) -> Sink | None: ...
+
+
+current_attempt: contextvars.ContextVar[Printing | None] = contextvars.ContextVar("duetime.attempt", default=None)
+
+
+def current_sink() -> Sink | None:
+    """Give where the output of the code that runs here goes, if it is an attempt's."""
+    attempt = current_attempt.get()
+    return None if attempt is None else attempt.sink
 
 
 class Capture:
@@ -59,7 +73,7 @@ class _Installation:
         self._before = sys.stdout, sys.stderr
         self._streams = cast(tuple[TextIO, TextIO], tuple(_Stream(stream) for stream in self._before))
         sys.stdout, sys.stderr = self._streams
-        self._logs = LogHandler(current_sink.get, self._streams)
+        self._logs = LogHandler(current_sink, self._streams)
         self._logs.install()
 
     def undo(self) -> None:
@@ -80,7 +94,7 @@ class _Stream:
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        sink = current_sink.get()
+        sink = current_sink()
         if (sink is None or not sink.write(text)) and self._original is not None:
             self._original.write(text)
         return len(text)
@@ -90,14 +104,14 @@ class _Stream:
             self.write(line)
 
     def flush(self) -> None:
-        sink = current_sink.get()
+        sink = current_sink()
         if sink is not None:
             sink.flush()
         elif self._original is not None:
             self._original.flush()
 
     def isatty(self) -> bool:
-        return current_sink.get() is None and self._original is not None and self._original.isatty()
+        return current_sink() is None and self._original is not None and self._original.isatty()
 
     @property
     def buffer(self) -> _Bytes:
@@ -114,13 +128,13 @@ class _Bytes:
         self._original = original
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        sink = current_sink.get()
+        sink = current_sink()
         if (sink is None or not sink.write(bytes(data))) and self._original is not None:
             self._original.write(data)
         return len(data)
 
     def flush(self) -> None:
-        sink = current_sink.get()
+        sink = current_sink()
         if sink is not None:
             sink.flush()
         elif self._original is not None:

@@ -26,15 +26,14 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial, reduce
 from io import TextIOWrapper
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
 from duetime.errors import InvalidValue
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
-from duetime.output import LogHandler, Writer
-from duetime.targets import context as contexts
+from duetime.output import LogHandler, Writer, current_attempt
 from duetime.targets.context import Context, Resources
 from duetime.targets.drain import Drain
 from duetime.targets.frames import Answer, Began, Channel, Done, NotReady, Order, Progress, Ready, Setup
@@ -128,6 +127,13 @@ class Reporter:
             self._sent_at = time.monotonic()
 
 
+class _Inside(NamedTuple):
+    """The attempt that runs in this process; what it prints finds its way without a sink."""
+
+    context: Context
+    sink: None = None
+
+
 class Performer:
     """Performs attempts with an app's handlers and middleware in an event loop that runs only when asked to."""
 
@@ -150,13 +156,13 @@ class Performer:
             arguments = spec.payloads.decode(order.task.payload)
         except Exception as error:
             return Ended(Outcome.FATAL, error=describe(error))
-        token = contexts._current.set(context)
+        token = current_attempt.set(_Inside(context))
         try:
             return succeeded(self._call(spec, context, arguments))
         except BaseException as error:  # also SystemExit: it ends the attempt, not the child
             return failed(error, spec.retry)
         finally:
-            contexts._current.reset(token)
+            current_attempt.reset(token)
 
     def _call(self, spec: HandlerSpec, context: Context, arguments: dict[str, Any]) -> object:
         function = partial(spec.function, *positional(spec, context), **arguments)

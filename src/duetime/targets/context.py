@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
 from collections.abc import Callable, Iterable, MutableMapping
 from datetime import datetime
@@ -12,13 +11,13 @@ from duetime.clock import to_datetime
 from duetime.errors import AttemptCancelled, InvalidValue
 from duetime.model.outcome import Outcome
 from duetime.model.task import State, Task, TaskRecord, shown
+from duetime.output import Printing, current_attempt
 from duetime.store.protocol import ClaimedTask
 from duetime.targets.occurrence import Occurrence, occurrence_of
 
 T = TypeVar("T")
 
 _logger = logging.getLogger("duetime.task")
-_current: contextvars.ContextVar[Context | Inside] = contextvars.ContextVar("duetime.current")
 
 
 class Resources:
@@ -44,7 +43,7 @@ class Resources:
         raise InvalidValue(f"the lifespan provides no {kind.__name__}; it provides {offered}. Yield one from App(lifespan=…)")
 
 
-class Inside(Protocol):
+class Inside(Printing, Protocol):
     """Whatever knows the context of the attempt that runs; most attempts never ask for it, and then it is never made."""
 
     @property
@@ -154,11 +153,10 @@ class _TaskLog(logging.LoggerAdapter[logging.Logger]):
 
 def current() -> Context:
     """Give the context of the attempt that this code runs in."""
-    try:
-        inside = _current.get()
-    except LookupError:
-        raise InvalidValue("no task runs here: duetime.current() works only inside a handler") from None
-    return inside if isinstance(inside, Context) else inside.context
+    inside = current_attempt.get()
+    if inside is None:
+        raise InvalidValue("no task runs here: duetime.current() works only inside a handler")
+    return cast(Inside, inside).context
 
 
 def as_record(claimed: ClaimedTask, started_at: int | None = None) -> TaskRecord:

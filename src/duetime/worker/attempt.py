@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Generator
 from contextvars import Context as Variables
 from enum import Enum
 from functools import partial
 from types import coroutine
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from duetime.clock import Instant
 from duetime.model.outcome import Outcome
-from duetime.output import Sink
+from duetime.output import OutputFiles, Sink
 from duetime.service import Call
 from duetime.store.protocol import ClaimedTask
 from duetime.targets.context import Context, Resources
@@ -49,6 +50,9 @@ class Home(Protocol):
 
     resources: Resources
 
+    @property
+    def output(self) -> OutputFiles | None: ...
+
     def progress(self, attempt: Attempt, fraction: float, text: str) -> None: ...
 
 
@@ -65,11 +69,14 @@ class Attempt(msgspec.Struct, eq=False):
     started_at: Instant
     deadline_at: Instant
     work: Coroutine[Any, Any, Any] | None = None  # the handler's code, once it has been called
-    sink: Sink | None = None
+    ended: bool = False
     timer: Timer[Call] | None = None
     call: ThreadCall | None = None
     stop: Stop | None = None
     made: Context | None = None
+    _sink: Sink | None = None
+
+    _beginning: ClassVar[threading.RLock] = threading.RLock()  # reentrant: a signal handler may print too
 
     @property
     def timeout(self) -> float:
@@ -89,6 +96,27 @@ class Attempt(msgspec.Struct, eq=False):
             if self.stop is not None:
                 self.made.tell_to_stop(_COUNTS_AS[self.stop])
         return self.made
+
+    @property
+    def sink(self) -> Sink | None:
+        """The way to its file, made when it is first asked for; None if no output is kept. After the end of the attempt it is closed."""
+        files = self.home.output
+        if self._sink is None and files is not None:
+            sink = Sink(files, self.claimed.id, self.claimed.attempt)
+            with self._beginning:
+                if self._sink is None:
+                    self._sink = sink
+            # without a lock: an end looks for the sink after it has set this, and a beginner at this after the sink is there
+            if self.ended:
+                self._sink.close()
+        return self._sink
+
+    def end(self) -> None:
+        """Let go of what its code had. What threads of it print from now on goes to the process's own streams."""
+        self.ended = True
+        self.made = None  # it knows the attempt: without this they would wait for the garbage collector
+        if self._sink is not None:
+            self._sink.close()
 
     def tell_to_stop(self, why: Stop) -> None:
         """Note that it shall stop, and let its handler see that."""

@@ -10,33 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
-from duetime.output import OutputFiles, Sink, current_sink
-from duetime.targets.context import _current
+from duetime.output import current_attempt
 from duetime.targets.python import positional
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt
 
 Begin: TypeAlias = Callable[[Attempt], Any]
 
-_set_current, _set_sink = _current.set, current_sink.set
+_set_current = current_attempt.set
 
 
-def of_coroutine(spec: HandlerSpec, output: OutputFiles | None) -> Begin:
+def of_coroutine(spec: HandlerSpec) -> Begin:
     """Give the way to begin an `async def` with nothing around it."""
     decode = spec.payloads.in_places()
     if decode is None:
-        return of_work(lambda attempt: called(spec, attempt), output)
-    return _with_output(_in_places(spec, decode), output)
+        return of_work(lambda attempt: called(spec, attempt))
+    return _in_places(spec, decode)
 
 
-def of_work(work_of: Callable[[Attempt], Coroutine[Any, Any, Any]], output: OutputFiles | None) -> Begin:
+def of_work(work_of: Callable[[Attempt], Coroutine[Any, Any, Any]]) -> Begin:
     """Give the way to begin whatever coroutine there is for an attempt."""
 
     def begin(attempt: Attempt) -> Any:
         _set_current(attempt)
         return _first_step(attempt, work_of(attempt))
 
-    return _with_output(begin, output)
+    return begin
 
 
 def called(spec: HandlerSpec, attempt: Attempt) -> Coroutine[Any, Any, Any]:
@@ -68,15 +67,3 @@ def _first_step(attempt: Attempt, work: Coroutine[Any, Any, Any]) -> Any:
     except StopIteration as done:
         attempt.work = None
         return done.value
-
-
-def _with_output(begin: Begin, output: OutputFiles | None) -> Begin:
-    if output is None:
-        return begin
-
-    def begin_with_output(attempt: Attempt) -> Any:
-        attempt.sink = sink = Sink(output, attempt.claimed.id, attempt.claimed.attempt)
-        _set_sink(sink)
-        return begin(attempt)
-
-    return begin_with_output

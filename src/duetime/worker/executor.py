@@ -81,7 +81,7 @@ class Executor:
         self._now = store.now
         self._alarms = alarms
         self._middleware = list(middleware)
-        self._output = output
+        self.output = output
         self._settle = settle
         self._expect = expect
         self._mark = mark
@@ -92,7 +92,7 @@ class Executor:
         self._thread = threading.get_ident()
         own = {spec.name: self._room(spec) for spec in specs.values()}
         self._rooms = Rooms(own.values(), {name: own[spec.name] for name, spec in specs.items()}, concurrency)
-        self._begin = of_work(lambda attempt: self._work(attempt), output)
+        self._begin = of_work(lambda attempt: self._work(attempt))
         self._active = 0  # runners that do not wait
         self._runners: set[asyncio.Task[None]] = set()
         self._turn_began: Instant | None = None
@@ -116,7 +116,7 @@ class Executor:
         room = Room(spec, spec.concurrency)
         room.direct = True
         if spec.is_async and spec.isolation != "process" and not self._middleware:
-            room.begin = of_coroutine(spec, self._output)
+            room.begin = of_coroutine(spec)
         return room
 
     @property
@@ -289,8 +289,7 @@ class Executor:
                 if attempt.work is not None:
                     waiting = Waiting(attempt, room, attempt.work, variables, value, None)
                     break
-            if attempt.sink is not None:
-                attempt.sink.close()
+            attempt.end()
             ended = NOTHING if value is None else value if type(value) is Ended else succeeded(value)
             now = clock()
             count += 1
@@ -302,7 +301,6 @@ class Executor:
             else:
                 self._conclude(attempt, ended, attempt.started_at, now)
                 now = clock()  # describing an error takes its time
-            attempt.made = None  # it knows the attempt: without this they would wait for the garbage collector
         self.finished += count
         room.served_at = now
         if count:
@@ -396,7 +394,7 @@ class Executor:
             text = "isolation='process' needs an app that can be imported: start the worker with `duetime worker module:app`"
             return Ended(Outcome.FAILED, error=ErrorInfo("NotImportable", text))
         claimed = attempt.claimed
-        path = None if self._output is None else str(self._output.path(claimed.id, claimed.attempt))
+        path = None if self.output is None else str(self.output.path(claimed.id, claimed.attempt))
         if attempt.sink is not None:
             attempt.sink.expect()
         attempt.deadline_at += DAY  # its time begins when its process is ready
@@ -523,8 +521,7 @@ class Executor:
         """Free what an attempt had that waited, and pass its outcome on."""
         if attempt.timer is not None:
             self._alarms.remove(attempt.timer)
-        if attempt.sink is not None:
-            attempt.sink.close()
+        attempt.end()
         del self.running[attempt.claimed.id]
         self.cancels.discard(attempt.claimed.id)
         self._rooms.give(room)
@@ -534,7 +531,6 @@ class Executor:
         # whether it is still ours only the store can say: a worker in doubt may keep its lease after all, and its success must not be lost
         if attempt.stop is not Stop.LOST or ended.outcome is _SUCCEEDED:
             self._conclude(attempt, ended, attempt.started_at, now)
-        attempt.made = None
         if room.more and len(room.queue) <= room.low:
             self._freed()
 
