@@ -32,7 +32,7 @@ from duetime.targets.process import ChildPool
 from duetime.targets.python import NOTHING, Middleware, around, failed, positional, succeeded
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt, Current, Interrupted, Stop, drive, has_ended
-from duetime.worker.beginning import called, of_coroutine, of_work
+from duetime.worker.beginning import Begin, called, of_coroutine, of_work
 from duetime.worker.figures import Tally
 from duetime.worker.room import Room, Rooms
 from duetime.worker.threads import ThreadRoom
@@ -57,6 +57,7 @@ class Waiting(NamedTuple):
     variables: Variables
     awaited: Any
     thrown: Interrupted | None
+    begun: Begin  # the way it was begun, which has to be kept
 
 
 class Executor:
@@ -262,6 +263,8 @@ class Executor:
         queue, spec, allowed, direct, current, clock = room.queue, room.spec, room.allowed, room.direct, self.current, self._now
         places = PLACES if self._rooms.several else len(queue)
         began_at, ends_at, count = now, (self._turn_began or now) + TURN, 0
+        begin_one = room.begin or self._begin
+        begin = begin_one()
         waiting: Waiting | None = None
         due: list[Instant] = []  # of those that succeeded
         while places and queue and began_at <= now <= ends_at and not runner.cancelling():
@@ -272,22 +275,23 @@ class Executor:
             deadline_at = now + (allowed if claimed.timeout is None else int(claimed.timeout * SECOND))
             attempt = Attempt(claimed, spec, self, runner, now, deadline_at)
             # a task whose process died before runs alone in a child, so that the next death can be blamed on the right one
-            begin = self._begin if room.begin is None or claimed.crashes else room.begin
+            way = self._begin() if claimed.crashes else begin
             variables = copy_context()
             current.attempt = attempt
             try:
                 try:
-                    value = variables.run(begin, attempt)
+                    value = variables.run(way, attempt)
                 finally:
                     current.attempt = None
             except BaseException as error:
                 if isinstance(error, Interrupted) and attempt.work is not None and not has_ended(attempt.work):
-                    waiting = Waiting(attempt, room, attempt.work, variables, None, error)
+                    waiting = Waiting(attempt, room, attempt.work, variables, None, error, way)
                     break
+                begin = begin_one()
                 value = self._ended_by(attempt, _odd(error))
             else:
                 if attempt.work is not None:
-                    waiting = Waiting(attempt, room, attempt.work, variables, value, None)
+                    waiting = Waiting(attempt, room, attempt.work, variables, value, None, way)
                     break
             attempt.end()
             ended = NOTHING if value is None else value if type(value) is Ended else succeeded(value)
@@ -342,7 +346,7 @@ class Executor:
 
     async def _wait(self, waiting: Waiting) -> None:
         """See an attempt that waits to its end; meanwhile it takes a slot, its time is bounded, and another runner goes on."""
-        attempt, room, work, variables, awaited, thrown = waiting
+        attempt, room, work, variables, awaited, thrown, _ = waiting
         self._rooms.take(room)
         self.running[attempt.claimed.id] = attempt
         left = (attempt.deadline_at - self._now()) / SECOND

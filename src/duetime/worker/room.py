@@ -6,12 +6,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from operator import attrgetter
-from typing import Any
 
 from duetime.clock import SECOND, Instant
 from duetime.store.protocol import ClaimedTask
 from duetime.targets.spec import HandlerSpec
-from duetime.worker.attempt import Attempt
+from duetime.worker.beginning import Begin
 from duetime.worker.early import Early
 from duetime.worker.figures import Tally
 
@@ -50,7 +49,7 @@ class Room:
         self.allowed = int(spec.timeout * SECOND)  # microseconds for one attempt, unless its task says otherwise
         self.queue: deque[ClaimedTask] = deque()
         self.names: dict[str, bool] = {}  # what its tasks may be called, and whether the last claim had some of that name
-        self.begin: Callable[[Attempt], Any] | None = None  # the shortest way to begin an attempt, if there is one
+        self.begin: Callable[[], Begin] | None = None  # what makes the shortest way to begin an attempt, if there is one
         self.direct = False  # whether a plain success needs nothing but its settlement
         self.duration: float | None = None  # microseconds from start to end, of recent attempts
         self.pace = 0.0  # microseconds from one start to the next, if all goes as it went lately
