@@ -32,6 +32,8 @@ def held() -> Held:
         (ONE + TWO, [Slice(1, 1, MANY), Slice(2, 1, MANY)]),
         (ONE[SMALLEST_SLICE:] + TWO[:SMALLEST_SLICE], [Slice(1, SMALLEST_SLICE + 1, SMALLEST_SLICE), Slice(2, 1, SMALLEST_SLICE)]),
         (TWO[7 : 7 + SMALLEST_SLICE], [Slice(2, 8, SMALLEST_SLICE)]),
+        (ONE[:40] + TWO, [Slice(1, 1, 40), Slice(2, 1, MANY)]),
+        (ONE[: SMALLEST_SLICE - 1] + TWO, None),
         (TWO + ONE, None),  # everybody locks claims in rising order
         (ONE[:SMALLEST_SLICE] + TWO + ONE[SMALLEST_SLICE:], None),
         (ONE[: SMALLEST_SLICE - 1], None),
@@ -58,6 +60,18 @@ def test_what_has_ended_is_forgotten_and_the_rest_still_known(held: Held) -> Non
     assert held.claims_of(said(TWO)) == [2]
     held.add(3, ONE)  # they may be claimed again
     assert held.slices(said(TWO + ONE)) == [Slice(2, 1, MANY), Slice(3, 1, MANY)]
+
+
+def test_slices_are_forgotten_as_their_tasks_one_by_one_would_be(held: Held) -> None:
+    held.forget(said(ONE[3:5]))
+    held.forget_slices([Slice(1, 1, 40), Slice(2, 1, MANY)])
+    assert held.claims_of(said(ONE[:1])) is None
+    assert held.claims_of(said(ONE[40:])) == [1]
+    assert held.slices(said(ONE[-SMALLEST_SLICE + 8 :])) is None, "too few"
+    held.forget_slices([Slice(1, 41, MANY - 40), Slice(2, 1, MANY)])  # the second claim is gone already
+    assert held.claims_of(said(ONE[40:41])) is None
+    held.add(3, ONE)
+    assert held.slices(said(ONE)) == [Slice(3, 1, MANY)]
 
 
 @pytest.mark.parametrize(
