@@ -115,7 +115,7 @@ def _python(module: str, *folders: Path) -> dict[str, Any]:
 # "Best" is with room for whole batches in memory; pickup and lateness are measured with the default concurrency.
 DUETIME = Contestant(
     "Duetime",
-    **_python("bench.postgres.duetime"),
+    **_python("bench.postgres.duetime", ROOT / "src"),
     left="select coalesce(sum(n), 0) from duetime.tally where state = 'live'",
     kept="select count(*) from duetime.history where finished_at >= %s",
 )
