@@ -14,10 +14,11 @@ from click.testing import CliRunner
 from duetime import App
 from duetime.cli.main import cli
 from duetime.errors import StoreUnavailable
+from duetime.ids import new_id
 from duetime.model.task import State
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Hint, HintKind, NewWorker, Store
-from tests.conformance.build import Worker, add, state_of, wait_until, wish
+from duetime.store.protocol import AddVerdict, Hint, HintKind, NewWorker, Store
+from tests.conformance.build import Worker, add, needs, state_of, wait_until, wish
 from tests.servers.fixtures import NewPostgres
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -263,3 +264,38 @@ async def test_a_claim_of_very_long_payloads_takes_what_fits_and_leaves_the_rest
     assert await store.inspect(repair=False) == []
     worker.lease.close()
     await store.close()
+
+
+async def test_the_documented_privileges_suffice_for_a_connection_on_which_one_only_submits(postgres_url: str) -> None:
+    store = await opened(postgres_url)
+    worker = await hired(store)
+    grants = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "postgres.md").read_text(), re.DOTALL)[1]
+    schema, role = schema_of(postgres_url), f"c_{schema_of(postgres_url)}"
+    with admin(postgres_url) as connection:
+        text = grants.replace("schema duetime", f"schema {schema}").replace("duetime.", f"{schema}.").replace("duetime_caller", role)
+        connection.execute(text.encode())
+    plain, keyed, rich = wish(), wish(key="k"), wish("rich", timeout=3.0)
+    running, failed = await add(store, "running"), await add(store, "failing")
+    await worker.take_one("running")
+    await worker.run(State.FAILED, "failing")
+    ahead = wish(id=new_id().replace("0", "f", 1))  # made by a clock that is wrong
+    late = wish("child", edges=(needs(plain), needs(keyed), needs(running)))
+    vain = wish("child", edges=(needs(failed),))
+    after_vain = wish("child", edges=(needs(vain),))
+    try:
+        with psycopg.connect(re.sub(r"//[^@/]+@", f"//{role}@", postgres_url).partition("?")[0]) as caller:
+            for tasks, verdict in (
+                ([plain, keyed, rich], AddVerdict.ADDED),
+                ([plain, keyed, rich], AddVerdict.REPEATED),
+                ([wish(key="k", if_exists="keep")], AddVerdict.KEPT),
+                ([wish(key="k", if_exists="replace")], AddVerdict.REPLACED),
+                ([late, vain, after_vain, ahead], AddVerdict.ADDED),
+            ):
+                with caller.transaction():
+                    assert {added.verdict for added in await store.add_on(caller, tasks)} == {verdict}
+        assert [await state_of(store, task) for task in (late, vain, after_vain)] == [State.BLOCKED, State.CANCELLED, State.CANCELLED]
+        assert await store.inspect(repair=False) == []
+    finally:
+        await store.close()
+        with admin(postgres_url) as connection:
+            connection.execute(f"drop owned by {role}; drop role {role}".encode())

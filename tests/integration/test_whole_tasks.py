@@ -12,6 +12,7 @@ import pytest
 from duetime.model.outcome import Outcome, Verdict
 from duetime.model.task import NewTask, State
 from duetime.store.open import store_from_url
+from duetime.store.postgres.submit import is_plain
 from duetime.store.protocol import AddVerdict, NewWorker, Store
 from tests.conformance.build import Worker, add, ended, get, needs, state_of, wish
 
@@ -131,7 +132,7 @@ async def test_what_is_said_again_waits_for_the_claim_that_takes_it(store: Store
 
 
 @pytest.mark.parametrize("others", [[], [wish("other", key="k")], [wish("other", timeout=2.0)]], ids=["alone", "with a key", "with more"])
-async def test_what_is_said_again_waits_for_the_release_that_puts_it_back(
+async def test_what_is_said_again_is_known_while_it_is_put_back(
     store: Store, worker: Worker, server: Server, others: list[NewTask[object]]
 ) -> None:
     wished = wish()
@@ -140,7 +141,10 @@ async def test_what_is_said_again_waits_for_the_release_that_puts_it_back(
     server.rows("begin")
     server.settle(wished.id, Outcome.RELEASED)
     saying = asyncio.create_task(store.add([wished, *others]))
-    await server.waits()
+    if is_plain([wished, *others]):  # its place stands in the way; others are looked for before
+        await server.waits()
+    else:
+        await saying
     server.rows("commit")
     assert [added.verdict for added in await saying] == [AddVerdict.REPEATED, *[AddVerdict.ADDED] * len(others)]
     assert server.places() == {"due": 1 + len(others), "task": 1 + len(others)}
@@ -163,6 +167,61 @@ async def test_a_transaction_with_an_old_view_knows_what_was_claimed_since(
     assert await store.inspect(repair=False) == []
     assert [task.id for task in await store.attempts_of(worker.id)] == [wished.id]
     assert sum(lane.due + lane.running for lane in (await store.counts()).lanes) == 1
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("then", ["runs", "ended", "released"])
+async def test_what_an_old_view_adds_again_does_not_run_again(store: Store, worker: Worker, server: Server, level: str, then: str) -> None:
+    """The first time was committed after the view was taken: the transaction cannot know it, but whoever claims the task does."""
+    server.rows(f"begin isolation level {level}")
+    server.rows("select 1 from {schema}.due")
+    wished, beside = wish(), wish()
+    await store.add([wished])
+    task = await worker.take_one()
+    answers = await store.add_on(server.connection, [wished, beside])
+    assert [added.verdict for added in answers] == [AddVerdict.ADDED] * 2
+    server.rows("commit")
+    if then == "ended":
+        await worker.end(task, State.SUCCEEDED)
+    elif then == "released":
+        await worker.end(task, State.PENDING, outcome=Outcome.RELEASED)
+    again = await worker.take()
+    assert {task.id for task in again} == {beside.id} | ({wished.id} if then == "released" else set())
+    await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=store.now()) for task in again])
+    if then == "runs":
+        await worker.end(task, State.SUCCEEDED)
+    assert {await state_of(store, each) for each in (wished, beside)} == {State.SUCCEEDED}
+    assert server.places() == {"history": 2}
+    assert await store.inspect(repair=False) == []
+
+
+async def test_a_parent_that_a_claim_puts_back_is_not_taken_for_ended(store: Store, worker: Worker, server: Server) -> None:
+    """Its place is taken away and given back in one transaction, and who waits for the one does not see the other."""
+    parent = await add(store)
+    server.rows("begin")
+    server.rows("create temp table kept as select * from {schema}.due")
+    server.rows("delete from {schema}.due")
+    server.rows("insert into {schema}.due select * from kept")
+    adding = asyncio.create_task(add(store, "child", edges=(needs(parent),)))
+    await server.waits()
+    server.rows("commit")
+    assert await state_of(store, await adding) is State.BLOCKED
+    await worker.run(State.SUCCEEDED)
+    assert await state_of(store, adding.result()) is State.PENDING
+
+
+async def test_who_only_repeats_what_is_there_locks_nothing(store: Store, worker: Worker, server: Server) -> None:
+    """A caller's transaction may stay open for long."""
+    waiting, running = wish("other"), wish()
+    await store.add([waiting, running])
+    task = await worker.take_one()
+    server.rows("begin")
+    assert {added.verdict for added in await store.add_on(server.connection, [waiting, running])} == {AddVerdict.REPEATED}
+    async with asyncio.timeout(5):
+        assert await worker.end(task, State.PENDING, outcome=Outcome.RELEASED) is Verdict.ACCEPTED
+        await store.cancel([waiting.id, running.id])
+    server.rows("commit")
+    assert {await state_of(store, each) for each in (waiting, running)} == {State.CANCELLED}
 
 
 async def test_a_parent_does_not_end_unseen_while_its_child_is_added(store: Store, worker: Worker, server: Server) -> None:
@@ -266,3 +325,23 @@ async def test_the_doctor_finds_and_heals(
         await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=store.now()) for task in tasks])
         assert (await get(store, record)).state is State.SUCCEEDED
     assert await store.inspect(repair=False) == []
+
+
+async def test_the_doctor_finds_and_heals_what_is_wrong_with_a_claim(store: Store, worker: Worker, server: Server) -> None:
+    records = [await add(store) for _ in range(40)]
+    tasks = await worker.take()
+    _row_besides_running(server)
+    server.rows("update {schema}.claim set last_id = first_id")
+    assert [problem.kind for problem in await store.inspect(repair=True)] == ["two bodies", "wrong bounds"]
+    assert await store.inspect(repair=False) == []
+    await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=store.now()) for task in tasks])
+    assert {await state_of(store, record) for record in records} == {State.SUCCEEDED}
+    assert server.places() == {"history": 40}
+    assert await store.inspect(repair=False) == []
+
+
+def _row_besides_running(server: Server) -> None:
+    server.rows(
+        "insert into {schema}.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)"
+        " select id, lane, 'work', payload, due_at, submitted_at, submitted_by from {schema}.open_place order by place limit 1"
+    )

@@ -37,6 +37,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         """Settings of our own sessions. A process that dies or is cut off inside a transaction must not keep its locks."""
         return {
             "application_name": "duetime",
+            "default_transaction_isolation": "read committed",  # each statement sees what was committed before it began
             "idle_in_transaction_session_timeout": "10s",
             "lock_timeout": "10s",
             "tcp_keepalives_idle": "5",

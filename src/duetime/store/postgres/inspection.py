@@ -55,8 +55,8 @@ class _Inspection:
     async def two_bodies(self) -> AsyncIterator[Problem]:
         for place, task_id in await self._rows(self._sql.two_bodies):
             if self._repair:
-                await self._rows(self._sql.empty_due if place == "due" else self._sql.empty_places, task_id)
-            yield Problem("two bodies", task_id, f"has a row of its own and stands whole in {place}; the row is kept", self._repair)
+                await self._rows(self._sql.empty_due if place == "due" else self._sql.forget_row, task_id)
+            yield Problem("two bodies", task_id, f"has a row of its own and stands whole in {place}; one of them is removed", self._repair)
 
     async def ghost_places(self) -> AsyncIterator[Problem]:
         for place, task_id in await self._rows(self._sql.ghost_places):
@@ -94,6 +94,10 @@ class _Inspection:
             yield Problem("two states", task_id, f"lives and is also recorded as {state}; the record is removed", self._repair)
 
     async def claims(self) -> AsyncIterator[Problem]:
+        for worker, number in await self._rows(self._sql.wrong_bounds):
+            if self._repair:
+                await self._rows(self._sql.set_bounds, worker, number)
+            yield Problem("wrong bounds", f"claim {number} of worker {worker}", "holds ids beyond its bounds; put right", self._repair)
         for worker, number, told, counted in await self._rows(self._sql.wrong_claims):
             if self._repair:
                 await self._rows(self._sql.recount_claim, worker, number)

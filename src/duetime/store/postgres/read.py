@@ -58,7 +58,7 @@ _DUE = _Source("picked_due", ("d.id",), "d.due_at", "d.tries", "d.lane", "coales
 _DUE_ROWS = _Source("picked_due_rows", ("t.id", "d.id"), "d.due_at", "d.tries", "d.lane")
 _HELD = _Source("picked_held", ("t.id", "h.id"), "h.due_at", "h.tries")
 _OPEN = _Source("picked_open", ("r.id",), "r.due_at", "0", "r.lane", "coalesce(t.submitted_at, r.submitted_at)", opened=True)
-_WHOLE = _Source("picked_whole", ("r.id",), "r.due_at", "0", "r.lane", "r.submitted_at", opened=True)
+_WHOLE = _Source("picked_whole", ("r.id",), "r.due_at", "0", "r.lane", "r.submitted_at")
 _FINISHED = _Source("", ("t.id",), "", "")
 _BY_STATE = {State.PENDING: _DUE, State.BLOCKED: _HELD, State.RUNNING: _OPEN}
 _FINALS = {
@@ -107,7 +107,7 @@ def _sources(query: Query) -> list[_Source]:
     if query.retrying:
         return [_RETRYING]
     rows = _ROWS if query.due_after is None and query.due_before is None else _ROWS_BY_DUE
-    return [rows] if rows_only else [rows, _DUE, _WHOLE]
+    return [rows] if rows_only else [rows, _DUE]
 
 
 class _Composition:
@@ -186,10 +186,14 @@ class _Composition:
         return f"{head}\nselect * from (\n" + "\nunion all\n".join(halves) + f"\n) as t\n{sql.merged_by_id}"
 
     def _live_head(self) -> str:
-        sources = _sources(self._query)
+        sql, sources = self._sql, _sources(self._query)
         kinds = [self._picked(source) for source in sources]
-        picked = kinds[0] if len(kinds) == 1 else self._sql.anywhere.replace("$kinds", "\nunion all\n".join(f"({kind})" for kind in kinds))
-        return live_tasks(self._sql, picked, opened=any(source.opened for source in sources))
+        before = [sql.open] if any(source.opened for source in sources) else []
+        if len(kinds) == 1:
+            return live_tasks(sql, kinds[0], *before)
+        # what has neither a row nor a place runs, and is sought only as far back as a page of the others goes
+        firsts = sql.firsts.replace("$kinds", "\nunion all\n".join(f"({kind})" for kind in kinds))
+        return live_tasks(sql, sql.anywhere.replace("$whole", self._picked(_WHOLE)), *before, firsts)
 
     def _picked(self, source: _Source) -> str:
         conditions = self._conditions(_LIVE_FILTERS, "any_live", source.ids)

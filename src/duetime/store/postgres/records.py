@@ -97,17 +97,18 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
     )
 
 
-def live_tasks(sql: Statements, picked: str, *, opened: bool = False) -> str:
-    """Give the head of a statement in which `live_records` can be read; `picked` chooses the tasks.
+def live_tasks(sql: Statements, picked: str, *before: str) -> str:
+    """Give the head of a statement in which `live_records` can be read; `picked` chooses the tasks, by the help of what comes before.
 
     Everything is read in one statement, because a task moves between tables and would be missed or met twice by two.
     """
-    return f"with {sql.open + ',' if opened else ''} picked as materialized (\n{picked}\n), {sql.live}"
+    return "with " + ",\n".join([*before, f"picked as materialized (\n{picked}\n)", sql.live])
 
 
 @functools.cache
 def _by_id(sql: Statements) -> str:
-    return f"{live_tasks(sql, sql.picked_ids)}\n{sql.live_records}\nunion all\n{sql.final_records}\n{sql.final_by_id}"
+    final = f"final as materialized (\n{sql.final_records}\n{sql.final_by_id}\n)"
+    return f"{live_tasks(sql, sql.picked_ids, final)}\n{sql.live_records}\nunion all\nselect f.* from final as f"
 
 
 async def records_by_id(run: Runner, sql: Statements, ids: Iterable[str]) -> dict[str, TaskRecord]:

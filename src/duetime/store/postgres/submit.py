@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from duetime.clock import DAY, LATEST, MILLISECOND, Instant
-from duetime.errors import InvalidValue, TaskNotFound
+from duetime.errors import InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.model.lifecycle import unmet
 from duetime.model.task import NewTask, State, TaskRecord, accepted, due_of, expiry_of
 from duetime.store.postgres import arrays
@@ -114,11 +114,15 @@ class Submission:
         self._now: Instant = 0
         self._lock_parents = lock_parents
         self._answers: dict[int, Added] = {}
+        self._live: set[str] = set()  # parents that have not ended
         self.earliest: Instant | None = None
 
     async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
         """Add all; what could meet an earlier task of the same call waits until that is stored."""
         [[_, self._now]] = await self._run.rows(self._sql.begin_adding, [self._given])
+        parents = sorted({edge.parent for task in tasks for edge in task.edges})
+        if parents:
+            await self._find_live(parents)  # all at once: two that lock one after another may wait for each other
         for batch in _batches(tasks):
             if tasks[batch[0]].edges:
                 for index in batch:
@@ -234,9 +238,16 @@ class Submission:
         On our own connection live parents are locked against ending until we have committed. In a caller's transaction they are
         not, because their end would wait for the caller; a duty later frees children whose parents have ended unnoticed.
         """
-        parents = sorted({edge.parent for edge in task.edges})
-        live = {row[0] for row in await self._run.rows(self._sql.lock_parents if self._lock_parents else self._sql.live_parents, [parents])}
-        ended = await records_by_id(self._run, self._sql, [parent for parent in parents if parent not in live])
+        for _ in range(TURNS):
+            missing = sorted({edge.parent for edge in task.edges} - self._live)
+            if missing:
+                await self._find_live(missing)
+            ended = await records_by_id(self._run, self._sql, [parent for parent in missing if parent not in self._live])
+            if all(record.finished_at is not None for record in ended.values()):
+                break  # otherwise one was missed, because it was just moving
+        else:
+            raise StoreUnavailable(f"the tasks that {task.id} shall wait for move too fast; try again")
+        live = self._live
         open_edges: dict[str, str] = {}
         failed_parent = ""
         for edge in task.edges:
@@ -247,6 +258,10 @@ class Submission:
             elif edge.needs == "success" and ended[edge.parent].state is not State.SUCCEEDED:
                 failed_parent = edge.parent
         return open_edges, failed_parent
+
+    async def _find_live(self, parents: Sequence[str]) -> None:
+        statement = self._sql.lock_parents if self._lock_parents else self._sql.live_parents
+        self._live |= {row[0] for row in await self._run.rows(statement, [parents])}
 
     async def _record(self, task_id: str) -> TaskRecord:
         return (await records_by_id(self._run, self._sql, [task_id]))[task_id]

@@ -45,7 +45,8 @@ create index task_expiry on duetime.task (expires_at) where expires_at is not nu
 -- Tasks that only time holds back. `pos` is the later of the due time and the moment of insertion, so nothing is ever
 -- inserted behind the present, and whoever remembers how far a lane is empty stays right. A new task that is short and has nothing rare to
 -- tell stands here whole: `payload` and what follows are all there is of it, until something unusual happens to it. Where they are null the
--- rest of the task is in `task`. `size` is how many bytes the payload has; null: not known here.
+-- rest of the task is in `task`. `size` is how many bytes the payload has; null: not known here. `doubtful`: added by a transaction with an
+-- old view of the store, which cannot know whether such a task runs or has ended; whoever claims it can.
 create table duetime.due (
     lane integer not null,
     pos bigint not null,
@@ -58,7 +59,9 @@ create table duetime.due (
     size integer,
     payload text,
     submitted_at bigint,
-    submitted_by text
+    submitted_by text,
+    doubtful boolean,
+    check (num_nulls(payload, submitted_at, submitted_by) in (0, 3))
 );
 create index due_place on duetime.due (lane, pos);
 create unique index due_id on duetime.due (id);
@@ -101,7 +104,7 @@ create table duetime.worker (
 -- that it was told to stop; `open` counts those that have not ended. The row is the lock for all that happens to its attempts.
 -- Of lanes, expiries, attempts, tries, crashes, submitted and submitters that are the same for all places there is one. Compressing the arrays
 -- would cost more time than writing them. Tasks that stood whole in due stand whole here: a place with a payload has no row in `task`. No
--- payloads at all: none is whole. No id is below `first_id` or above `last_id`, so that most claims need not be opened to look for one.
+-- payloads at all: none is whole; `submitted` tells it too. No id is below `first_id` or above `last_id`, so that most claims need not be opened to look for one.
 create table duetime.claim (
     worker text not null,
     number bigint not null,
@@ -133,10 +136,18 @@ select c.worker, c.number, c.claimed_at, a.place::integer as place, a.id, coales
     case when cardinality(c.expiries) = 1 then c.expiries[1] else a.expires_at end as expires_at, coalesce(a.attempt, c.attempts[1]) as attempt,
     coalesce(a.tries, c.tries[1]) as tries, coalesce(a.crashes, c.crashes[1]) as crashes, get_bit(c.cancel, a.place::integer - 1) = 1 as cancelling,
     a.payload, coalesce(a.submitted_at, c.submitted[1]) as submitted_at, coalesce(a.submitted_by, c.submitters[1]) as submitted_by,
-    c.open, c.first_id, c.last_id, c.tasks
+    c.open
 from duetime.claim as c
 cross join lateral unnest(c.tasks, c.lanes, c.dues, c.expiries, c.attempts, c.tries, c.crashes, c.payloads, c.submitted, c.submitters) with ordinality
     as a (id, lane, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by, place)
+where get_bit(c.done, a.place::integer - 1) <> 1;
+
+-- The same, as little of it as lists need: with thousands of places in each claim every array takes its time.
+create view duetime.open_task as
+select c.worker, c.number, a.id, coalesce(a.lane, c.lanes[1]) as lane, a.due_at,
+    case when cardinality(c.submitted) = 1 then c.submitted[1] else a.submitted_at end as submitted_at, c.last_id
+from duetime.claim as c
+cross join lateral unnest(c.tasks, c.lanes, c.dues, c.submitted) with ordinality as a (id, lane, due_at, submitted_at, place)
 where get_bit(c.done, a.place::integer - 1) <> 1;
 
 -- How far running attempts say they are. Worth nothing after a crash of the server, so not logged.

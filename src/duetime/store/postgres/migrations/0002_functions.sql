@@ -99,9 +99,8 @@ begin
     if p_newest > v_now then
         perform duetime.note_ahead(p_newest, v_now);
     end if;
-    if current_setting('transaction_isolation') <> 'read committed' and exists (select from duetime.due as d where d.id = any (p_ids)) then
-        -- the claim that takes such a place may be invisible to this transaction for good
-        raise exception 'some of these tasks are stored already' using errcode = 'DT001';
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'a transaction with an old view cannot know what is new' using errcode = 'DT001';
     end if;
     insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size, payload, submitted_at, submitted_by)
     select coalesce(w.lane, p_lanes[1]), greatest(d.due_at, v_now), w.id, d.due_at,
@@ -163,15 +162,14 @@ begin
     if duetime.may_be_known(p_least, p_since) then
         v_known := array(select h.id from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since);
     end if;
-    if current_setting('transaction_isolation') <> 'read committed' then  -- see `add_new`
-        v_known := v_known || array(select d.id from duetime.due as d where d.id = any (p_ids));
-    end if;
+    -- left out beforehand, and not only where the inserts would meet them: who only repeats what is there must not lock it
+    v_known := v_known || array(select d.id from duetime.due as d where d.id = any (p_ids)) || duetime.underway(p_least, p_ids);
     with wish as (
         select w.*, coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at
         from unnest(p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts,
             p_retries, p_metas, p_schedules, p_planned)
             as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
-        where v_known = '{}' or w.id <> all (v_known)
+        where v_known = '{}' or (w.id in (select unnest(v_known))) is not true
     ), stored as (
         insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta,
             schedule, planned_at)
@@ -183,8 +181,10 @@ begin
         on conflict do nothing
         returning id, lane, due_at, expires_at, octet_length(payload) as size
     ), placed as (
-        insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size)
-        select s.lane, greatest(s.due_at, v_now), s.id, s.due_at, s.expires_at, 0, 0, 0, s.size from stored as s
+        insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size, doubtful)
+        select s.lane, greatest(s.due_at, v_now), s.id, s.due_at, s.expires_at, 0, 0, 0, s.size,
+            nullif(current_setting('transaction_isolation') <> 'read committed', false)
+        from stored as s
         on conflict (id) do nothing
         returning id, lane
     ), counted as (
@@ -374,24 +374,62 @@ end $$;
 create function duetime.shared(p_values anyarray) returns anyarray language sql immutable parallel safe as
 $$ select case when p_values = array_fill(p_values[1], array[cardinality(p_values)]) then p_values[1:1] else p_values end $$;
 
+-- The claims that hold some of these tasks: few of them are compared with each place, many are hashed.
+create function duetime.holders(p_ids uuid[]) returns table (worker text, number bigint) language plpgsql stable rows 10 set enable_sort = on as $$
+declare
+    v_least uuid := (select u.id from unnest(p_ids) as u (id) order by u.id limit 1);
+    v_greatest uuid := (select u.id from unnest(p_ids) as u (id) order by u.id desc limit 1);
+begin
+    if cardinality(p_ids) <= 8 then
+        return query select c.worker, c.number from duetime.claim as c
+        where c.last_id >= v_least and c.first_id <= v_greatest and exists (select from unnest(p_ids) as u (id) where u.id = any (c.tasks));
+    else
+        return query select c.worker, c.number from duetime.claim as c
+        where c.last_id >= v_least and c.first_id <= v_greatest
+        and exists (select from unnest(c.tasks) as t (id) where (t.id in (select unnest(p_ids))) is true);
+    end if;
+end $$;
+
+-- Those of these tasks that run, with all that their claims tell of them.
+create function duetime.running(p_ids uuid[]) returns setof duetime.open_place language plpgsql stable rows 10 as $$
+begin
+    return query select r.* from duetime.holders(p_ids) as h
+    cross join lateral (select x.* from duetime.open_place as x where x.worker = h.worker and x.number = h.number offset 0) as r
+    where (r.id in (select unnest(p_ids))) is true;
+end $$;
+
 -- Keep those of these tasks that live from ending until this transaction has ended, and name them. First those that stand whole in `due`, then
--- those that run: a task goes that way, or gets a row in `task` and keeps it. A place that is locked is not claimed, and the ends of a
--- claim's attempts wait for its lock.
+-- those that run: a task goes that way, or gets a row in `task` and keeps it. One that a claim puts back at this very moment may be missed, so
+-- who finds a task to live that is not named here asks again. A place that is locked is not claimed, and the ends of a claim's
+-- attempts wait for its lock.
 create function duetime.lock_parents(p_ids uuid[]) returns uuid[] language plpgsql set enable_seqscan = off as $$
 declare
     v_ids uuid[];
 begin
     v_ids := array(select d.id from duetime.due as d where d.id = any (p_ids) and d.payload is not null order by d.id for key share);
-    perform from duetime.claim as c where exists (select from unnest(p_ids) as p (id) where p.id between c.first_id and c.last_id and p.id = any (c.tasks))
+    perform from duetime.claim as c where (c.worker, c.number) in (select h.worker, h.number from duetime.holders(p_ids) as h)
         order by c.worker, c.number for share;
-    v_ids := v_ids || array(select r.id from duetime.open_place as r where r.id = any (p_ids) and r.payload is not null
-        and exists (select from unnest(p_ids) as p (id) where p.id between r.first_id and r.last_id and p.id = any (r.tasks)));
+    v_ids := v_ids || array(select r.id from duetime.running(p_ids) as r where r.payload is not null);
     return v_ids || array(select t.id from duetime.task as t where t.id = any (p_ids) order by t.id for key share);
 end $$;
 
 -- Neighbouring elements, or the one that stands for all.
 create function duetime.part(p_values anyarray, p_first integer, p_last integer) returns anyarray language sql immutable parallel safe as
 $$ select case when cardinality(p_values) = 1 then p_values else p_values[p_first : p_last] end $$;
+
+-- Of tasks whose places were just taken: forget those that run already or have ended, and name them. They were added again by transactions
+-- that could not see that.
+create function duetime.forget_repeats(p_ids uuid[]) returns uuid[] language plpgsql set enable_seqscan = off as $$
+declare
+    v_known uuid[] := duetime.underway('00000000-0000-0000-0000-000000000000', p_ids);
+begin
+    v_known := v_known || array(select h.id from duetime.history as h where h.id = any (p_ids));
+    with gone as (
+        delete from duetime.task as t where t.id = any (v_known) returning t.lane
+    )
+    insert into duetime.tally (lane, state, n) select g.lane, 'live', -count(*) from gone as g group by g.lane;
+    return v_known;
+end $$;
 
 -- Hand tasks to a worker that are due, or will be within p_lead. p_starts are remembered positions, p_floors proven ones: when the first bring too little, the second
 -- are tried. p_quotas bound each lane, p_total all; p_watched are the lanes whose next position is wanted, and a `look` at
@@ -419,6 +457,8 @@ declare
     v_ids uuid[]; v_lanes integer[]; v_places bigint[]; v_dues bigint[]; v_expiries bigint[];
     v_attempts integer[]; v_tries integer[]; v_crashes integer[];
     v_late boolean := false;
+    v_doubtful boolean := false;
+    v_gone uuid[] := '{}';
     v_whole boolean := true;
     v_some_whole boolean := false;
     v_special boolean;
@@ -466,22 +506,28 @@ begin
             v_crashes || array_agg(t.crashes), payloads || array_agg(t.payload), submitted || array_agg(t.submitted_at),
             submitters || array_agg(t.submitted_by), v_count + count(*), v_late or coalesce(bool_or(t.expires_at <= v_now), false),
             v_whole and coalesce(bool_and(t.payload is not null), true), v_some_whole or coalesce(bool_or(t.payload is not null), false),
-            v_bytes + coalesce(sum(coalesce(t.size, 1000000)), 0)
+            v_bytes + coalesce(sum(coalesce(t.size, 1000000)), 0), v_doubtful or coalesce(bool_or(t.doubtful), false)
         into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters, v_count, v_late, v_whole,
-            v_some_whole, v_bytes
+            v_some_whole, v_bytes, v_doubtful
         from (select * from taken order by lane, pos, id) as t;
         exit when v_count = p_total or v_starts = p_floors;
         v_starts := p_floors;
     end loop;
+    if v_doubtful then
+        v_gone := duetime.forget_repeats(v_ids);
+    end if;
     if v_late then
         perform duetime.end_tasks(v_now, 'expired', null, array_agg(e.id), array_agg(e.attempt - 1), array_agg(e.tries), array_agg(e.crashes))
         from unnest(v_ids, v_expiries, v_attempts, v_tries, v_crashes) as e (id, expires_at, attempt, tries, crashes) where e.expires_at <= v_now;
+        v_gone := v_gone || array(select e.id from unnest(v_ids, v_expiries) as e (id, expires_at) where e.expires_at <= v_now);
+    end if;
+    if v_gone <> '{}' then
         select array_agg(e.id), array_agg(e.lane), array_agg(e.pos), array_agg(e.due_at), array_agg(e.expires_at), array_agg(e.attempt),
             array_agg(e.tries), array_agg(e.crashes), array_agg(e.payload), array_agg(e.submitted_at), array_agg(e.submitted_by)
         into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters
         from unnest(v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters)
             as e (id, lane, pos, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by)
-        where e.expires_at is null or e.expires_at > v_now;
+        where (e.id in (select unnest(v_gone))) is not true;
     end if;
     if v_ids is not null and v_bytes > 33554432 then
         -- what would make the reply too long goes back at once; a worker need not have so much in memory either
@@ -608,7 +654,7 @@ begin
             done = (select bit_or(set_bit(c.done, e.place - 1, 1)) from ended as e where e.number = c.number)
         from batch as b where c.worker = p_worker and c.number = b.number and not b.whole
     ), moved as (
-        delete from duetime.task as t where t.id = any (array(select e.id from ended as e where e.state <> 'pending')) returning t.*
+        delete from duetime.task as t where t.id = any (array(select e.id from ended as e where e.state <> 'pending' and e.payload is null)) returning t.*
     ), kept as (
         insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
             planned_at, state, outcome, attempt, tries, crashes, worker, started_at, finished_at, result, error)
@@ -623,16 +669,19 @@ begin
         insert into duetime.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)
         select e.id, e.lane, l.handler, e.payload, e.since_at, e.submitted_at, e.submitted_by
         from ended as e join duetime.lane as l on l.id = e.lane where e.state = 'pending' and e.payload is not null
+        on conflict do nothing
     ), again as (
         insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
         select e.lane, greatest(e.due_at, v_now), e.id, e.due_at, e.expires_at, e.attempt, e.tries, e.crashes
         from ended as e where e.state = 'pending'
+        on conflict (id) do nothing  -- a doubtful one stands there, and stands for both from now on
+        returning id
     ), told as (
         insert into duetime.attempt (task, attempt, outcome, worker, started_at, finished_at, error)
         select e.id, e.attempt, e.outcome, p_worker, e.started_at, e.finished_at, e.error from ended as e where e.state = 'pending'
     ), counted as (
         insert into duetime.tally (lane, state, n)
-        select e.lane, 'live', -count(*) from ended as e where e.state <> 'pending' group by e.lane
+        select e.lane, 'live', -count(*) from ended as e where e.state <> 'pending' or e.id not in (select a.id from again as a) group by e.lane
         union all
         select e.lane, e.state, count(*) from ended as e where e.state <> 'pending' group by e.lane, e.state
     )
@@ -664,6 +713,7 @@ declare
     v_last integer;
     v_before integer := 0;
     v_handler text;
+    v_rows uuid[];
     v_earliest bigint;
 begin
     perform pg_current_xact_id();
@@ -709,8 +759,10 @@ begin
             where e.payload is not null;
         end if;
         if v_claim.payloads is null or array_position(v_claim.payloads, null) is not null then
+            v_rows := case when v_claim.payloads is null then v_claim.tasks
+                else array(select e.id from unnest(v_claim.tasks, v_claim.payloads) as e (id, payload) where e.payload is null) end;
             with moved as (
-                delete from duetime.task as t where t.id = any (v_claim.tasks) returning t.*
+                delete from duetime.task as t where t.id = any (v_rows) returning t.*
             )
             insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
                 planned_at, state, outcome, attempt, tries, crashes, worker, started_at, finished_at)

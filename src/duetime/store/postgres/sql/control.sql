@@ -1,17 +1,23 @@
 -- task_places: where tasks stand that an operator names, and the lane of those that wait
-select p.id::text, case when d.id is not null or h.id is not null then 'pending' else 'running' end, l.id, l.handler, l.collection, l.priority
-from unnest($1::uuid[]) as p (id)
-left join lateral (select x.* from duetime.task as x where x.id = p.id offset 0) as t on true
-left join lateral (select x.* from duetime.due as x where x.id = p.id offset 0) as d on true
-left join lateral (select x.* from duetime.held as x where x.id = p.id offset 0) as h on true
-join duetime.lane as l on l.id = coalesce(t.lane, d.lane) where t.id is not null or d.payload is not null
+with waiting as materialized (
+    select p.id, case when d.id is not null or h.id is not null then 'pending' else 'running' end as state, coalesce(t.lane, d.lane) as lane
+    from unnest($1::uuid[]) as p (id)
+    left join lateral (select x.* from duetime.task as x where x.id = p.id offset 0) as t on true
+    left join lateral (select x.* from duetime.due as x where x.id = p.id offset 0) as d on true
+    left join lateral (select x.* from duetime.held as x where x.id = p.id offset 0) as h on true
+    where t.id is not null or d.payload is not null
+), ended as materialized (
+    select h.id, h.state, h.lane from duetime.history as h where h.id = any ($1::uuid[]) and h.finished_at >= $2::bigint
+), running as materialized (
+    select r.id, r.lane from duetime.running(array(
+        select p.id from unnest($1::uuid[]) as p (id) where p.id not in (select w.id from waiting as w union all select e.id from ended as e)
+    )) as r where r.payload is not null
+)
+select w.id::text, w.state, l.id, l.handler, l.collection, l.priority from waiting as w join duetime.lane as l on l.id = w.lane
 union all
-select r.id::text, 'running', r.lane, l.handler, l.collection, l.priority
-from duetime.open_place as r join duetime.lane as l on l.id = r.lane
-where r.payload is not null and (r.id in (select unnest($1::uuid[]))) is true and (cardinality($1::uuid[]) > 8
-    or exists (select from unnest($1::uuid[]) as u (id) where u.id between r.first_id and r.last_id and u.id = any (r.tasks)))
+select r.id::text, 'running', l.id, l.handler, l.collection, l.priority from running as r join duetime.lane as l on l.id = r.lane
 union all
-select h.id::text, h.state, h.lane, null, null, null from duetime.history as h where h.id = any ($1::uuid[]) and h.finished_at >= $2::bigint
+select e.id::text, e.state, e.lane, null, null, null from ended as e
 
 -- end_waiting: end those of these tasks that wait, and name them
 select unnest(duetime.end_waiting($1::bigint, $2::text, $3::uuid[]))::text

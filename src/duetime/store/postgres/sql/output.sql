@@ -7,7 +7,8 @@ cross join lateral (
     union all
     select h.lane from duetime.history as h where h.id = u.task and h.finished_at >= $3::bigint
     union all
-    select r.lane from duetime.open_place as r where r.id = u.task and u.task between r.first_id and r.last_id and u.task = any (r.tasks)
+    select coalesce(c.lanes[array_position(c.tasks, u.task)], c.lanes[1]) from duetime.claim as c
+    where u.task between c.first_id and c.last_id and u.task = any (c.tasks)
     union all
     select d.lane from duetime.due as d where d.id = u.task
     limit 1
@@ -83,7 +84,7 @@ select s.id::text from leaving as s order by s.id desc limit 1
 -- ghost_output: output of tasks that are gone; pieces alone are left if some came while their task was pruned
 select o.task::text from (select k.task from duetime.output as k union select c.task from duetime.output_chunk as c) as o
 where not exists (select from duetime.task as t where t.id = o.task) and not exists (select from duetime.history as h where h.id = o.task)
-and not exists (select from duetime.due as d where d.id = o.task) and (o.task in (select r.id from duetime.open_place as r)) is not true
+and not exists (select from duetime.due as d where d.id = o.task) and (o.task in (select r.id from duetime.open_task as r)) is not true
 
 -- delete_output: remove it
 with chunks as (

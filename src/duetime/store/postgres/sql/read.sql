@@ -1,5 +1,5 @@
--- picked_ids: some tasks by id
-select unnest($1::uuid[]) as id
+-- picked_ids: some tasks by id that are not among the finished ones
+select p.id from unnest($1::uuid[]) as p (id) where p.id not in (select f.id::uuid from final as f)
 
 -- picked_key: the live task of a key
 select t.id from duetime.task as t where t.handler = $1::text and t.key = $2::text
@@ -30,21 +30,34 @@ select t.id from duetime.held as h join duetime.task as t on t.id = h.id
 -- picked_open: tasks with a live attempt; `offset 0` keeps the planner from walking over all tasks instead of those
 select r.id from open as r left join lateral (select x.* from duetime.task as x where x.id = r.id offset 0) as t on true
 
--- picked_whole: tasks with a live attempt that have no row of their own
-select r.id from (select x.* from open as x where x.whole) as r
+-- picked_whole: tasks with a live attempt that have no row of their own, of claims that can have some for this page: one that is older than
+-- a whole page of others is not on it
+select r.id from (
+    select x.* from duetime.open_task as x where x.submitted_at is not null
+    and x.last_id >= coalesce((select f.id from firsts as f order by f.id desc offset $limit - 1 limit 1), '00000000-0000-0000-0000-000000000000')
+) as r
 
 -- open: all places in claims that have not ended
 open as materialized (
-    select r.id, r.lane, r.due_at, r.submitted_at, r.payload is not null as whole from duetime.open_place as r
+    select r.* from duetime.open_task as r
 )
 
--- anywhere: the first page of several kinds of places; a task may be of more than one
+-- firsts: the first page of tasks that have a row of their own, and of those that wait for their time; a task may be among both
+firsts as materialized (
+    select p.id from (
+        $kinds
+    ) as p group by p.id order by p.id desc limit $limit
+)
+
+-- anywhere: the first page of these and of all others
 select p.id from (
-    $kinds
+    (select f.id from firsts as f)
+    union all
+    ($whole)
 ) as p group by p.id order by p.id desc limit $limit
 
 -- live: what the picked tasks are, and where those stand that wait. They are looked up one by one, because a join could be planned as a
--- walk over all tasks. Those that wait nowhere may run, and are looked for in the claims: few of them by comparing, many by unfolding all claims.
+-- walk over all tasks. Those that wait nowhere may run, and are looked for in the claims.
 live as materialized (
     select p.id, t.id is not null or d.payload is not null as known, coalesce(t.lane, d.lane) as lane, t.key, coalesce(d.payload, t.payload) as payload,
         t.due_at, coalesce(t.submitted_at, d.submitted_at) as submitted_at, coalesce(t.submitted_by, d.submitted_by) as submitted_by, t.expires_at,
@@ -55,12 +68,8 @@ live as materialized (
     left join lateral (select x.* from duetime.task as x where x.id = p.id offset 0) as t on true
     left join lateral (select x.* from duetime.due as x where x.id = p.id offset 0) as d on true
     left join lateral (select x.* from duetime.held as x where x.id = p.id offset 0) as h on true
-), missing as materialized (
-    select v.id from live as v where v.state = 'running'
 ), running as materialized (
-    select r.* from duetime.open_place as r where exists (select from missing)
-    and ((select count(*) from missing) > 8 or exists (select from missing as m where m.id between r.first_id and r.last_id and m.id = any (r.tasks)))
-    and (r.id in (select m.id from missing as m)) is true
+    select r.* from duetime.running(array(select v.id from live as v where v.state = 'running')) as r
 )
 
 -- live_records: the columns of a record, of tasks that live. Of those that ran before, the last error is told.

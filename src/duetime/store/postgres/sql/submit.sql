@@ -54,8 +54,7 @@ select t.id::text from duetime.task as t where t.id = any ($1::uuid[])
 union
 select d.id::text from duetime.due as d where d.id = any ($1::uuid[]) and d.payload is not null
 union
-select r.id::text from duetime.open_place as r where r.id = any ($1::uuid[]) and r.payload is not null
-and exists (select from unnest($1::uuid[]) as u (id) where u.id between r.first_id and r.last_id and u.id = any (r.tasks))
+select r.id::text from duetime.running($1::uuid[]) as r where r.payload is not null
 
 -- lock_parents: the same, and keep them from ending until this transaction has
 select unnest(duetime.lock_parents($1::uuid[]))::text

@@ -67,7 +67,7 @@ delete from duetime.ahead as a where exists (
 select p.parent::text, coalesce((select h.state from duetime.history as h where h.id = p.parent limit 1), 'succeeded')
 from (
     select distinct e.parent from duetime.edge as e where not exists (select from duetime.task as t where t.id = e.parent)
-    and not exists (select from duetime.due as d where d.id = e.parent) and (e.parent in (select r.id from duetime.open_place as r)) is not true
+    and not exists (select from duetime.due as d where d.id = e.parent) and (e.parent in (select r.id from duetime.open_task as r)) is not true
     limit $1::integer
 ) as p
 
@@ -87,7 +87,7 @@ select x.id::text, bool_or(x.place = 'claim'), bool_or(x.place = 'held') from (
     union all
     select h.id, 'held' from duetime.held as h
     union all
-    select distinct r.id, 'claim' from duetime.open_place as r
+    select distinct r.id, 'claim' from duetime.open_task as r
 ) as x group by x.id having count(*) > 1
 
 -- doubled_claims: tasks that run in more than one claim, with all but the newest attempt
@@ -99,7 +99,7 @@ select y.id::text, y.worker, y.number from (
 -- two_bodies: tasks that have a row of their own and stand whole in a place as well
 select 'due', d.id::text from duetime.due as d join duetime.task as t on t.id = d.id where d.payload is not null
 union all
-select 'claim', r.id::text from duetime.open_place as r join duetime.task as t on t.id = r.id where r.payload is not null
+select 'claim', r.id::text from duetime.open_task as r join duetime.task as t on t.id = r.id where r.submitted_at is not null
 
 -- write_out: give a task that stands whole in due a row of its own
 insert into duetime.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)
@@ -108,10 +108,21 @@ from duetime.due as d join duetime.lane as l on l.id = d.lane where d.id = $1::u
 on conflict do nothing
 
 -- empty_due: let a task's row say what it is, and not its place
-update duetime.due set payload = null, submitted_at = null, submitted_by = null where id = $1::uuid
+update duetime.due as d set payload = null, submitted_at = null, submitted_by = null
+where d.id = $1::uuid and exists (select from duetime.task as t where t.id = d.id)
 
--- empty_places: the same in claims
-update duetime.claim as c set payloads[array_position(c.tasks, $1::uuid)] = null where $1::uuid = any (c.tasks)
+-- forget_row: the other way round for a task that runs, because a claim tells of many
+delete from duetime.task as t where t.id = $1::uuid
+and exists (select from duetime.open_task as r where r.id = t.id and r.submitted_at is not null)
+
+-- wrong_bounds: claims with an id outside of what is said to be their least and greatest
+select c.worker, c.number from duetime.claim as c
+where exists (select from unnest(c.tasks) as t (id) where t.id < c.first_id or t.id > c.last_id)
+
+-- set_bounds: put them right
+update duetime.claim as c set first_id = (select t.id from unnest(c.tasks) as t (id) order by t.id limit 1),
+    last_id = (select t.id from unnest(c.tasks) as t (id) order by t.id desc limit 1)
+where c.worker = $1::text and c.number = $2::bigint
 
 -- delete_due: take places away
 delete from duetime.due where id = any ($1::uuid[])
@@ -130,7 +141,7 @@ select h.id::text, h.state from (
     union
     select d.id from duetime.due as d where d.payload is not null
     union
-    select r.id from duetime.open_place as r where r.payload is not null
+    select r.id from duetime.open_task as r where r.submitted_at is not null
 ) as t join duetime.history as h on h.id = t.id
 
 -- forget_finals: take tasks out of history that live
@@ -138,7 +149,7 @@ with gone as (
     delete from duetime.history as h where h.id = any ($1::uuid[]) and (
         exists (select from duetime.task as t where t.id = h.id)
         or exists (select from duetime.due as d where d.id = h.id and d.payload is not null)
-        or exists (select from duetime.open_place as r where r.id = h.id and r.payload is not null))
+        or exists (select from duetime.open_task as r where r.id = h.id and r.submitted_at is not null))
     returning h.lane, h.state
 )
 insert into duetime.tally (lane, state, n) select lane, state, -count(*) from gone group by lane, state
@@ -154,12 +165,12 @@ update duetime.claim as c set open = length(c.done) - bit_count(c.done) where c.
 delete from duetime.claim where open = 0 and bit_count(done) = length(done)
 
 -- ownerless_claims: attempts of workers that are not registered
-select r.worker, r.id::text from duetime.open_place as r where not exists (select from duetime.worker as w where w.id = r.worker)
+select r.worker, r.id::text from duetime.open_task as r where not exists (select from duetime.worker as w where w.id = r.worker)
 
 -- homeless_tasks: live tasks that stand nowhere
 select t.id::text from duetime.task as t
 where not exists (select from duetime.due as d where d.id = t.id) and not exists (select from duetime.held as h where h.id = t.id)
-and (t.id in (select r.id from duetime.open_place as r)) is not true
+and (t.id in (select r.id from duetime.open_task as r)) is not true
 
 -- house_task: give a task a place that has none
 insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
@@ -209,7 +220,7 @@ select t.lane, 'live' as state, count(*) as n from (
     union all
     select d.lane from duetime.due as d where d.payload is not null
     union all
-    select r.lane from duetime.open_place as r where r.payload is not null
+    select r.lane from duetime.open_task as r where r.submitted_at is not null
 ) as t group by t.lane
 union all
 select h.lane, h.state, count(*) from duetime.history as h group by h.lane, h.state
