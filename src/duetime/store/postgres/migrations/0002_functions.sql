@@ -421,9 +421,14 @@ $$ select case when cardinality(p_values) = 1 then p_values else p_values[p_firs
 -- that could not see that.
 create function duetime.forget_repeats(p_ids uuid[]) returns uuid[] language plpgsql set enable_seqscan = off as $$
 declare
-    v_known uuid[] := duetime.underway('00000000-0000-0000-0000-000000000000', p_ids);
+    v_least uuid := (select u.id from unnest(p_ids) as u (id) order by u.id limit 1);
+    -- ids begin with milliseconds, and nothing finishes a day before its id was made
+    v_since bigint := ('x0000' || replace(left(v_least::text, 13), '-', ''))::bit(64)::bigint * 1000 - 86400000000;
+    v_known uuid[] := duetime.underway(v_least, p_ids);
 begin
-    v_known := v_known || array(select h.id from duetime.history as h where h.id = any (p_ids));
+    if duetime.may_be_known(v_least, v_since) then
+        v_known := v_known || array(select h.id from duetime.history as h where h.id = any (p_ids) and h.finished_at >= v_since);
+    end if;
     with gone as (
         delete from duetime.task as t where t.id = any (v_known) returning t.lane
     )
