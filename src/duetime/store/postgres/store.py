@@ -212,6 +212,7 @@ class PostgresStore:
         if released:
             self._hint(HintKind.DUE)
         self._hint(HintKind.GATES)  # a barrier may have waited for this worker only
+        await self._lanes.publish(self._clock.parameter)  # or the next worker would walk over all that this one has taken
 
     async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
         self._opened  # noqa: B018  raises if it is not open
