@@ -159,10 +159,10 @@ async def test_a_repeated_submitting_that_meets_the_end_of_its_task_does_not_bri
         worker = await hire(store)
         claimed = await worker.take_one()
         await settling.settle(worker.id, [ended(claimed, State.SUCCEEDED, at=store.now())])
-        adding = asyncio.create_task(store.add([new]))
-        await settling.someone_waits()
+        [added] = await store.add([new])
+        assert (added.verdict, added.record.state) == (AddVerdict.REPEATED, State.RUNNING)
         await settling.commit()
-        [added] = await adding
+        [added] = await store.add([new])
         assert (added.verdict, added.record.state) == (AddVerdict.REPEATED, State.SUCCEEDED)
         assert await worker.take() == []
         assert await store.inspect(repair=False) == []

@@ -92,10 +92,10 @@ async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str
 
         async def passes_by() -> bool:
             await look(store, lane)
-            return await pages(store, trial, worker.id, lane.floor) < before + 30
+            return await pages(store, trial, worker.id, lane.floor) < before + 60  # what was taken within 20 ms stands behind it
 
         await until("a claim passes by what is gone", passes_by, seconds=20)
-        assert await pages(store, trial, worker.id, 0) > before + 100, "what it would be if it began at the beginning"
+        assert await pages(store, trial, worker.id, 0) > before + 150, "what it would be if it began at the beginning"
         assert await old.rows('select count(*) from "%s".due') == [(seen,)], "the snapshot is still held"
 
 
