@@ -126,6 +126,8 @@ create table duetime.claim (
     submitters text[],
     primary key (worker, number)
 ) with (fillfactor = 70);
+-- Claims that ended while an old snapshot is held cannot be removed; who looks for new ids must not walk over them.
+create index claim_last on duetime.claim (last_id);
 alter table duetime.claim alter tasks set storage external, alter lanes set storage external, alter dues set storage external,
     alter expiries set storage external, alter attempts set storage external, alter tries set storage external, alter crashes set storage external,
     alter payloads set storage external, alter submitted set storage external, alter submitters set storage external;
