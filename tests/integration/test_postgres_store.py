@@ -225,6 +225,24 @@ async def test_a_store_whose_clock_is_set_back_hands_out_all_the_same(postgres_u
     await store.close()
 
 
+async def test_a_worker_that_stops_tells_how_far_its_lanes_are_empty(postgres_url: str) -> None:
+    """Otherwise the next one walks over all that it took, as long as an old snapshot keeps that from being removed."""
+    store = await opened(postgres_url)
+    worker = await hired(store)
+    for _ in range(3):  # so that floors are proved
+        await add(store)
+        await worker.run(State.SUCCEEDED)
+        await asyncio.sleep(0.3)
+    before = store.now() - 5_000_000
+    await store.unregister(worker.id)
+    with admin(postgres_url) as connection:
+        [(floor,)] = connection.execute(f"select floor from {schema_of(postgres_url)}.lane".encode()).fetchall()
+    assert isinstance(floor, int)
+    assert floor > before
+    worker.lease.close()
+    await store.close()
+
+
 async def test_counts_do_not_depend_on_counting(postgres_url: str) -> None:
     """Folding what batches have added leaves the sums as they are."""
     store = await opened(postgres_url)

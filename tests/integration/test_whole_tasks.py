@@ -210,6 +210,20 @@ async def test_a_parent_that_a_claim_puts_back_is_not_taken_for_ended(store: Sto
     assert await state_of(store, adding.result()) is State.PENDING
 
 
+async def test_a_parent_that_is_missed_while_it_moves_is_looked_for_again(store: Store, worker: Worker, server: Server) -> None:
+    parent = await add(store)
+    server.rows("create sequence {schema}.looks")
+    server.rows("alter function {schema}.lock_parents(uuid[]) rename to lock_those_that_stand")
+    server.rows(
+        "create function {schema}.lock_parents(p_ids uuid[]) returns uuid[] language plpgsql as $$ begin"
+        " return case when nextval('{schema}.looks') > 3 then {schema}.lock_those_that_stand(p_ids) else '{{}}'::uuid[] end; end $$"
+    )
+    child = await add(store, "child", edges=(needs(parent),))
+    assert await state_of(store, child) is State.BLOCKED
+    await worker.run(State.SUCCEEDED)
+    assert await state_of(store, child) is State.PENDING
+
+
 async def test_who_only_repeats_what_is_there_locks_nothing(store: Store, worker: Worker, server: Server) -> None:
     """A caller's transaction may stay open for long."""
     waiting, running = wish("other"), wish()
