@@ -19,7 +19,7 @@ _CLOCKS = """
 do $do$ begin
     create or replace function {schema}.clock() returns bigint language sql stable parallel safe as
     $$ select (extract(epoch from statement_timestamp()) * 1000000)::bigint + {micros} $$;
-    create or replace function {schema}.present() returns bigint language sql volatile as
+    create or replace function {schema}.moment() returns bigint language sql volatile as
     $$ select (extract(epoch from clock_timestamp()) * 1000000)::bigint + {micros} $$;
 end $do$
 """

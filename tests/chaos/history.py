@@ -162,11 +162,11 @@ class History:
             return attempt.end.at
         return self.killed.get(attempt.start.pid)
 
-    def _rewound(self, task: str) -> bool:
-        """Tell whether a fail-over may have taken back what was written of a task's attempts."""
-        for rewind, attempt in itertools.product(self._rewinds, self.attempts.get(task, ())):
+    def _rewound(self, attempts: Iterable[Attempt]) -> bool:
+        """Tell whether a fail-over may have taken back the claim or the end of an attempt; it may begin after its claim is gone."""
+        for rewind, attempt in itertools.product(self._rewinds, attempts):
             over_at = attempt.end.at if attempt.end else self._deaths.get(attempt.start.worker, float("inf"))
-            if attempt.start.at <= rewind.promoted_at and over_at >= rewind.severed_at - SETTLED_WITHIN:
+            if attempt.start.at - SETTLED_WITHIN <= rewind.promoted_at and over_at >= rewind.severed_at - SETTLED_WITHIN:
                 return True
         return False
 
@@ -211,15 +211,15 @@ class History:
     def _fences(self) -> Iterator[str]:
         for task, attempts in self.attempts.items():
             highest = 0
-            for attempt in attempts:
-                if attempt.start.fence <= highest and not self._rewound(task):
+            for place, attempt in enumerate(attempts):
+                if attempt.start.fence <= highest and not self._rewound(attempts[:place]):
                     yield f"fence: {task} began with number {attempt.start.fence} after number {highest}"
                 highest = max(highest, attempt.start.fence)
 
     def _stale(self, finals: Mapping[str, str], ended_by: Mapping[str, int]) -> Iterator[str]:
         for task, number in ended_by.items():
             attempts = self.attempts.get(task, [])
-            if self._rewound(task):
+            if self._rewound(attempts):
                 continue
             highest = max((attempt.start.fence for attempt in attempts), default=0)
             if finals[task] in FINAL and highest > number:
@@ -230,7 +230,7 @@ class History:
     def _again(self) -> Iterator[str]:
         for task, attempts in self.attempts.items():
             for first, second in itertools.pairwise(attempts):
-                if first.returned and first.start.worker not in self._deaths and not self._rewound(task):
+                if first.returned and first.start.worker not in self._deaths and not self._rewound([first]):
                     number, next_number = first.start.fence, second.start.fence
                     yield f"again: attempt {next_number} of {task} began although attempt {number} had returned and its worker lived on"
 

@@ -112,6 +112,9 @@ def test_a_fail_over_excuses_only_what_it_can_take_back() -> None:
     assert found([event("submitted", 6), severed, promoted], {}) == ["lost"]
     rewound = [SUBMITTED, *ran(3.5, 1, 7), severed, promoted, *ran(8, 1, 8)]
     assert found(rewound, ended_by={A: 1}) == []
+    begun_late = [SUBMITTED, severed, promoted, *ran(5.1, 1, 7), *ran(8, 1, 8)]  # by a claim that the replica never heard of
+    assert found(begun_late, ended_by={A: 1}) == []
+    assert found([SUBMITTED, severed, promoted, *ran(10.1, 1, 7), *ran(13, 1, 8)], ended_by={A: 1}) == ["fence", "again"]
     assert found([*ran(-9, 1, 7), event("submitted", -10), severed, promoted, *ran(8, 1, 8)]) == ["fence", "again"]
     overlapping = [SUBMITTED, *ran(4.5, 1, 7), severed, promoted, *ran(5.2, 1, 8)]
     assert found(overlapping) == ["overlap"]

@@ -1,18 +1,21 @@
 """The server and the way to it: cut connections, an old snapshot, a clock that is set, a fail-over."""
 
 import asyncio
+import contextlib
 import json
 import random
 from typing import Any
 
 import pytest
 
+from duetime.errors import StoreUnavailable
 from duetime.model.task import State
 from duetime.store.postgres.store import PostgresStore
+from duetime.store.protocol import Store
 from tests.chaos.fleet import Fleet, until
 from tests.chaos.ground import HOUR, Ground
 from tests.chaos.stepping import HalfWay, half_way, hire, look, opened
-from tests.conformance.build import add, ended, get, wish
+from tests.conformance.build import Worker, add, ended, get, wish
 from tests.servers.proxy import Cut, Side
 
 CUTS = 100
@@ -102,18 +105,23 @@ async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str
 # ---- the server's clock ----
 
 
+async def prove_floors(store: Store, worker: Worker) -> None:
+    """Claim until it is proved how far the lane is empty, and publish that."""
+    for _ in range(3):
+        await add(store)
+        await worker.run(State.SUCCEEDED)
+        await asyncio.sleep(0.3)  # two looks prove a floor
+        await worker.claim()
+    await store.tidy()
+
+
 @pytest.mark.timeout(120)
 async def test_the_stores_clock_is_set_forward_and_back_and_claims_go_on(stormy: Fleet, ground: Ground) -> None:
     """Positions and floors of the hour ahead must neither start anything early nor hide what is added after the step back."""
     async with opened(ground.look_url) as store:
         worker = await hire(store, lease=60.0)
         await ground.step_clock(HOUR, stormy.journal)
-        for _ in range(3):
-            await add(store)
-            await worker.run(State.SUCCEEDED)
-            await asyncio.sleep(0.3)  # two looks prove a floor
-            await worker.claim()
-        await store.tidy()
+        await prove_floors(store, worker)
         assert (await ground.query("select floor > (extract(epoch from now()) * 1000000)::bigint from chaos.lane")) == [(True,)]
         later = await add(store)  # due an hour later once the clock is right again
         await ground.step_clock(0, stormy.journal)
@@ -132,6 +140,26 @@ async def test_the_stores_clock_is_set_forward_and_back_and_claims_go_on(stormy:
         assert (await get(store, later)).state is State.PENDING
         await ground.step_clock(HOUR, stormy.journal)
         assert (await worker.take_one()).id == later.id
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("who", ["one who remembers floors", "one who reads what was published"])
+async def test_a_clock_that_goes_back_and_forth_between_two_claims_hides_nothing(stormy: Fleet, ground: Ground, who: str) -> None:
+    """Nobody who claims sees that the clock was back; only who adds does, and must tell."""
+    async with opened(ground.look_url) as store, opened(ground.look_url) as client:
+        worker = await hire(store, lease=60.0)
+        await ground.step_clock(HOUR, stormy.journal)
+        await prove_floors(store, worker)
+        await ground.step_clock(0, stormy.journal)
+        task = await add(client)
+        await ground.step_clock(HOUR + 5, stormy.journal)
+        if who == "one who remembers floors":
+            assert [each.id for each in await worker.take()] == [task.id]
+            return
+        async with opened(ground.look_url) as newcomer:
+            assert [lane.due for lane in (await newcomer.counts()).lanes] == [1]
+            assert await newcomer.inspect(repair=False) == []
+            assert [each.id for each in await (await hire(newcomer, lease=60.0)).take()] == [task.id]
 
 
 # ---- fail-over ----
@@ -156,6 +184,45 @@ async def test_after_a_fail_over_nothing_overlaps_although_claims_are_gone(storm
     assert all(len(history.attempts[task.id]) > 1 for task in waiting), "they had to run again"
     assert history.gone(await fleet.states()) <= {task.id for task in fresh}
     assert any(worker.running for worker in workers)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("rival", [False, True], ids=["alone", "after somebody else has made it again"])
+async def test_a_lane_that_the_replica_never_heard_of_gets_tasks_all_the_same(stormy: Fleet, ground: Ground, rival: bool) -> None:
+    """Who adds to a lane knows only its number, which means nothing on the server that has taken over, or something else."""
+    old, wished = ground.server, wish(collection="late")
+    async with opened(ground.url) as store:
+        await add(store)
+        replica = await ground.follow()
+        switch = asyncio.create_task(ground.fail_over(replica, stormy.journal, behind=2.0))
+        followers = "select count(*) from pg_stat_replication"
+        await until("the replica is cut off", lambda: old.query(followers) == [(0,)])
+        await add(store, collection="late")
+        await switch
+        assert await ground.query("select count(*) from chaos.lane") == [(1,)], "or this shows nothing"
+        async with opened(ground.look_url) as other:
+            expected: dict[str, str | None] = {wished.id: "late"}
+            if rival:
+                for collection in ("early", "late"):  # the first may get the number that the other had
+                    expected[(await add(other, collection=collection)).id] = collection
+
+            async def stored() -> bool:
+                with contextlib.suppress(StoreUnavailable):
+                    await store.add([wished])
+                    return True
+                return False
+
+            await until("it was added", stored)
+            worker = await hire(other, lease=1.0)
+            taken: dict[str, str | None] = {}
+
+            async def took_them() -> bool:
+                taken.update({each.id: each.collection for each in await worker.take()})
+                return expected.keys() <= taken.keys()
+
+            await until("all are claimed", took_them)
+            assert expected.items() <= taken.items()
+            assert await other.inspect(repair=False) == []
 
 
 @pytest.mark.timeout(120)

@@ -213,7 +213,7 @@ async def test_a_store_whose_clock_is_set_back_hands_out_all_the_same(postgres_u
         await asyncio.sleep(0.3)
     schema = schema_of(postgres_url)
     with admin(postgres_url) as connection:
-        for name, source in (("clock", "statement_timestamp()"), ("present", "clock_timestamp()")):
+        for name, source in (("clock", "statement_timestamp()"), ("moment", "clock_timestamp()")):
             body = f"select (extract(epoch from {source} - interval '1 hour') * 1000000)::bigint"
             kind = "stable" if name == "clock" else "volatile"
             connection.execute(f"create or replace function {schema}.{name}() returns bigint language sql {kind} as $${body}$$".encode())

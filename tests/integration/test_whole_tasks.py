@@ -18,8 +18,9 @@ from tests.conformance.build import Worker, add, ended, get, needs, state_of, wi
 
 CLAIM = """
 select ids from {schema}.claim(null, 'w', 1000, (select array_agg(id) from {schema}.lane), '{{0}}', '{{0}}', '{{100}}', 100, '{{}}', null,
-    (select gates_version from {schema}.control), (select lanes_version from {schema}.control), (select incarnation from {schema}.control),
-    0)
+    (select gates_version from {schema}.control),
+    (select c.lanes_version + s.last_value from {schema}.control as c, {schema}.set_backs as s),
+    (select incarnation from {schema}.control), 0)
 """
 SETTLE = """
 select accepted from {schema}.settle(null, 'w', null, %s::uuid[], '{{1}}', null, array[{schema}.clock()], %s::text[], %s::text[], '{{0}}',

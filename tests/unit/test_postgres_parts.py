@@ -96,17 +96,17 @@ def test_a_wall_clock_of_this_host_is_never_asked(hands: Hands) -> None:
     assert known.now() == before + 3 * SECOND
 
 
-@pytest.mark.parametrize(("step", "back"), [(-3_600 * SECOND, True), (-50_000, True), (3_600 * SECOND, False), (0, False)])
-def test_a_step_of_the_servers_clock_is_followed_and_one_back_is_told(hands: Hands, step: int, back: bool) -> None:
+@pytest.mark.parametrize("step", [-3_600 * SECOND, -50_000, 3_600 * SECOND, 0])
+def test_a_step_of_the_servers_clock_is_followed(hands: Hands, step: int) -> None:
     known = ServerClock()
     known.heard(hands.now, hands.now - 200)
     hands.now += SECOND
-    assert known.heard(hands.now + step, hands.now - 200) is back
+    known.heard(hands.now + step, hands.now - 200)
     assert abs(known.now() - (hands.now + step)) <= 400
 
 
 def test_a_clock_that_tests_give_is_the_only_one(hands: Hands) -> None:
     given = ManualClock()
     known = ServerClock(given)
-    assert not known.heard(5, hands.now)
+    known.heard(5, hands.now)
     assert known.now() == known.parameter == given.now()

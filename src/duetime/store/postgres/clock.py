@@ -8,8 +8,6 @@ from duetime.clock import Clock, Instant
 
 # How far two clocks may drift apart, in parts per million; far more than quartz does.
 DRIFT = 200
-# A reply may say that the server's clock was set back; less than this is noise of measuring.
-NOISE = 2_000
 
 
 def monotonic() -> int:
@@ -43,16 +41,14 @@ class ServerClock:
         present = monotonic()
         return present + self._low - (present - self._at) * DRIFT // 1_000_000
 
-    def heard(self, server: Instant, sent: int) -> bool:
-        """Learn from a reply to a statement that was sent at a monotonic instant; tell whether the server's clock was set back."""
+    def heard(self, server: Instant, sent: int) -> None:
+        """Learn from a reply to a statement that was sent at a monotonic instant."""
         received = monotonic()
         low, high = server - received, server - sent
         slack = (received - self._at) * DRIFT // 1_000_000
-        stepped_back = self._at > 0 and high < self._low - slack - NOISE
         if self._at == 0 or high < self._low - slack or low > self._high + slack:
             self._low, self._high = low, high
         else:
             self._low, self._high = max(self._low - slack, low), min(self._high + slack, high)
         self._at = received
         self._offset = (self._low + self._high) // 2
-        return stepped_back and self._given is None

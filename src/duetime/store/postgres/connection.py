@@ -107,7 +107,9 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._guard: AsyncGenerator[None, None] | None = None
         self._closed = False
+        self._incarnation: str | None = None
         self.repair: Callable[[], Awaitable[None]] | None = None  # makes partitions that a statement missed
+        self.arrive: Callable[[Link], Awaitable[None]] | None = None  # called with the first connection to a server that has taken over
 
     async def close(self) -> None:
         self._closed = True
@@ -168,9 +170,18 @@ class Database:
             if link.usable:
                 return link
         try:
-            return await connect(self._address)
+            link = await connect(self._address)
         except BaseException as error:
             raise translated(error, self._address) from error
+        if link.incarnation != self._incarnation:
+            try:
+                if self.arrive is not None:
+                    await self.arrive(link)
+            except BaseException as error:
+                link.drop()
+                raise translated(error, self._address) from error
+            self._incarnation = link.incarnation
+        return link
 
     async def rows(self, sql: str, parameters: Sequence[Any] = (), *, timeout: float | None = None) -> list[Sequence[Any]]:
         """Run one statement in a transaction of its own."""

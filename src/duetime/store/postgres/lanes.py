@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from duetime.clock import SECOND, Instant
-from duetime.errors import InvalidValue
+from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.store.postgres.clock import monotonic
 from duetime.store.postgres.connection import Database
+from duetime.store.postgres.runner import Runner
 from duetime.store.sql import Statements
 
 MAX_COLLECTIONS = 10_000
@@ -41,6 +42,10 @@ class Lane:
         self.flowing = False
 
     @property
+    def place(self) -> LanePlace:
+        return self.handler, self.collection, self.priority
+
+    @property
     def start(self) -> Instant:
         return max(self.hint, self.floor) if self.flowing else self.floor
 
@@ -57,20 +62,34 @@ class Lanes:
         self._database = database
         self._sql = sql
         self._places: dict[LanePlace, Lane] = {}
+        self._asked = self._answered = 0
         self._looks: deque[_Look] = deque()
         self._looked_at = 0
         self._begun_at = monotonic()
         self.by_id: dict[int, Lane] = {}
         self.by_handler: dict[str, list[Lane]] = {}
         self.version = -1
+        self.era = 0  # counts how often floors were forgotten: what was looked at before proves nothing after
+        self._set_backs = 0  # of the server's clock; floors that were proved before the last one prove nothing
 
-    async def load(self) -> None:
-        """Read all lanes, keeping what is known of their floors."""
-        for id, handler, collection, priority, floor, version in await self._database.rows(self._sql.all_lanes):
-            self.version = version
-            if id is not None and id not in self.by_id:
-                lane = Lane(id, handler, collection, priority, floor)
-                self.by_id[id] = self._places[handler, collection, priority] = lane
+    async def load(self, run: Runner | None = None) -> None:
+        """Read all lanes, keeping what is known of their floors unless the clock was set back."""
+        self._asked = number = self._asked + 1
+        rows = await (run or self._database).rows(self._sql.all_lanes)
+        if number < self._answered:
+            return  # what was asked later is known already
+        self._answered = number
+        [*_, self.version, set_backs] = rows[0]
+        if set_backs != self._set_backs:
+            self._set_backs = set_backs
+            self.forget()
+        known, self.by_id, self._places, self.by_handler = self.by_id, {}, {}, {}
+        for id, handler, collection, priority, floor, _, _ in rows:
+            if id is not None:
+                lane = known.get(id)
+                if lane is None or lane.place != (handler, collection, priority):
+                    lane = Lane(id, handler, collection, priority, floor)
+                self.by_id[id] = self._places[lane.place] = lane
                 self.by_handler.setdefault(handler, []).append(lane)
 
     def __getitem__(self, place: LanePlace) -> Lane:
@@ -93,6 +112,20 @@ class Lanes:
                 )
         await self._database.rows(self._sql.add_lanes, [list(column) for column in zip(*missing, strict=True)])
         await self.load()
+
+    async def restore(self, link: Runner) -> None:
+        """Make lanes again that a server which has taken over never heard of: whoever adds to them knows only their numbers."""
+        known = self._places
+        if known:
+            await link.rows(self._sql.restore_lanes, [[lane.id for lane in known.values()], *map(list, zip(*known, strict=True))])
+        self.forget()
+        await self.load(link)
+        lost = [place for place, lane in known.items() if place not in self._places or self._places[place].id != lane.id]
+        if lost:
+            handler, collection, priority = lost[0]
+            raise StoreUnavailable(
+                f"another server has taken over, where tasks of {handler} {collection} with priority {priority} stand elsewhere; try again"
+            )
 
     # ---- floors ----
 
@@ -117,18 +150,20 @@ class Lanes:
             lane.floor = max(lane.floor, floor - BEHIND)
 
     def forget(self) -> None:
-        """Begin anew with all proofs: the server's clock was set back, or an hour has passed."""
+        """Begin anew with all proofs."""
+        self.era += 1
         self._begun_at = monotonic()
         self._looks.clear()
         for lane in self.by_id.values():
             lane.floor = lane.hint = 0
             lane.flowing = False
 
-    async def publish(self, now: Instant | None) -> None:
+    async def publish(self) -> None:
         """Let processes that start later begin at our floors."""
         moved = [lane for lane in self.by_id.values() if lane.floor > 0]
         if moved:
-            await self._database.rows(self._sql.publish_floors, [now, [lane.id for lane in moved], [lane.floor for lane in moved]])
+            floors = [[lane.id for lane in moved], [lane.floor for lane in moved]]
+            await self._database.rows(self._sql.publish_floors, [self._set_backs, *floors])
 
     def taken(self, lane: Lane, last: Instant, *, full: bool) -> None:
         """Remember where a claim ended."""

@@ -124,6 +124,7 @@ class PostgresStore:
             await database.close()
             raise
         database.repair = self._make_missing_partitions
+        database.arrive = lanes.restore
         self._database, self._lanes = database, lanes
         self._patient = Database(msgspec.structs.replace(self._address, timeout=max(PATIENCE, self._address.timeout), connections=2))
         self._wakeups = Wakeups(self._address)
@@ -212,7 +213,7 @@ class PostgresStore:
         if released:
             self._hint(HintKind.DUE)
         self._hint(HintKind.GATES)  # a barrier may have waited for this worker only
-        await self._lanes.publish(self._clock.parameter)  # or the next worker would walk over all that this one has taken
+        await self._lanes.publish()  # or the next worker would walk over all that this one has taken
 
     async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
         self._opened  # noqa: B018  raises if it is not open
@@ -463,7 +464,7 @@ class PostgresStore:
         await self._opened.transaction(lambda run: upkeep.ensure(run, self._sql, self._clock.now()))
         await self._opened.transaction(lambda run: upkeep.fold(run, self._sql))
         await self._opened.transaction(lambda run: upkeep.release_orphans(run, self._sql, self._clock.parameter))
-        await self._lanes.publish(self._clock.parameter)
+        await self._lanes.publish()
 
     async def _make_missing_partitions(self) -> None:
         """Make the tables of history for the present; those ahead of it are the tidier's, and are missing only if none has run."""

@@ -127,7 +127,7 @@ class Claims:
         asked = sum(quotas.values())
         looks = bool(lanes) and self._lanes.due_for_look()
 
-        async def send(link: Link) -> tuple[int, list[Sequence[Any]]]:
+        async def send(link: Link) -> tuple[int, int, list[Sequence[Any]]]:
             if link.incarnation != self._incarnation:
                 # a fail-over may have taken claims back, so that places stand again where all were gone
                 if self._incarnation is not None:
@@ -139,18 +139,15 @@ class Claims:
                 *([quotas[lane.id] for lane in chosen], asked, [lane.id for lane in lanes]),
                 *([lane.floor for lane in lanes] if looks else None, self._gates.version, self._lanes.version, link.incarnation, lead),
             ]
-            sent_at = monotonic()
-            return sent_at, await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)
+            sent_at, era = monotonic(), self._lanes.era
+            return sent_at, era, await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)
 
-        sent_at, [reply] = await self._database.once(send)
+        sent_at, era, [reply] = await self._database.once(send)
         how, now, next_at, last_pos, oldest, next_number, places, ids = _How(reply[0]), *reply[1:8]
-        if self._clock.heard(now, sent_at):
-            self._lanes.forget()
-            if ids is None and how is _How.DONE:
-                how = _How.OUTDATED  # what was added since the clock was set back lies below the floors of before
+        self._clock.heard(now, sent_at)
         if how is not _How.DONE:
             return how, Claim([], now, next_at if how is _How.CLOSED else None)
-        if looks:
+        if looks and era == self._lanes.era:
             self._lanes.looked(now, oldest, next_number, places, lanes)
         size = 0 if ids is None else len(ids)
         if alone:

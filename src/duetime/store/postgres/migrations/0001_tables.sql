@@ -12,13 +12,21 @@ create table duetime.control (
 ) with (fillfactor = 50);
 insert into duetime.control default values;
 
--- What a claim scans and a gate skips. Never written by add, claim or settle. Below `floor` the lane has no place and gets none.
+-- Two numbers that no transaction takes back and no old view hides. `horizon` is the latest time that floors may have been proved by, and
+-- `set_backs` counts how often a writer found the clock behind that: what was proved before then proves nothing. See `present`.
+create sequence duetime.horizon;
+create sequence duetime.set_backs;
+select nextval(s.tableoid) from duetime.set_backs as s;  -- the first call does not count
+
+-- What a claim scans and a gate skips. Never written by add, claim or settle. Below `floor` the lane has no place and gets none, if the
+-- clock was not set back since: `set_backs` is what it was when that was proved.
 create table duetime.lane (
     id integer generated always as identity primary key,
     handler text not null,
     collection text not null,
     priority smallint not null,
     floor bigint not null default 0,
+    set_backs bigint not null default 0,
     unique (handler, collection, priority)
 ) with (fillfactor = 70);
 

@@ -9,9 +9,28 @@
 create function duetime.clock() returns bigint language sql stable parallel safe as
 $$ select (extract(epoch from statement_timestamp()) * 1000000)::bigint $$;
 
--- The store's time at this very moment, for positions. Call it after the transaction has its number: see `look`.
-create function duetime.present() returns bigint language sql volatile as
+-- The store's time at this very moment.
+create function duetime.moment() returns bigint language sql volatile as
 $$ select (extract(epoch from clock_timestamp()) * 1000000)::bigint $$;
+
+-- The same, for positions. Call it after the transaction has its number: see `look`. Whoever finds the clock behind the horizon tells it at once
+-- to all who remember floors, whatever becomes of this transaction: they may lie above the place that it is about to write. The
+-- horizon is read first: it is never ahead of a clock that is read later, unless that was set back.
+create function duetime.present() returns bigint language plpgsql volatile as $$
+declare
+    v_horizon bigint := (select h.last_value from duetime.horizon as h);
+    v_now bigint := duetime.moment();
+begin
+    if v_now < v_horizon then
+        perform nextval(s.tableoid) from duetime.set_backs as s;
+        perform setval(h.tableoid, v_now) from duetime.horizon as h;
+    end if;
+    return v_now;
+end $$;
+
+-- Where claims of a lane begin.
+create view duetime.lane_floor as
+select l.id, case when l.set_backs = s.last_value then l.floor else 0 end as floor from duetime.lane as l cross join duetime.set_backs as s;
 
 -- Make the table that holds what finished in a span of time. Attaching lets others read and write meanwhile. One that was detached,
 -- because its time was over, and not dropped yet, is attached again if the clock was set back so far.
@@ -235,12 +254,16 @@ end $$;
 -- A place that appears later was inserted by a transaction that got its number after this look, unless that was under way now;
 -- and it read the clock after it got its number. So once all that were under way have ended (a later look's oldest is not below
 -- this one's next), every new place lies at or after this look's time. Places under an uncommitted claim are still seen.
+-- The clock may be set back, so the horizon is moved first: who gets a number later sees that it must tell (`present`).
 create function duetime.look(p_now bigint, p_lanes integer[], p_floors bigint[])
 returns table (now_at bigint, oldest bigint, next bigint, places bigint[]) language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     v_now bigint := coalesce(p_now, duetime.clock());
 begin
+    if p_now is null then
+        perform setval(h.tableoid, v_now) from duetime.horizon as h where h.last_value < v_now;
+    end if;
     return query
     select v_now, pg_snapshot_xmin(s.shot)::text::bigint, pg_snapshot_xmax(s.shot)::text::bigint, array(
         select (select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor order by d.pos limit 1)
@@ -469,6 +492,7 @@ declare
     v_special boolean;
     v_bytes bigint := 0;
     v_fitting integer;
+    v_present bigint;
 begin
     now_at := v_now;
     perform from duetime.worker as w where w.id = p_worker for key share;
@@ -489,7 +513,8 @@ begin
         from (select (max(w.lease) * 1200000)::bigint as span from duetime.worker as w) as l where c.open_at > v_now + l.span;
         select * into v_control from duetime.control;
     end if;
-    if v_now < v_control.open_at or v_control.gates_version <> p_gates_version or v_control.lanes_version <> p_lanes_version then
+    if v_now < v_control.open_at or v_control.gates_version <> p_gates_version
+        or v_control.lanes_version + (select s.last_value from duetime.set_backs as s) <> p_lanes_version then
         how := case when v_now < v_control.open_at then 3 else 1 end;
         next_at := v_control.open_at;
         return next;
@@ -542,8 +567,9 @@ begin
             left join lateral (select x.payload from duetime.task as x where x.id = u.id offset 0) as t on true
         ) as s where s.bytes <= 33554432 or s.place = 1;
         if v_fitting < cardinality(v_ids) then
+            v_present := coalesce(p_now, duetime.present());
             insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size, payload, submitted_at, submitted_by)
-            select b.lane, greatest(b.due_at, coalesce(p_now, duetime.present())), b.id, b.due_at, b.expires_at, b.attempt - 1, b.tries, b.crashes,
+            select b.lane, greatest(b.due_at, v_present), b.id, b.due_at, b.expires_at, b.attempt - 1, b.tries, b.crashes,
                 octet_length(b.payload), b.payload, b.submitted_at, b.submitted_by
             from unnest(v_ids, v_lanes, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters) with ordinality
                 as b (id, lane, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by, place)
@@ -594,7 +620,7 @@ begin
     cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_until order by d.pos limit 1) as n;
     if p_watched_floors is not null then
         -- our own transaction counts as under way, and what it has taken as gone: it is, when this reply arrives
-        select l.oldest, l.next, l.places into oldest, next, places from duetime.look(v_now, p_watched, p_watched_floors) as l;
+        select l.oldest, l.next, l.places into oldest, next, places from duetime.look(p_now, p_watched, p_watched_floors) as l;
     end if;
     how := 0;
     return next;

@@ -104,14 +104,14 @@ select e.id::text from edited as e
 -- lanes_of_handlers: the lanes that gates may hold
 select id, handler, collection from duetime.lane where handler = any ($1::text[])
 
--- take_due: places that are due, of some lanes, from their floors on; a floor beyond the present is from before the clock was set back.
+-- take_due: places that are due, of some lanes, from their floors on.
 -- Tasks that stood there whole get a row of their own.
 with taken as (
     delete from duetime.due as d where d.ctid = any (array(
-        select x.ctid from unnest($2::integer[]) as u (lane) join duetime.lane as l on l.id = u.lane
+        select x.ctid from unnest($2::integer[]) as u (lane) join duetime.lane_floor as l on l.id = u.lane
         cross join lateral (
             select e.ctid from duetime.due as e
-            where e.lane = l.id and e.pos >= case when l.floor > $1::bigint then 0 else l.floor end and e.pos <= $1::bigint
+            where e.lane = l.id and e.pos >= l.floor and e.pos <= $1::bigint
             order by e.pos limit $3::integer for update skip locked
         ) as x
         limit $3::integer))

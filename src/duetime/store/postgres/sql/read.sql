@@ -217,7 +217,7 @@ where c.worker = $1::text and get_bit(c.done, a.place::integer - 1) <> 1
 order by c.number, a.place
 
 -- counts: everything in one look: the time, then lanes with what stands in them, then final states. Only what is due is counted by
--- its places, from the lane's floor on; a floor beyond the present is from before the clock was set back.
+-- its places, from the lane's floor on.
 with present as materialized (
     select coalesce($1::bigint, duetime.clock()) as now_at
 ), sums as materialized (
@@ -233,11 +233,11 @@ with present as materialized (
     ) as x group by x.lane
 ), lanes as materialized (
     select l.handler, l.collection, l.priority, d.n as due, d.oldest, coalesce(h.n, 0) as blocked, coalesce(r.n, 0) as running, s.n as live
-    from sums as s join duetime.lane as l on l.id = s.lane cross join present as p
+    from sums as s join duetime.lane as l on l.id = s.lane join duetime.lane_floor as f on f.id = l.id cross join present as p
     left join held as h on h.lane = l.id left join running as r on r.lane = l.id
     cross join lateral (
         select count(*) as n, min(d.due_at) as oldest from duetime.due as d
-        where d.lane = l.id and d.pos >= case when l.floor > p.now_at then 0 else l.floor end and d.pos <= p.now_at
+        where d.lane = l.id and d.pos >= f.floor and d.pos <= p.now_at
     ) as d
     where s.state = 'live' and s.n <> 0
 )

@@ -206,13 +206,11 @@ with due as (
 update duetime.held as h set lane = t.lane from duetime.task as t where t.id = h.id and h.id = any ($2::uuid[])
 
 -- low_places: places below the floor of their lane, where nobody looks
-select d.id::text, l.handler, l.collection, l.priority from duetime.lane as l join duetime.due as d on d.lane = l.id and d.pos < l.floor
+select d.id::text, l.handler, l.collection, l.priority from duetime.lane as l join duetime.lane_floor as f on f.id = l.id
+join duetime.due as d on d.lane = l.id and d.pos < f.floor
 
--- raise_places: bring them to the present, and floors that lie beyond it down
-with lanes as (
-    update duetime.lane set floor = 0 where floor > $1::bigint
-)
-update duetime.due as d set pos = greatest(d.due_at, $1::bigint) from duetime.lane as l where l.id = d.lane and d.pos < l.floor and d.id = any ($2::uuid[])
+-- raise_places: bring them to the present
+update duetime.due as d set pos = greatest(d.due_at, $1::bigint) from duetime.lane_floor as f where f.id = d.lane and d.pos < f.floor and d.id = any ($2::uuid[])
 
 -- counted_tasks: what the tally should say
 select t.lane, 'live' as state, count(*) as n from (
