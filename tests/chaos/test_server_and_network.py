@@ -226,6 +226,32 @@ async def test_a_lane_that_the_replica_never_heard_of_gets_tasks_all_the_same(st
 
 
 @pytest.mark.timeout(120)
+async def test_behind_a_pooler_a_fail_over_is_noticed_although_connections_live_on(
+    stormy: Fleet, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pooler keeps its clients when it turns to another server; here connections to both tell the same, as that would."""
+    async with opened(f"{ground.url}&pooled=on") as store:
+        worker = await hire(store, lease=2.0)
+        await prove_floors(store, worker)
+        replica = await ground.follow()
+        [[first]] = await ground.query("select incarnation from chaos.control")
+        monkeypatch.setattr("duetime.store.postgres.connection._INCARNATION", f"select '{first}'")
+        task = await add(store)
+        await ground.fail_over(replica, stormy.journal, behind=0.0)
+        with contextlib.suppress(StoreUnavailable):  # the old connections are gone
+            await store.counts()
+        assert await worker.take() == [], "closed"
+        assert await ground.query(f"select incarnation <> '{first}', open_at > 0 from chaos.control") == [(True, True)]
+        taken: list[str] = []
+
+        async def took_it() -> bool:
+            taken.extend(each.id for each in await worker.take())
+            return taken == [task.id]
+
+        await until("it was claimed", took_it)
+
+
+@pytest.mark.timeout(120)
 async def test_a_clock_set_back_after_a_fail_over_does_not_close_claims_for_as_long(stormy: Fleet, ground: Ground) -> None:
     async with opened(ground.url) as store:
         worker = await hire(store, lease=1.0)

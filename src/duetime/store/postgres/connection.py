@@ -37,7 +37,7 @@ NO_PARTITION = "23514"
 class Link:
     """One connection and what is known of its server; a `Runner` for our own statements."""
 
-    def __init__(self, connection: asyncpg.Connection, incarnation: str) -> None:
+    def __init__(self, connection: asyncpg.Connection, incarnation: str | None) -> None:
         self.connection = connection
         self.incarnation = incarnation
         self.used = False
@@ -76,14 +76,16 @@ async def connect(address: Address, *, lazy_commits: bool = False, within: float
     try:
         incarnation = await connection.fetchval(_INCARNATION)
     except asyncpg.PostgresError:  # a service that does not tell
-        incarnation = "unknown"
+        incarnation = _UNTOLD
     except BaseException:
         connection.terminate()
         raise
-    return Link(connection, incarnation)
+    # behind a pooler another server may take over without a word to us, so there claims ask themselves
+    return Link(connection, None if address.pooled and incarnation != _UNTOLD else incarnation)
 
 
 # The timeline changes when a replica takes over; a replica itself has none to tell and is no place for us.
+_UNTOLD = "unknown"
 _INCARNATION = "select case when pg_is_in_recovery() then 'replica' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end"
 
 

@@ -145,6 +145,8 @@ class Claims:
         sent_at, era, [reply] = await self._database.once(send)
         how, now, next_at, last_pos, oldest, next_number, places, ids = _How(reply[0]), *reply[1:8]
         self._clock.heard(now, sent_at)
+        if how is _How.CLOSED:
+            await self._lanes.restore(self._database)  # behind a pooler this is how a fail-over is noticed
         if how is not _How.DONE:
             return how, Claim([], now, next_at if how is _How.CLOSED else None)
         if looks and era == self._lanes.era:

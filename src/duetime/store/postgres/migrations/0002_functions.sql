@@ -462,7 +462,7 @@ end $$;
 -- Hand tasks to a worker that are due, or will be within p_lead. p_starts are remembered positions, p_floors proven ones: when the first bring too little, the second
 -- are tried. p_quotas bound each lane, p_total all; p_watched are the lanes whose next position is wanted, and a `look` at
 -- them if p_watched_floors is given. `how` says how it went (0 done, 1 gates
--- or lanes have changed: read them and ask again, 2 the worker is not registered, 3 closed after a fail-over), `next_at` when to look again,
+-- or lanes have changed or the clock was set back: read them and ask again, 2 the worker is not registered, 3 closed after a fail-over), `next_at` when to look again,
 -- `last_pos` the last position taken. The tasks come as columns, which cost a third less than rows, here and in the client; a column of
 -- one element stands for as many of it, and one that is null for nulls.
 create function duetime.claim(
@@ -479,6 +479,7 @@ set enable_mergejoin = off set jit = off as $$
 declare
     v_now bigint := coalesce(p_now, duetime.clock());
     v_until bigint := v_now + p_lead;
+    v_incarnation text := coalesce(p_incarnation, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8));
     v_control record;
     v_starts bigint[] := p_starts;
     v_count integer := 0;
@@ -502,10 +503,10 @@ begin
         return;
     end if;
     select * into v_control from duetime.control;
-    if v_control.incarnation <> p_incarnation then
-        update duetime.control as c set incarnation = p_incarnation, open_at = case when c.incarnation = '' then 0
+    if v_control.incarnation <> v_incarnation then
+        update duetime.control as c set incarnation = v_incarnation, open_at = case when c.incarnation = '' then 0
             else v_now + (select (max(w.lease) * 1200000)::bigint from duetime.worker as w) end
-        where c.incarnation <> p_incarnation;
+        where c.incarnation <> v_incarnation;
         select * into v_control from duetime.control;
     elsif v_now < v_control.open_at then
         -- further away than it was ever set: the clock was set back, and how much of the time has passed cannot be known
