@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import psycopg
 import pytest
 
 from duetime.errors import StoreUnavailable
@@ -100,6 +101,34 @@ async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str
         await until("a claim passes by what is gone", passes_by, seconds=20)
         assert await pages(store, trial, worker.id, 0) > before + 150, "what it would be if it began at the beginning"
         assert await old.rows('select count(*) from "%s".due') == [(seen,)], "the snapshot is still held"
+
+
+# ---- wake-ups ----
+
+
+@pytest.mark.timeout(120)
+async def test_a_full_queue_of_wake_ups_keeps_nothing_from_being_added(stormy: Fleet, ground: Ground) -> None:
+    """Somebody listens and leaves a transaction open for very long: the server keeps all that it has not heard, until there is no room."""
+    await ground.query("alter system set max_notify_queue_pages = 64")
+    await ground.crash(stormy.journal)
+    async with half_way(ground.look_url, begun=False) as listener, opened(ground.look_url) as store:
+        await listener.rows("listen elsewhere")
+        await listener.begin()
+        await listener.rows("select 1")
+
+        async def full() -> bool:
+            try:
+                await ground.query("select count(pg_notify('elsewhere', n || repeat('x', 7000))) from generate_series(1, 5) as n")
+            except psycopg.errors.ProgramLimitExceeded:
+                return True
+            return False
+
+        await until("there is no room", full)
+        tasks = [wish() for _ in range(3)]
+        for task in tasks:
+            await store.add([task])
+            await asyncio.sleep(0.05)  # each may send a wake-up
+        assert [lane.due for lane in (await store.counts()).lanes] == [3]
 
 
 # ---- the server's clock ----

@@ -17,6 +17,7 @@ from duetime.errors import StoreUnavailable
 from duetime.ids import new_id
 from duetime.model.task import State
 from duetime.store.open import store_from_url
+from duetime.store.postgres.store import PostgresStore
 from duetime.store.protocol import AddVerdict, Hint, HintKind, NewWorker, Store
 from tests.conformance.build import Worker, add, needs, state_of, wait_until, wish
 from tests.servers.fixtures import NewPostgres
@@ -96,6 +97,25 @@ async def test_the_documented_privileges_suffice_for_a_worker(postgres_url: str)
         await asyncio.to_thread(worker.lease.renew)
         worker.lease.close()
         await store.unregister("w")
+    finally:
+        await store.close()
+        with admin(postgres_url) as connection:
+            connection.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
+async def test_our_own_sessions_are_read_committed_whatever_the_users_default_is(postgres_url: str) -> None:
+    """With an older view an add could not see that the task which it repeats has moved on."""
+    role = f"s_{schema_of(postgres_url)}"
+    with admin(postgres_url) as connection:
+        connection.execute(
+            f"create role {role} superuser login; alter role {role} set default_transaction_isolation = 'serializable'".encode()
+        )
+    store = await opened(re.sub(r"//[^@/]+@", f"//{role}@", postgres_url))
+    assert isinstance(store, PostgresStore)
+    try:
+        async with store._opened.link() as link:
+            assert await link.connection.fetchval("select current_user::text") == role
+            assert await link.connection.fetchval("show transaction_isolation") == "read committed"
     finally:
         await store.close()
         with admin(postgres_url) as connection:
@@ -292,6 +312,7 @@ async def test_the_documented_privileges_suffice_for_a_connection_on_which_one_o
     with admin(postgres_url) as connection:
         text = grants.replace("schema duetime", f"schema {schema}").replace("duetime.", f"{schema}.").replace("duetime_caller", role)
         connection.execute(text.encode())
+        connection.execute(f"select setval('{schema}.horizon', 4102444800000000)".encode())  # so that the clock was set back
     plain, keyed, rich = wish(), wish(key="k"), wish("rich", timeout=3.0)
     running, failed = await add(store, "running"), await add(store, "failing")
     await worker.take_one("running")

@@ -275,7 +275,7 @@ def translated(error: BaseException, address: Address) -> BaseException:
 
 def _by_state(error: asyncpg.PostgresError, state: str, where: str) -> Exception:
     message = str(error)
-    if state in EXPECTED:
+    if state in EXPECTED or (state == "54000" and "NOTIFY" in message):  # the server's queue of wake-ups is full
         return Rejected(message, state)
     if state in _AGAIN or (state == NO_PARTITION and "no partition" in message):
         return Refused(message, state)

@@ -159,12 +159,17 @@ class PostgresStore:
         return await self._add_carefully(tasks) if added is None else added
 
     async def _add_plain(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added] | None:
-        """Add tasks that are most probably all new, in one statement; None if one of them is not."""
+        """Add tasks that are most probably all new, in one statement; None if one of them is not, or the wake-up after it failed."""
+        statement, parameters = self._sql.add_new, wishes(tasks, self._lanes, self._clock.parameter)
+        telling = tasks[0].due_at is None and tasks[0].delay == 0 and self._wakeups.turn()
+        if telling:
+            statement, parameters = self._sql.add_new_and_tell, [*parameters, self._wakeups.channel, self._wakeups.due_now]
         try:
-            [[now]] = await self._opened.rows(self._sql.add_new, wishes(tasks, self._lanes, self._clock.parameter))
+            [[now]] = await self._opened.rows(statement, parameters)
         except Rejected:
             return None
-        self._hint(HintKind.DUE, max(now, min([now + task.delay if task.due_at is None else task.due_at for task in tasks])))
+        hint = self._wakeups.tell if telling else self._wakeups.send
+        hint(HintKind.DUE, max(now, min([now + task.delay if task.due_at is None else task.due_at for task in tasks])))
         return stored_now(tasks, now)
 
     async def _add_carefully(self, tasks: Sequence[NewTask[object]]) -> list[Added]:

@@ -1,7 +1,8 @@
 """Wake-ups by LISTEN and NOTIFY: hints from one connection per process, sent after the commit and gathered.
 
 The first goes out at once, then at most one every 20 ms. NOTIFY inside a transaction would hold a lock of the whole server until
-its commit is on disk, so our own verbs never do that. Without wake-ups everything works by polling.
+its commit is on disk, so our own verbs never do that. Who adds tasks that are due at once sends the hint by the same call, in a second
+transaction, if none went out just before. Without wake-ups everything works by polling.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import hashlib
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +79,8 @@ class Wakeups:
         self._task: asyncio.Task[None] | None = None
         self._news: asyncio.Event | None = None
         self._closing = False
+        self._sent_at = 0.0
+        self.due_now = _encode(self._sender, {HintKind.DUE: None})
         self.caught = _encode("caller", {HintKind.DUE: None})  # what a caller's transaction sends: always the same, so the server merges it
 
     @property
@@ -92,6 +96,10 @@ class Wakeups:
     def forget(self, subscription: Subscription) -> None:
         self._listeners.discard(subscription)
 
+    def tell(self, kind: HintKind, at: Instant | None) -> None:
+        """Tell listeners of this process at once."""
+        self._deliver({kind: at})
+
     def send(self, kind: HintKind, at: Instant | None = None) -> None:
         """Tell listeners of this process at once, and those of others at once or within 20 ms."""
         self._deliver({kind: at})
@@ -102,6 +110,14 @@ class Wakeups:
         self._ensure_running()
         if self._news is not None:
             self._news.set()
+
+    def turn(self) -> bool:
+        """Tell whether a hint may go out at once by the caller's own way; it counts as sent, and the caller tells only this process."""
+        now = time.monotonic()
+        if not self._address.notify or self._waiting or now < self._sent_at + PAUSE:
+            return False
+        self._sent_at = now
+        return True
 
     async def close(self) -> None:
         self._listeners.clear()
@@ -169,13 +185,14 @@ class Wakeups:
                 continue
             news.clear()
             if self._waiting:
+                await asyncio.sleep(self._sent_at + PAUSE - time.monotonic())
+                self._sent_at = time.monotonic()
                 hints, self._waiting = self._waiting, {}
                 try:
                     await link.rows("select pg_notify($1, $2)", [self._channel, _encode(self._sender, hints)], timeout=PROBE_EVERY)
                 except BaseException:
                     self._waiting = {**hints, **self._waiting}
                     raise
-                await asyncio.sleep(PAUSE)
 
     def _on_notification(self, connection: Any, pid: int, channel: str, payload: object) -> None:
         try:

@@ -3,7 +3,12 @@ select duetime.add_new($1::bigint, $2::uuid, $3::bigint, $4::bigint, $5::text::u
     $11::text::text[], $12::text::text[], $13::text::bigint[], $14::text::bigint[], $15::text::double precision[], $16::text::text[], $17::text::text[],
     $18::text::text[], $19::text::bigint[])
 
--- add: the same, leaving out those that cannot be added
+-- add_new_and_tell: the same, and a wake-up after it
+call duetime.add_new_and_tell($1::bigint, $2::uuid, $3::bigint, $4::bigint, $5::text::uuid[], $6::text::integer[], $7::text::text[], $8::text::text[], $9::text::bigint[], $10::text::bigint[],
+    $11::text::text[], $12::text::text[], $13::text::bigint[], $14::text::bigint[], $15::text::double precision[], $16::text::text[], $17::text::text[],
+    $18::text::text[], $19::text::bigint[], $20::text, $21::text, null)
+
+-- add: tasks that wait for time alone, leaving out those that cannot be added
 select duetime.add($1::bigint, $2::uuid, $3::bigint, $4::bigint, $5::text::uuid[], $6::text::integer[], $7::text::text[], $8::text::text[], $9::text::bigint[], $10::text::bigint[],
     $11::text::text[], $12::text::text[], $13::text::bigint[], $14::text::bigint[], $15::text::double precision[], $16::text::text[], $17::text::text[],
     $18::text::text[], $19::text::bigint[])
