@@ -12,11 +12,11 @@ import pytest
 from duetime.errors import StoreUnavailable
 from duetime.model.task import State
 from duetime.store.postgres.store import PostgresStore
-from duetime.store.protocol import Store
+from duetime.store.protocol import Hint, Store
 from tests.chaos.fleet import Fleet, until
 from tests.chaos.ground import HOUR, Ground
 from tests.chaos.stepping import HalfWay, half_way, hire, look, opened
-from tests.conformance.build import Worker, add, ended, get, wish
+from tests.conformance.build import Worker, add, ended, get, needs, wish
 from tests.servers.proxy import Cut, Side
 
 CUTS = 100
@@ -124,23 +124,26 @@ async def test_a_full_queue_of_wake_ups_keeps_nothing_from_being_added(stormy: F
             return False
 
         await until("there is no room", full)
-        tasks = [wish() for _ in range(3)]
-        for task in tasks:
-            await store.add([task])
+        heard: list[Hint] = []
+        subscription = store.listen(heard.append)
+        for _ in range(3):
+            await store.add([wish()])
             await asyncio.sleep(0.05)  # each may send a wake-up
+        subscription.close()
+        assert len(heard) >= 3, "those in this process"
         assert [lane.due for lane in (await store.counts()).lanes] == [3]
 
 
 # ---- the server's clock ----
 
 
-async def prove_floors(store: Store, worker: Worker) -> None:
+async def prove_floors(store: Store, worker: Worker, handler: str = "work") -> None:
     """Claim until it is proved how far the lane is empty, and publish that."""
-    for _ in range(3):
-        await add(store)
-        await worker.run(State.SUCCEEDED)
-        await asyncio.sleep(0.3)  # two looks prove a floor
-        await worker.claim()
+    for _ in range(4):
+        await add(store, handler)
+        await worker.run(State.SUCCEEDED, handler)
+        await asyncio.sleep(0.3)  # three looks prove a floor
+        await worker.claim(handler)
     await store.tidy()
 
 
@@ -191,6 +194,40 @@ async def test_a_clock_that_goes_back_and_forth_between_two_claims_hides_nothing
             assert [each.id for each in await (await hire(newcomer, lease=60.0)).take()] == [task.id]
 
 
+@pytest.mark.timeout(120)
+async def test_a_child_that_an_expired_parent_frees_while_the_clock_is_back_is_found(stormy: Fleet, ground: Ground) -> None:
+    """The claim that ends the parent writes the child's place: it must tell as well."""
+    async with opened(ground.look_url) as store, opened(ground.look_url) as other:
+        worker, second = await hire(store, lease=60.0), await hire(other, lease=60.0)
+        parent = await add(store, expires_in=1)
+        child = await add(store, "other", edges=(needs(parent, end=True),))
+        await ground.step_clock(HOUR, stormy.journal)
+        await prove_floors(store, worker, "other")
+        await ground.step_clock(1, stormy.journal)
+        assert await second.take("work") == []
+        assert (await get(store, parent)).state is State.EXPIRED
+        await ground.step_clock(HOUR + 5, stormy.journal)
+        assert [each.id for each in await worker.take("other")] == [child.id]
+
+
+# ---- transactions that take their time ----
+
+
+@pytest.mark.timeout(120)
+async def test_a_late_commit_on_a_quiet_server_is_found(postgres_url: str) -> None:
+    """Nothing else ends meanwhile, so to the server's snapshots the number of the open transaction looks as if nobody had it."""
+    async with opened(postgres_url) as store, half_way(postgres_url, begun=False) as caller:
+        worker = await hire(store, lease=60.0)
+        await prove_floors(store, worker)
+        await caller.begin()
+        [added] = await store.add_on(caller._connection, [wish()])
+        for _ in range(4):
+            await asyncio.sleep(0.3)
+            assert await worker.take() == []
+        await caller.commit()
+        assert [each.id for each in await worker.take()] == [added.record.id]
+
+
 # ---- fail-over ----
 
 
@@ -216,23 +253,26 @@ async def test_after_a_fail_over_nothing_overlaps_although_claims_are_gone(storm
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("pooled", ["off", "on"], ids=["directly", "behind a pooler"])
 @pytest.mark.parametrize("rival", [False, True], ids=["alone", "after somebody else has made it again"])
-async def test_a_lane_that_the_replica_never_heard_of_gets_tasks_all_the_same(stormy: Fleet, ground: Ground, rival: bool) -> None:
+async def test_a_lane_that_the_replica_never_heard_of_gets_tasks_all_the_same(
+    stormy: Fleet, ground: Ground, rival: bool, pooled: str
+) -> None:
     """Who adds to a lane knows only its number, which means nothing on the server that has taken over, or something else."""
     old, wished = ground.server, wish(collection="late")
-    async with opened(ground.url) as store:
+    async with opened(f"{ground.url}&pooled={pooled}") as store:
         await add(store)
         replica = await ground.follow()
         switch = asyncio.create_task(ground.fail_over(replica, stormy.journal, behind=2.0))
-        followers = "select count(*) from pg_stat_replication"
-        await until("the replica is cut off", lambda: old.query(followers) == [(0,)])
+        followers, leader = "select count(*) from pg_stat_replication", "show primary_conninfo"
+        await until("the replica is cut off", lambda: replica.query(leader) == [("",)] and old.query(followers) == [(0,)])
         await add(store, collection="late")
         await switch
         assert await ground.query("select count(*) from chaos.lane") == [(1,)], "or this shows nothing"
         async with opened(ground.look_url) as other:
             expected: dict[str, str | None] = {wished.id: "late"}
             if rival:
-                for collection in ("early", "late"):  # the first may get the number that the other had
+                for collection in ("early", "late"):
                     expected[(await add(other, collection=collection)).id] = collection
 
             async def stored() -> bool:

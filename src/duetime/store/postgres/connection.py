@@ -244,7 +244,8 @@ class Rejected(Exception):
         self.state = state
 
 
-EXPECTED = frozenset({"23505", "DT001", "DT002", "DT003"})
+LANE_GONE = "DT004"
+EXPECTED = frozenset({"23505", "DT001", "DT002", "DT003", LANE_GONE})
 
 
 def _harmless(error: BaseException) -> bool:

@@ -52,7 +52,7 @@ class Lane:
 
 class _Look(NamedTuple):
     now: Instant
-    next: int  # the first transaction number that was not given out yet
+    next: int  # the number after its own transaction's
 
 
 class Lanes:
@@ -112,12 +112,17 @@ class Lanes:
                 )
         await self._database.rows(self._sql.add_lanes, [list(column) for column in zip(*missing, strict=True)])
         await self.load()
+        if not all(place in self._places for place in missing):
+            raise StoreUnavailable(
+                f"a lane for {missing[0][0]} could not be made, because its number is taken or the server has just changed; try again"
+            )
 
     async def restore(self, link: Runner) -> None:
         """Make lanes again that a server which has taken over never heard of: whoever adds to them knows only their numbers."""
         known = self._places
         if known:
-            await link.rows(self._sql.restore_lanes, [[lane.id for lane in known.values()], *map(list, zip(*known, strict=True))])
+            lanes = sorted((lane.id, *place) for place, lane in known.items())  # everybody in the same order
+            await link.rows(self._sql.restore_lanes, [list(column) for column in zip(*lanes, strict=True)])
         self.forget()
         await self.load(link)
         lost = [place for place, lane in known.items() if place not in self._places or self._places[place].id != lane.id]

@@ -38,10 +38,10 @@ from duetime.store.postgres import (
 )
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.clock import ServerClock, monotonic
-from duetime.store.postgres.connection import Database, Link, Rejected
+from duetime.store.postgres.connection import LANE_GONE, Database, Link, Rejected
 from duetime.store.postgres.lanes import Lanes, places_of
 from duetime.store.postgres.lease import PostgresLease
-from duetime.store.postgres.runner import Runner
+from duetime.store.postgres.runner import Runner, failure
 from duetime.store.postgres.statements import statements
 from duetime.store.postgres.submit import Submission, check_due, is_plain, stored_now, wishes
 from duetime.store.postgres.wakeups import Wakeups
@@ -156,7 +156,15 @@ class PostgresStore:
             return []
         await self.prepare(tasks)
         added = await self._add_plain(tasks) if is_plain(tasks) else None
-        return await self._add_carefully(tasks) if added is None else added
+        if added is not None:
+            return added
+        try:
+            return await self._add_carefully(tasks)
+        except Rejected as rejection:
+            if rejection.state != LANE_GONE:
+                raise
+        await self._lanes.restore(self._opened)
+        return await self._add_carefully(tasks)
 
     async def _add_plain(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added] | None:
         """Add tasks that are most probably all new, in one statement; None if one of them is not, or the wake-up after it failed."""
@@ -167,6 +175,8 @@ class PostgresStore:
         try:
             [[now]] = await self._opened.rows(statement, parameters)
         except Rejected:
+            if telling:
+                self._hint(HintKind.DUE)  # they may be stored all the same
             return None
         hint = self._wakeups.tell if telling else self._wakeups.send
         hint(HintKind.DUE, max(now, min([now + task.delay if task.due_at is None else task.due_at for task in tasks])))
@@ -189,6 +199,15 @@ class PostgresStore:
         await self._opened_lanes.ensure(places_of(tasks))
 
     async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        try:
+            return await self._add_on(connection, tasks)
+        except StoreUnavailable as error:
+            failed = None if error.__cause__ is None else failure(error.__cause__)
+            if failed is not None and failed.state == LANE_GONE:
+                await self._lanes.restore(self._opened)  # the caller's next try finds it
+            raise
+
+    async def _add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
         async with callers.callers_transaction(connection, self._sql, self.url, self._whereabouts) as run:
             if not tasks:
                 return []

@@ -105,9 +105,13 @@ class Wakeups:
         self._deliver({kind: at})
         if not self._address.notify:
             return
+        self._await(kind, at)
+        self._ensure_running()
+
+    def _await(self, kind: HintKind, at: Instant | None) -> None:
+        """Keep a hint until it can go out."""
         known = self._waiting.get(kind, at)
         self._waiting[kind] = None if known is None or at is None else min(known, at)
-        self._ensure_running()
         if self._news is not None:
             self._news.set()
 
@@ -191,7 +195,8 @@ class Wakeups:
                 try:
                     await link.rows("select pg_notify($1, $2)", [self._channel, _encode(self._sender, hints)], timeout=PROBE_EVERY)
                 except BaseException:
-                    self._waiting = {**hints, **self._waiting}
+                    for kind, at in hints.items():
+                        self._await(kind, at)
                     raise
 
     def _on_notification(self, connection: Any, pid: int, channel: str, payload: object) -> None:

@@ -54,7 +54,6 @@ class Claims:
         self._polls = polls
         self._poll = FIRST_POLL
         self._gates = Gates(-1, [])
-        self._incarnation: str | None = None  # of the server that the floors were proved on
         self._turns = Turns()
         self._held: dict[str, Held] = {}  # by worker
 
@@ -128,11 +127,6 @@ class Claims:
         looks = bool(lanes) and self._lanes.due_for_look()
 
         async def send(link: Link) -> tuple[int, int, list[Sequence[Any]]]:
-            if link.incarnation != self._incarnation:
-                # a fail-over may have taken claims back, so that places stand again where all were gone
-                if self._incarnation is not None:
-                    self._lanes.forget()
-                self._incarnation = link.incarnation
             parameters = [
                 *(self._clock.parameter, worker, number, [lane.id for lane in chosen]),
                 *([lane.start if alone else lane.floor for lane in chosen], [lane.floor for lane in chosen]),
@@ -143,23 +137,25 @@ class Claims:
             return sent_at, era, await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)
 
         sent_at, era, [reply] = await self._database.once(send)
-        how, now, next_at, last_pos, oldest, next_number, places, ids = _How(reply[0]), *reply[1:8]
+        how, now, next_at, last_pos, seen_at, oldest, next_number, places, ids = _How(reply[0]), *reply[1:9]
         self._clock.heard(now, sent_at)
         if how is _How.CLOSED:
             await self._lanes.restore(self._database)  # behind a pooler this is how a fail-over is noticed
         if how is not _How.DONE:
             return how, Claim([], now, next_at if how is _How.CLOSED else None)
-        if looks and era == self._lanes.era:
-            self._lanes.looked(now, oldest, next_number, places, lanes)
+        current = era == self._lanes.era
+        if looks and current:
+            self._lanes.looked(seen_at, oldest, next_number, places, lanes)
         size = 0 if ids is None else len(ids)
         if alone:
-            self._lanes.taken(chosen[0], last_pos or 0, full=size >= asked)
+            if current:
+                self._lanes.taken(chosen[0], last_pos or 0, full=size >= asked)
             self._turns.count(chosen[0].handler, size)
         if ids is None:
             return how, Claim([], now, next_at)
         self._held.setdefault(worker, Held()).add(number, ids)
         tasks = _claimed(reply, by_id)
-        return how, Claim(_in_order(tasks, reply[8], order) if len(set(order)) > 1 else tasks, now, next_at)
+        return how, Claim(_in_order(tasks, reply[9], order) if len(set(order)) > 1 else tasks, now, next_at)
 
     def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
         """Cut where a claim ends, if one does: fewer and larger steps."""
@@ -217,7 +213,7 @@ class Claims:
 
 def _claimed(reply: Sequence[Any], by_id: Mapping[int, Lane]) -> list[ClaimedTask]:
     """Make tasks of the columns of a claim's reply; most of them need no look at the single task."""
-    ids, lanes, payloads, attempts, tries, crashes, dues, sinces, submitted, submitters, *special = reply[7:]
+    ids, lanes, payloads, attempts, tries, crashes, dues, sinces, submitted, submitters, *special = reply[8:]
     of = [by_id[lane] for lane in lanes]
     handlers, collections, priorities = (
         [lane.handler for lane in of],

@@ -19,9 +19,10 @@ create sequence duetime.set_backs;
 select nextval(s.tableoid) from duetime.set_backs as s;  -- the first call does not count
 
 -- What a claim scans and a gate skips. Never written by add, claim or settle. Below `floor` the lane has no place and gets none, if the
--- clock was not set back since: `set_backs` is what it was when that was proved.
+-- clock was not set back since: `set_backs` is what it was when that was proved. Ids are random: a fail-over may take a lane away again that processes
+-- remember, and its number must not come to mean another one.
 create table duetime.lane (
-    id integer generated always as identity primary key,
+    id integer primary key default 1 + (random() * 2147483646)::integer,
     handler text not null,
     collection text not null,
     priority smallint not null,

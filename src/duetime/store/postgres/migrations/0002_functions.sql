@@ -24,6 +24,7 @@ begin
     if v_now < v_horizon then
         perform nextval(s.tableoid) from duetime.set_backs as s;
         perform setval(h.tableoid, v_now) from duetime.horizon as h;
+        perform nextval(s.tableoid) from duetime.set_backs as s;  -- somebody may have looked between the two, whose horizon is gone now
     end if;
     return v_now;
 end $$;
@@ -121,6 +122,9 @@ begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'a transaction with an old view cannot know what is new' using errcode = 'DT001';
     end if;
+    if exists (select from unnest(p_lanes) as u (lane) where not exists (select from duetime.lane as l where l.id = u.lane)) then
+        raise exception 'a lane is gone' using errcode = 'DT004';  -- by a fail-over
+    end if;
     insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size, payload, submitted_at, submitted_by)
     select coalesce(w.lane, p_lanes[1]), greatest(d.due_at, v_now), w.id, d.due_at,
         coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end), 0, 0, 0, c.size,
@@ -192,6 +196,10 @@ begin
     v_now := coalesce(p_now, duetime.present());
     if p_newest > v_now then
         perform duetime.note_ahead(p_newest, v_now);
+    end if;
+    if current_setting('transaction_isolation') = 'read committed'  -- others need not see a lane that was just made
+        and exists (select from unnest(p_lanes) as u (lane) where not exists (select from duetime.lane as l where l.id = u.lane)) then
+        raise exception 'a lane is gone' using errcode = 'DT004';  -- by a fail-over
     end if;
     if duetime.may_be_known(p_least, p_since) then
         v_known := array(select h.id from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since);
@@ -265,22 +273,27 @@ begin
     where p.places is not null;
 end $$;
 
--- What is needed to prove how far lanes are empty: the time, the transactions under way, and the first place that is left.
--- A place that appears later was inserted by a transaction that got its number after this look, unless that was under way now;
--- and it read the clock after it got its number. So once all that were under way have ended (a later look's oldest is not below
--- this one's next), every new place lies at or after this look's time. Places under an uncommitted claim are still seen.
--- The clock may be set back, so the horizon is moved first: who gets a number later sees that it must tell (`present`).
-create function duetime.look(p_now bigint, p_lanes integer[], p_floors bigint[])
+-- What is needed to prove how far lanes are empty: a time, the transactions under way, and the first place that is left.
+-- A place that appears later was inserted by a transaction that got its number after this one, or that was under way now; and it read the
+-- clock after it got its number. So once all up to our own number have ended (a later look's oldest is not below this one's next), every
+-- new place lies at or after this look's time. Places under an uncommitted claim are still seen. Our own number, because what the
+-- snapshot calls its end is only the last one that has ended: greater ones may be under way.
+-- The clock may be set back. So the time is not later than the horizon was before we had our number, which everybody sees who gets one
+-- later: p_horizon, null if we have none yet. Then the horizon is moved for the next look.
+create function duetime.look(p_now bigint, p_horizon bigint, p_lanes integer[], p_floors bigint[])
 returns table (now_at bigint, oldest bigint, next bigint, places bigint[]) language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     v_now bigint := coalesce(p_now, duetime.clock());
+    v_horizon bigint := coalesce(p_horizon, (select h.last_value from duetime.horizon as h));
+    v_own bigint := pg_current_xact_id()::text::bigint;
 begin
     if p_now is null then
-        perform setval(h.tableoid, v_now) from duetime.horizon as h where h.last_value < v_now;
+        perform setval(h.tableoid, greatest(v_now, duetime.moment())) from duetime.horizon as h where h.last_value < v_now;
+        v_now := least(v_now, v_horizon);
     end if;
     return query
-    select v_now, pg_snapshot_xmin(s.shot)::text::bigint, pg_snapshot_xmax(s.shot)::text::bigint, array(
+    select v_now, pg_snapshot_xmin(s.shot)::text::bigint, v_own + 1, array(
         select (select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor order by d.pos limit 1)
         from unnest(p_lanes, p_floors) with ordinality as l (lane, floor, place) order by l.place)
     from (select pg_current_snapshot() as shot) as s;
@@ -484,7 +497,7 @@ create function duetime.claim(
     p_now bigint, p_worker text, p_number bigint, p_lanes integer[], p_starts bigint[], p_floors bigint[], p_quotas integer[], p_total integer,
     p_watched integer[], p_watched_floors bigint[], p_gates_version bigint, p_lanes_version bigint, p_incarnation text, p_lead bigint
 ) returns table (
-    how integer, now_at bigint, next_at bigint, last_pos bigint, oldest bigint, next bigint, places bigint[], ids text[], lanes integer[], payloads text[], attempts integer[], tries integer[],
+    how integer, now_at bigint, next_at bigint, last_pos bigint, seen_at bigint, oldest bigint, next bigint, places bigint[], ids text[], lanes integer[], payloads text[], attempts integer[], tries integer[],
     crashes integer[], dues bigint[], sinces bigint[], submitted bigint[], submitters text[], expiries bigint[], timeouts double precision[],
     retries text[], metas text[], keys text[], schedules text[], planned bigint[]
 ) language plpgsql
@@ -493,6 +506,7 @@ set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now bigint := coalesce(p_now, duetime.clock());
+    v_horizon bigint := (select h.last_value from duetime.horizon as h);  -- before this transaction gets its number: see `look`
     v_until bigint := v_now + p_lead;
     v_incarnation text := coalesce(p_incarnation, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8));
     v_control record;
@@ -519,6 +533,8 @@ begin
     end if;
     select * into v_control from duetime.control;
     if v_control.incarnation <> v_incarnation then
+        -- claims that are gone have put places back below floors that were proved before
+        perform nextval(s.tableoid) from duetime.set_backs as s where v_control.incarnation <> '';
         update duetime.control as c set incarnation = v_incarnation, open_at = case when c.incarnation = '' then 0
             else v_now + (select (max(w.lease) * 1200000)::bigint from duetime.worker as w) end
         where c.incarnation <> v_incarnation;
@@ -563,7 +579,8 @@ begin
         v_gone := duetime.forget_repeats(v_ids);
     end if;
     if v_late then
-        perform duetime.end_tasks(v_now, 'expired', null, array_agg(e.id), array_agg(e.attempt - 1), array_agg(e.tries), array_agg(e.crashes))
+        v_present := coalesce(p_now, duetime.present());
+        perform duetime.end_tasks(v_present, 'expired', null, array_agg(e.id), array_agg(e.attempt - 1), array_agg(e.tries), array_agg(e.crashes))
         from unnest(v_ids, v_expiries, v_attempts, v_tries, v_crashes) as e (id, expires_at, attempt, tries, crashes) where e.expires_at <= v_now;
         v_gone := v_gone || array(select e.id from unnest(v_ids, v_expiries) as e (id, expires_at) where e.expires_at <= v_now);
     end if;
@@ -636,7 +653,7 @@ begin
     cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_until order by d.pos limit 1) as n;
     if p_watched_floors is not null then
         -- our own transaction counts as under way, and what it has taken as gone: it is, when this reply arrives
-        select l.oldest, l.next, l.places into oldest, next, places from duetime.look(p_now, p_watched, p_watched_floors) as l;
+        select l.now_at, l.oldest, l.next, l.places into seen_at, oldest, next, places from duetime.look(p_now, v_horizon, p_watched, p_watched_floors) as l;
     end if;
     how := 0;
     return next;

@@ -9,14 +9,12 @@ with added as (
 )
 update duetime.control set lanes_version = lanes_version + 1 where exists (select from added)
 
--- restore_lanes: lanes under the numbers that they had, told to all who remember lanes; the numbers of later ones are greater
+-- restore_lanes: lanes under the numbers that they had, told to all who remember lanes
 with added as (
-    insert into duetime.lane (id, handler, collection, priority) overriding system value
-    select * from unnest($1::integer[], $2::text[], $3::text[], $4::smallint[]) on conflict do nothing returning id
-), counted as (
-    select setval(s.tableoid, greatest(s.last_value, (select max(a.id) from added as a))) from duetime.lane_id_seq as s where exists (select from added)
+    insert into duetime.lane (id, handler, collection, priority)
+    select * from unnest($1::integer[], $2::text[], $3::text[], $4::smallint[]) on conflict do nothing returning 1
 )
-update duetime.control set lanes_version = lanes_version + 1 where exists (select from counted)
+update duetime.control set lanes_version = lanes_version + 1 where exists (select from added)
 
 -- publish_floors: how far lanes are empty, for those who start later
 update duetime.lane as l set floor = f.floor, set_backs = $1::bigint from unnest($2::integer[], $3::bigint[]) as f (id, floor)
