@@ -10,7 +10,8 @@ from duetime.store.postgres import clock
 from duetime.store.postgres.address import OPTIONS, Address
 from duetime.store.postgres.clock import ServerClock
 from duetime.store.postgres.statements import in_schema, statements, steps
-from duetime.store.postgres.wakeups import channel_of
+from duetime.store.postgres.wakeups import Wakeups, channel_of
+from duetime.store.protocol import HintKind
 
 
 def test_a_url_is_split_into_what_is_ours_and_what_is_the_drivers() -> None:
@@ -110,3 +111,17 @@ def test_a_clock_that_tests_give_is_the_only_one(hands: Hands) -> None:
     known = ServerClock(given)
     known.heard(5, hands.now)
     assert known.now() == known.parameter == given.now()
+
+
+def test_hints_that_wait_keep_the_earlier_time_and_nothing_overtakes_them() -> None:
+    wakeups = Wakeups(Address.from_url("postgresql://localhost/shop"))
+    assert wakeups.turn()
+    assert not wakeups.turn(), "at most one in 20 ms"
+    wakeups._sent_at = 0.0
+    for at in (5, 3, 7):
+        wakeups._await(HintKind.DUE, at)
+    assert wakeups._waiting == {HintKind.DUE: 3}
+    wakeups._await(HintKind.DUE, None)
+    wakeups._await(HintKind.DUE, 9)
+    assert wakeups._waiting == {HintKind.DUE: None}, "none means at once"
+    assert not wakeups.turn()

@@ -84,8 +84,8 @@ async def connect(address: Address, *, lazy_commits: bool = False, within: float
     return Link(connection, None if address.pooled and incarnation != _UNTOLD else incarnation)
 
 
-# The timeline changes when a replica takes over; a replica itself has none to tell and is no place for us.
 _UNTOLD = "unknown"
+# The timeline changes when a replica takes over; a replica itself has none to tell and is no place for us.
 _INCARNATION = "select case when pg_is_in_recovery() then 'replica' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end"
 
 

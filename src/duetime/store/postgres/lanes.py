@@ -42,10 +42,6 @@ class Lane:
         self.flowing = False
 
     @property
-    def place(self) -> LanePlace:
-        return self.handler, self.collection, self.priority
-
-    @property
     def start(self) -> Instant:
         return max(self.hint, self.floor) if self.flowing else self.floor
 
@@ -86,10 +82,8 @@ class Lanes:
         known, self.by_id, self._places, self.by_handler = self.by_id, {}, {}, {}
         for id, handler, collection, priority, floor, _, _ in rows:
             if id is not None:
-                lane = known.get(id)
-                if lane is None or lane.place != (handler, collection, priority):
-                    lane = Lane(id, handler, collection, priority, floor)
-                self.by_id[id] = self._places[lane.place] = lane
+                lane = known.get(id) or Lane(id, handler, collection, priority, floor)
+                self.by_id[id] = self._places[handler, collection, priority] = lane
                 self.by_handler.setdefault(handler, []).append(lane)
 
     def __getitem__(self, place: LanePlace) -> Lane:
