@@ -210,6 +210,40 @@ async def test_a_child_that_an_expired_parent_frees_while_the_clock_is_back_is_f
         assert [each.id for each in await worker.take("other")] == [child.id]
 
 
+@pytest.mark.timeout(120)
+async def test_a_look_whose_reply_comes_after_the_clock_was_set_back_proves_nothing(
+    stormy: Fleet, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another call of the same process hears of it first; what the look saw would hide tasks until the old time is reached again."""
+    async with opened(ground.look_url) as store:
+        worker = await hire(store, lease=60.0)
+        await ground.step_clock(HOUR, stormy.journal)
+        await prove_floors(store, worker)
+        send, here, go_on = store._claims._database.once, asyncio.Event(), asyncio.Event()
+
+        async def slowly(call: Any) -> Any:
+            reply = await send(call)
+            here.set()
+            await go_on.wait()
+            return reply
+
+        await asyncio.sleep(0.3)  # the next claim looks
+        with monkeypatch.context() as patched:
+            patched.setattr(store._claims._database, "once", slowly)
+            claim = asyncio.create_task(worker.claim())
+            await here.wait()
+        await ground.step_clock(0, stormy.journal)
+        await add(store, "another")  # tells of the set-back
+        await add(store, "third")  # makes its lane, and so hears of it
+        go_on.set()
+        assert (await claim).tasks == []
+        for _ in range(3):
+            await asyncio.sleep(0.3)
+            assert await worker.take() == []
+        task = await add(store)
+        assert [each.id for each in await worker.take()] == [task.id]
+
+
 # ---- transactions that take their time ----
 
 
