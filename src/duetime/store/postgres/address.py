@@ -16,7 +16,7 @@ OPTIONS = {
     "schema": "the schema that holds our tables (duetime)",
     "notify": "on or off: wake-ups by LISTEN and NOTIFY (on)",
     "pooled": "on behind a pooler in transaction mode such as PgBouncer: nothing of a session is relied on, no LISTEN (off)",
-    "connections": "how many connections one process opens at most, besides one for wake-ups and one for its lease (8)",
+    "connections": "how many connections one process opens at most, besides four for wake-ups, lease and long statements (8)",
     "timeout": "seconds that a statement may take (30)",
 }
 
