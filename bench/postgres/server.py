@@ -42,10 +42,11 @@ class Server:
 
     @contextlib.contextmanager
     def old_snapshot(self, database: str) -> Iterator[None]:
-        """Hold a transaction open that has looked at the database once; what it could still see cannot be vacuumed away."""
+        """Hold a transaction open that has looked and written: what it can see cannot be vacuumed away, and it has a number."""
         with self.connect(database) as connection:
             connection.execute("begin isolation level repeatable read")
             connection.execute("select count(*) from pg_class")
+            connection.execute("create temporary table held (id integer)")
             yield
             connection.execute("rollback")
 

@@ -9,7 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from duetime.clock import SECOND
 from duetime.errors import StoreUnavailable
+from duetime.model.outcome import Verdict
 from duetime.model.task import State
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.protocol import Hint, Store
@@ -17,6 +19,7 @@ from tests.chaos.fleet import Fleet, until
 from tests.chaos.ground import HOUR, Ground
 from tests.chaos.stepping import HalfWay, half_way, hire, look, opened
 from tests.conformance.build import Worker, add, ended, get, needs, wish
+from tests.servers.fixtures import NewPostgres
 from tests.servers.proxy import Cut, Side
 
 CUTS = 100
@@ -76,7 +79,8 @@ async def pages(store: PostgresStore, transaction: HalfWay, worker: str, start: 
 
 
 @pytest.mark.timeout(180)
-async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str) -> None:
+@pytest.mark.parametrize("who", ["one who only reads", "one who has written"])
+async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str, who: str) -> None:
     """T15: nothing that the drain deletes can be removed meanwhile; claims pass by all of it, because they know where to begin."""
     async with opened(postgres_url) as store, half_way(postgres_url, begun=False) as old, half_way(postgres_url, begun=False) as trial:
         worker = await hire(store, lease=60.0)
@@ -88,6 +92,8 @@ async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str
             before = await pages(store, trial, worker.id, lane.floor)
         await old.rows("begin isolation level repeatable read")
         [[seen]] = await old.rows('select count(*) from "%s".due')
+        if who == "one who has written":
+            await old.rows("create temporary table orders (id integer) on commit drop")
         drained = 0
         while drained < TASKS - BATCH:
             claimed = await worker.take(total=BATCH)
@@ -98,6 +104,7 @@ async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str
             await look(store, lane)
             return await pages(store, trial, worker.id, lane.floor) < before + 60  # what was taken within 20 ms stands behind it
 
+        await pass_numbers(trial)
         await until("a claim passes by what is gone", passes_by, seconds=20)
         assert await pages(store, trial, worker.id, 0) > before + 150, "what it would be if it began at the beginning"
         assert await old.rows('select count(*) from "%s".due') == [(seen,)], "the snapshot is still held"
@@ -255,11 +262,88 @@ async def test_a_late_commit_on_a_quiet_server_is_found(postgres_url: str) -> No
         await prove_floors(store, worker)
         await caller.begin()
         [added] = await store.add_on(caller._connection, [wish()])
-        for _ in range(4):
-            await asyncio.sleep(0.3)
-            assert await worker.take() == []
+        await looks_find_nothing(worker)
         await caller.commit()
         assert [each.id for each in await worker.take()] == [added.record.id]
+
+
+async def pass_numbers(other: HalfWay) -> None:
+    """Let so many transactions pass that looks no longer wait for one that is older and holds no place."""
+    for _ in range(150):
+        await other.rows("select pg_current_xact_id()")
+
+
+async def looks_find_nothing(worker: Worker) -> None:
+    for _ in range(4):
+        await asyncio.sleep(0.3)
+        assert await worker.take() == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("when", ["before the others", "after the others"])
+async def test_a_late_commit_is_found_although_looks_do_not_wait_for_strangers(postgres_url: str, when: str) -> None:
+    """The transaction is old either way; it holds floors back from the moment at which it adds something, and until its end."""
+    async with (
+        opened(postgres_url) as store,
+        half_way(postgres_url, begun=False) as caller,
+        half_way(postgres_url, begun=False) as other,
+    ):
+        worker = await hire(store, lease=60.0)
+        await prove_floors(store, worker)
+        [lane] = store._lanes.by_handler["work"]
+        await caller.begin()
+        await pass_numbers(caller)  # one, as they are all of the same transaction
+        if when == "before the others":
+            [added] = await store.add_on(caller._connection, [wish()])
+        await pass_numbers(other)
+        before = lane.floor
+        await looks_find_nothing(worker)
+        assert (lane.floor > before + SECOND // 2) is (when == "after the others")
+        if when == "after the others":
+            [added] = await store.add_on(caller._connection, [wish()])
+            await looks_find_nothing(worker)
+        await caller.commit()
+        assert [each.id for each in await worker.take()] == [added.record.id]
+
+
+@pytest.mark.timeout(120)
+async def test_a_prepared_transaction_is_found_when_it_commits(new_postgres: NewPostgres) -> None:
+    """It belongs to no connection, and looks must wait for it all the same."""
+    url = f"{new_postgres(settings={'max_prepared_transactions': '1'}).url()}?notify=off"  # the server prepares none that notifies
+    async with opened(url) as store, half_way(url, begun=False) as caller:
+        worker = await hire(store, lease=60.0)
+        await prove_floors(store, worker)
+        await caller.rows("begin")
+        [added] = await store.add_on(caller._connection, [wish()])
+        await caller.rows("prepare transaction 'later'")
+        await pass_numbers(caller)
+        await looks_find_nothing(worker)
+        await caller.rows("commit prepared 'later'")
+        assert [each.id for each in await worker.take()] == [added.record.id]
+
+
+@pytest.mark.timeout(120)
+async def test_what_goes_back_is_found_although_it_waited_between_reading_the_clock_and_its_place(postgres_url: str) -> None:
+    """A settle that waits for its claim has no place yet that anybody could see, but will write the one of before it waited."""
+    async with (
+        opened(postgres_url) as store,
+        opened(postgres_url) as elsewhere,
+        half_way(postgres_url, begun=False) as holder,
+        half_way(postgres_url, begun=False) as other,
+    ):
+        worker, second = await hire(store, lease=60.0), await hire(elsewhere, lease=60.0)
+        await prove_floors(elsewhere, second)
+        task = await add(store)
+        claimed = await worker.take_one()
+        await holder.begin()
+        await holder.lock_claims(worker.id)
+        settling = asyncio.create_task(worker.end(claimed, State.PENDING))
+        await holder.someone_waits()
+        await pass_numbers(other)
+        await looks_find_nothing(second)
+        await holder.commit()
+        assert await settling is Verdict.ACCEPTED
+        assert [each.id for each in await second.take()] == [task.id]
 
 
 # ---- fail-over ----

@@ -119,7 +119,7 @@ class Submission:
 
     async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
         """Add all; what could meet an earlier task of the same call waits until that is stored."""
-        [[_, self._now]] = await self._run.rows(self._sql.begin_adding, [self._given])
+        [[self._now]] = await self._run.rows(self._sql.begin_adding, [self._given])
         parents = sorted({edge.parent for task in tasks for edge in task.edges})
         if parents:
             await self._find_live(parents)  # all at once: two that lock one after another may wait for each other

@@ -301,7 +301,7 @@ async def reap(run: Runner, sql: Statements, worker: str, beat: int, now: Instan
     """Take everything from a dead worker; its row is locked first, so that it can neither claim nor beat meanwhile."""
     if not await run.rows(sql.lock_worker, [worker, beat]):
         return None
-    [[_, at]] = await run.rows(sql.begin_adding, [now])
+    [[at]] = await run.rows(sql.begin_adding, [now])
     error = ErrorInfo("WorkerDied", f"worker {worker} died while it ran this task")
     taken = await take_from(run, sql, worker, Ended(Outcome.LOST, error=error, crashed=True), at)
     await run.rows(sql.delete_worker, [worker])
@@ -317,7 +317,7 @@ async def unregister(run: Runner, sql: Statements, worker: str, now: Instant | N
     """Forget a worker that stopped by itself; what it still holds goes back."""
     if not await run.rows(sql.lock_worker, [worker, None]):
         return 0
-    [[_, at]] = await run.rows(sql.begin_adding, [now])
+    [[at]] = await run.rows(sql.begin_adding, [now])
     released = await take_from(run, sql, worker, Ended(Outcome.RELEASED), at)
     await run.rows(sql.delete_worker, [worker])
     return released

@@ -13,9 +13,9 @@ $$ select (extract(epoch from statement_timestamp()) * 1000000)::bigint $$;
 create function duetime.moment() returns bigint language sql volatile as
 $$ select (extract(epoch from clock_timestamp()) * 1000000)::bigint $$;
 
--- The same, for positions. Call it after the transaction has its number: see `look`. Whoever finds the clock behind the horizon tells it at once
--- to all who remember floors, whatever becomes of this transaction: they may lie above the place that it is about to write. The
--- horizon is read first: it is never ahead of a clock that is read later, unless that was set back.
+-- The same, for positions. Call it after the transaction has its number and the lock on `due`: see `look`. Whoever finds the clock behind
+-- the horizon tells it at once to all who remember floors, whatever becomes of this transaction: they may lie above the place that it is
+-- about to write. The horizon is read first: it is never ahead of a clock that is read later, unless that was set back.
 create function duetime.present() returns bigint language plpgsql volatile as $$
 declare
     v_horizon bigint := (select h.last_value from duetime.horizon as h);
@@ -27,6 +27,14 @@ begin
         perform nextval(s.tableoid) from duetime.set_backs as s;  -- somebody may have looked between the two, whose horizon is gone now
     end if;
     return v_now;
+end $$;
+
+-- How whoever puts places into `due` begins: the number of its transaction, then the lock by which looks know it, then the clock.
+create function duetime.begin_adding(p_now bigint) returns bigint language plpgsql volatile as $$
+begin
+    perform pg_current_xact_id();
+    lock table duetime.due in row exclusive mode;
+    return coalesce(p_now, duetime.present());
 end $$;
 
 -- Where claims of a lane begin.
@@ -103,9 +111,8 @@ begin
     return (lpad(to_hex(least((v_instant - 1) / 1000, 281474976710655)), 12, '0') || repeat('f', 20))::uuid;
 end $$;
 
--- Add tasks that wait for time alone and are most probably new; if one is not, all are refused. The number of the transaction first, then
--- the clock: see `look`. p_newest is the time in the greatest id. An array that is null stands for nulls; lanes, handlers and submitters of
--- one element stand for all.
+-- Add tasks that wait for time alone and are most probably new; if one is not, all are refused. p_newest is the time in the greatest id.
+-- An array that is null stands for nulls; lanes, handlers and submitters of one element stand for all.
 create function duetime.add_new(
     p_now bigint, p_least uuid, p_since bigint, p_newest bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[],
     p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[],
@@ -114,8 +121,7 @@ create function duetime.add_new(
 declare
     v_now bigint;
 begin
-    perform pg_current_xact_id();
-    v_now := coalesce(p_now, duetime.present());
+    v_now := duetime.begin_adding(p_now);
     if p_newest > v_now then
         perform duetime.note_ahead(p_newest, v_now);
     end if;
@@ -192,8 +198,7 @@ declare
     v_stored uuid[];
     v_added uuid[];
 begin
-    perform pg_current_xact_id();
-    v_now := coalesce(p_now, duetime.present());
+    v_now := duetime.begin_adding(p_now);
     if p_newest > v_now then
         perform duetime.note_ahead(p_newest, v_now);
     end if;
@@ -278,6 +283,9 @@ end $$;
 -- clock after it got its number. So once all up to our own number have ended (a later look's oldest is not below this one's next), every
 -- new place lies at or after this look's time. Places under an uncommitted claim are still seen. Our own number, because what the
 -- snapshot calls its end is only the last one that has ended: greater ones may be under way.
+-- A transaction may be left open that has nothing to do with us. So if the oldest lags, those are counted that hold the lock which everybody
+-- has who puts a place here, from before it reads the clock until its places can be seen: who does not hold it now will read the
+-- clock later, or has ended, and the places are looked at after that. An old view would not show them, so only where each statement has its own.
 -- The clock may be set back. So the time is not later than the horizon was before we had our number, which everybody sees who gets one
 -- later: p_horizon, null if we have none yet. Then the horizon is moved for the next look.
 create function duetime.look(p_now bigint, p_horizon bigint, p_lanes integer[], p_floors bigint[])
@@ -287,16 +295,25 @@ declare
     v_now bigint := coalesce(p_now, duetime.clock());
     v_horizon bigint := coalesce(p_horizon, (select h.last_value from duetime.horizon as h));
     v_own bigint := pg_current_xact_id()::text::bigint;
+    v_oldest bigint := pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
 begin
     if p_now is null then
         perform setval(h.tableoid, greatest(v_now, duetime.moment())) from duetime.horizon as h where h.last_value < v_now;
         v_now := least(v_now, v_horizon);
     end if;
+    if v_own - v_oldest > 100 and current_setting('transaction_isolation') = 'read committed' then
+        with held as materialized (
+            select l.locktype, l.database, l.relation, l.transactionid, l.virtualtransaction, l.mode from pg_locks as l where l.granted
+        )
+        select coalesce(min(v_own - age(n.transactionid)), v_own) into v_oldest
+        from held as h join held as n on n.virtualtransaction = h.virtualtransaction and n.locktype = 'transactionid' and n.mode = 'ExclusiveLock'
+        where h.locktype = 'relation' and h.relation = to_regclass(format('%I.%I', 'duetime', 'due')) and h.mode = 'RowExclusiveLock'
+            and h.database = (select d.oid from pg_database as d where d.datname = current_database());
+    end if;
     return query
-    select v_now, pg_snapshot_xmin(s.shot)::text::bigint, v_own + 1, array(
+    select v_now, v_oldest, v_own + 1, array(
         select (select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor order by d.pos limit 1)
-        from unnest(p_lanes, p_floors) with ordinality as l (lane, floor, place) order by l.place)
-    from (select pg_current_snapshot() as shot) as s;
+        from unnest(p_lanes, p_floors) with ordinality as l (lane, floor, place) order by l.place);
 end $$;
 
 -- Move tasks into history whose places have been taken away already. p_errors null: none has an error.
@@ -400,8 +417,7 @@ declare
     v_tries integer[];
     v_crashes integer[];
 begin
-    perform pg_current_xact_id();
-    v_now := coalesce(p_now, duetime.present());
+    v_now := duetime.begin_adding(p_now);
     perform from duetime.held as h where h.id = any (p_ids) order by h.id for update;
     perform from duetime.due as d where d.id = any (p_ids) order by d.id for update;
     with taken as (
@@ -703,8 +719,7 @@ declare
     v_succeeded boolean[];
     v_earliest bigint;
 begin
-    perform pg_current_xact_id();
-    v_now := coalesce(p_now, duetime.present());
+    v_now := duetime.begin_adding(p_now);
     perform from duetime.claim as c where c.worker = p_worker and (p_claims is null or c.number = any (p_claims)) order by c.number for update;
     with ended as materialized (
         select * from duetime.match(v_now, p_worker, p_claims, p_ids, p_attempts, p_started, p_finished, p_states, p_outcomes, p_tries, p_crashes,
@@ -780,8 +795,7 @@ declare
     v_rows uuid[];
     v_earliest bigint;
 begin
-    perform pg_current_xact_id();
-    v_now := coalesce(p_now, duetime.present());
+    v_now := duetime.begin_adding(p_now);
     for v_slice in select s.* from unnest(p_claims, p_firsts, p_sizes) as s (number, first, size) loop
         v_last := v_slice.first + v_slice.size - 1;
         delete from duetime.claim as c where c.worker = p_worker and c.number = v_slice.number and c.open = v_slice.size

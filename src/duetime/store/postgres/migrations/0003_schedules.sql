@@ -62,8 +62,7 @@ create function duetime.write_schedules(
 declare
     v_names text[];
 begin
-    perform pg_current_xact_id();
-    p_at := coalesce(p_now, duetime.present());
+    p_at := duetime.begin_adding(p_now);
     with changed as (
         update duetime.schedule as s set version = w.expected + 1, id = w.id, handler = w.handler, collection = w.collection,
             revision = w.revision, next_at = w.next_at, waits = w.waits, paused = w.paused, declared = w.declared,
@@ -112,8 +111,7 @@ create function duetime.move_schedules(
     p_now bigint, p_names text[], p_expected bigint[], p_next bigint[], p_paused boolean[], p_states text[], out p_written text[], out p_at bigint
 ) language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off as $$
 begin
-    perform pg_current_xact_id();
-    p_at := coalesce(p_now, duetime.present());
+    p_at := duetime.begin_adding(p_now);
     with moved as (
         update duetime.schedule as s set version = w.expected + 1, next_at = w.next_at, paused = w.paused, state = w.state
         from unnest(p_names, p_expected, p_next, p_paused, p_states) as w (name, expected, next_at, paused, state)

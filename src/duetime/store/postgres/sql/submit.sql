@@ -13,8 +13,8 @@ select duetime.add($1::bigint, $2::uuid, $3::bigint, $4::bigint, $5::text::uuid[
     $11::text::text[], $12::text::text[], $13::text::bigint[], $14::text::bigint[], $15::text::double precision[], $16::text::text[], $17::text::text[],
     $18::text::text[], $19::text::bigint[])
 
--- begin_adding: give the transaction its number and then read the clock, in this order
-select pg_current_xact_id()::text, coalesce($1::bigint, duetime.present())
+-- begin_adding: the time of a write
+select duetime.begin_adding($1::bigint)
 
 -- key_holder: the live task of a key
 select id::text from duetime.task where handler = $1::text and key = $2::text
