@@ -267,6 +267,28 @@ async def test_a_late_commit_on_a_quiet_server_is_found(postgres_url: str) -> No
         assert [each.id for each in await worker.take()] == [added.record.id]
 
 
+@pytest.mark.timeout(120)
+async def test_a_late_commit_is_found_although_there_is_always_more_to_do(postgres_url: str) -> None:
+    """Claims that come back full begin where the last one ended; what stands before that must not wait until they come back short."""
+    async with opened(postgres_url) as store, half_way(postgres_url, begun=False) as caller:
+        worker = await hire(store, lease=60.0)
+        await prove_floors(store, worker)
+        await caller.begin()
+        [late] = await store.add_on(caller._connection, [wish()])
+        await store.add([wish() for _ in range(10_000)])
+        while not (lane := store._lanes.by_handler["work"][0]).flowing or lane.hint < late.record.due_at:
+            assert len(await worker.take(total=10)) == 10
+        await caller.commit()
+
+        async def comes() -> bool:
+            claimed = await worker.take(total=10)
+            assert len(claimed) == 10, "there is more to do"
+            await asyncio.sleep(0.02)
+            return late.record.id in {each.id for each in claimed}
+
+        await until("the late one is claimed", comes, seconds=15)
+
+
 async def pass_numbers(other: HalfWay) -> None:
     """Let so many transactions pass that looks no longer wait for one that is older and holds no place."""
     for _ in range(150):

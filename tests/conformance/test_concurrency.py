@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from duetime.clock import ManualClock
+from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Verdict
 from duetime.model.task import State
@@ -63,6 +63,18 @@ async def test_adding_and_claiming_at_once_loses_nothing(store: Store, another: 
         await asyncio.gather(submit(store, 1), submit(other, 2), *(work(worker) for worker in workers))
     assert len(claimed) == 600
     assert sorted(claimed) == sorted(added)
+
+
+async def test_everybody_who_replaces_a_waiting_task_replaces_it(store: Store, another: Another) -> None:
+    stores = [store, await another(), await another(), await another()]
+    held = await add(store, key="k", delay=SECOND)
+
+    async def replace(at: Store, priority: int) -> list[AddVerdict]:
+        return [(await put(at, key="k", delay=SECOND, if_exists="replace", priority=priority)).verdict for _ in range(10)]
+
+    verdicts = await asyncio.gather(*(replace(stores[number % 4], number) for number in range(8)))
+    assert {verdict for each in verdicts for verdict in each} == {AddVerdict.REPLACED}
+    assert await state_of(store, held) is State.PENDING
 
 
 async def test_a_key_has_one_holder_whoever_submits(store: Store, another: Another) -> None:

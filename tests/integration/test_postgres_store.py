@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import psycopg
@@ -101,6 +102,56 @@ async def test_the_documented_privileges_suffice_for_a_worker(postgres_url: str)
         await store.close()
         with admin(postgres_url) as connection:
             connection.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
+async def test_workers_claim_whether_or_not_their_role_may_ask_for_the_timeline(new_postgres: NewPostgres) -> None:
+    """One that may not cannot notice a fail-over; it must not look like one to the others either."""
+    url = new_postgres().url()
+    told = await opened(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("revoke execute on function pg_walfile_name(pg_lsn) from public")
+        connection.execute("create role other login")
+        for what in ("usage on schema duetime", "all on all tables in schema duetime", "all on all sequences in schema duetime"):
+            connection.execute(f"grant {what} to other".encode())
+    untold = await opened(re.sub(r"//[^@/]+@", "//other@", url))
+    try:
+        workers = [await hired(told), await hired(untold, "v")]
+        for worker in workers * 2:
+            task = await add(worker.store)
+            assert (await worker.take_one()).id == task.id
+    finally:
+        await untold.close()
+        await told.close()
+
+
+async def test_who_may_only_submit_cannot_run_code_with_the_owners_rights(postgres_url: str) -> None:
+    """A temporary view stands before the server's own tables, unless the path says otherwise."""
+    await (await opened(postgres_url)).close()
+    schema, role = schema_of(postgres_url), f"c_{schema_of(postgres_url)}"
+    make = f"select {schema}.make_partition('history_succeeded', 0, 86400000000)".encode()
+    with admin(postgres_url) as connection:
+        connection.execute(f"create role {role} login; grant usage on schema {schema} to {role}".encode())
+        connection.execute(f"grant execute on all routines in schema {schema} to {role}".encode())
+        connection.execute(make)
+    try:
+        with psycopg.connect(re.sub(r"//[^@/]+@", f"//{role}@", postgres_url).partition("?")[0], autocommit=True) as caller:
+            caller.execute("create temporary table seen (who text); grant all on seen to public")
+            body = "insert into pg_temp.seen values (current_user) returning 0::oid"
+            caller.execute(f"create function pg_temp.note() returns oid language sql as $$ {body} $$".encode())
+            caller.execute("create temporary view pg_inherits as select pg_temp.note() as inhrelid; grant all on pg_inherits to public")
+            caller.execute(make)
+            assert caller.execute("select who from pg_temp.seen").fetchall() == []
+    finally:
+        with admin(postgres_url) as connection:
+            connection.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
+async def test_a_name_of_many_bytes_can_be_a_schemas(new_postgres: NewPostgres) -> None:
+    store = await opened(f"{new_postgres().url()}?schema={quote('ü' * 31)}")
+    try:
+        await add(store)
+    finally:
+        await store.close()
 
 
 async def test_our_own_sessions_are_read_committed_whatever_the_users_default_is(postgres_url: str) -> None:

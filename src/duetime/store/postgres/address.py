@@ -70,9 +70,10 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _schema(name: str) -> str:
-    if not name or len(name.encode()) > LONGEST_NAME or not name.isprintable() or name.lower().startswith("pg_"):
+    if not name or len(name.encode()) > LONGEST_NAME or not name.isprintable() or name.lower().startswith("pg_") or "$$" in name:
         raise InvalidValue(
-            f"schema must be a name of at most {LONGEST_NAME} bytes that does not begin with pg_, got {name!r}; write …?schema=duetime"
+            f"schema must be a name of at most {LONGEST_NAME} bytes that does not begin with pg_ and has no $$ in it, got {name!r}; "
+            "write …?schema=duetime"
         )
     return name
 

@@ -171,7 +171,7 @@ async def edit(
     async def write(run: Runner) -> dict[str, ChangeVerdict]:
         at = await write_time(run, sql, now)
         ids = [move.id for move in moves]
-        locked = {row[0] for statement in (sql.lock_held, sql.lock_due) for row in await run.rows(statement, [ids])}
+        locked = {row[0] for row in await run.rows(sql.lock_waiting, [ids])}
         # who waited for a lock sees what its holder has written only in the statements that follow
         outdated = await _outdated(run, sql, {task_id: seen[task_id] for task_id in ids if task_id in seen})
         # one that was seen and has moved away from under the lock is looked at again
@@ -235,6 +235,10 @@ async def drop(run: Runner, sql: Statements, limit: int, now: Instant | None) ->
         if gate is not None and gate.action is GateAction.DROP:
             lanes.append(lane)
     taken = await run.rows(sql.take_due, [at, lanes, limit]) if lanes else []
+    doubtful = [row[0] for row in taken if row[4]]
+    if doubtful:
+        repeats = {row[0] for row in await run.rows(sql.forget_repeats, [doubtful])}
+        taken = [row for row in taken if row[0] not in repeats]
     if taken:
         columns = [[row[place] for row in taken] for place in range(4)]
         await run.rows(sql.end_taken, [at, State.DROPPED.value, *columns])

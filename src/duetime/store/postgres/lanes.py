@@ -1,8 +1,9 @@
 """Lanes as a process remembers them, and how far each is known to be empty.
 
 `hint` is where the last claim ended; claims in full flow begin there. It may be wrong, because transactions commit late and claims
-are rolled back. `floor` is proven: nothing stands below it and nothing will (`look` in migrations/0002_functions.sql has the reason).
-Without these a claim would walk over every row that was ever deleted at the head of the index and is not vacuumed yet.
+are rolled back: what two looks find before it ends the flow. `floor` is proven: nothing stands below it and nothing will (`look` in
+migrations/0002_functions.sql has the reason). Without these a claim would walk over every row that was ever deleted at the head of the
+index and is not vacuumed yet.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LanePlace = tuple[str, str, int]  # handler, collection, priority
 class Lane:
     """One lane. `flowing`: the last claim got all that it asked for, so there is more, right behind it."""
 
-    __slots__ = ("collection", "floor", "flowing", "handler", "hint", "id", "priority")
+    __slots__ = ("collection", "first", "floor", "flowing", "handler", "hint", "id", "priority")
 
     def __init__(self, id: int, handler: str, collection: str, priority: int, floor: Instant) -> None:
         self.id = id
@@ -40,6 +41,7 @@ class Lane:
         self.floor = floor
         self.hint = floor
         self.flowing = False
+        self.first: Instant | None = None  # the first place, as the last look found it
 
     @property
     def start(self) -> Instant:
@@ -147,6 +149,9 @@ class Lanes:
         for lane, place in zip(lanes, places, strict=True):
             floor = proved if place is None else min(proved, place)
             lane.floor = max(lane.floor, floor - BEHIND)
+            if place is not None and place == lane.first and place < lane.hint:
+                lane.flowing = False  # it has stood there from one look to the next, so no claim under way has it
+            lane.first = place
 
     def forget(self) -> None:
         """Begin anew with all proofs."""

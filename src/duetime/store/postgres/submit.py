@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
+import msgspec
+
 from duetime.clock import DAY, LATEST, MILLISECOND, Instant
 from duetime.errors import InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.model.lifecycle import unmet
@@ -184,14 +186,14 @@ class Submission:
                 answer = await self._meet_holder(task, holder[0][0])
                 if answer is not None:
                     return answer
-            # whoever held the key has ended meanwhile
+            # whoever held the key has most probably ended meanwhile
             [[added]] = await self._run.rows(self._sql.add, wishes([task], self._lanes, self._now))
             if added:
                 return self._added(task)
         raise InvalidValue(f"the key {task.key!r} of handler {task.handler} changes hands too fast; try again")
 
     async def _meet_holder(self, task: NewTask[object], holder: str) -> Added | None:
-        """Answer a wish whose key is held by a live task; None if that has ended meanwhile."""
+        """Answer a wish whose key is held by a live task; None if that has ended or moved meanwhile."""
         if task.if_exists == "replace":
             lane = self._lanes[task.handler, task.collection or "", task.priority]
             due_at = due_of(task, self._now)
@@ -199,13 +201,16 @@ class Submission:
                 *(self._now, holder, lane.id, task.payload.decode(), due_at, task.submitted_by, expiry_of(task, due_at), task.timeout),
                 *(None if task.retry is None else task.retry.decode(), write_meta(task.meta), task.planned_at),
             ]
-            for statement in (self._sql.replace_due, self._sql.replace_held):
-                if await self._run.rows(statement, wish):
-                    self._note(due_at)
-                    return Added(AddVerdict.REPLACED, await self._record(holder))
+            if await self._run.rows(self._sql.lock_waiting, [[holder]]):
+                await self._run.rows(self._sql.replace_waiting, wish)
+                self._note(due_at)
+                said = msgspec.structs.replace(accepted(task, State.PENDING, self._now, due_at), id=holder)
+                return Added(AddVerdict.REPLACED, await self._record(said))
         record = (await records_by_id(self._run, self._sql, [holder])).get(holder)
         if record is None or record.finished_at is not None:
             return None
+        if task.if_exists == "replace" and record.state is not State.RUNNING:
+            return None  # it was just moving
         return Added(AddVerdict.KEPT if task.if_exists == "keep" else AddVerdict.DUPLICATE, record)
 
     async def _add_child(self, task: NewTask[object]) -> Added:
@@ -224,8 +229,10 @@ class Submission:
             return await self._meet(task)
         if failed_parent:
             await self._run.rows(self._sql.take_place, [task.id])
-            await self._run.rows(self._sql.end_task, [self._now, "cancelled", write_error(unmet(failed_parent)), task.id])
-            return Added(AddVerdict.ADDED, await self._record(task.id))
+            error = unmet(failed_parent)
+            await self._run.rows(self._sql.end_task, [self._now, "cancelled", write_error(error), task.id])
+            said = accepted(task, State.CANCELLED, self._now, due_of(task, self._now))
+            return Added(AddVerdict.ADDED, await self._record(msgspec.structs.replace(said, finished_at=self._now, error=error)))
         if not open_edges:
             return self._added(task)
         await self._run.rows(self._sql.hold, [task.id, len(open_edges)])
@@ -263,8 +270,9 @@ class Submission:
         statement = self._sql.lock_parents if self._lock_parents else self._sql.live_parents
         self._live |= {row[0] for row in await self._run.rows(statement, [parents])}
 
-    async def _record(self, task_id: str) -> TaskRecord:
-        return (await records_by_id(self._run, self._sql, [task_id]))[task_id]
+    async def _record(self, said: TaskRecord) -> TaskRecord:
+        """Read what was stored; a caller's old view need not show it, if its lane was made just now."""
+        return (await records_by_id(self._run, self._sql, [said.id])).get(said.id, said)
 
 
 def _batches(tasks: Sequence[NewTask[object]]) -> list[list[int]]:

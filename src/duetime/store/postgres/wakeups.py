@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder(_Message).decode
 
 def channel_of(schema: str) -> str:
     name = f"duetime_{schema}"
-    return name if len(name) <= LONGEST_NAME else f"duetime_{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
+    return name if len(name.encode()) <= LONGEST_NAME else f"duetime_{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
 
 
 class Subscription:

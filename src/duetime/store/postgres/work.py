@@ -144,13 +144,13 @@ class Claims:
         if how is not _How.DONE:
             return how, Claim([], now, next_at if how is _How.CLOSED else None)
         current = era == self._lanes.era
-        if looks and current:
-            self._lanes.looked(seen_at, oldest, next_number, places, lanes)
         size = 0 if ids is None else len(ids)
         if alone:
             if current:
                 self._lanes.taken(chosen[0], last_pos or 0, full=size >= asked)
             self._turns.count(chosen[0].handler, size)
+        if looks and current:
+            self._lanes.looked(seen_at, oldest, next_number, places, lanes)
         if ids is None:
             return how, Claim([], now, next_at)
         self._held.setdefault(worker, Held()).add(number, ids)

@@ -43,9 +43,10 @@ select l.id, case when l.set_backs = s.last_value then l.floor else 0 end as flo
 
 -- Make the table that holds what finished in a span of time. Attaching lets others read and write meanwhile. One that was detached,
 -- because its time was over, and not dropped yet, is attached again if the clock was set back so far.
--- It runs with the rights of the schema's owner, so that workers need not have them.
+-- It runs with the rights of the schema's owner, so that workers need not have them; temporary tables come last in the path, or a caller could
+-- put its own in the place of the server's.
 create function duetime.make_partition(p_parent text, p_from bigint, p_to bigint) returns void language plpgsql
-security definer set search_path = pg_catalog as $$
+security definer set search_path = pg_catalog, pg_temp as $$
 declare
     v_name text := p_parent || '_' || to_char(to_timestamp(p_from / 1000000) at time zone 'UTC', 'YYYYMMDD');
     v_table regclass := to_regclass(format('%I.%I', 'duetime', v_name));
@@ -79,8 +80,9 @@ create function duetime.underway(p_least uuid, p_ids uuid[]) returns uuid[] lang
 set enable_seqscan = off set jit = off as $$
 begin
     return array(
-        select r.id from (select c.tasks from duetime.claim as c where c.last_id >= p_least offset 0) as c cross join lateral unnest(c.tasks) as r (id)
-        where r.id >= p_least and (r.id in (select unnest(p_ids))) is true
+        select r.id from (select c.tasks, c.done from duetime.claim as c where c.last_id >= p_least offset 0) as c
+        cross join lateral unnest(c.tasks) with ordinality as r (id, place)
+        where r.id >= p_least and (r.id in (select unnest(p_ids))) is true and get_bit(c.done, r.place::integer - 1) = 0
         union all
         select h.id from duetime.held as h where h.id >= p_least and (h.id in (select unnest(p_ids))) is true);
 end $$;
@@ -287,7 +289,8 @@ end $$;
 -- has who puts a place here, from before it reads the clock until its places can be seen: who does not hold it now will read the
 -- clock later, or has ended, and the places are looked at after that. An old view would not show them, so only where each statement has its own.
 -- The clock may be set back. So the time is not later than the horizon was before we had our number, which everybody sees who gets one
--- later: p_horizon, null if we have none yet. Then the horizon is moved for the next look.
+-- later: p_horizon, null if we have none yet. Then the horizon is moved for the next look. A time that is given (p_now) is a test's, which sets
+-- it back and tells nobody: it proves nothing.
 create function duetime.look(p_now bigint, p_horizon bigint, p_lanes integer[], p_floors bigint[])
 returns table (now_at bigint, oldest bigint, next bigint, places bigint[]) language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
@@ -296,19 +299,24 @@ declare
     v_horizon bigint := coalesce(p_horizon, (select h.last_value from duetime.horizon as h));
     v_own bigint := pg_current_xact_id()::text::bigint;
     v_oldest bigint := pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
+    v_due oid := to_regclass(format('%I.%I', 'duetime', 'due'));
 begin
     if p_now is null then
         perform setval(h.tableoid, greatest(v_now, duetime.moment())) from duetime.horizon as h where h.last_value < v_now;
         v_now := least(v_now, v_horizon);
+    else
+        v_now := 0;
     end if;
     if v_own - v_oldest > 100 and current_setting('transaction_isolation') = 'read committed' then
         with held as materialized (
-            select l.locktype, l.database, l.relation, l.transactionid, l.virtualtransaction, l.mode from pg_locks as l where l.granted
+            select l.locktype, l.transactionid, l.virtualtransaction from pg_locks as l
+            where l.granted and (l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' or l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
+                and l.relation = v_due and l.database = (select d.oid from pg_database as d where d.datname = current_database()))
+        ), adding as materialized (
+            select array_agg(h.virtualtransaction) as transactions from held as h where h.locktype = 'relation'
         )
-        select coalesce(min(v_own - age(n.transactionid)), v_own) into v_oldest
-        from held as h join held as n on n.virtualtransaction = h.virtualtransaction and n.locktype = 'transactionid' and n.mode = 'ExclusiveLock'
-        where h.locktype = 'relation' and h.relation = to_regclass(format('%I.%I', 'duetime', 'due')) and h.mode = 'RowExclusiveLock'
-            and h.database = (select d.oid from pg_database as d where d.datname = current_database());
+        select coalesce(min(v_own - age(h.transactionid)), v_own) into v_oldest from held as h cross join adding as a
+        where h.locktype = 'transactionid' and h.virtualtransaction = any (a.transactions);
     end if;
     return query
     select v_now, v_oldest, v_own + 1, array(
@@ -418,8 +426,7 @@ declare
     v_crashes integer[];
 begin
     v_now := duetime.begin_adding(p_now);
-    perform from duetime.held as h where h.id = any (p_ids) order by h.id for update;
-    perform from duetime.due as d where d.id = any (p_ids) order by d.id for update;
+    perform duetime.lock_waiting(p_ids);
     with taken as (
         delete from duetime.held as h where h.id = any (p_ids) returning h.id, h.attempt, h.tries, h.crashes
     ), placed as (
@@ -484,8 +491,8 @@ end $$;
 create function duetime.part(p_values anyarray, p_first integer, p_last integer) returns anyarray language sql immutable parallel safe as
 $$ select case when cardinality(p_values) = 1 then p_values else p_values[p_first : p_last] end $$;
 
--- Of tasks whose places were just taken: forget those that run already or have ended, and name them. They were added again by transactions
--- that could not see that.
+-- Of doubtful tasks whose places this transaction has taken or locked: forget those that run already or have ended, and name them. They were
+-- added again by transactions that could not see that.
 create function duetime.forget_repeats(p_ids uuid[]) returns uuid[] language plpgsql set enable_seqscan = off as $$
 declare
     v_least uuid := (select u.id from unnest(p_ids) as u (id) order by u.id limit 1);
@@ -501,6 +508,25 @@ begin
     )
     insert into duetime.tally (lane, state, n) select g.lane, 'live', -count(*) from gone as g group by g.lane;
     return v_known;
+end $$;
+
+-- Lock those of these tasks that wait, in the order in which everybody locks them, and name them. Doubtful ones among them are forgotten, or found to
+-- be the only ones; then they stay that, because nobody can add them again while they stand there.
+create function duetime.lock_waiting(p_ids uuid[]) returns uuid[] language plpgsql set enable_seqscan = off as $$
+declare
+    v_held uuid[] := array(select h.id from duetime.held as h where h.id = any (p_ids) order by h.id for update);
+    v_due uuid[];
+    v_doubtful uuid[];
+    v_repeats uuid[] := '{}';
+begin
+    select array_agg(d.id), array_agg(d.id) filter (where d.doubtful) into v_due, v_doubtful
+    from (select x.id, x.doubtful from duetime.due as x where x.id = any (p_ids) order by x.id for update) as d;
+    if v_doubtful is not null and current_setting('transaction_isolation') = 'read committed' then
+        v_repeats := duetime.forget_repeats(v_doubtful);
+        delete from duetime.due as d where d.id = any (v_repeats);
+        update duetime.due as d set doubtful = null where d.id = any (v_doubtful);
+    end if;
+    return v_held || array(select u.id from unnest(v_due) as u (id) where u.id <> all (v_repeats));
 end $$;
 
 -- Hand tasks to a worker that are due, or will be within p_lead. p_starts are remembered positions, p_floors proven ones: when the first bring too little, the second
@@ -524,14 +550,14 @@ declare
     v_now bigint := coalesce(p_now, duetime.clock());
     v_horizon bigint := (select h.last_value from duetime.horizon as h);  -- before this transaction gets its number: see `look`
     v_until bigint := v_now + p_lead;
-    v_incarnation text := coalesce(p_incarnation, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8));
+    v_incarnation text := p_incarnation;
     v_control record;
     v_starts bigint[] := p_starts;
     v_count integer := 0;
     v_ids uuid[]; v_lanes integer[]; v_places bigint[]; v_dues bigint[]; v_expiries bigint[];
     v_attempts integer[]; v_tries integer[]; v_crashes integer[];
     v_late boolean := false;
-    v_doubtful boolean := false;
+    v_doubtful uuid[];
     v_gone uuid[] := '{}';
     v_whole boolean := true;
     v_some_whole boolean := false;
@@ -541,6 +567,9 @@ declare
     v_present bigint;
 begin
     now_at := v_now;
+    if v_incarnation is null then  -- a statement of its own: not every role may call this, and the right is asked for whether it is called or not
+        v_incarnation := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
+    end if;
     perform from duetime.worker as w where w.id = p_worker for key share;
     if not found then
         how := 2;
@@ -548,7 +577,7 @@ begin
         return;
     end if;
     select * into v_control from duetime.control;
-    if v_control.incarnation <> v_incarnation then
+    if v_control.incarnation <> v_incarnation and v_incarnation <> 'unknown' then
         -- claims that are gone have put places back below floors that were proved before
         perform nextval(s.tableoid) from duetime.set_backs as s where v_control.incarnation <> '';
         update duetime.control as c set incarnation = v_incarnation, open_at = case when c.incarnation = '' then 0
@@ -584,15 +613,15 @@ begin
             v_crashes || array_agg(t.crashes), payloads || array_agg(t.payload), submitted || array_agg(t.submitted_at),
             submitters || array_agg(t.submitted_by), v_count + count(*), v_late or coalesce(bool_or(t.expires_at <= v_now), false),
             v_whole and coalesce(bool_and(t.payload is not null), true), v_some_whole or coalesce(bool_or(t.payload is not null), false),
-            v_bytes + coalesce(sum(coalesce(t.size, 1000000)), 0), v_doubtful or coalesce(bool_or(t.doubtful), false)
+            v_bytes + coalesce(sum(coalesce(t.size, 1000000)), 0), v_doubtful || array_agg(t.id) filter (where t.doubtful)
         into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted, submitters, v_count, v_late, v_whole,
             v_some_whole, v_bytes, v_doubtful
         from (select * from taken order by lane, pos, id) as t;
         exit when v_count = p_total or v_starts = p_floors;
         v_starts := p_floors;
     end loop;
-    if v_doubtful then
-        v_gone := duetime.forget_repeats(v_ids);
+    if v_doubtful is not null then
+        v_gone := duetime.forget_repeats(v_doubtful);
     end if;
     if v_late then
         v_present := coalesce(p_now, duetime.present());
@@ -750,17 +779,19 @@ begin
         from ended as e join duetime.lane as l on l.id = e.lane where e.state = 'pending' and e.payload is not null
         on conflict do nothing
     ), again as (
-        insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+        insert into duetime.due as d (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
         select e.lane, greatest(e.due_at, v_now), e.id, e.due_at, e.expires_at, e.attempt, e.tries, e.crashes
         from ended as e where e.state = 'pending'
-        on conflict (id) do nothing  -- a doubtful one stands there, and stands for both from now on
-        returning id
+        -- a doubtful one stands there, and stands for both from now on, in its own lane
+        on conflict (id) do update set pos = excluded.pos, due_at = excluded.due_at, expires_at = excluded.expires_at, attempt = excluded.attempt,
+            tries = excluded.tries, crashes = excluded.crashes, doubtful = false
+        returning d.id, d.doubtful is null as alone
     ), told as (
         insert into duetime.attempt (task, attempt, outcome, worker, started_at, finished_at, error)
         select e.id, e.attempt, e.outcome, p_worker, e.started_at, e.finished_at, e.error from ended as e where e.state = 'pending'
     ), counted as (
         insert into duetime.tally (lane, state, n)
-        select e.lane, 'live', -count(*) from ended as e where e.state <> 'pending' or e.id not in (select a.id from again as a) group by e.lane
+        select e.lane, 'live', -count(*) from ended as e where e.state <> 'pending' or e.id in (select a.id from again as a where not a.alone) group by e.lane
         union all
         select e.lane, e.state, count(*) from ended as e where e.state <> 'pending' group by e.lane, e.state
     )

@@ -75,11 +75,8 @@ with wish as (
 )
 select g.id::text from gone as g
 
--- lock_held: tasks that wait for others, in the order in which everybody locks them
-select h.id::text from duetime.held as h where h.id = any ($1::uuid[]) order by h.id for update
-
--- lock_due: tasks that wait for their time, in the order in which everybody locks them
-select d.id::text from duetime.due as d where d.id = any ($1::uuid[]) order by d.id for update
+-- lock_waiting: tasks that wait, kept from moving on until this transaction has ended
+select unnest(duetime.lock_waiting($1::uuid[]))::text
 
 -- edit_waiting: give waiting tasks another lane and due time, if they are still in the lane that the new one was chosen for
 with wish as (
@@ -121,7 +118,10 @@ with taken as (
     select d.id, d.lane, l.handler, d.payload, d.due_at, d.submitted_at, d.submitted_by
     from taken as d join duetime.lane as l on l.id = d.lane where d.payload is not null
 )
-select d.id::text, d.attempt, d.tries, d.crashes from taken as d
+select d.id::text, d.attempt, d.tries, d.crashes, d.doubtful from taken as d
+
+-- forget_repeats: of doubtful tasks whose places were taken, those that were there already
+select unnest(duetime.forget_repeats($1::uuid[]))::text
 
 -- end_taken: the ends of tasks whose places were taken
 select duetime.end_tasks($1::bigint, $2::text, null, $3::uuid[], $4::integer[], $5::integer[], $6::integer[])

@@ -23,36 +23,18 @@ select id::text from duetime.task where handler = $1::text and key = $2::text
 select k.handler, k.key, t.id::text from unnest($1::text[], $2::text[]) as k (handler, key)
 cross join lateral (select x.id from duetime.task as x where x.handler = k.handler and x.key = k.key offset 0) as t
 
--- replace_due: give a task that waits for its time a new wish and a new place
-with place as (
-    delete from duetime.due where id = $2::uuid returning id, attempt, crashes
-), old as (
-    select t.id, t.lane from duetime.task as t join place as p on p.id = t.id
-), replaced as (
-    update duetime.task as t set lane = $3::integer, payload = $4::text, due_at = $5::bigint, submitted_by = $6::text, expires_at = $7::bigint,
-        timeout = $8::double precision, retry = $9::text, meta = $10::text, planned_at = $11::bigint
-    from place as p where t.id = p.id
+-- replace_waiting: give a task that waits, and that this transaction has locked, a new wish and a new place
+with placed as (
+    update duetime.due set lane = $3::integer, pos = greatest($5::bigint, $1::bigint), due_at = $5::bigint, expires_at = $7::bigint, tries = 0,
+        size = octet_length($4::text) where id = $2::uuid
+), held as (
+    update duetime.held set lane = $3::integer, due_at = $5::bigint, expires_at = $7::bigint, tries = 0 where id = $2::uuid
 ), counted as (
-    insert into duetime.tally (lane, state, n)
-    select m.lane, 'live', m.n from old as o cross join lateral (values (o.lane, -1), ($3::integer, 1)) as m (lane, n) where o.lane <> $3::integer
+    insert into duetime.tally (lane, state, n) select m.lane, 'live', m.n
+    from duetime.task as t cross join lateral (values (t.lane, -1), ($3::integer, 1)) as m (lane, n) where t.id = $2::uuid and t.lane <> $3::integer
 )
-insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
-select $3::integer, greatest($5::bigint, $1::bigint), p.id, $5::bigint, $7::bigint, p.attempt, 0, p.crashes from place as p
-returning id::text
-
--- replace_held: give a task that waits for others a new wish
-with place as (
-    update duetime.held set lane = $3::integer, due_at = $5::bigint, expires_at = $7::bigint, tries = 0
-    where id = $2::uuid and $1::bigint is not null returning id
-), old as (
-    select t.id, t.lane from duetime.task as t join place as p on p.id = t.id
-), counted as (
-    insert into duetime.tally (lane, state, n)
-    select m.lane, 'live', m.n from old as o cross join lateral (values (o.lane, -1), ($3::integer, 1)) as m (lane, n) where o.lane <> $3::integer
-)
-update duetime.task as t set lane = $3::integer, payload = $4::text, due_at = $5::bigint, submitted_by = $6::text, expires_at = $7::bigint,
-    timeout = $8::double precision, retry = $9::text, meta = $10::text, planned_at = $11::bigint
-from place as p where t.id = p.id returning t.id::text
+update duetime.task set lane = $3::integer, payload = $4::text, due_at = $5::bigint, submitted_by = $6::text, expires_at = $7::bigint,
+    timeout = $8::double precision, retry = $9::text, meta = $10::text, planned_at = $11::bigint where id = $2::uuid
 
 -- live_parents: which of these tasks have not ended
 select t.id::text from duetime.task as t where t.id = any ($1::uuid[])
