@@ -135,6 +135,10 @@ class Pulse:
         self.succeeded_at = now
         self._patience = max(self._patience, 3 * (pause or 0.0))
 
+    def pause(self) -> None:
+        """Note the end of a turn that told nothing: what failed before is still to be tried."""
+        self._began_at = None
+
     def fail(self, error: Exception, now: float) -> None:
         """Note a turn that failed; log the first failure and then ever more rarely, an expected one without its traceback."""
         self._store_fails = isinstance(error, StoreUnavailable)
@@ -188,6 +192,7 @@ class Service:
         self._wake = Wake(alarms)
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+        self._asked_nothing = False
         self.pulse = Pulse(self.name)
 
     async def turn(self) -> float | None:
@@ -214,6 +219,10 @@ class Service:
         self.pulse.succeed(now)
         self.pulse.begin(now)
 
+    def asked_nothing(self) -> None:
+        """Note that the turn which is under way asks nothing of anybody, so that its end is no success after failures."""
+        self._asked_nothing = True
+
     async def _run(self) -> None:
         pulse = self.pulse
         while not self._stopping:
@@ -224,6 +233,10 @@ class Service:
                 pulse.fail(error, time.monotonic())
                 pause = min(FIRST_BACK_OFF * 2 ** min(pulse.failures, 16), LONGEST_BACK_OFF) * random.uniform(0.5, 1.0)
             else:
-                pulse.succeed(time.monotonic(), pause)
+                if self._asked_nothing:
+                    pulse.pause()
+                else:
+                    pulse.succeed(time.monotonic(), pause)
+                self._asked_nothing = False
             if not self._stopping:
                 await self._wake.wait(pause)

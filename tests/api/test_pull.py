@@ -23,6 +23,7 @@ from duetime.store.open import store_from_url
 from duetime.store.protocol import Claim
 from tests.api.conftest import Client, new_app, served, until
 from tests.api.pulling import EXAMPLES, SHELL_COMMAND, PullWorker, example, node, program, register
+from tests.conformance.build import watch
 
 UNKNOWN = "0198c2f4-5d1e-7a3b-8c21-5f0e9d3a7b46"
 
@@ -451,8 +452,7 @@ async def reap(app: App, seconds: float) -> int:
     """Let a reaper see no beat for so long."""
     alarms = Alarms()
     reaper = Reaper(app.store, alarms, lease=15.0)
-    await reaper.run_once(1_000.0)
-    taken = await reaper.run_once(1_000.0 + seconds)
+    taken = await watch(reaper, 1_000.0, 1_000.0 + seconds)
     alarms.close()
     return taken
 
@@ -479,7 +479,7 @@ async def test_any_server_renews_any_worker(http: Client, app: App, url: str) ->
         alarms = Alarms()
         reaper = Reaper(app.store, alarms, lease=15.0)
         for second in range(0, 60, 9):
-            assert await reaper.run_once(float(second)) == 0
+            assert await watch(reaper, second, second + 9) == 0
             await worker.renew(at=other)
         alarms.close()
         assert await worker.complete(item, at=other) == ("accepted", "succeeded")

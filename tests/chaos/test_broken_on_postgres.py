@@ -181,9 +181,9 @@ async def early_reaper(scene: Scene) -> None:
 def reap_at_a_third(broken: Broken) -> None:
     is_dead = Reaper._is_dead
 
-    def hasty(self: Reaper, worker: WorkerRecord, now: float) -> bool:
-        beat, since = self._seen.get(worker.id, (-1, now))
-        return is_dead(self, worker, now) or (beat == worker.beat and now - since >= 0.3 * worker.lease)
+    def hasty(self: Reaper, worker: WorkerRecord) -> bool:
+        beat, since = self._seen.get(worker.id, (-1, 0.0))
+        return is_dead(self, worker) or (beat == worker.beat and self._watched - since >= 0.3 * worker.lease)
 
     broken.patch.setattr(Reaper, "_is_dead", hasty)
 

@@ -95,6 +95,27 @@ async def test_a_frozen_worker_is_ended_by_the_kernel_without_waking_up(tmp_path
         assert (await worker.app.get(task)).state is State.RUNNING, "it is for a reaper to say what becomes of it"
 
 
+@pytest.mark.parametrize(("handler", "end"), [("waits", "CancelledError"), ("heeds", "AttemptCancelled"), ("boxed", "no end")])
+async def test_a_worker_in_which_everything_has_stopped_outlives_its_lease_and_goes_on(tmp_path: Path, handler: str, end: str) -> None:
+    """The kernel ends it for code that runs on, and there is none; so an outage of the store is no crash."""
+    async with process(tmp_path) as worker:
+        task = await worker.app.handler(handler).now(**({"seconds": 60.0} if handler == "waits" else {}))
+        await until("it has started", lambda: worker.ends() == ["no end"])
+        [pid] = worker.pids()
+        worker.cut()
+        await until("its code has ended", lambda: worker.ends() == [end] if pid == worker.child.pid else not alive(pid))
+        await worker.outlives_its_lease()
+        assert worker.ends() == [end], "nothing starts without a lease"
+        (tmp_path / "cut").unlink()
+        await until("it goes on", lambda: len(worker.ends()) == 2)
+        after = await worker.app.get(task)
+        assert (after.attempt, after.tries, after.crashes) == (2, 0, 0)
+        worker.cut()
+        worker.child.send_signal(signal.SIGSTOP)
+        await until("it is ended as before", lambda: worker.child.poll() is not None)
+        assert worker.child.returncode == -signal.SIGKILL
+
+
 # ---- inside a user's program ----
 
 

@@ -20,6 +20,7 @@ from duetime.duties import Reaper
 from duetime.service import Alarms
 from tests.api.conftest import Client, served, until
 from tests.api.pulling import EXAMPLES, PullWorker, example, node, program, register
+from tests.conformance.build import watch
 
 PAUSE = 3  # seconds that a task of the examples takes
 SLOW_SHELL = (str(EXAMPLES / "pull_worker.sh"), "resize", "sh", "-c", f"cat >/dev/null; sleep {PAUSE}; echo 12")
@@ -58,7 +59,7 @@ async def lose(http: Client, lost: str, *living: PullWorker) -> None:
     await reaper.run_once(1_000.0)
     for worker in living:
         await worker.renew()
-    await reaper.run_once(1_000.0 + LEASE)  # unless the server's own reaper was faster
+    await watch(reaper, 1_000.0, 1_000.0 + LEASE)  # unless the server's own reaper was faster
     assert lost not in [worker.id for worker in await http.server.app.store.workers()]
     alarms.close()
     assert lost not in [worker["id"] for worker in (await http("GET", "/v1/workers")).json["items"]]

@@ -48,6 +48,22 @@ async def test_t9_a_hundred_connections_cut_anywhere_lose_nothing(stormy: Fleet,
     await fleet.check()
 
 
+@pytest.mark.timeout(180)
+async def test_an_outage_longer_than_the_lease_is_no_crash_of_what_ran(stormy: Fleet, ground: Ground) -> None:
+    """A task that was alone in its worker, three times: counted as deaths of its process they would quarantine it."""
+    fleet = stormy
+    workers = await fleet.start_some(2, "--lease", "2s")
+    task = await fleet.one("quick", seconds=6.0)
+    for number in range(1, 4):
+        await until("it runs", lambda number=number: len(fleet.history().attempts.get(task.id, ())) == number)  # type: ignore[misc]
+        await ground.crash(fleet.journal, down=4.0)
+    assert fleet.alive == workers, "they have outlived their leases"
+    await fleet.finish()
+    record = await get(fleet.store, task.id)
+    assert (record.state, record.crashes, record.tries) == (State.SUCCEEDED, 0, 0)
+    await fleet.check()
+
+
 # ---- an old snapshot ----
 
 TASKS = 15_000

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from duetime.clock import Instant
+from duetime.duties.reaper import LOOK_EVERY, Reaper
 from duetime.ids import key_shard, new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Outcome, Settlement, Verdict
@@ -133,6 +134,15 @@ async def task_in(store: Store, worker: Worker, state: State, handler: str = "wo
     record = await get(store, record)
     assert record.state is state
     return record
+
+
+async def watch(reaper: Reaper, since: float, until: float) -> int:
+    """Let a reaper look again and again from one instant of its clock to another, as it does by itself; give how much it took back."""
+    taken = await reaper.run_once(since)
+    while since < until:
+        since = min(since + LOOK_EVERY, until)
+        taken += await reaper.run_once(since)
+    return taken
 
 
 async def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:

@@ -15,7 +15,7 @@ from duetime.model.task import State
 from duetime.service import Alarms
 from duetime.store.guests import Guest, Holding
 from duetime.store.protocol import ClaimedTask, Store
-from tests.conformance.build import PLENTY, Worker, add, ended, get, state_of, wish
+from tests.conformance.build import PLENTY, Worker, add, ended, get, state_of, watch, wish
 from tests.conformance.conftest import Another, Hire
 
 HOSTILE = "'); drop table duetime_worker; -- \" \\ {} %s $1 \N{SNOWMAN}\U0001f600"
@@ -229,6 +229,21 @@ async def test_a_guest_is_reaped_at_the_beat_that_was_seen_and_at_no_other(store
     assert await store.reap(guest.id, seen.beat) is None
 
 
+async def test_a_time_in_which_the_reaper_could_not_look_does_not_count_against_the_living(store: Store) -> None:
+    """While the store does not answer nobody can beat; who lives is heard when it answers again."""
+    guest = await admit(store, lease=15.0)
+    await add(store)
+    await claim(store, guest)
+    alarms = Alarms()
+    reaper = Reaper(store, alarms, lease=15.0)
+    assert await watch(reaper, 100.0, 105.0) == 0
+    assert await watch(reaper, 165.0, 168.0) == 0, "the store was away for a minute"
+    await store.renew_guest(guest.id)
+    assert await watch(reaper, 168.0, 182.0) == 0
+    assert await watch(reaper, 182.0, 184.0) == 1, "it was heard at 168, and not since"
+    alarms.close()
+
+
 @pytest.mark.covers("ATF.7")
 async def test_the_reaper_takes_from_a_guest_that_has_not_beaten_for_a_lease(store: Store) -> None:
     """Judged by the observer's own clock since it saw the last beat; a guest's lease is its own, not the process's."""
@@ -237,11 +252,9 @@ async def test_the_reaper_takes_from_a_guest_that_has_not_beaten_for_a_lease(sto
     await claim(store, guest)
     alarms = Alarms()
     reaper = Reaper(store, alarms, lease=15.0)
-    assert await reaper.run_once(100.0) == 0
-    assert await reaper.run_once(106.9) == 0
+    assert await watch(reaper, 100.0, 106.9) == 0
     await store.renew_guest(guest.id)
-    assert await reaper.run_once(107.1) == 0
-    assert await reaper.run_once(114.0) == 0
+    assert await watch(reaper, 107.1, 114.0) == 0
     assert await reaper.run_once(114.2) == 1
     assert [worker.id for worker in await store.workers()] == [other.id]
     assert await state_of(store, record) is State.PENDING

@@ -124,6 +124,27 @@ async def test_workers_claim_whether_or_not_their_role_may_ask_for_the_timeline(
         await told.close()
 
 
+async def test_a_worker_that_gets_no_connection_for_its_lease_does_not_begin(postgres_url: str) -> None:
+    """It would claim, and be ended by the kernel when its lease is over."""
+    role = f"f_{schema_of(postgres_url)}"
+    with admin(postgres_url) as connection:
+        connection.execute(f"create role {role} superuser login".encode())
+    app = App(f"{re.sub(r'//[^@/]+@', f'//{role}@', postgres_url)}&connections=1&notify=off")
+    try:
+        async with app:
+            with admin(postgres_url) as connection:
+                connection.execute(
+                    f"alter role {role} nosuperuser connection limit 1; grant all on schema {schema_of(postgres_url)} to {role}".encode()
+                )
+            with pytest.raises(StoreUnavailable, match="too many connections"):
+                await app.worker().__aenter__()
+        with admin(postgres_url) as connection:
+            assert connection.execute(f"select id from {schema_of(postgres_url)}.worker".encode()).fetchall() == []
+    finally:
+        with admin(postgres_url) as connection:
+            connection.execute(f"reassign owned by {role} to current_user; drop owned by {role}; drop role {role}".encode())
+
+
 async def test_who_may_only_submit_cannot_run_code_with_the_owners_rights(postgres_url: str) -> None:
     """A temporary view stands before the server's own tables, unless the path says otherwise."""
     await (await opened(postgres_url)).close()

@@ -55,6 +55,40 @@ def test_a_failure_is_logged_at_first_then_ever_more_rarely_and_its_end_with_how
     assert lines() == ["feeder: the store answers again after 3612.3 s, 3600 failures"]
 
 
+class Hesitant(Service):
+    """Fails, then has nothing to ask for a while, then succeeds."""
+
+    name = "feeder"
+
+    def __init__(self, alarms: Alarms) -> None:
+        super().__init__(alarms)
+        self.turns = 0
+        self.may_ask = False
+
+    async def turn(self) -> float | None:
+        self.turns += 1
+        if self.turns == 1:
+            raise DOWN
+        if not self.may_ask:
+            self.asked_nothing()
+        return 0.001
+
+
+async def test_a_turn_that_asks_the_store_nothing_does_not_say_that_it_answers_again(lines: Callable[[], list[str]]) -> None:
+    alarms = Alarms()
+    service = Hesitant(alarms)
+    service.start()
+    await until("it has failed and gone on", lambda: service.turns > 5)
+    assert lines() == ["feeder failed: the store cannot be reached"]
+    assert service.pulse.failures == 1
+    assert service.pulse.problem(time.monotonic() + 2 * NO_PROGRESS) is not None
+    service.may_ask = True
+    await until("it has succeeded", lambda: service.pulse.failures == 0)
+    await service.stop()
+    alarms.close()
+    assert "the store answers again" in lines()[0]
+
+
 def test_a_failure_that_is_not_the_stores_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     pulse = Pulse("sweeper")
     pulse.fail(ZeroDivisionError("ouch"), 1.0)

@@ -486,6 +486,11 @@ class Executor:
         """Start again, after `hold_starts`."""
         self._may_start = True
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing runs, and nothing may start until that is allowed again."""
+        return not self.running and not self._may_start
+
     def release_queued(self) -> None:
         """Give back queued attempts that may not start (any more)."""
         self._rooms.keep(self._checked)

@@ -59,6 +59,8 @@ class Feeder(Service):
         if wants:
             wait = self._asked_at + SHORTEST_INTERVAL - seconds
             return wait if wait > 0 and self._executor.busy else await self._claim(wants, total)
+        if self.pulse.failures:
+            self.asked_nothing()  # so this turn does not tell whether the store answers again
         if due:
             # there is no room; the executor knows who may have more, and tells us when there is some
             self._lookout.begin(now, seconds)

@@ -136,8 +136,8 @@ class Keeper:
             return sent_at + self._period * RENEW / 4
         with self._fence_lock:
             self.proved_at, self._told = sent_at, 0
-        if self._deadman is not None and self._deadly and not self._doomed:
-            self._deadman.arm(self._period * KILL, since=armed_at)
+            if self._deadman is not None and self._deadly and not self._doomed:
+                self._deadman.arm(self._period * KILL, since=armed_at)
         self.pulse.succeed(time.monotonic())
         self._call(self._renewed, renewal)
         return sent_at + self._period * RENEW
@@ -159,6 +159,15 @@ class Keeper:
             logger.error("the lease could not be renewed for %.1f s: stopping all attempts", unproved)
             self._call(self._lost)
             self._sever()
+
+    def spare(self) -> None:
+        """Let the process outlive its lease, because nothing runs in it; the next renewal that succeeds arms the timer anew.
+
+        Called in the event loop, while no attempt may start there: one may only after such a renewal.
+        """
+        with self._fence_lock:
+            if self._told == 2 and self._deadman is not None and not self._doomed:
+                self._deadman.disarm()
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

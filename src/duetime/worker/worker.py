@@ -72,9 +72,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     others have finished (for workers of their own), "report" only says so (for workers inside a user's program).
 
     `on_lease_lost`, on stores that go by leases: how far to go when the lease cannot be renewed. Either way coroutines are
-    cancelled, children killed and threads told to stop at 0.7 of the lease. With "exit" the kernel ends the process at 0.9, so
-    that nothing can overlap with its successor; with "cancel" it does not, and a blocked event loop or a thread that does not
-    stop may overlap. The fence still keeps it from writing.
+    cancelled, children killed and threads told to stop at 0.7 of the lease. With "exit" the kernel ends the process at 0.9 if
+    anything still runs there, so that nothing can overlap with its successor; with "cancel" it does not, and a blocked event
+    loop or a thread that does not stop may overlap. The fence still keeps it from writing.
     """
 
     concurrency: int | None = None
@@ -190,7 +190,7 @@ class Worker:
         loops = (self.feeder, *settlers, self._news, self._figures, *self._shippers, *self._duties)
         self._pulses = (*(service.pulse for service in loops), self._keeper.pulse)
         every = min(LOOK_EVERY, settings.lease * FENCE_EVERY) if self._store.liveness == "lease" else LOOK_EVERY
-        self._watch = Watch(self._pulses, self._alarms, unsettled=self._unsettled, fence=self._keeper.fence, every=every)
+        self._watch = Watch(self._pulses, self._alarms, unsettled=self._unsettled, fence=self._fence, every=every)
         self._keeper.start()
         for service in (*loops, self._watch):
             service.start()
@@ -198,6 +198,14 @@ class Worker:
     async def _register(self) -> None:
         registered_at = time.monotonic()
         lease = await self._store.register(self._facts())
+        try:
+            # before anything else wants a connection: one that cannot prove its life must not begin
+            await asyncio.to_thread(lease.renew)
+        except BaseException:
+            lease.close()
+            with contextlib.suppress(StoreUnavailable):
+                await self._store.unregister(self.id)
+            raise
         # registered before the gates are read: whoever sets one either counts this worker or is seen by it
         await self.confirm_gates()
         if self._app_path is not None:
@@ -229,7 +237,8 @@ class Worker:
         (await self._store.register(self._facts())).close()
         self._confirmed_gates = -1
         await self.confirm_gates()
-        self.executor.allow_starts()
+        if self._keeper.proves(time.monotonic()):  # otherwise the next renewal does
+            self.executor.allow_starts()
         self.feeder.wake()
         logger.warning("worker %s is registered again", self.id)
 
@@ -304,7 +313,7 @@ class Worker:
             if not self._stopped and not self._news.dismissed:
                 logger.error("worker %s was taken for dead: stopping all its attempts", self.id)
                 self._news.note_dismissed()
-            self._on_lost()
+            self._on_lost(Stop.LOST)
             return
         self._lost = False
         if not self._stopped:
@@ -323,11 +332,17 @@ class Worker:
             logger.error("task %s is no longer this worker's: stopping its attempt", task)
             self.executor.lose(task)
 
-    def _on_lost(self) -> None:
+    def _on_lost(self, why: Stop = Stop.RELEASE) -> None:
+        """Stop everything. How it ends is written when the store answers, and counts if it is still ours then."""
         self._lease_losses += not self._lost
         self._lost = True
         self.executor.hold_starts()
-        self.executor.stop_all(Stop.LOST)
+        self.executor.stop_all(why)
+
+    def _fence(self) -> None:
+        self._keeper.fence()
+        if self.executor.at_rest:
+            self._keeper.spare()
 
     def _sever(self) -> None:
         """Kill the children; called in any thread, because the event loop may be blocked."""
