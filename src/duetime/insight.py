@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from duetime.clock import Instant, to_datetime
+from duetime.clock import SECOND, Instant, to_datetime
 from duetime.model.figures import DURATION, LATENESS, Distribution, FigureKey, distributions
 from duetime.model.outcome import Outcome
 from duetime.model.retry import DEFAULT_ATTEMPTS
+from duetime.model.rules.reading import duration_text
 from duetime.model.task import FINAL, ErrorInfo, State, TaskRecord
 from duetime.model.why import Facts, Reason, why
 from duetime.store.protocol import Counts, Declaration, Store, WorkerRecord
@@ -47,7 +48,9 @@ class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered worker. `alive` is None where only its next beats can tell. A guest speaks over HTTP; `host` is the name it gave."""
+    """A registered worker. `alive` is None where only its next beats can tell: `silent_for` then tells how many seconds ago the last one
+    was, by the store's clock, if that is longer than its lease. A guest speaks over HTTP; `host` is the name it gave.
+    """
 
     id: str
     host: str
@@ -58,6 +61,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     beat_at: datetime | None
     alive: bool | None
     guest: bool = False
+    silent_for: float | None = None
 
 
 class Quantiles(msgspec.Struct, frozen=True):
@@ -85,13 +89,16 @@ class HandlerCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole store at a glance."""
+    """The whole store at a glance. `workers` counts the living; silent ones, which only their next beats could prove alive, are not among
+    them.
+    """
 
     now: datetime
     states: Mapping[State, int]
     handlers: list[HandlerCounts]
     workers: int
     durability: str
+    silent_workers: int = 0
 
 
 class Insight:
@@ -102,7 +109,11 @@ class Insight:
 
     async def why(self, record: TaskRecord) -> list[Reason]:
         """Give everything that holds a task now, or how it ended."""
-        return why(record, await self._facts(record))
+        reasons = why(record, await self._facts(record))
+        if record.state is not State.RUNNING:
+            return reasons
+        doubt = await self._doubt(record)
+        return [msgspec.structs.replace(reason, text=reason.text + doubt) for reason in reasons]
 
     async def attempts(self, task_id: str) -> list[AttemptInfo]:
         return [
@@ -119,13 +130,15 @@ class Insight:
 
     async def handlers(self) -> list[HandlerInfo]:
         """Give all declared handlers, by name."""
-        workers = [worker for worker in await self._store.workers() if worker.alive is not False]
-        counts = {each.handler: each for each in _by_handler(await self._store.counts())}
-        return [_handler_info(declared, workers, counts.get(declared.name)) for declared in await self._store.declarations()]
+        counts = await self._store.counts()
+        workers = [worker for worker in await self._store.workers() if lives(worker, counts.now)]
+        by_name = {each.handler: each for each in _by_handler(counts)}
+        return [_handler_info(declared, workers, by_name.get(declared.name)) for declared in await self._store.declarations()]
 
     async def workers(self) -> list[WorkerInfo]:
         """Give all registered workers, also dead ones that have not been reaped, by start."""
         workers = sorted(await self._store.workers(), key=lambda worker: worker.started_at)
+        now = self._store.now()
         return [
             WorkerInfo(
                 id=worker.id,
@@ -137,6 +150,7 @@ class Insight:
                 beat_at=_datetime(worker.beat_at),
                 alive=worker.alive,
                 guest=worker.guest,
+                silent_for=silence(worker, now),
             )
             for worker in workers
         ]
@@ -147,13 +161,14 @@ class Insight:
         states: Counter[State] = Counter()
         for each in handlers:
             states.update(_states(each))
-        workers = [worker for worker in await self._store.workers() if worker.alive is not False]
+        workers = await self._store.workers()
         return Stats(
             now=to_datetime(counts.now),
             states={state: states[state] for state in State},
             handlers=handlers,
-            workers=len(workers),
+            workers=sum(lives(worker, counts.now) for worker in workers),
             durability=self._store.durability,
+            silent_workers=sum(silence(worker, counts.now) is not None for worker in workers),
         )
 
     async def figures(self) -> dict[FigureKey, int]:
@@ -167,7 +182,7 @@ class Insight:
         allowed = await self._tries_allowed(record)
         if record.state in FINAL or record.state is State.RUNNING:
             return Facts(now=now, tries_allowed=allowed)
-        live = [worker for worker in await self._store.workers() if worker.alive is not False]
+        live = [worker for worker in await self._store.workers() if lives(worker, now)]
         own = [worker for worker in live if record.handler in worker.slots]
         lanes = [lane for lane in (await self._store.counts()).lanes if lane.handler == record.handler]
         return Facts(
@@ -183,6 +198,21 @@ class Insight:
             last_error=last.error if last else None,
         )
 
+    async def _doubt(self, record: TaskRecord) -> str:
+        """Say why a task that the store counts as running may not be: the rest of the sentence, or nothing."""
+        worker = next((worker for worker in await self._store.workers() if worker.id == record.worker), None)
+        if worker is None:
+            return ""
+        if worker.alive is False:
+            return "; but that worker has ended: the task goes back as soon as another worker, a server or `duetime doctor --repair` looks"
+        silent = silence(worker, self._store.now())
+        if silent is None:
+            return ""
+        return (
+            f"; but that worker has been silent for {duration_text(round(silent))}: the task goes back as soon as another worker, "
+            "a server or `duetime doctor --repair` has seen it silent for a lease"
+        )
+
     async def _tries_allowed(self, record: TaskRecord) -> int:
         numbers = record.retry
         if numbers is None:
@@ -190,6 +220,23 @@ class Insight:
             numbers = b"{}" if declared is None else declared.retry
         policy: dict[str, Any] = msgspec.json.decode(numbers)
         return int(policy.get("attempts", DEFAULT_ATTEMPTS))
+
+
+def silence(worker: WorkerRecord, now: Instant) -> float | None:
+    """Tell for how many seconds a worker has not beaten, if that is longer than its lease and the store knows no better.
+
+    `now` is the store's, whose clock the beats were noted by. This informs people and decides nothing: the clock may have been set,
+    and while the store was away nobody could beat. Tasks are taken back by whoever has watched the worker for a lease.
+    """
+    if worker.alive is not None or worker.beat_at is None:
+        return None
+    seconds = (now - worker.beat_at) / SECOND
+    return seconds if seconds > worker.lease else None
+
+
+def lives(worker: WorkerRecord, now: Instant) -> bool:
+    """Tell whether a worker lives for all that the store knows."""
+    return worker.alive is not False and silence(worker, now) is None
 
 
 def _by_handler(counts: Counts) -> list[HandlerCounts]:

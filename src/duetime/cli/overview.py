@@ -53,7 +53,8 @@ def _handler_row(handler: HandlerInfo) -> tuple[object, ...]:
 def workers(as_json: bool) -> None:
     """List the registered workers.
 
-    Also dead ones whose tasks nobody has taken back yet.
+    Also dead ones whose tasks nobody has taken back yet. Where only beats tell who is alive, `silent` is one whose last beat is
+    longer ago than its lease.
     """
 
     async def use(app: App) -> tuple[list[WorkerInfo], datetime]:
@@ -74,10 +75,17 @@ def workers(as_json: bool) -> None:
 
 
 def _worker_row(worker: WorkerInfo, now: datetime) -> tuple[object, ...]:
-    alive = {True: "yes", False: "no", None: "?"}[worker.alive]
     beat = None if worker.beat_at is None else show.relative(worker.beat_at, now)
     place = (worker.host, "over HTTP" if worker.guest else worker.pid, worker.running, sum(worker.slots.values()))
-    return (worker.id, alive, *place, show.relative(worker.started_at, now), beat, ", ".join(sorted(worker.slots)))
+    return (worker.id, _alive(worker), *place, show.relative(worker.started_at, now), beat, ", ".join(sorted(worker.slots)))
+
+
+def _alive(worker: WorkerInfo) -> str:
+    if worker.alive is not None:
+        return "yes" if worker.alive else "no"
+    if worker.silent_for is not None:
+        return f"silent {show.span(timedelta(seconds=worker.silent_for))}"
+    return "?" if worker.beat_at is None else "yes"
 
 
 @click.command()
@@ -93,7 +101,8 @@ def stats(as_json: bool) -> None:
     finals = (show.Column(state, right=True, spare=0 if state in (State.SUCCEEDED, State.FAILED) else 4) for state in FINALS)
     spreads = _numbers("late p99", "took p99", spare=1)
     show.print_table((show.Column("handler"), *live, *finals, *spreads), _stats_rows(found), empty="the store holds no tasks")
-    show.note(f"{show.count(found.workers, 'live worker')}. {found.durability}")
+    silent = f", {found.silent_workers:,} silent" if found.silent_workers else ""
+    show.note(f"{show.count(found.workers, 'live worker')}{silent}. {found.durability}")
 
 
 def _stats_rows(found: Stats) -> list[tuple[object, ...]]:
