@@ -127,7 +127,7 @@ class TaskCancelled(DuetimeError):
 
 
 class StoreUnavailable(DuetimeError):
-    """The store cannot be reached, read or written; nothing of the request was kept."""
+    """The store cannot be reached, read or written; nothing of the request was kept, unless the message says that this is unknown."""
 
 
 class Signal(Exception):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl, urlsplit
+
+import asyncpg
 import pytest
 
 from duetime.clock import SECOND, ManualClock
 from duetime.errors import InvalidValue
+from duetime.store.open import store_from_url
 from duetime.store.postgres import clock
 from duetime.store.postgres.address import OPTIONS, Address
 from duetime.store.postgres.clock import ServerClock
 from duetime.store.postgres.statements import in_schema, statements, steps
+from duetime.store.postgres.translation import translated
 from duetime.store.postgres.wakeups import Wakeups, channel_of
 from duetime.store.protocol import HintKind
 
@@ -36,6 +41,10 @@ def test_behind_a_pooler_nothing_of_a_session_is_used() -> None:
     [
         "schema=",
         "schema=pg_own",
+        "schema=information_schema",
+        "schema=Information_Schema",
+        "schema=a&schema=b",
+        "timeout=1&timeout=1",
         "schema=a$$b",
         "schema=" + "x" * 64,
         "notify=perhaps",
@@ -48,6 +57,117 @@ def test_behind_a_pooler_nothing_of_a_session_is_used() -> None:
 def test_a_wrong_option_is_refused_by_its_name(query: str) -> None:
     with pytest.raises(InvalidValue, match=query.partition("=")[0]):
         Address.from_url(f"postgresql://db/shop?{query}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://admin:hush/hush@db:5432/shop",
+        "postgresql://admin:12/hush@db:5432/shop",
+        "postgresql://admin:hush?hush@db/shop",
+        "postgresql://admin:12?hush@db/shop",
+        "postgresql://admin:12?hush=hush@db/shop",
+        "postgresql://admin:hush#hush@db/shop",
+        "postgresql://admin:12#hush@db/shop",
+        "postgresql://admin:hu@hush/hush@db/shop",
+        "postgresql://admin:hush@hush@db/shop",
+        "postgresql://admin:hu[hush@db/shop",
+        "postgresql://admin:hush@[::1/shop",
+        "postgresql://admin:hush@[::1]5432/shop",
+        "postgresql://admin:hush@db:abc/shop",
+        "postgresql://admin:hush@db:99999/shop",
+        "postgresql://admin:hush@db:0/shop",
+        "postgresql://admin:hush@one:5432,two:x/shop",
+        "postgresql://admin:hush@one,,two/shop",
+        "postgresql://admin:hush@/shop?host=db&port=x",
+    ],
+)
+def test_a_url_whose_parts_cannot_be_told_apart_is_refused_without_showing_the_secret(url: str) -> None:
+    with pytest.raises(InvalidValue, match="percent-encode") as refused:
+        store_from_url(url)
+    assert "hush" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None, "nor by what came before it"
+
+
+def test_a_wrong_port_is_named_as_one() -> None:
+    for url in ("postgresql://db:abc/shop", "postgresql://db:65536/shop", "postgresql://admin:pa/ss@127.0.0.1:5432/shop"):
+        with pytest.raises(InvalidValue, match="port in a postgresql URL must be a number from 1 to 65535"):
+            Address.from_url(url)
+
+
+def test_a_second_at_sign_is_told_with_the_host_that_was_found() -> None:
+    with pytest.raises(InvalidValue, match=r"more than one @ before its host db:5432; .*%40"):
+        Address.from_url("postgresql://admin:p@ss@db:5432/shop")
+
+
+def test_an_unknown_kind_of_store_is_refused_without_its_secret() -> None:
+    for url in ("postgre://admin:hush/hush@db/shop", "mysql://admin:hush@[::1/shop"):
+        with pytest.raises(InvalidValue, match="names no store") as refused:
+            store_from_url(url)
+        assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql:///shop",
+        "postgresql://db",
+        "postgresql://one:5432,two:5433,three/shop",
+        "postgresql://admin@[::1]:5432/shop",
+        "postgresql://admin@[::1]/shop",
+        "postgresql://%2Fvar%2Frun/shop",
+        "postgresql:///shop?host=/tmp&port=5433&user=me@here",
+        "postgresql://admin:p%40%2F%3F%23s@db:5432/shop?application_name=me@here&search_path=a,b",
+        "postgresql://db:/shop?sslmode=require&",
+    ],
+)
+def test_an_address_that_the_driver_takes_is_left_as_it_is(url: str) -> None:
+    given, passed_on = urlsplit(url), urlsplit(Address.from_url(url).dsn)
+    assert (passed_on.netloc, passed_on.path) == (given.netloc, given.path)
+    assert parse_qsl(passed_on.query) == parse_qsl(given.query)
+
+
+# ---- what the driver raises ----
+
+SHOP = Address.from_url("postgresql://shop:hush@db/shop?schema=jobs")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
+        asyncpg.InterfaceError("cannot perform operation: another operation is in progress"),
+        asyncpg.InterfaceError("connection is closed"),
+        asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
+        ConnectionError("unexpected connection_lost() call"),
+    ],
+)
+def test_a_broken_connection_is_told_in_plain_words(error: Exception) -> None:
+    assert str(translated(error, SHOP)) == "the connection to the store postgresql://db/shop?schema=jobs broke"
+
+
+def test_what_the_server_said_last_is_told() -> None:
+    error = asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation: terminating connection")
+    assert str(translated(error, SHOP)).endswith("broke (terminating connection)")
+
+
+def test_whether_a_change_was_done_is_unknown_only_if_its_answer_may_have_been_lost() -> None:
+    lost = [
+        TimeoutError(),
+        ConnectionResetError("reset"),
+        asyncpg.InterfaceError("connection is closed"),
+        asyncpg.AdminShutdownError("bye"),
+    ]
+    for error in lost:
+        assert "whether it was done is unknown" in str(translated(error, SHOP, under_way=True))
+        assert "unknown" not in str(translated(error, SHOP)), "while connecting nothing was asked for"
+    for refused in (
+        asyncpg.TooManyConnectionsError("full"),
+        asyncpg.QueryCanceledError("cancelled"),
+        asyncpg.DeadlockDetectedError("dead"),
+    ):
+        assert "unknown" not in str(translated(refused, SHOP, under_way=True))
 
 
 def test_every_option_is_documented(request: pytest.FixtureRequest) -> None:

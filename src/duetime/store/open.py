@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from duetime.clock import Clock
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.store.protocol import Store
@@ -13,7 +11,7 @@ EXAMPLES = "sqlite:///duetime.db, sqlite:////var/lib/app/duetime.db, sqlite:///:
 
 def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
     """Make the store that a URL names; nothing is opened or created yet."""
-    scheme = urlsplit(url).scheme
+    scheme = url.partition(":")[0].strip().lower()  # not urlsplit, which may refuse the rest with a text that shows it
     if scheme == "sqlite":
         from duetime.store.sqlite.store import SqliteStore
 
@@ -32,5 +30,5 @@ def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
 
 def _hidden(url: str) -> str:
     """Leave out what may be a secret."""
-    parts = urlsplit(url)
-    return url if "@" not in parts.netloc else url.replace(parts.netloc, "…@" + parts.netloc.rsplit("@", 1)[1])
+    scheme, separator, rest = url.partition("://")
+    return url if "@" not in rest else f"{scheme}{separator}…@{rest.rpartition('@')[2]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
@@ -17,8 +17,10 @@ OPTIONS = {
     "notify": "on or off: wake-ups by LISTEN and NOTIFY (on)",
     "pooled": "on behind a pooler in transaction mode such as PgBouncer: nothing of a session is relied on, no LISTEN (off)",
     "connections": "how many connections one process opens at most, besides four for wake-ups, lease and long statements (8)",
-    "timeout": "seconds that a statement may take (30)",
+    "timeout": "seconds that a statement may take, and connecting if it is less than 10 (30)",
 }
+# No message of this file shows what it refuses of a place: behind a character that was not encoded it may be a part of the password.
+_ENCODE = "in user and password, percent-encode what has a meaning in URLs: / ? # @ [ ] are %2F %3F %23 %40 %5B %5D"
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +49,16 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
             "max_parallel_workers_per_gather": "0",  # a page that finds little took 50 ms with parallel plans and 6 ms without
         }
 
+    @property
+    def passed_on(self) -> Mapping[str, str]:
+        """Options that are left to the driver, which gives those that it does not know to the server."""
+        return dict(parse_qsl(urlsplit(self.dsn).query, keep_blank_values=True))
+
     @classmethod
     def from_url(cls, url: str) -> Address:
         """Read `postgresql://user:secret@host:port/database?schema=…`; what is not ours is left to the driver."""
-        parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        parts = _split(url)
+        options = _options(parts.query)
         own = {name: options.pop(name) for name in OPTIONS if name in options}
         bare = parts._replace(scheme="postgresql", query=urlencode(options, quote_via=quote))
         host = parts.netloc.rsplit("@", 1)[-1]
@@ -69,11 +76,60 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def _split(url: str) -> SplitResult:
+    """Split a URL, and refuse one in which user, password, host and port cannot be told apart."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text may have the password in it
+        raise InvalidValue(f"the postgresql URL cannot be read: an IPv6 address is written [::1]; {_ENCODE}") from None
+    *users, hosts = parts.netloc.split("@")
+    for host in hosts.split(",") if hosts else ():
+        name, port = _host(host)
+        if not name:
+            raise InvalidValue(f"the postgresql URL lacks a host before a port or between commas, or has [ ] in the wrong place; {_ENCODE}")
+        _check_port(port)
+    # an @ after the host is most probably the one before the host, and what looks like the host a part of the password
+    if parts.fragment or "@" in parts.path or re.search("@[^&]*/", parts.query):
+        raise InvalidValue(f"the postgresql URL has a # in it, or an @ after the host; {_ENCODE}")
+    if len(users) > 1:
+        raise InvalidValue(f"the postgresql URL has more than one @ before its host {hosts}; {_ENCODE}")
+    return parts
+
+
+def _host(text: str) -> tuple[str, str]:
+    """Split `host:port`; no host if there is none to be seen."""
+    if text.startswith("["):
+        address = re.fullmatch(r"(\[[^\]]+\])(?::(.*))?", text)
+        return ("", "") if address is None else (address[1], address[2] or "")
+    name, _, port = text.partition(":")
+    return name, unquote(port)
+
+
+def _check_port(text: str) -> None:
+    if text and not (re.fullmatch("[0-9]{1,5}", text) and 1 <= int(text) <= 65_535):
+        raise InvalidValue(f"the port in a postgresql URL must be a number from 1 to 65535; {_ENCODE}")
+
+
+def _options(query: str) -> dict[str, str]:
+    if any("=" not in field for field in query.split("&") if field):
+        raise InvalidValue(f"options in a postgresql URL are written name=value, with & between them; {_ENCODE}")
+    pairs = parse_qsl(query, keep_blank_values=True)
+    names = [name for name, _ in pairs]
+    for name in OPTIONS:
+        if names.count(name) > 1:
+            raise InvalidValue(f"{name} is given twice in a postgresql URL; leave one of them out")
+    options = dict(pairs)
+    for port in options.get("port", "").split(","):
+        _check_port(port)
+    return options
+
+
 def _schema(name: str) -> str:
-    if not name or len(name.encode()) > LONGEST_NAME or not name.isprintable() or name.lower().startswith("pg_") or "$$" in name:
+    wrong = not name or len(name.encode()) > LONGEST_NAME or not name.isprintable() or "$$" in name
+    if wrong or name.lower().startswith("pg_") or name.lower() == "information_schema":
         raise InvalidValue(
-            f"schema must be a name of at most {LONGEST_NAME} bytes that does not begin with pg_ and has no $$ in it, got {name!r}; "
-            "write …?schema=duetime"
+            f"schema must be a name of at most {LONGEST_NAME} bytes that has no $$ in it and is none of the server's own (pg_…, "
+            f"information_schema), got {name!r}; write …?schema=duetime"
         )
     return name
 

@@ -1,8 +1,8 @@
 """Connections to the server: made when needed, kept while they work, given up at the first doubt.
 
-This is the door at which the driver's exceptions become ours. A connection on which anything but a plain refusal of a statement
-happened is never used again; the next verb makes a new one. Every verb may be repeated, so one that met a connection which had died
-unnoticed is repeated once on a new one.
+This is the door at which the driver's exceptions become ours (`translation` has the words). A connection on which anything but a plain
+refusal of a statement happened is never used again; the next verb makes a new one. Every verb may be repeated, so one that met a
+connection which had died unnoticed is repeated once on a new one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import logging
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import asyncpg
 
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.runner import Runner
+from duetime.store.postgres.translation import LANE_GONE, NO_PARTITION, Gone, Refused, Rejected, refusal, translated
+
+__all__ = ["LANE_GONE", "Database", "Gone", "Link", "Refused", "Rejected", "connect", "translated"]
 
 logger = logging.getLogger("duetime.store")
 
@@ -28,10 +31,6 @@ T = TypeVar("T")
 CONNECT_WITHIN = 10.0
 SILENCE = 10_000  # milliseconds for which sent bytes may stay unanswered by the other host before the kernel gives up
 TURNS = 5
-
-# Refusals after which the same verb may simply be tried again: deadlock, serialization, a lock not had in time.
-_AGAIN = frozenset({"40P01", "40001", "55P03"})
-NO_PARTITION = "23514"
 
 
 class Link:
@@ -59,19 +58,28 @@ class Link:
             self.connection.terminate()
 
 
-async def connect(address: Address, *, lazy_commits: bool = False, within: float = CONNECT_WITHIN) -> Link:
-    """Open a connection; `lazy_commits` is for one that writes nothing but wake-ups."""
+async def connect(address: Address, *, lazy_commits: bool = False, within: float | None = None) -> Link:
+    """Open a connection; `lazy_commits` is for one that writes nothing but wake-ups.
+
+    It takes no longer than a statement may, 10 s at most. What the URL says wrong is told as such.
+    """
     settings = {} if address.pooled else dict(address.session_settings)
     if lazy_commits and not address.pooled:
         settings["synchronous_commit"] = "off"
-    connection = await asyncpg.connect(
-        address.dsn,
-        timeout=within,
-        command_timeout=address.timeout,
-        statement_cache_size=0 if address.pooled else 256,
-        max_cached_statement_lifetime=0,
-        server_settings=settings,
-    )
+    try:
+        connection = await asyncpg.connect(
+            address.dsn,
+            timeout=min(CONNECT_WITHIN, address.timeout) if within is None else within,
+            command_timeout=address.timeout,
+            statement_cache_size=0 if address.pooled else 256,
+            max_cached_statement_lifetime=0,
+            server_settings=settings,
+        )
+    except Exception as error:
+        refused = refusal(error, address)
+        if refused is None:
+            raise
+        raise refused from error
     _notice_silence(connection)
     try:
         incarnation = await connection.fetchval(_INCARNATION)
@@ -109,6 +117,7 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._guard: AsyncGenerator[None, None] | None = None
         self._closed = False
+        self._met = False
         self._incarnation: str | None = None
         self.repair: Callable[[], Awaitable[None]] | None = None  # makes partitions that a statement missed
         self.arrive: Callable[[Link], Awaitable[None]] | None = None  # called with the first connection to a server that has taken over
@@ -136,7 +145,7 @@ class Database:
             except BaseException as error:
                 if not _harmless(error) or not link.usable or link.connection.is_in_transaction():
                     link.drop()
-                raise translated(error, self._address) from error
+                _raise(translated(error, self._address, under_way=True), error)
             finally:
                 self._busy.discard(link)
                 link.used = True
@@ -173,15 +182,20 @@ class Database:
                 return link
         try:
             link = await connect(self._address)
+        except InvalidValue as error:
+            if self._met:  # it was good enough before, so the server is another now: no fault of what the verb was given
+                raise Gone(str(error)) from error
+            raise
         except BaseException as error:
-            raise translated(error, self._address) from error
+            _raise(translated(error, self._address), error)
+        self._met = True
         if link.incarnation != self._incarnation:
             try:
                 if self.arrive is not None:
                     await self.arrive(link)
             except BaseException as error:
                 link.drop()
-                raise translated(error, self._address) from error
+                _raise(translated(error, self._address), error)
             self._incarnation = link.incarnation
         return link
 
@@ -204,48 +218,33 @@ class Database:
 
     async def _persist(self, job: Callable[[Link], Awaitable[T]], *, after_loss: bool = True) -> T:
         """Repeat a job that was refused for a passing reason, and once one whose connection had died while it was idle."""
-        fresh, was_used = not after_loss, False
+        fresh, was_used, in_doubt = not after_loss, False, False
         for turn in range(TURNS):
             try:
                 async with self.link() as link:
                     was_used = link.used
                     return await job(link)
-            except Refused as refusal:
+            except Refused as refused:
                 if turn == TURNS - 1:
-                    raise StoreUnavailable(f"the store {self._address.shown} refused again and again: {refusal}") from refusal
-                if refusal.state == NO_PARTITION and self.repair is not None:
+                    raise StoreUnavailable(f"{refused} (refused {TURNS} times)") from refused
+                if refused.state == NO_PARTITION and self.repair is not None:
                     await self.repair()
                 else:
                     await asyncio.sleep(0.01 * 2**turn)
-            except Gone:
+            except Gone as loss:
                 if fresh or not was_used:
+                    if in_doubt and not loss.in_doubt:  # the first try may have been done, whatever became of the second
+                        raise Gone(str(loss), in_doubt=True) from loss
                     raise
-                fresh = True
+                fresh, in_doubt = True, loss.in_doubt
         raise AssertionError("unreachable")
 
 
-class Refused(StoreUnavailable):
-    """A statement was refused for a reason that passes."""
-
-    def __init__(self, message: str, state: str) -> None:
-        super().__init__(message)
-        self.state = state
-
-
-class Gone(StoreUnavailable):
-    """The connection is gone, or the server is."""
-
-
-class Rejected(Exception):
-    """A refusal that the verb itself answers, known by its SQLSTATE."""
-
-    def __init__(self, message: str, state: str) -> None:
-        super().__init__(message)
-        self.state = state
-
-
-LANE_GONE = "DT004"
-EXPECTED = frozenset({"23505", "DT001", "DT002", "DT003", LANE_GONE})
+def _raise(error: BaseException, cause: BaseException) -> NoReturn:
+    """Raise what an exception was translated to; one that needed no translation keeps its own cause."""
+    if error is cause:
+        raise error
+    raise error from cause
 
 
 def _harmless(error: BaseException) -> bool:
@@ -256,38 +255,3 @@ def _harmless(error: BaseException) -> bool:
         return (error.sqlstate or "")[:2] not in ("08", "57", "53", "25", "58", "XX")
     # a cancelled or timed out statement may still be under way
     return isinstance(error, Exception) and not isinstance(error, OSError | TimeoutError)
-
-
-def translated(error: BaseException, address: Address) -> BaseException:
-    """Turn what the driver raises into what the seam promises."""
-    where = f"the store {address.shown}"
-    if isinstance(error, asyncpg.PostgresError) and error.sqlstate:
-        return _by_state(error, error.sqlstate, where)
-    if isinstance(error, TimeoutError):
-        return Gone(f"{where} did not answer in time")
-    if isinstance(error, OSError | asyncpg.PostgresError | asyncpg.InternalClientError):
-        return Gone(f"{where} cannot be reached: {error}")
-    if isinstance(error, asyncpg.DataError | OverflowError | UnicodeEncodeError):
-        return InvalidValue(f"a value cannot be stored: {error}")
-    if isinstance(error, asyncpg.InterfaceError):
-        return Gone(f"the connection to {where} is gone: {error}")
-    return error
-
-
-def _by_state(error: asyncpg.PostgresError, state: str, where: str) -> Exception:
-    message = str(error)
-    if state in EXPECTED or (state == "54000" and "NOTIFY" in message):  # the server's queue of wake-ups is full
-        return Rejected(message, state)
-    if state in _AGAIN or (state == NO_PARTITION and "no partition" in message):
-        return Refused(message, state)
-    if state in ("42P01", "3F000", "42883", "42703"):
-        return StoreUnavailable(f"{where} has not the tables that this version needs ({message}); run `duetime migrate`")
-    if state == "42501":
-        return StoreUnavailable(f"{where} does not allow this to its user ({message}); docs/postgres.md lists the privileges needed")
-    if state in ("28P01", "28000", "3D000"):
-        return StoreUnavailable(f"{where} cannot be opened: {message}")
-    if state.startswith("22"):
-        return InvalidValue(f"a value cannot be stored: {message}")
-    if state[:2] in ("08", "57", "53", "58", "25"):
-        return Gone(f"{where} cannot answer: {message}")
-    return StoreUnavailable(f"{where} failed: {message} (SQLSTATE {state})")

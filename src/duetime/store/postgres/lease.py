@@ -44,10 +44,16 @@ class PostgresLease:
     async def _renew(self) -> Renewal:
         if self._link is None or not self._link.usable:
             self._link = await connect(self._address, within=self._within)
-        beaten = await self._link.rows(self._sql.renew, [self._clock.parameter, self._worker])
-        if not beaten:
-            return Renewal(False, 0, [])
-        return Renewal(True, beaten[0][0], await attempts_of(self._link, self._sql, self._worker))
+        try:
+            beaten = await self._link.rows(self._sql.renew, [self._clock.parameter, self._worker])
+            if not beaten:
+                return Renewal(False, 0, [])
+            return Renewal(True, beaten[0][0], await attempts_of(self._link, self._sql, self._worker))
+        except asyncio.CancelledError:
+            # At once, before the driver begins to ask the server over another connection to stop: this loop would end in the
+            # middle of that, and what the driver never came to await would be in the log as an error.
+            self._drop()
+            raise
 
     def inheritable(self) -> Sequence[int]:
         return ()

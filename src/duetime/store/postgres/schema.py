@@ -2,41 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import asyncpg
+
 from duetime.clock import Instant
 from duetime.errors import StoreUnavailable
+from duetime.store.postgres.address import Address
 from duetime.store.postgres.connection import Link
 from duetime.store.postgres.statements import in_schema, statements, steps
-from duetime.store.sql import Statements
+
+ENCODING = "UTF8"
+
+# What making our tables meets where there are others of the same names: tables, functions, types, a table of versions with other columns.
+_CLASH = (
+    asyncpg.DuplicateTableError,
+    asyncpg.DuplicateFunctionError,
+    asyncpg.DuplicateObjectError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.DatatypeMismatchError,
+)
 
 
-async def is_current(link: Link, sql: Statements) -> bool:
-    """Tell whether all migrations have run; a schema from a newer version is refused."""
+async def version(link: Link, address: Address) -> int | None:
+    """Give the version of the tables, None if there are none; those of a newer Duetime are refused."""
+    sql = statements(address.schema)
     [[known]] = await link.rows(sql.has_versions)
-    return known and await _version(link, sql) == len(steps())
+    if not known:
+        return None
+    with _clashes(address):
+        return await _version(link, address)
 
 
-async def migrate(link: Link, schema: str, now: Instant) -> list[str]:
+def newest() -> int:
+    """Give the version that this Duetime needs."""
+    return len(steps())
+
+
+async def migrate(link: Link, address: Address, now: Instant) -> list[str]:
     """Run the missing migrations, all in one transaction, and name them.
 
     Processes that start at once wait for one another: whoever comes second finds nothing left to do. The version row of a step
     is written before its statements.
     """
-    sql = statements(schema)
+    with _clashes(address):
+        async with link.connection.transaction():
+            return await _migrate(link, address, now)
+
+
+@contextmanager
+def _clashes(address: Address) -> Iterator[None]:
+    """Say that somebody else's tables are in the way, where statements meet them."""
+    try:
+        yield
+    except _CLASH as error:
+        quoted = in_schema("duetime.x", address.schema).removesuffix(".x")
+        raise StoreUnavailable(
+            f"the schema {address.schema} of the store {address.shown} already holds tables that are not Duetime's, or of an earlier "
+            f"commit that was never released ({error}); name another schema in the URL (?schema=…), or remove this one with all that "
+            f"is in it: drop schema {quoted} cascade"
+        ) from error
+
+
+async def _migrate(link: Link, address: Address, now: Instant) -> list[str]:
+    sql = statements(address.schema)
     done = []
-    async with link.connection.transaction():
-        await link.rows(sql.lock_migrations)
-        [[exists]] = await link.rows(sql.has_schema)
-        if not exists:
-            await link.script(in_schema("create schema duetime.x", schema).removesuffix(".x"))
-        [[known]] = await link.rows(sql.has_versions)
-        if not known:
-            await link.script(sql.create_versions)
-        current = await _version(link, sql)
-        for step in steps():
-            if step.version > current:
-                await link.rows(sql.add_version, [step.version, step.name, now])
-                await link.script(in_schema(step.text, schema))
-                done.append(f"{step.version:04d} {step.name}")
+    await link.rows(sql.lock_migrations)
+    [[encoding, database]] = await link.rows(sql.encoding)
+    if encoding != ENCODING:
+        raise StoreUnavailable(
+            f"the store {address.shown} needs a database with encoding {ENCODING}, and {database} has {encoding}; make one with "
+            f"create database … encoding '{ENCODING}' locale 'C' template template0, and name that in the URL"
+        )
+    [[exists]] = await link.rows(sql.has_schema)
+    if not exists:
+        await link.script(in_schema("create schema duetime.x", address.schema).removesuffix(".x"))
+    [[known]] = await link.rows(sql.has_versions)
+    if not known:
+        await link.script(sql.create_versions)
+    current = await _version(link, address)
+    for step in steps():
+        if step.version > current:
+            await link.rows(sql.add_version, [step.version, step.name, now])
+            await link.script(in_schema(step.text, address.schema))
+            done.append(f"{step.version:04d} {step.name}")
     return done
 
 
@@ -52,15 +102,22 @@ def script(schema: str) -> str:
     return "\n\n".join([*parts, "commit;"]) + "\n"
 
 
-def refuse_old() -> StoreUnavailable:
+def refuse_old(address: Address, found: int | None) -> StoreUnavailable:
     """Refuse to work on tables that are not there or not up to date."""
-    return StoreUnavailable("the store's tables are missing or older than this version; run `duetime migrate`")
+    if found is None:
+        return StoreUnavailable(f"the store {address.shown} has no tables of Duetime in its schema {address.schema}; run `duetime migrate`")
+    return StoreUnavailable(
+        f"the tables in the schema {address.schema} of the store {address.shown} have version {found}, older than the {newest()} "
+        "that this Duetime needs; run `duetime migrate`"
+    )
 
 
-async def _version(link: Link, sql: Statements) -> int:
+async def _version(link: Link, address: Address) -> int:
+    sql = statements(address.schema)
     [[current]] = await link.rows(sql.current_version)
-    if current > len(steps()):
+    if current > newest():
         raise StoreUnavailable(
-            f"the store's tables have version {current}, but this Duetime knows up to {len(steps())}; upgrade Duetime on this machine"
+            f"the tables in the schema {address.schema} of the store {address.shown} have version {current}, but this Duetime knows up to "
+            f"{newest()}; upgrade Duetime on this machine"
         )
     return int(current)

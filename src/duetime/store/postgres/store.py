@@ -113,10 +113,11 @@ class PostgresStore:
         database = Database(self._address)
         try:
             async with database.link() as link:
-                if not await schema.is_current(link, self._sql):
+                found = await schema.version(link, self._address)
+                if found != schema.newest():
                     if not migrate:
-                        raise schema.refuse_old()
-                    await schema.migrate(link, self._address.schema, self._clock.now())
+                        raise schema.refuse_old(self._address, found)
+                    await schema.migrate(link, self._address, self._clock.now())
                 await self._learn(link)
             lanes = Lanes(database, self._sql)
             await lanes.load()

@@ -1,6 +1,9 @@
 -- lock_migrations: let one process migrate at a time
 select pg_advisory_xact_lock(hashtextextended('duetime migrate ' || 'duetime', 0))
 
+-- encoding: how the database keeps text, and its name
+select current_setting('server_encoding'), current_database()::text
+
 -- has_schema: whether the schema is there
 select exists (select from pg_namespace where nspname = 'duetime')
 
