@@ -26,7 +26,7 @@ setup: $(VENV)/.core ## Prepare .venv with what Duetime needs to run
 demo: $(VENV)/.core ## Unpaid orders expire on time although a worker is killed (embedded store, core only)
 	@$(BIN)/duetime demo $(ARGS)
 
-# Three tests at a time: they wait more than they compute. All processes must collect the same tests, so sets of names need the same order in both.
+# Three tests at a time: they wait more than they compute. All processes must collect the same tests, so sets of names need the same order.
 test: $(VENV)/.dev ## Run all tests, or some: make test ARGS="tests/unit -k retry"
 ifeq ($(strip $(ARGS)),)
 	@PYTHONHASHSEED=$$(( $$$$ % 10000 )) $(BIN)/python -m pytest -n 3 --dist worksteal tests
