@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import asyncpg
-import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
@@ -26,8 +25,9 @@ from duetime.store.open import store_from_url
 from duetime.store.postgres import connection
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.lease import PostgresLease
-from duetime.store.protocol import AddVerdict, NewWorker, Store
+from duetime.store.protocol import AddVerdict, NewWorker
 from tests.conformance.build import wish
+from tests.integration.postgres import admin, opened, schema_of
 from tests.servers.fixtures import NewPostgres
 from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
@@ -35,20 +35,6 @@ from tests.servers.proxy import Proxy
 from tests.servers.wire import PostgresConversation
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def admin(url: str) -> psycopg.Connection[tuple[object, ...]]:
-    return psycopg.connect(url.partition("?")[0], autocommit=True)
-
-
-def schema_of(url: str) -> str:
-    return url.partition("schema=")[2]
-
-
-async def opened(url: str) -> Store:
-    store = store_from_url(url)
-    await store.open()
-    return store
 
 
 async def refusal(url: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-import psycopg
 import pytest
 
 from duetime.clock import SECOND
@@ -24,23 +23,10 @@ from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleFilter
 from tests.conformance.build import wait_until
 from tests.conformance.schedules import again, bringing, new, occurrence, put, removal, schedule, skip, stored
+from tests.integration.postgres import admin, opened, schema_of
 
 ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
-
-
-def admin(url: str) -> psycopg.Connection[tuple[object, ...]]:
-    return psycopg.connect(url.partition("?")[0], autocommit=True)
-
-
-def schema_of(url: str) -> str:
-    return url.partition("schema=")[2]
-
-
-async def opened(url: str) -> Store:
-    store = store_from_url(url)
-    await store.open()
-    return store
 
 
 async def use_every_verb(store: Store) -> None:

@@ -21,23 +21,10 @@ from duetime.store.open import store_from_url
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.protocol import AddVerdict, Hint, HintKind, NewWorker, Store
 from tests.conformance.build import Worker, add, needs, state_of, wait_until, wish
+from tests.integration.postgres import admin, opened, schema_of
 from tests.servers.fixtures import NewPostgres
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def admin(url: str) -> psycopg.Connection[tuple[object, ...]]:
-    return psycopg.connect(url.partition("?")[0], autocommit=True)
-
-
-def schema_of(url: str) -> str:
-    return url.partition("schema=")[2]
-
-
-async def opened(url: str) -> Store:
-    store = store_from_url(url)
-    await store.open()
-    return store
 
 
 async def hired(store: Store, id: str = "w") -> Worker:
