@@ -227,6 +227,7 @@ class Service:
         pulse = self.pulse
         while not self._stopping:
             pulse.begin(time.monotonic())
+            self._asked_nothing = False
             try:
                 pause = await self.turn()
             except Exception as error:
@@ -237,6 +238,5 @@ class Service:
                     pulse.pause()
                 else:
                     pulse.succeed(time.monotonic(), pause)
-                self._asked_nothing = False
             if not self._stopping:
                 await self._wake.wait(pause)
