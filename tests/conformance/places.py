@@ -215,6 +215,6 @@ ALL = frozenset({"another", "dead_worker", "connection", "newer_tables"})
 PLACES = [
     Place("sqlite-memory", SqliteMemory(), examples=500),
     Place("sqlite-file", SqliteFile(), can=ALL, examples=20),
-    *(Place(name, PostgresSchemas(name), can=ALL, examples=40) for name in postgres_names()),
+    *(Place(name, PostgresSchemas(name), can=ALL, examples=100) for name in postgres_names()),
 ]
 CAPABILITIES = frozenset[str]().union(*(place.can for place in PLACES))
