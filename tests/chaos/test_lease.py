@@ -84,6 +84,17 @@ async def test_a_worker_that_cannot_renew_is_ended_by_the_kernel_whatever_its_ha
         assert worker.ends() == ["no end"]
 
 
+async def test_a_worker_begins_as_soon_as_it_can_prove_that_it_lives(tmp_path: Path) -> None:
+    """It is neither ended nor refused because its first renewals take too long, and it runs nothing before one has succeeded."""
+    (tmp_path / "cut").touch()
+    async with process(tmp_path) as worker:
+        await worker.app.handler("waits").now(seconds=0.0)
+        await worker.outlives_its_lease()
+        assert worker.ends() == []
+        (tmp_path / "cut").unlink()
+        await until("it has begun", lambda: worker.ends() == ["returned"])
+
+
 async def test_a_frozen_worker_is_ended_by_the_kernel_without_waking_up(tmp_path: Path) -> None:
     async with process(tmp_path) as worker:
         task = await worker.app.handler("waits").now(seconds=60.0)

@@ -20,6 +20,7 @@ from duetime.model.task import State
 from duetime.store.open import store_from_url
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.protocol import AddVerdict, Hint, HintKind, NewWorker, Store
+from duetime.worker import worker as working
 from tests.conformance.build import Worker, add, needs, state_of, wait_until, wish
 from tests.integration.postgres import admin, opened, schema_of
 from tests.servers.fixtures import NewPostgres
@@ -111,12 +112,13 @@ async def test_workers_claim_whether_or_not_their_role_may_ask_for_the_timeline(
         await told.close()
 
 
-async def test_a_worker_that_gets_no_connection_for_its_lease_does_not_begin(postgres_url: str) -> None:
+async def test_a_worker_that_gets_no_connection_for_its_lease_does_not_begin(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would claim, and be ended by the kernel when its lease is over."""
     role = f"f_{schema_of(postgres_url)}"
     with admin(postgres_url) as connection:
         connection.execute(f"create role {role} superuser login".encode())
-    app = App(f"{re.sub(r'//[^@/]+@', f'//{role}@', postgres_url)}&connections=1&notify=off")
+    monkeypatch.setattr(working, "FIRST_PROOF", 0.0)
+    app = App(f"{re.sub(r'//[^@/]+@', f'//{role}@', postgres_url)}&connections=1&notify=off", lease=1.0)
     try:
         async with app:
             with admin(postgres_url) as connection:

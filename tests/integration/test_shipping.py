@@ -190,9 +190,9 @@ async def test_what_a_killed_worker_left_is_shipped_by_the_next(url: str, app: A
     assert printed.startswith("line 0 ✓\nline 1 ✓\n")
     with worker_program(url, spools):
         await until("everything is in the store", lambda: attempt_is_whole(app, task, 1), seconds=60)
+        await until("its file is gone", lambda: file not in left(spools))
     [first, *_] = await app.output.read(task)
     assert first.text == printed
-    await until("no file is left", lambda: file not in left(spools))
     await app.close()
 
 

@@ -26,7 +26,7 @@ from duetime.model.outcome import Ended, Outcome, Running
 from duetime.model.retry import RetryPolicy
 from duetime.output import Capture
 from duetime.service import Alarms, Pulse, Service
-from duetime.store.protocol import Hint, HintKind, NewWorker, Renewal, Store
+from duetime.store.protocol import Hint, HintKind, Lease, NewWorker, Renewal, Store
 from duetime.targets.context import Resources
 from duetime.targets.process import ChildPool
 from duetime.targets.python import Middleware
@@ -50,6 +50,7 @@ EXIT_STUCK = 70
 # How long a thread may keep Python's lock while another waits for it. With Python's own 5 ms the store's thread stands still
 # between its statements as long as handlers run: a drain of no-op tasks did 22,000 a second, with this 26,000.
 SWITCH_INTERVAL = 0.0005
+FIRST_PROOF = 5.0  # seconds, or the lease if that is longer, in which a worker must have renewed once before it begins
 LAST_WORD = 5.0  # seconds that a cancelled coroutine may use to clean up when the worker stops
 FENCE_EVERY = 0.02  # of the lease: how often the event loop, too, looks whether it must stop its attempts
 
@@ -196,16 +197,7 @@ class Worker:
             service.start()
 
     async def _register(self) -> None:
-        registered_at = time.monotonic()
-        lease = await self._store.register(self._facts())
-        try:
-            # before anything else wants a connection: one that cannot prove its life must not begin
-            await asyncio.to_thread(lease.renew)
-        except BaseException:
-            lease.close()
-            with contextlib.suppress(StoreUnavailable):
-                await self._store.unregister(self.id)
-            raise
+        lease, registered_at = await self._prove()
         # registered before the gates are read: whoever sets one either counts this worker or is seen by it
         await self.confirm_gates()
         if self._app_path is not None:
@@ -226,6 +218,26 @@ class Worker:
             hopeless=self._on_hopeless,
             now=self._store.now,
         )
+
+    async def _prove(self) -> tuple[Lease, float]:
+        """Register, and renew once before anything else wants a connection: who cannot prove that it lives must not begin."""
+        deadline = time.monotonic() + max(self._settings.lease, FIRST_PROOF)
+        while True:
+            registered_at = time.monotonic()
+            lease = await self._store.register(self._facts())
+            if self._store.liveness != "lease":
+                return lease, registered_at
+            try:
+                if (await asyncio.to_thread(lease.renew)).known:
+                    return lease, registered_at
+            except StoreUnavailable:
+                if time.monotonic() > deadline:
+                    lease.close()
+                    with contextlib.suppress(StoreUnavailable):
+                        await self._store.unregister(self.id)
+                    raise
+            lease.close()  # nothing has begun, so it may take its time
+            await asyncio.sleep(0.1)
 
     def _facts(self) -> NewWorker:
         slots = {spec.name: spec.concurrency for spec in self._specs.values()}
