@@ -34,8 +34,9 @@ def on_terminal(program: Program, *args: str, answer: str = "") -> tuple[int, st
     with program.start(*args, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         while True:
-            # readline does not see a signal that arrives while it begins; a person presses again
-            if interrupted and not select.select([ours], [], [], 1.0)[0]:
+            # readline does not see a signal that arrives while it begins; a person presses again, but not while the command is ending:
+            # that takes more than a second on busy cores, and a signal in the middle of it ends the interpreter
+            if interrupted and not select.select([ours], [], [], 10.0)[0]:
                 process.send_signal(signal.SIGINT)
                 continue
             try:
