@@ -29,7 +29,7 @@ from duetime.duties.firing import Firing
 from duetime.ids import new_id
 from duetime.model.rules import Cron, Every, Rule, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec, ScheduleState
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.open import store_from_url
 from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleWrite

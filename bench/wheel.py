@@ -29,7 +29,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from duetime.wheel import Wheel
+from duetime.runtime.wheel import Wheel
 
 HORIZON = 600_000
 STEPS = (1, 2, 5, 10, 20, 50, 200, 1000)

@@ -1,7 +1,12 @@
 """Run work at the right time, at least once and never twice at once."""
 
-from duetime.app import App
-from duetime.client import Bulk
+from duetime.app.app import App
+from duetime.app.handlers import Handler
+from duetime.app.registry import Handlers
+from duetime.client.client import Bulk
+from duetime.client.gates import GateInfo, GateSet
+from duetime.client.schedules.info import ScheduleInfo
+from duetime.client.schedules.wishes import Schedule
 from duetime.errors import (
     Conflict,
     DuetimeError,
@@ -21,15 +26,10 @@ from duetime.errors import (
     TaskNotFound,
     UnknownHandler,
 )
-from duetime.gating import GateInfo, GateSet
-from duetime.handlers import Handler
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window
 from duetime.model.task import NewTask, State, Task
 from duetime.model.why import Reason
-from duetime.registry import Handlers
-from duetime.scheduling.info import ScheduleInfo
-from duetime.scheduling.wishes import Schedule
 from duetime.store.protocol import CancelVerdict
 from duetime.targets.context import Context, current
 from duetime.targets.occurrence import Occurrence

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from duetime.app import App
+from duetime.app.app import App
 from duetime.errors import AttemptCancelled, Fatal, InvalidPayload, PayloadTooLarge, RetryLater
 from duetime.model.outcome import Outcome
 from duetime.model.task import NewTask, Task

@@ -13,11 +13,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from duetime import App, Context, RetryPolicy
-from duetime.access.tokens import UseNotes
 from duetime.api.health import STUCK_AFTER
+from duetime.client.access.tokens import UseNotes
 from duetime.errors import StoreUnavailable
 from duetime.model.figures import STALE_WRITES, FigureKey
-from duetime.service import Pulse
+from duetime.runtime.service import Pulse
 from tests.api.conftest import Client, new_app, served, until
 from tests.api.pulling import register
 from tests.servers.fixtures import NewPostgres

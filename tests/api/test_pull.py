@@ -17,10 +17,10 @@ import pytest
 from duetime import App
 from duetime.clock import ManualClock
 from duetime.duties import Reaper
-from duetime.guests.facts import MOST_NUMBER
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.open import store_from_url
 from duetime.store.protocol import Claim
+from duetime.worker.pull.facts import MOST_NUMBER
 from tests.api.conftest import Client, new_app, served, until
 from tests.api.pulling import EXAMPLES, SHELL_COMMAND, PullWorker, example, node, program, register
 from tests.conformance.build import watch

@@ -33,10 +33,12 @@ from duetime import (
 )
 from duetime.api.server import Server
 from duetime.api.shared import Limits
-from duetime.client import Client as LocalClient
-from duetime.gating import GateKeeper
-from duetime.insight import Insight
-from duetime.output.reading import Outputs
+from duetime.client.client import Client as LocalClient
+from duetime.client.gates import GateKeeper
+from duetime.client.insight import Insight
+from duetime.client.output import Outputs
+from duetime.client.schedules.calendars import Calendars
+from duetime.client.schedules.service import Schedules
 from duetime.remote import client as remote_client
 from duetime.remote import transport
 from duetime.remote.calendars import RemoteCalendars
@@ -45,8 +47,6 @@ from duetime.remote.gates import RemoteGates
 from duetime.remote.output import RemoteOutputs
 from duetime.remote.overview import RemoteInsight
 from duetime.remote.schedules import RemoteSchedules
-from duetime.scheduling.calendars import Calendars
-from duetime.scheduling.service import Schedules
 from tests.api.conftest import Client, new_app, served, until
 from tests.servers.ports import free_port
 from tests.servers.proxy import Proxy, Side

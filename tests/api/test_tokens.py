@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from duetime import App
-from duetime.access import tokens as tokens_module
 from duetime.api.server import Server
+from duetime.client.access import tokens as tokens_module
 from tests.api.conftest import Client, new_app, served, until
 from tests.servers.fixtures import NewPostgres
 

@@ -17,7 +17,7 @@ import pytest
 
 from duetime import App
 from duetime.duties import Reaper
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from tests.api.conftest import Client, served, until
 from tests.api.pulling import EXAMPLES, PullWorker, example, node, program, register
 from tests.conformance.build import watch

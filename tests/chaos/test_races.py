@@ -11,7 +11,7 @@ from duetime.duties import Reaper
 from duetime.errors import StoreUnavailable
 from duetime.model.outcome import Outcome, Verdict
 from duetime.model.task import State
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.protocol import AddVerdict
 from tests.chaos.ground import Ground
 from tests.chaos.stepping import beat_of, half_way, hire, opened, reap

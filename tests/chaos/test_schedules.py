@@ -16,7 +16,7 @@ from duetime.clock import SECOND, Instant
 from duetime.duties.firing import Firing
 from duetime.model.query import Query
 from duetime.model.task import TaskRecord
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.open import store_from_url
 from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleWrite

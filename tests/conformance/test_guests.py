@@ -12,7 +12,7 @@ from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Outcome, Verdict
 from duetime.model.task import State
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.guests import Guest, Holding
 from duetime.store.protocol import ClaimedTask, Store
 from tests.conformance.build import PLENTY, Worker, add, ended, get, state_of, watch, wish

@@ -12,7 +12,7 @@ from duetime.duties.pruner import Pruner
 from duetime.model.rules import AfterEnd, DayCalendar
 from duetime.model.schedule import SkipReason
 from duetime.model.task import Edge
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.protocol import HintKind, Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 from tests.conformance.build import add, wait_until

@@ -31,7 +31,7 @@ from duetime import (
 from duetime.clock import ManualClock, to_instant
 from duetime.duties.firing import Firing
 from duetime.model.schedule import SkipReason
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.protocol import NewWorker
 from duetime.store.schedules import ScheduleWrite
 from duetime.store.sqlite.store import SqliteStore
@@ -356,7 +356,7 @@ async def test_the_payload_for_a_handler_of_another_program_is_checked_by_its_de
 
 async def test_a_schedule_that_others_keep_changing_is_a_conflict(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     await app.schedules.put(Schedule("s", "sweep", Every(60)))
-    monkeypatch.setattr("duetime.scheduling.writes.TURNS", 3)
+    monkeypatch.setattr("duetime.client.schedules.writes.TURNS", 3)
     written = app.store.write_schedules
     turns = 0
 

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from duetime import App, Context, DuplicateKey, Handler, InvalidValue, State, Task
-from duetime.around import label_of
+from duetime.app.around import label_of
 from duetime.clock import ManualClock, to_instant
 from duetime.store.protocol import NewWorker
 from duetime.store.sqlite.store import SqliteStore

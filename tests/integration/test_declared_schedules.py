@@ -252,7 +252,7 @@ async def test_schedules_that_fire_all_the_time_do_not_keep_a_deployment_from_it
             return await write(writes, together=together)
 
         monkeypatch.setattr(store, "write_schedules", overtaken)
-        monkeypatch.setattr("duetime.scheduling.reconciling.TOGETHER", 3)
+        monkeypatch.setattr("duetime.client.schedules.reconciling.TOGETHER", 3)
         plan = await app.schedules.declare([Schedule(wish.name, "sweep", Every(minutes=7)) for wish in wishes])
         assert sorted(plan.changed) == sorted(wish.name for wish in wishes)
         assert {(info.rule, info.revision) for info in await app.schedules.list()} == {(Every(minutes=7), 2)}

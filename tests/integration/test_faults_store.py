@@ -16,7 +16,7 @@ from duetime.ids import new_id
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Settlement, Verdict
 from duetime.model.task import NewTask
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.protocol import Claim, NewWorker
 from duetime.store.sqlite import liveness
 from duetime.store.sqlite.store import SqliteStore

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from duetime import App
+from duetime.client.schedules.forecasting import look_ahead
+from duetime.client.schedules.wishes import Schedule
 from duetime.clock import SECOND, Instant, ManualClock, to_instant
 from duetime.duties.firing import Firing
 from duetime.model.forecast import HOUR, MINUTE
 from duetime.model.rules import AfterEnd, Cron, Every, Rule
 from duetime.model.task import State
-from duetime.scheduling.forecasting import look_ahead
-from duetime.scheduling.wishes import Schedule
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.open import store_from_url
 from duetime.store.protocol import ClaimedTask, NewWorker, Store
 from tests.conformance.build import Worker, add

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from duetime.client.output import Outputs
 from duetime.clock import SECOND
 from duetime.errors import Conflict, StoreUnavailable, TaskNotFound
 from duetime.model.task import State
-from duetime.output.reading import Outputs
 from duetime.store.output import OutputChunk, Place
 from duetime.store.sqlite.store import SqliteStore
 from tests.conformance.build import add

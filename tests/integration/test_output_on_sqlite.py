@@ -13,7 +13,7 @@ from duetime.duties.pruner import LOOK_EVERY, PAUSE, Pruner
 from duetime.errors import InvalidValue
 from duetime.model.query import Query
 from duetime.model.task import State
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.output import OutputChunk, OutputSearch, Place
 from duetime.store.sqlite import output
 from duetime.store.sqlite.store import SqliteStore

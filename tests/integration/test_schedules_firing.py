@@ -20,7 +20,7 @@ from duetime.model.query import Query
 from duetime.model.rules import AfterEnd, At, DayCalendar, Every, Rule, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec, SkipReason
 from duetime.model.task import TaskRecord
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.open import store_from_url
 from duetime.store.protocol import Hint, HintKind, NewWorker, Store
 from duetime.store.schedules import DueSchedules, ScheduleWrite

@@ -21,10 +21,10 @@ from duetime import App, Context, RetryPolicy, StoreUnavailable, Task
 from duetime.errors import InvalidValue
 from duetime.model.figures import FigureKey
 from duetime.model.task import FINAL
-from duetime.output.spool import Spool, spool_root
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.output import OutputChunk, Place
 from duetime.store.sqlite.store import SqliteStore
+from duetime.targets.output.spool import Spool, spool_root
 from duetime.worker.shipping import Shipper, begin_shipping
 from tests.chaos.fleet import until
 from tests.servers.fixtures import NewPostgres

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from duetime import App
-from duetime.access.known import KEEP, KEEP_WITHOUT_STORE, READS_AT_ONCE, TRY_AGAIN
-from duetime.access.tokens import Tokens, UseNotes
+from duetime.client.access.known import KEEP, KEEP_WITHOUT_STORE, READS_AT_ONCE, TRY_AGAIN
+from duetime.client.access.tokens import Tokens, UseNotes
 from duetime.clock import Instant, ManualClock, to_datetime
 from duetime.duties import Pruner
 from duetime.errors import Conflict, InvalidValue, StoreUnavailable, TokenNotFound
 from duetime.model.access import AuditEntry, AuditOutcome, Caller, Denial, Refusal, Scope, TokenRecord
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.sqlite.store import SqliteStore
 
 READ, SUBMIT, OPERATE = Scope.READ, Scope.SUBMIT, Scope.OPERATE

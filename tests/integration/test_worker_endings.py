@@ -21,7 +21,7 @@ from duetime.ids import new_id
 from duetime.model.lifecycle import succeed
 from duetime.model.outcome import Outcome, Settlement, Verdict
 from duetime.model.task import NewTask
-from duetime.output import DEFAULT_CAP
+from duetime.targets.output import DEFAULT_CAP
 from duetime.worker import executor, settler
 from duetime.worker.attempt import Stop
 from duetime.worker.worker import Worker

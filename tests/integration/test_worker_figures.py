@@ -17,7 +17,7 @@ from duetime.ids import new_id
 from duetime.model.figures import ATTEMPTS, ATTEMPTS_LOST, LATENESS, LEASE_LOSSES, STALE_WRITES, STORE_ERRORS, SUM, WORKERS_LOST, FigureKey
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Running
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.sqlite.store import SqliteStore
 from duetime.worker.figures import FigureWriter
 from tests.chaos.fleet import until

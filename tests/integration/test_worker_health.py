@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from duetime import App, Context, InvalidValue, RetryPolicy, State, StoreUnavailable, service
+from duetime import App, Context, InvalidValue, RetryPolicy, State, StoreUnavailable
 from duetime.model.outcome import Settlement, Verdict
-from duetime.service import LONGEST_REMINDER, NO_PROGRESS, Alarms, Pulse, Service
+from duetime.runtime import service
+from duetime.runtime.service import LONGEST_REMINDER, NO_PROGRESS, Alarms, Pulse, Service
 from duetime.store.protocol import Claim, Lease, NewWorker, Renewal, WorkerRecord
 from duetime.store.sqlite.store import SqliteLease, SqliteStore
 from tests.chaos.fleet import until

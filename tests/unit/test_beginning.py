@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from duetime import App, Context, InvalidPayload, current
-from duetime.output import OutputFiles, current_attempt
 from duetime.store.protocol import ClaimedTask
 from duetime.targets.context import Resources
+from duetime.targets.output import OutputFiles, current_attempt
 from duetime.worker.attempt import Attempt
 from duetime.worker.beginning import Begin, of_coroutine
 

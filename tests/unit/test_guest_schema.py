@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.guests.schema import DEEPEST, TYPES, fault_in
 from duetime.targets.schema import Misfit, misfit
+from duetime.worker.pull.schema import DEEPEST, TYPES, fault_in
 
 KEYWORDS = (
     *(

@@ -60,7 +60,7 @@ def test_every_module_has_a_layer() -> None:
     assert not homeless, f"put these into the layers of pyproject.toml: {sorted(homeless)}"
 
 
-@pytest.mark.parametrize("package", ["duetime.model", "duetime.wheel"])
+@pytest.mark.parametrize("package", ["duetime.model", "duetime.runtime.wheel"])
 def test_rules_import_only_the_standard_library_and_msgspec(package: str) -> None:
     allowed = (set(sys.stdlib_module_names) - IMPURE) | {"msgspec", "duetime"}
     modules = {module for module in imports().modules if inside(module, {package})}

@@ -18,7 +18,7 @@ import pytest
 
 from duetime.errors import InvalidValue
 from duetime.ids import new_id
-from duetime.output import CappedFile, Capture, OutputFiles, Sink, current_attempt, cut_line
+from duetime.targets.output import CappedFile, Capture, OutputFiles, Sink, current_attempt, cut_line
 
 CUT = "\n… the rest of the output was cut: an attempt may write 10 bytes\n"
 
@@ -192,7 +192,7 @@ def test_many_open_files_do_not_use_up_the_descriptors(files: OutputFiles) -> No
 def test_a_file_that_cannot_be_written_is_warned_of_once_and_harms_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("duetime.output.files._warned", False)
+    monkeypatch.setattr("duetime.targets.output.files._warned", False)
     (tmp_path / "file").touch()
     files = OutputFiles(tmp_path / "file")
     for _ in range(2):

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.ids import new_id
-from duetime.output.spool import Spool, abandoned, find, name_of, pieces, read_from, spool_root, text_of, whole_characters
 from duetime.store.output import CHUNK
+from duetime.targets.output.spool import Spool, abandoned, find, name_of, pieces, read_from, spool_root, text_of, whole_characters
 
 URL = "postgresql://db.example.com:5432/shop?schema=jobs"
 
@@ -63,7 +63,7 @@ def test_a_living_workers_folder_is_nobody_elses(tmp_path: Path) -> None:
 
 def test_a_dead_workers_folder_is_taken_by_one(tmp_path: Path) -> None:
     mine, another = Spool.begin(tmp_path), Spool.begin(tmp_path)
-    code = "import os, sys; from pathlib import Path; from duetime.output.spool import Spool; s = Spool.begin(Path(sys.argv[1])); "
+    code = "import os, sys; from pathlib import Path; from duetime.targets.output.spool import Spool; s = Spool.begin(Path(sys.argv[1])); "
     code += "(s.folder / (sys.argv[2] + '.2.log')).write_text('last words'); os.kill(os.getpid(), 9)"
     task_id = new_id()
     subprocess.run([sys.executable, "-c", code, str(tmp_path), task_id], check=False, timeout=60)

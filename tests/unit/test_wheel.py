@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from duetime.wheel import Timer, Wheel
+from duetime.runtime.wheel import Timer, Wheel
 
 YEAR_9999 = 253_402_300_799_999
 SLOTS = 1024

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from duetime.api.problems import FORBIDDEN, TOO_FAST, UNAUTHORIZED, Kind, Refusal
-from duetime.app import App
+from duetime.app.app import App
 from duetime.errors import InvalidValue
 from duetime.model import access
 from duetime.model.access import Caller, Denial, Scope

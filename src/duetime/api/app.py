@@ -41,10 +41,10 @@ from duetime.api.models import (
 from duetime.api.problems import BAD_REQUEST, NO_METHOD, NO_ROUTE, Fault, Refusal, headers_of, problem_of
 from duetime.api.route import Header, Route
 from duetime.api.shared import Limits, Shared
-from duetime.app import App
+from duetime.app.app import App
+from duetime.client.gates import GateInfo
+from duetime.client.insight import Stats
 from duetime.errors import StoreUnavailable
-from duetime.gating import GateInfo
-from duetime.insight import Stats
 from duetime.model.access import Caller, Scope
 from duetime.model.task import Task
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
-from duetime.app import App
-from duetime.service import Alarms, Service
+from duetime.app.app import App
+from duetime.runtime.service import Alarms, Service
 from duetime.store.protocol import Hint
 from duetime.worker.worker import Hearing
 

@@ -14,9 +14,9 @@ from duetime.api.answers import answer
 from duetime.api.call import Call
 from duetime.api.route import Route
 from duetime.api.schedules import of_caller
+from duetime.client.schedules.forecasting import Ahead
 from duetime.clock import to_datetime
 from duetime.model.access import Scope
-from duetime.scheduling.forecasting import Ahead
 
 MOST_OCCURRENCES = 100_000  # about a second's work; beyond it the forecast is cut, and says so
 

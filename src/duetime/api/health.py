@@ -14,7 +14,7 @@ from starlette.responses import Response
 from duetime.api.answers import answer
 from duetime.api.models import Health, LoopHealth, NoQuery
 from duetime.api.problems import NOT_READY, STOPPING, STUCK, Refusal
-from duetime.app import App
+from duetime.app.app import App
 from duetime.errors import StoreUnavailable
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from duetime.api.call import decode
 from duetime.api.gathering import add_each, persistently
 from duetime.api.models import MOST_ITEMS, BatchAnswer, BatchItem, NewTaskBody, Verdict, given_fields
 from duetime.api.problems import INVALID, TOO_LARGE, Fault, Refusal, problem_of
-from duetime.app import App
-from duetime.client import taken
+from duetime.app.app import App
+from duetime.client.client import taken
 from duetime.clock import DAY, MILLISECOND, Instant, to_datetime
 from duetime.errors import DuetimeError, DuplicateKey, InvalidValue
 from duetime.ids import SHARDS, is_id

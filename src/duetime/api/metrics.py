@@ -17,9 +17,9 @@ from starlette.responses import Response
 
 from duetime.api.health import loops_of
 from duetime.api.models import LoopHealth, NoQuery
-from duetime.app import App
+from duetime.app.app import App
+from duetime.client.insight import Stats
 from duetime.errors import DuetimeError
-from duetime.insight import Stats
 from duetime.model.figures import (
     ATTEMPTS,
     ATTEMPTS_LOST,

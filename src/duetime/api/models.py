@@ -11,8 +11,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from duetime.api.problems import Problem
-from duetime.gating import GateInfo
-from duetime.insight import AttemptInfo, HandlerInfo, WorkerInfo
+from duetime.client.gates import GateInfo
+from duetime.client.insight import AttemptInfo, HandlerInfo, WorkerInfo
 from duetime.model.gate import GateAction
 from duetime.model.query import MAX_PAGE
 from duetime.model.task import MAX_NAME, IfExists, State, Task

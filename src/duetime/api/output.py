@@ -19,11 +19,11 @@ from duetime.api.models import Instant, Name, SearchText, given
 from duetime.api.problems import INVALID, Fault, Refusal
 from duetime.api.route import Header, Route
 from duetime.api.shared import Shared
+from duetime.client.output import AttemptOutput, LogHits, OutputEvent, read_position
 from duetime.errors import DuetimeError, InvalidValue
 from duetime.model.access import Scope
 from duetime.model.query import MAX_PAGE
 from duetime.model.task import TaskRecord
-from duetime.output.reading import AttemptOutput, LogHits, OutputEvent, read_position
 
 EVENTS = "text/event-stream"
 STILL_HERE = 15.0  # seconds of silence after which a comment shows that the connection lives; proxies close idle ones

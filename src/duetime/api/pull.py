@@ -32,9 +32,6 @@ from duetime.api.pull_models import (
 )
 from duetime.api.route import Route
 from duetime.clock import Instant, to_datetime
-from duetime.guests.facts import Held, LeaseOver, Offer, Told
-from duetime.guests.schema import fault_in
-from duetime.guests.service import RENEW_SHARE, Guests
 from duetime.ids import is_id
 from duetime.model.access import Scope
 from duetime.model.outcome import Ended, Outcome, Verdict
@@ -42,6 +39,9 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, check_name
 from duetime.store.guests import Guest
 from duetime.targets.payload import encode_result
+from duetime.worker.pull.facts import Held, LeaseOver, Offer, Told
+from duetime.worker.pull.schema import fault_in
+from duetime.worker.pull.service import RENEW_SHARE, Guests
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from duetime.api.models import MOST_WAIT, Duration, Name, RetryNumbers
-from duetime.guests.facts import MOST_NUMBER
 from duetime.model.task import State
+from duetime.worker.pull.facts import MOST_NUMBER
 
 SHORTEST_LEASE, LONGEST_LEASE, USUAL_LEASE = 5.0, 3_600.0, 30.0
 MOST_SLOTS = 10_000

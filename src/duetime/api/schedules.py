@@ -41,15 +41,15 @@ from duetime.api.schedules_models import (
     wish_of,
 )
 from duetime.api.tasks import task_answer
+from duetime.client.schedules.backfill import Backfill
+from duetime.client.schedules.declaring import SchedulePlan
+from duetime.client.schedules.info import ScheduleInfo
+from duetime.client.schedules.service import Schedules
+from duetime.client.schedules.wishes import Schedule
 from duetime.clock import to_datetime, to_instant
 from duetime.errors import DuetimeError, InvalidValue
 from duetime.model.access import Scope
 from duetime.model.task import Task, check_name
-from duetime.scheduling.backfill import Backfill
-from duetime.scheduling.declaring import SchedulePlan
-from duetime.scheduling.info import ScheduleInfo
-from duetime.scheduling.service import Schedules
-from duetime.scheduling.wishes import Schedule
 from duetime.store.schedules import ScheduleFilter
 
 B = TypeVar("B", bound=msgspec.Struct)

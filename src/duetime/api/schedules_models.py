@@ -11,14 +11,14 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from duetime.api.models import MOST_ITEMS, Instant, Lasting, Name, Priority, RetryNumbers, given_fields
 from duetime.api.rule_models import CalendarNames, RuleBody, RuleFields, body_of, pointing, rule_of
+from duetime.client.schedules import wishes
+from duetime.client.schedules.declaring import Action, Difference, SchedulePlan
+from duetime.client.schedules.info import Health, PauseInfo, ScheduleInfo, SkipInfo
+from duetime.client.schedules.wishes import LONGEST_NOTE
 from duetime.clock import to_seconds
 from duetime.model.query import MAX_PAGE
 from duetime.model.retry import RetryPolicy
 from duetime.model.schedule import DEFAULT_GRACE
-from duetime.scheduling import wishes
-from duetime.scheduling.declaring import Action, Difference, SchedulePlan
-from duetime.scheduling.info import Health, PauseInfo, ScheduleInfo, SkipInfo
-from duetime.scheduling.wishes import LONGEST_NOTE
 from duetime.targets.occurrence import LastRunView
 
 MOST_PREVIEWED = 1_000

@@ -11,9 +11,9 @@ from duetime.api.gathering import Gathering
 from duetime.api.health import Readiness
 from duetime.api.metrics import Figures
 from duetime.api.waiting import WaitingRoom
-from duetime.app import App
-from duetime.guests.service import Guests
-from duetime.service import Pulse
+from duetime.app.app import App
+from duetime.runtime.service import Pulse
+from duetime.worker.pull.service import Guests
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -31,9 +31,9 @@ from duetime.api.models import (
     given_fields,
 )
 from duetime.api.problems import CHANGED, KEY_REUSED, Fault, Refusal
-from duetime.client import Bulk, taken
+from duetime.app.filters import query_of
+from duetime.client.client import Bulk, taken
 from duetime.errors import ChangedMeanwhile, DuplicateKey
-from duetime.filters import query_of
 from duetime.model.access import AuditOutcome
 from duetime.model.query import Query
 from duetime.model.task import FINAL, Task, TaskRecord, shown

@@ -1,1 +1,1 @@
-"""The command line: everything that `client` and `insight` offer, and `worker`, for people and scripts."""
+"""The command line: everything that `client` offers, and `worker`, for people and scripts."""

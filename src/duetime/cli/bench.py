@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from duetime.app import App
+from duetime.app.app import App
 from duetime.cli.show import Column, print_table
 from duetime.clock import MILLISECOND, SECOND, Instant, to_datetime
 from duetime.errors import InvalidValue

@@ -17,8 +17,8 @@ from duetime.cli.session import Audited, json_option, on_store, store_option
 from duetime.errors import DuetimeError
 
 if TYPE_CHECKING:
-    from duetime.app import App
-    from duetime.client import Bulk
+    from duetime.app.app import App
+    from duetime.client.client import Bulk
 
 # What a verb answers for one task, and the exit code if it is not done.
 Answer: TypeAlias = tuple[str, int]

@@ -9,7 +9,7 @@ import msgspec
 from duetime.errors import DuetimeError
 
 if TYPE_CHECKING:
-    from duetime.app import App
+    from duetime.app.app import App
 
 DEEPEST = 5
 _BY_TYPE: dict[str, Any] = {"integer": 7, "number": 1.5, "boolean": True, "null": None, "array": [], "string": "example"}

@@ -32,7 +32,7 @@ from duetime.model.outcome import Settlement
 from duetime.model.task import State
 
 if TYPE_CHECKING:
-    from duetime.app import App
+    from duetime.app.app import App
     from duetime.worker.attempt import Attempt
 
 LOOK_EVERY = 1.0  # seconds between looks whether more has been imported

@@ -44,7 +44,7 @@ def filter_options(function: Function) -> Function:
 
 
 def query_from(filters: dict[str, Any]) -> Query:
-    from duetime.filters import Filters, query_of
+    from duetime.app.filters import Filters, query_of
 
     return query_of(cast(Filters, {name: value for name, value in filters.items() if value is not None}))
 

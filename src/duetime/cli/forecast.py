@@ -13,9 +13,9 @@ from duetime.cli import kinds, show
 from duetime.cli.session import json_option, on_store, store_option
 
 if TYPE_CHECKING:
+    from duetime.client.schedules.forecasting import Ahead
     from duetime.clock import Instant
     from duetime.model.forecast import Collision, Forecast, Hour, Outlook
-    from duetime.scheduling.forecasting import Ahead
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = " .:-=+*%#"  # for terminals that have no block characters

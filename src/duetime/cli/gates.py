@@ -12,8 +12,8 @@ from duetime.cli.failures import NOT_FOUND, REFUSED, complain
 from duetime.cli.session import Audited, json_option, on_store, store_option
 
 if TYPE_CHECKING:
-    from duetime.app import App
-    from duetime.gating import GateSet
+    from duetime.app.app import App
+    from duetime.client.gates import GateSet
 
 COLUMNS = (
     show.Column("handler"),

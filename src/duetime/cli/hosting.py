@@ -24,7 +24,7 @@ from duetime.cli.status import ago, write_status
 from duetime.worker.attempt import Stop
 
 if TYPE_CHECKING:
-    from duetime.app import App
+    from duetime.app.app import App
     from duetime.worker.worker import Worker
 
 _logger = logging.getLogger("duetime.cli")

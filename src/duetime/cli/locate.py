@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from duetime.app import App
+    from duetime.app.app import App
 
 FORM = "expected module:name, such as shop.tasks:app"
 
@@ -22,7 +22,7 @@ def find_app(path: str, url: str | None) -> App:
     A URL that was asked for is put into the environment, where the App, its handlers and its sub-processes all find it. An
     App that names its own store keeps that: working on another one than its handlers submit to would tear them apart.
     """
-    from duetime.app import App
+    from duetime.app.app import App
 
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:

@@ -15,7 +15,7 @@ from duetime.errors import StoreUnavailable, TaskNotFound
 from duetime.model.task import State
 
 if TYPE_CHECKING:
-    from duetime.app import App
+    from duetime.app.app import App
 
 COLUMNS = (
     show.Column("task", whole=True),

@@ -14,8 +14,8 @@ from duetime.model.task import FINAL, State
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from duetime.app import App
-    from duetime.insight import HandlerInfo, Stats, WorkerInfo
+    from duetime.app.app import App
+    from duetime.client.insight import HandlerInfo, Stats, WorkerInfo
 
 FINALS = tuple(state for state in State if state in FINAL)
 

@@ -22,8 +22,8 @@ from duetime.cli.tasks import print_task_json
 from duetime.errors import DuetimeError
 
 if TYPE_CHECKING:
-    from duetime.app import App
-    from duetime.scheduling.info import ScheduleInfo, SkipInfo
+    from duetime.app.app import App
+    from duetime.client.schedules.info import ScheduleInfo, SkipInfo
 
 NEXT_SHOWN = 5
 SKIPS_SHOWN = 5

@@ -14,8 +14,8 @@ from duetime.cli.failures import REFUSED
 from duetime.cli.session import Audited, json_option, on_store, store_option
 
 if TYPE_CHECKING:
-    from duetime.app import App
-    from duetime.scheduling.backfill import Backfill
+    from duetime.app.app import App
+    from duetime.client.schedules.backfill import Backfill
 
 
 @click.command()

@@ -14,8 +14,8 @@ from duetime.cli.failures import REFUSED
 from duetime.cli.session import Audited, given_url, json_option, on_store, store_option
 
 if TYPE_CHECKING:
-    from duetime.app import App
-    from duetime.scheduling.declaring import Difference, SchedulePlan
+    from duetime.app.app import App
+    from duetime.client.schedules.declaring import Difference, SchedulePlan
 
 _SIGNS = {"add": "+", "change": "~", "remove": "-", "older": "!", "keep": "=", "adopt": "="}
 _REMARKS = {"older": "a newer revision has declared it; it is left alone", "keep": "changed by hand; left until the code changes"}

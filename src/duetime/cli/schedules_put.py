@@ -14,10 +14,10 @@ from duetime.cli.rule_options import rule_from, rule_options
 from duetime.cli.session import Audited, json_option, on_store, store_option
 
 if TYPE_CHECKING:
-    from duetime.app import App
+    from duetime.app.app import App
+    from duetime.client.schedules.info import ScheduleInfo
     from duetime.model.rules import DayCalendar, Rule
     from duetime.model.task import IfExists
-    from duetime.scheduling.info import ScheduleInfo
 
 MOST_SHOWN = 10_000
 _RULES = ("cron", "every", "at", "after_end", "rule", "tz")
@@ -74,7 +74,7 @@ def put(
         raise click.UsageError(f"{min(twice)} is given both as NAME=VALUE and in --payload")
 
     async def use(app: App) -> tuple[ScheduleInfo, datetime]:
-        from duetime.scheduling.wishes import Schedule
+        from duetime.client.schedules.wishes import Schedule
 
         given = {each: value for each, value in options.items() if value is not None and value != () and value != {}}
         wish = Schedule(name, rule=rule, payload={**(payload or {}), **arguments}, **given)

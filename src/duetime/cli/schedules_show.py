@@ -11,8 +11,8 @@ import click
 from duetime.cli import show
 
 if TYPE_CHECKING:
-    from duetime.app import App
-    from duetime.scheduling.info import ScheduleInfo, SkipInfo
+    from duetime.app.app import App
+    from duetime.client.schedules.info import ScheduleInfo, SkipInfo
 
 COLUMNS = (
     show.Column("name"),

@@ -50,7 +50,7 @@ def server(app_path: str | None, host: str, port: int, body_limit: str, log_leve
         from duetime.api.shared import Limits
     except ModuleNotFoundError as missing:
         raise click.ClickException(f"the server needs the package {missing.name}: pip install 'duetime[server]'") from None
-    from duetime.app import App
+    from duetime.app.app import App
     from duetime.cli.locate import find_app
     from duetime.config import parse_size
 

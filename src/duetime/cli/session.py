@@ -12,7 +12,7 @@ from duetime.cli import interrupting
 from duetime.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from duetime.app import App
+    from duetime.app.app import App
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -60,7 +60,7 @@ def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, crea
 
     Only verbs that put something into a store may create it: a mistyped URL must not look like an empty store.
     """
-    from duetime.app import App
+    from duetime.app.app import App
 
     opened = App(given_url()) if app is None else app
 

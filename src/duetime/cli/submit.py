@@ -13,7 +13,7 @@ from duetime.cli.session import given_url, json_option, on_store, store_option
 from duetime.cli.tasks import print_task_json
 
 if TYPE_CHECKING:
-    from duetime.app import App
+    from duetime.app.app import App
     from duetime.model.task import Task, TaskRecord
 
 LOOK_EVERY = 0.5

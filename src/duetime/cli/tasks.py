@@ -13,9 +13,9 @@ from duetime.cli.filters import filter_options, query_from
 from duetime.cli.session import json_option, on_store, store_option
 
 if TYPE_CHECKING:
-    from duetime.app import App
-    from duetime.client import Client
-    from duetime.insight import AttemptInfo
+    from duetime.app.app import App
+    from duetime.client.client import Client
+    from duetime.client.insight import AttemptInfo
     from duetime.model.query import Query
     from duetime.model.task import Task
 

@@ -13,9 +13,9 @@ from duetime.cli.session import json_option, on_store, store_option
 from duetime.model.access import Scope
 
 if TYPE_CHECKING:
-    from duetime.access.audit import AuditInfo, AuditList
-    from duetime.access.tokens import NewToken, TokenInfo
-    from duetime.app import App
+    from duetime.app.app import App
+    from duetime.client.access.audit import AuditInfo, AuditList
+    from duetime.client.access.tokens import NewToken, TokenInfo
 
 COLUMNS = (
     show.Column("name", whole=True),

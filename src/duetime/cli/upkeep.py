@@ -15,7 +15,7 @@ from duetime.cli.failures import REFUSED
 from duetime.cli.session import file_of, given_url, json_option, on_store, store_option
 
 if TYPE_CHECKING:
-    from duetime.app import App
+    from duetime.app.app import App
     from duetime.store.protocol import WorkerRecord
 
 
@@ -34,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True):
 @store_option
 def migrate(sql: bool) -> None:
     """Create the store or update its tables."""
-    from duetime.app import App
+    from duetime.app.app import App
     from duetime.remote.address import needs_store
 
     app = App(given_url())
@@ -104,7 +104,7 @@ def _facts(app: App) -> dict[str, str]:
 
 async def _examine(app: App, repair: bool, say: Callable[[str], None]) -> AsyncIterator[Finding]:
     """Give what is wrong. Dead workers come first: taking their tasks back is what the later checks build on."""
-    from duetime.insight import lives, silence
+    from duetime.client.insight import lives, silence
 
     store = app.client.store
     workers, now = await store.workers(), store.now()
@@ -157,7 +157,7 @@ async def _take_back(app: App, workers: Sequence[WorkerRecord], silent: Collecti
     Who is dead is the reaper's to say. A silent worker is watched until it is gone or has beaten.
     """
     from duetime.duties.reaper import LOOK_EVERY, Reaper
-    from duetime.service import Alarms
+    from duetime.runtime.service import Alarms
 
     store = app.client.store
     reaper = Reaper(store, Alarms(), lease=app.config.lease)

@@ -14,7 +14,7 @@ from duetime.cli import kinds
 from duetime.cli.session import given_url, store_option
 
 if TYPE_CHECKING:
-    from duetime.app import App
+    from duetime.app.app import App
 
 LEVELS = ("debug", "info", "warning", "error")
 

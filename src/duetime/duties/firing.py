@@ -23,7 +23,7 @@ from duetime.model.occurrences import ends_of
 from duetime.model.rules import DayCalendar, Plan, Rule, plan_of
 from duetime.model.schedule import Facts, ScheduleRecord, ScheduleSpec
 from duetime.model.task import TaskRecord
-from duetime.service import Alarms, Service
+from duetime.runtime.service import Alarms, Service
 from duetime.store.protocol import Hint, HintKind, Store
 from duetime.store.schedules import SchedulePlace, ScheduleWrite
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from duetime.clock import Instant, to_micros
 from duetime.model.task import FINAL, State
-from duetime.service import Alarms, Service
+from duetime.runtime.service import Alarms, Service
 from duetime.store.protocol import Store
 
 BATCH = 1_000

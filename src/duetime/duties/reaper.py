@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from duetime.model.figures import ATTEMPTS_LOST, WORKERS_LOST, FigureKey
-from duetime.service import Alarms, Service
+from duetime.runtime.service import Alarms, Service
 from duetime.store.protocol import Store, WorkerRecord
 
 logger = logging.getLogger("duetime.duties")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duetime.service import Alarms, Service
+from duetime.runtime.service import Alarms, Service
 from duetime.store.protocol import Store
 
 BATCH = 2_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from duetime.service import Alarms, Service
+from duetime.runtime.service import Alarms, Service
 from duetime.store.protocol import Store
 
 LOOK_EVERY = 5.0

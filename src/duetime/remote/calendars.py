@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import msgspec
 
+from duetime.client.schedules.calendars import Calendars
 from duetime.errors import InvalidValue
 from duetime.model.rules import DayCalendar
 from duetime.model.task import check_name
 from duetime.remote.address import part
 from duetime.remote.place import ServerPlace
-from duetime.scheduling.calendars import Calendars
 from duetime.store.protocol import Store
 
 

@@ -9,8 +9,9 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from duetime.admission import HANDLERS_OWN, Admission, SubmitHook, refuse_others
-from duetime.client import AnyTask, Bulk, Client, TaskPage, id_of, taken_keys, waiting_time
+from duetime.client.admission import HANDLERS_OWN, Admission, SubmitHook, refuse_others
+from duetime.client.client import AnyTask, Bulk, Client, TaskPage, id_of, taken_keys, waiting_time
+from duetime.client.schedules.wishes import Schedule
 from duetime.clock import Seconds, to_instant, to_seconds
 from duetime.errors import DuetimeError, PayloadTooLarge, TaskNotFound, UnknownHandler
 from duetime.model.query import MAX_PAGE, Query
@@ -36,7 +37,6 @@ from duetime.remote.problems import error_of
 from duetime.remote.schedules import RemoteSchedules
 from duetime.remote.transport import NDJSON
 from duetime.remote.wire import BatchItemWire, BatchWire, TaskListWire, TaskWire, body_of, filter_of, parameters_of, record_of
-from duetime.scheduling.wishes import Schedule
 from duetime.store.protocol import AddVerdict, CancelVerdict, Store
 from duetime.targets.spec import HandlerSpec
 

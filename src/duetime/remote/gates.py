@@ -7,8 +7,8 @@ from typing import cast
 
 import msgspec
 
+from duetime.client.gates import IN_FORCE_WITHIN, GateInfo, GateKeeper, GateSet, Named
 from duetime.clock import SECOND, Seconds, to_seconds
-from duetime.gating import IN_FORCE_WITHIN, GateInfo, GateKeeper, GateSet, Named
 from duetime.model.gate import Gate
 from duetime.model.task import check_name
 from duetime.remote.address import part

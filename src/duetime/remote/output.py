@@ -10,11 +10,11 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from duetime.client.output import AttemptOutput, LogHits, OutputEvent, OutputPage, Outputs, read_position
 from duetime.clock import to_instant
 from duetime.errors import StoreUnavailable
 from duetime.model.outcome import Outcome
 from duetime.model.task import State, Task
-from duetime.output.reading import AttemptOutput, LogHits, OutputEvent, OutputPage, Outputs, read_position
 from duetime.remote.address import needs_store, part
 from duetime.remote.place import ServerPlace
 from duetime.remote.transport import FIRST_PAUSE, LONGEST_PAUSE

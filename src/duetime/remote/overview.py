@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from duetime.insight import AttemptInfo, HandlerInfo, Insight, Stats, WorkerInfo
+from duetime.client.insight import AttemptInfo, HandlerInfo, Insight, Stats, WorkerInfo
 from duetime.model.figures import FigureKey
 from duetime.model.task import TaskRecord
 from duetime.model.why import Reason

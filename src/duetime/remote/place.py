@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from duetime.client.insight import HandlerInfo
 from duetime.clock import Instant
-from duetime.insight import HandlerInfo
 from duetime.remote.address import needs_store
 from duetime.remote.transport import Transport
 from duetime.store.protocol import Declaration

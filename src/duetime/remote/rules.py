@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from duetime.client.schedules.info import Health, PauseInfo, ScheduleInfo
+from duetime.client.schedules.wishes import Schedule
 from duetime.clock import to_datetime, to_instant, to_seconds
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import At, Calendar, Cron, Rule, Union, Window
 from duetime.model.schedule import DEFAULT_GRACE
-from duetime.scheduling.info import Health, PauseInfo, ScheduleInfo
-from duetime.scheduling.wishes import Schedule
 from duetime.targets.occurrence import LastRunView
 
 

@@ -9,6 +9,13 @@ from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 
+from duetime.client.schedules.backfill import Backfill, Existing
+from duetime.client.schedules.backfill import read as read_backfill
+from duetime.client.schedules.declaring import Difference, SchedulePlan, refuse_twice
+from duetime.client.schedules.forecasting import LONGEST, Ahead
+from duetime.client.schedules.info import ScheduleInfo, SkipInfo
+from duetime.client.schedules.service import MOST_PREVIEWED, MOST_SKIPS, Refuse, Schedules, Stored
+from duetime.client.schedules.wishes import RULES, Named, Schedule
 from duetime.clock import to_instant
 from duetime.errors import ChangedMeanwhile, Conflict, DuetimeError, InvalidValue
 from duetime.model.forecast import MOST_OCCURRENCES, Forecast
@@ -19,13 +26,6 @@ from duetime.remote.address import needs_store, part
 from duetime.remote.place import ServerPlace
 from duetime.remote.rules import ScheduleWire, body_of, info_of, rule_body, zone_of
 from duetime.remote.wire import TaskWire, record_of, texts
-from duetime.scheduling.backfill import Backfill, Existing
-from duetime.scheduling.backfill import read as read_backfill
-from duetime.scheduling.declaring import Difference, SchedulePlan, refuse_twice
-from duetime.scheduling.forecasting import LONGEST, Ahead
-from duetime.scheduling.info import ScheduleInfo, SkipInfo
-from duetime.scheduling.service import MOST_PREVIEWED, MOST_SKIPS, Refuse, Schedules, Stored
-from duetime.scheduling.wishes import RULES, Named, Schedule
 from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleFilter
 

@@ -8,9 +8,9 @@ from duetime.config import Config
 from duetime.store.protocol import Store
 
 if TYPE_CHECKING:
-    from duetime.client import Client
-    from duetime.insight import Insight
-    from duetime.output.reading import Outputs
+    from duetime.client.client import Client
+    from duetime.client.insight import Insight
+    from duetime.client.output import Outputs
 
 
 def server_place(config: Config) -> Store:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from duetime.admission import HANDLERS_OWN
+from duetime.client.admission import HANDLERS_OWN
 from duetime.clock import SECOND, Instant, to_datetime, to_instant
 from duetime.errors import InvalidValue
 from duetime.model.query import Query

@@ -33,10 +33,10 @@ import msgspec
 from duetime.errors import InvalidValue
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
-from duetime.output import LogHandler, Writer, current_attempt
 from duetime.targets.context import Context, Resources
 from duetime.targets.drain import Drain
 from duetime.targets.frames import Answer, Began, Channel, Done, NotReady, Order, Progress, Ready, Setup
+from duetime.targets.output import LogHandler, Writer, current_attempt
 from duetime.targets.python import Middleware, around, describe, failed, positional, succeeded
 from duetime.targets.spec import HandlerSpec
 

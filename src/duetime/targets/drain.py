@@ -12,7 +12,7 @@ import termios
 import threading
 from pathlib import Path
 
-from duetime.output import cut_line
+from duetime.targets.output import cut_line
 
 
 class Drain(threading.Thread):

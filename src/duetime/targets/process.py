@@ -26,9 +26,9 @@ import msgspec
 from duetime.errors import InvalidHandler
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
-from duetime.output import DEFAULT_CAP, CappedFile
 from duetime.store.protocol import ClaimedTask
 from duetime.targets.frames import MAX_FRAME, Answer, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
+from duetime.targets.output import DEFAULT_CAP, CappedFile
 
 START_WITHIN = 30.0
 LEAVE_WITHIN = 5.0

@@ -18,10 +18,10 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
 
-from duetime.app import App
+from duetime.app.app import App
 from duetime.clock import SECOND, ManualClock, SystemClock, to_instant
 from duetime.errors import InvalidValue
-from duetime.portal import running_loop
+from duetime.runtime.portal import running_loop
 from duetime.testing.kit import Kit, Ran
 from duetime.testing.parts import SteppedStore
 

@@ -17,19 +17,19 @@ from typing import Any, TypeVar, Unpack, overload
 
 import msgspec
 
-from duetime.app import App
-from duetime.client import AnyTask
+from duetime.app.app import App
+from duetime.app.filters import Filters, name_of, query_of
+from duetime.app.handlers import AnyHandler, Handler
+from duetime.client.client import AnyTask
 from duetime.clock import LATEST, Instant, ManualClock, Seconds, to_datetime, to_instant, to_micros
 from duetime.duties import Firing, Sweeper
 from duetime.errors import InvalidValue, TaskFailed, TaskNotFound, UnknownHandler
-from duetime.filters import Filters, name_of, query_of
-from duetime.handlers import AnyHandler, Handler
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.query import Query
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, State, Task, TaskRecord, shown
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.protocol import Claim, ClaimedTask, NewWorker
 from duetime.targets.context import Resources, current
 from duetime.targets.spec import HandlerSpec

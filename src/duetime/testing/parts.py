@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import msgspec
 
-from duetime.app import App
+from duetime.app.app import App
 from duetime.clock import Instant, ManualClock
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.query import MAX_PAGE, Query
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, NewTask, TaskRecord, due_of, expiry_of
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.protocol import Added, CancelVerdict, ClaimedTask, GateBarrier
 from duetime.store.schedules import ScheduleWrite
 from duetime.store.sqlite import read

@@ -15,12 +15,12 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.model.outcome import Outcome
-from duetime.output import OutputFiles, Sink
-from duetime.service import Call
+from duetime.runtime.service import Call
+from duetime.runtime.wheel import Timer
 from duetime.store.protocol import ClaimedTask
 from duetime.targets.context import Context, Resources
+from duetime.targets.output import OutputFiles, Sink
 from duetime.targets.spec import HandlerSpec
-from duetime.wheel import Timer
 from duetime.worker.threads import ThreadCall
 
 

@@ -12,7 +12,7 @@ from inspect import CO_COROUTINE
 from types import coroutine
 from typing import Any, TypeAlias
 
-from duetime.output import current_attempt
+from duetime.targets.output import current_attempt
 from duetime.targets.python import positional
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt

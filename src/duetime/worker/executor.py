@@ -24,10 +24,10 @@ from duetime.model.gate import Gates
 from duetime.model.lifecycle import conclude, succeed
 from duetime.model.outcome import Ended, Outcome, Settlement
 from duetime.model.task import ErrorInfo
-from duetime.output import OutputFiles
-from duetime.service import Alarms
+from duetime.runtime.service import Alarms
 from duetime.store.protocol import ClaimedTask, Progress, Store
 from duetime.targets.context import Context, Resources
+from duetime.targets.output import OutputFiles
 from duetime.targets.process import ChildPool
 from duetime.targets.python import NOTHING, Middleware, around, failed, positional, succeeded
 from duetime.targets.spec import HandlerSpec

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from itertools import count
 
-from duetime.service import Alarms, Service
+from duetime.runtime.service import Alarms, Service
 from duetime.store.protocol import Hint, HintKind, Store
 from duetime.worker.executor import Executor
 from duetime.worker.lookout import Lookout

@@ -17,7 +17,7 @@ from duetime.clock import Instant
 from duetime.model.figures import ATTEMPTS, BEYOND, BOUNDS, DURATION, LATENESS, RETRIES, SUM, FigureKey
 from duetime.model.outcome import Outcome, Settlement
 from duetime.model.task import State
-from duetime.service import Alarms, Service
+from duetime.runtime.service import Alarms, Service
 from duetime.store.protocol import Store
 
 WRITE_EVERY = 5.0

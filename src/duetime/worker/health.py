@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from duetime.service import Alarms, Pulse, Service
+from duetime.runtime.service import Alarms, Pulse, Service
 
 logger = logging.getLogger("duetime.worker")
 

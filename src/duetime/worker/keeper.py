@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from duetime.clock import Instant
-from duetime.service import NO_PROGRESS, Pulse
+from duetime.runtime.service import NO_PROGRESS, Pulse
 from duetime.store.protocol import Lease, Renewal
 from duetime.worker.attempt import Attempt, Current, Interrupted
 from duetime.worker.deadman import DeadMan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from duetime.service import Alarms, Service
+from duetime.runtime.service import Alarms, Service
 from duetime.store.protocol import HintKind, Store
 
 if TYPE_CHECKING:

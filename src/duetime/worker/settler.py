@@ -12,7 +12,7 @@ import msgspec
 from duetime.errors import StoreUnavailable
 from duetime.model.outcome import Settlement, Verdict
 from duetime.model.task import ErrorInfo
-from duetime.service import Alarms, Service
+from duetime.runtime.service import Alarms, Service
 from duetime.store.protocol import Progress, Store
 
 logger = logging.getLogger("duetime.worker")

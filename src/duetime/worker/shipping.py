@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 
 from duetime.errors import InvalidValue, StoreUnavailable
-from duetime.output.files import OutputFiles
-from duetime.output.spool import Spool, SpoolFile, abandoned, pieces, read_from, spool_root, text_of, whole_characters
-from duetime.service import Alarms, Service
+from duetime.runtime.service import Alarms, Service
 from duetime.store.output import OutputChunk
 from duetime.store.protocol import Store
+from duetime.targets.output.files import OutputFiles
+from duetime.targets.output.spool import Spool, SpoolFile, abandoned, pieces, read_from, spool_root, text_of, whole_characters
 
 logger = logging.getLogger("duetime.output")
 

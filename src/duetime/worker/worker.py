@@ -24,10 +24,10 @@ from duetime.model.figures import BLOCKED_LOOPS, LEASE_LOSSES, STALE_WRITES, STO
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Running
 from duetime.model.retry import RetryPolicy
-from duetime.output import Capture
-from duetime.service import Alarms, Pulse, Service
+from duetime.runtime.service import Alarms, Pulse, Service
 from duetime.store.protocol import Hint, HintKind, Lease, NewWorker, Renewal, Store
 from duetime.targets.context import Resources
+from duetime.targets.output import Capture
 from duetime.targets.process import ChildPool
 from duetime.targets.python import Middleware
 from duetime.targets.spec import HandlerSpec

@@ -13,7 +13,16 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec.structs import replace
 
-from duetime.admission import Admission
+from duetime.client.admission import Admission
+from duetime.client.schedules import backfill as backfilling
+from duetime.client.schedules.backfill import Backfill, Existing
+from duetime.client.schedules.calendars import Calendars
+from duetime.client.schedules.declaring import SchedulePlan, refuse_twice
+from duetime.client.schedules.forecasting import Ahead, look_ahead
+from duetime.client.schedules.info import ScheduleInfo, SkipInfo, plan_for, plan_or_none, schedule_info, skip_info, tag_of
+from duetime.client.schedules.reconciling import Reconciliation, Refuse
+from duetime.client.schedules.wishes import LONGEST_NOTE, RULES, Named, Schedule
+from duetime.client.schedules.writes import Decide, Known, change, gates_and_calendars, pages, write_of
 from duetime.clock import to_datetime, to_instant
 from duetime.errors import (
     ChangedMeanwhile,
@@ -35,15 +44,6 @@ from duetime.model.policies import read_overlap
 from duetime.model.rules import DayCalendar, Every, Rule, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec
 from duetime.model.task import DEFAULT_PRIORITY, IfExists, NewTask, Task, check_name, shown
-from duetime.scheduling import backfill as backfilling
-from duetime.scheduling.backfill import Backfill, Existing
-from duetime.scheduling.calendars import Calendars
-from duetime.scheduling.declaring import SchedulePlan, refuse_twice
-from duetime.scheduling.forecasting import Ahead, look_ahead
-from duetime.scheduling.info import ScheduleInfo, SkipInfo, plan_for, plan_or_none, schedule_info, skip_info, tag_of
-from duetime.scheduling.reconciling import Reconciliation, Refuse
-from duetime.scheduling.wishes import LONGEST_NOTE, RULES, Named, Schedule
-from duetime.scheduling.writes import Decide, Known, change, gates_and_calendars, pages, write_of
 from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 from duetime.targets.payload import OpenPayloads

@@ -8,11 +8,11 @@ from typing import Any, TypeVar, Unpack, overload
 
 import msgspec
 
-from duetime.client import AnyTask, Bulk, Client
+from duetime.app.filters import Filters, name_of, query_of
+from duetime.app.handlers import AnyHandler
+from duetime.client.client import AnyTask, Bulk, Client
+from duetime.client.insight import AttemptInfo, HandlerInfo, Insight, Stats, WorkerInfo
 from duetime.clock import Seconds
-from duetime.filters import Filters, name_of, query_of
-from duetime.handlers import AnyHandler
-from duetime.insight import AttemptInfo, HandlerInfo, Insight, Stats, WorkerInfo
 from duetime.model.task import Task
 from duetime.model.why import Reason
 from duetime.store.protocol import CancelVerdict

@@ -4,7 +4,7 @@ A `Sink` is one attempt's way to its file (`files`), `Capture` leads the process
 `Spool` is the folder of one worker's files (`spool`), which it ships to the store (`worker.shipping`), and `Outputs` reads (`reading`).
 """
 
-from duetime.output.capture import Capture, LogHandler, Printing, Writer, current_attempt
-from duetime.output.files import DEFAULT_CAP, CappedFile, OutputFiles, Sink, cut_line
+from duetime.targets.output.capture import Capture, LogHandler, Printing, Writer, current_attempt
+from duetime.targets.output.files import DEFAULT_CAP, CappedFile, OutputFiles, Sink, cut_line
 
 __all__ = ["DEFAULT_CAP", "CappedFile", "Capture", "LogHandler", "OutputFiles", "Printing", "Sink", "Writer", "current_attempt", "cut_line"]

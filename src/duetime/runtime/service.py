@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from duetime.errors import StoreUnavailable
-from duetime.wheel import Timer, Wheel
+from duetime.runtime.wheel import Timer, Wheel
 
 logger = logging.getLogger("duetime")
 

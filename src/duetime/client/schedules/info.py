@@ -10,13 +10,13 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from duetime.client.schedules.wishes import Schedule, schedule_of
 from duetime.clock import SECOND, Instant, to_datetime
 from duetime.errors import InvalidValue
 from duetime.model.firing import has_ended, next_planned
 from duetime.model.gate import Gates
 from duetime.model.rules import DayCalendar, Plan, Rule, describe, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec, Skip, SkipReason
-from duetime.scheduling.wishes import Schedule, schedule_of
 from duetime.targets.occurrence import LastRunView, last_run_view
 
 Health: TypeAlias = Literal["ok", "failing", "paused", "late", "held", "ended", "broken"]

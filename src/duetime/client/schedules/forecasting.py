@@ -8,6 +8,8 @@ from statistics import median
 
 import msgspec
 
+from duetime.client.schedules.info import plan_for
+from duetime.client.schedules.writes import every_schedule
 from duetime.clock import DAY, SECOND, Instant
 from duetime.errors import InvalidValue
 from duetime.model.forecast import DEFAULT_DURATION, MOST_OCCURRENCES, Forecast, Prospect, forecast
@@ -15,8 +17,6 @@ from duetime.model.query import Query
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord
 from duetime.model.task import State
-from duetime.scheduling.info import plan_for
-from duetime.scheduling.writes import every_schedule
 from duetime.store.protocol import Store
 
 SAMPLE = 100  # latest runs of a handler whose durations count

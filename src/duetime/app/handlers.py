@@ -9,7 +9,7 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, 
 
 import msgspec
 
-from duetime.client import HANDLERS_OWN
+from duetime.client.client import HANDLERS_OWN
 from duetime.clock import Instant, Seconds, to_instant, to_micros, to_seconds
 from duetime.errors import InvalidHandler, InvalidValue
 from duetime.ids import key_shard, new_id

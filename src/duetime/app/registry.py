@@ -7,13 +7,13 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
+from duetime.app.handlers import AnyHandler, Handler, one_of, policy_or_default, positive
+from duetime.client.schedules.wishes import Schedule, rule_from
 from duetime.clock import Seconds
 from duetime.errors import InvalidHandler, InvalidValue
-from duetime.handlers import AnyHandler, Handler, one_of, policy_or_default, positive
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import Rule
 from duetime.model.task import NewTask, Task, check_name, check_priority
-from duetime.scheduling.wishes import Schedule, rule_from
 from duetime.targets.context import Context
 from duetime.targets.payload import FunctionPayloads
 from duetime.targets.signature import default_name, examine

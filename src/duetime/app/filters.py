@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, TypedDict
 
+from duetime.app.handlers import AnyHandler, Handler
 from duetime.clock import to_instant
 from duetime.errors import InvalidValue
-from duetime.handlers import AnyHandler, Handler
 from duetime.model.query import Query, parse_state
 from duetime.model.task import State
 

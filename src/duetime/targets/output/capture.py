@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TextIO, cast
 
 from duetime.clock import SECOND, to_datetime
-from duetime.output.files import Sink
+from duetime.targets.output.files import Sink
 
 
 class Printing(Protocol):

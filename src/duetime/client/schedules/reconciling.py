@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from duetime.client.schedules.declaring import Difference, SchedulePlan, compare, fingerprint, surplus
+from duetime.client.schedules.writes import TURNS, Known, between_turns, every_schedule, given_up, look
 from duetime.errors import DuetimeError
 from duetime.model.firing import Step
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec
-from duetime.scheduling.declaring import Difference, SchedulePlan, compare, fingerprint, surplus
-from duetime.scheduling.writes import TURNS, Known, between_turns, every_schedule, given_up, look
 from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 

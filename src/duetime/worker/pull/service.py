@@ -15,8 +15,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from duetime.clock import SECOND, Instant
 from duetime.errors import StoreUnavailable, TaskNotFound
-from duetime.guests.ear import Ear
-from duetime.guests.facts import (
+from duetime.ids import is_id, new_id
+from duetime.model.figures import STALE_WRITES, FigureKey
+from duetime.model.gate import Gates
+from duetime.model.lifecycle import conclude
+from duetime.model.outcome import Ended, Outcome, Settlement, Verdict
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import FINAL, TaskRecord
+from duetime.store.guests import Guest, Holding
+from duetime.store.protocol import Declaration, Progress, Store
+from duetime.worker.figures import Tally
+from duetime.worker.pull.ear import Ear
+from duetime.worker.pull.facts import (
     Completed,
     Held,
     Offer,
@@ -30,16 +40,6 @@ from duetime.guests.facts import (
     room,
     timed_out,
 )
-from duetime.ids import is_id, new_id
-from duetime.model.figures import STALE_WRITES, FigureKey
-from duetime.model.gate import Gates
-from duetime.model.lifecycle import conclude
-from duetime.model.outcome import Ended, Outcome, Settlement, Verdict
-from duetime.model.retry import RetryPolicy
-from duetime.model.task import FINAL, TaskRecord
-from duetime.store.guests import Guest, Holding
-from duetime.store.protocol import Declaration, Progress, Store
-from duetime.worker.figures import Tally
 
 Allow = Callable[[str], None]
 

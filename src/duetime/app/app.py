@@ -14,32 +14,32 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
-from duetime.access.tokens import Tokens
-from duetime.admission import SubmitHook
-from duetime.around import Around
-from duetime.client import Client
+from duetime.app.around import Around
+from duetime.app.filters import name_of
+from duetime.app.handlers import AnyHandler, by_name
+from duetime.app.registry import Handlers, Registry
+from duetime.app.verbs import Verbs
+from duetime.client.access.tokens import Tokens
+from duetime.client.admission import SubmitHook
+from duetime.client.client import Client
+from duetime.client.insight import Insight
+from duetime.client.output import Outputs
+from duetime.client.schedules.wishes import Schedule
 from duetime.clock import Seconds
 from duetime.config import Config, Settings, read_setting
 from duetime.config import load as load_config
 from duetime.errors import InvalidHandler, UnknownHandler
-from duetime.filters import name_of
-from duetime.handlers import AnyHandler, by_name
-from duetime.insight import Insight
 from duetime.model.task import NewTask, Task
-from duetime.output.reading import Outputs
-from duetime.portal import PORTAL, Inline, refuse_inside_loop, running_loop
-from duetime.registry import Handlers, Registry
 from duetime.remote.address import is_server, needs_store
 from duetime.remote.services import server_place, server_services
-from duetime.scheduling.wishes import Schedule
+from duetime.runtime.portal import PORTAL, Inline, refuse_inside_loop, running_loop
 from duetime.store.open import store_from_url
 from duetime.store.protocol import Store
 from duetime.targets.python import Middleware
 from duetime.targets.spec import HandlerSpec
-from duetime.verbs import Verbs
 
 if TYPE_CHECKING:
-    from duetime.service import Alarms, Service
+    from duetime.runtime.service import Alarms, Service
     from duetime.worker.worker import Worker
 
 R = TypeVar("R")

@@ -10,16 +10,16 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from duetime.admission import HANDLERS_OWN, Admission, SubmitHook
+from duetime.client.admission import HANDLERS_OWN, Admission, SubmitHook
+from duetime.client.gates import GateKeeper
+from duetime.client.schedules.service import Calendars, Schedules
+from duetime.client.schedules.wishes import Schedule
 from duetime.clock import Seconds, to_seconds
 from duetime.errors import ChangedMeanwhile, Conflict, DuplicateKey, DuplicateKeys, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
-from duetime.gating import GateKeeper
 from duetime.ids import is_id
 from duetime.model.lazy import Lazy
 from duetime.model.query import MAX_PAGE, Page, Query
 from duetime.model.task import FINAL, LIVE, NewTask, State, Task, TaskRecord, check_name, check_priority, delay_micros, due_instant, shown
-from duetime.scheduling.service import Calendars, Schedules
-from duetime.scheduling.wishes import Schedule
 from duetime.store.protocol import Added, AddVerdict, AllNew, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind, Store
 from duetime.targets.spec import HandlerSpec
 

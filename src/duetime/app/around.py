@@ -9,14 +9,14 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from duetime.client import Bulk, Client
+from duetime.app.filters import name_of
+from duetime.app.handlers import AnyHandler
+from duetime.client.client import Bulk, Client
 from duetime.clock import LATEST, Instant, Seconds, to_datetime, to_instant, to_micros
 from duetime.errors import DuplicateKeys, InvalidValue
-from duetime.filters import name_of
-from duetime.handlers import AnyHandler
 from duetime.ids import key_shard, new_id
 from duetime.model.task import LIVE, NewTask, State, Task, TaskRecord, check_meta, check_name
-from duetime.portal import Inline
+from duetime.runtime.portal import Inline
 from duetime.targets.context import current
 
 R = TypeVar("R")

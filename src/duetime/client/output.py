@@ -14,10 +14,10 @@ from duetime.errors import Conflict, InvalidValue, StoreUnavailable, TaskNotFoun
 from duetime.ids import is_id
 from duetime.model.outcome import AttemptRecord, Outcome
 from duetime.model.task import FINAL, State, Task, TaskRecord
-from duetime.output.files import DEFAULT_CAP, cut_line
-from duetime.output.spool import find, pieces, read_from, spool_root, text_of, whole_characters
 from duetime.store.output import OutputChunk, OutputSearch, Place
 from duetime.store.protocol import Store
+from duetime.targets.output.files import DEFAULT_CAP, cut_line
+from duetime.targets.output.spool import find, pieces, read_from, spool_root, text_of, whole_characters
 
 CHUNKS_AT_ONCE = 64
 TAIL = 65_536  # bytes that are read at once from a file

@@ -10,8 +10,8 @@ from datetime import datetime
 
 import msgspec
 
-from duetime.access.audit import AuditLog
-from duetime.access.known import KnownTokens
+from duetime.client.access.audit import AuditLog
+from duetime.client.access.known import KnownTokens
 from duetime.clock import LATEST, Clock, Instant, Seconds, SystemClock, to_datetime, to_instant, to_micros
 from duetime.errors import Conflict, InvalidValue, TokenNotFound
 from duetime.model.access import (
@@ -38,7 +38,7 @@ from duetime.model.access import (
     take,
 )
 from duetime.model.task import check_name
-from duetime.service import Alarms, Service
+from duetime.runtime.service import Alarms, Service
 from duetime.store.access import TokenVerdict
 from duetime.store.protocol import Store
 

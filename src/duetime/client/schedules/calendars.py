@@ -5,14 +5,14 @@ from __future__ import annotations
 import builtins
 from collections.abc import Awaitable, Callable, Mapping
 
+from duetime.client.schedules.info import plan_or_none
+from duetime.client.schedules.writes import Known, change, every_schedule, write_of
 from duetime.errors import Conflict, InvalidValue, ScheduleNotFound
 from duetime.model.rules import Calendar, DayCalendar, Union
 from duetime.model.rules.calendars import chain_of
 from duetime.model.schedule import ScheduleSpec
 from duetime.model.steering import replan
 from duetime.model.task import check_name
-from duetime.scheduling.info import plan_or_none
-from duetime.scheduling.writes import Known, change, every_schedule, write_of
 from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleWrite
 

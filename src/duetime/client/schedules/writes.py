@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from duetime.client.schedules.info import plan_for
 from duetime.clock import Instant
 from duetime.errors import Conflict
 from duetime.model.firing import Step
@@ -17,7 +18,6 @@ from duetime.model.occurrences import ends_of
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import Facts, ScheduleRecord
 from duetime.model.task import TaskRecord
-from duetime.scheduling.info import plan_for
 from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 

@@ -1,0 +1,1 @@
+"""All that a program can ask of a store: submit, read, change, gates, schedules, access and overviews."""

@@ -1,0 +1,1 @@
+"""What every process runs on: the loop of a service, the timing wheel, and the thread behind synchronous calls."""
