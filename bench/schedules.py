@@ -89,7 +89,7 @@ async def one_by_one(url: str, occurrences: int) -> dict[str, float]:
     began = time.perf_counter()
     await store.open()
     firing = Firing(store, Alarms())
-    await firing.turn()
+    await firing.run_once()
     started = time.perf_counter() - began
     taken = 0.0
     for _ in range(occurrences):
@@ -97,7 +97,7 @@ async def one_by_one(url: str, occurrences: int) -> dict[str, float]:
         assert following is not None
         clock.set(following)
         began = time.perf_counter()
-        await firing.turn()
+        await firing.run_once()
         taken += time.perf_counter() - began
     counts = await store.counts()
     await store.close()
@@ -116,7 +116,7 @@ async def at_once(url: str, number: int) -> dict[str, float]:
     store = store_from_url(url, clock=clock)
     await store.open()
     firing = Firing(store, Alarms())
-    await firing.turn()
+    await firing.run_once()
     following = (await store.due_schedules(1)).next_at
     assert following is not None
     clock.set(following)
@@ -124,7 +124,7 @@ async def at_once(url: str, number: int) -> dict[str, float]:
     fired = 0
     while fired < number:
         before = fired
-        fired += await firing.run_once()
+        fired += await firing.fire_due()
         assert fired > before, f"{fired} of {number} fired"
     rate = number / (time.perf_counter() - began)
     await store.close()

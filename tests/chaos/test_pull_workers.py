@@ -56,7 +56,7 @@ async def lose(http: Client, lost: str, *living: PullWorker) -> None:
     """Let a lease pass on a reaper's clock, in which only some workers have beaten; no test has to wait for it."""
     alarms = Alarms()
     reaper = Reaper(http.server.app.store, alarms, lease=LEASE)
-    await reaper.run_once(1_000.0)
+    await reaper.reap(1_000.0)
     for worker in living:
         await worker.renew()
     await watch(reaper, 1_000.0, 1_000.0 + LEASE)  # unless the server's own reaper was faster

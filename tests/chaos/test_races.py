@@ -183,13 +183,13 @@ async def test_t14_a_reaper_that_was_paused_for_longer_than_a_lease_takes_nothin
         alarms = Alarms()
         reaper = Reaper(other, alarms, lease=lease)
         ground.proxy.hold()
-        looking = asyncio.create_task(reaper.run_once())
+        looking = asyncio.create_task(reaper.reap())
         for _ in range(6):
             await asyncio.sleep(lease / 4)
             await asyncio.to_thread(worker.lease.renew)
         ground.proxy.heal()
         assert await looking == 0
-        assert await reaper.run_once() == 0, "it has beaten a moment ago"
+        assert await reaper.reap() == 0, "it has beaten a moment ago"
         assert [each.running for each in await store.workers()] == [1]
         worker.lease.close()
         alarms.close()

@@ -117,9 +117,9 @@ async def test_t14_a_scheduler_that_was_stopped_in_the_middle_fires_nothing_agai
             return bool((await two.due_schedules(10)).records)
 
         await until("an occurrence is due", is_due)
-        late = asyncio.create_task(first.run_once())
+        late = asyncio.create_task(first.fire_due())
         await stopped.wait()
-        assert await second.run_once() > 0
+        assert await second.fire_due() > 0
         planned = await occurrences(two, "often")
         goes_on.set()
         assert await late == 0, "what it had decided is another's by now"
@@ -139,12 +139,12 @@ async def test_t13_after_a_day_without_a_scheduler_one_occurrence_is_fired_and_a
     assert await fleet.store.write_schedules([ScheduleWrite(name="hourly", expected=record.version, record=aged)]) == [True]
     alarms = Alarms()
     async with two_stores(fleet.url) as (one, _):
-        assert await Firing(one, alarms).run_once() == 1, "the latest one"
+        assert await Firing(one, alarms).fire_due() == 1, "the latest one"
         assert len(await skipped(one, "hourly")) == 23
         before = await occurrences(one, "hourly")
         await fleet.app.schedules.put(Schedule("hourly", "quick", Every(timedelta(minutes=7))), allow_unknown=True)
         await fleet.app.schedules.pause("hourly")
         await fleet.app.schedules.resume("hourly")
-        assert await Firing(one, alarms).run_once() == 0
+        assert await Firing(one, alarms).fire_due() == 0
         assert await occurrences(one, "hourly") == before
     alarms.close()

@@ -138,10 +138,10 @@ async def task_in(store: Store, worker: Worker, state: State, handler: str = "wo
 
 async def watch(reaper: Reaper, since: float, until: float) -> int:
     """Let a reaper look again and again from one instant of its clock to another, as it does by itself; give how much it took back."""
-    taken = await reaper.run_once(since)
+    taken = await reaper.reap(since)
     while since < until:
         since = min(since + LOOK_EVERY, until)
-        taken += await reaper.run_once(since)
+        taken += await reaper.reap(since)
     return taken
 
 

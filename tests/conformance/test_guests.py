@@ -255,7 +255,7 @@ async def test_the_reaper_takes_from_a_guest_that_has_not_beaten_for_a_lease(sto
     assert await watch(reaper, 100.0, 106.9) == 0
     await store.renew_guest(guest.id)
     assert await watch(reaper, 107.1, 114.0) == 0
-    assert await reaper.run_once(114.2) == 1
+    assert await reaper.reap(114.2) == 1
     assert [worker.id for worker in await store.workers()] == [other.id]
     assert await state_of(store, record) is State.PENDING
     alarms.close()

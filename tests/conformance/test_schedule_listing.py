@@ -185,9 +185,9 @@ async def test_the_pruner_keeps_skips_for_thirty_days(store: Store, clock: Manua
     alarms = Alarms()
     pruner = Pruner(store, alarms, {})
     clock.set(clock.now() + 30 * DAY)
-    assert await pruner.run_once() == 0
+    assert await pruner.prune() == 0
     clock.set(clock.now() + 1)
-    assert await pruner.run_once() == 1
+    assert await pruner.prune() == 1
     assert [one.planned_at for one in await store.skips("a", 10)] == [2]
     alarms.close()
 

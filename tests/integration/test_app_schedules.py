@@ -62,7 +62,7 @@ async def fire(app: App) -> int:
     """Do what the firing duty of a worker does, once."""
     alarms = Alarms()
     try:
-        return await Firing(app.store, alarms).run_once()
+        return await Firing(app.store, alarms).fire_due()
     finally:
         alarms.close()
 

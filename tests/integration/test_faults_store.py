@@ -378,7 +378,7 @@ async def test_several_reapers_at_once_take_a_dead_workers_tasks_back_once(tmp_p
                 await stack.enter_async_context(app)
             alarms = Alarms()
             reapers = [Reaper(app.store, alarms, lease=15.0) for app in apps for _ in range(3)]
-            taken = await asyncio.gather(*(reaper.run_once(0.0) for reaper in reapers))
+            taken = await asyncio.gather(*(reaper.reap(0.0) for reaper in reapers))
             alarms.close()
         assert sorted(taken) == [0] * 11 + [8]
         for task in tasks:

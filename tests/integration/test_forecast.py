@@ -53,7 +53,7 @@ class Day:
 
     async def live_until(self, until: Instant) -> None:
         for _ in range(100_000):
-            while await self._end_runs() + await self._firing.run_once() + await self._stop_cancelled() + await self._start_tasks():
+            while await self._end_runs() + await self._firing.fire_due() + await self._stop_cancelled() + await self._start_tasks():
                 pass
             following = [each for each in (self._next_task, await self._next_look()) if each is not None]
             following += [self._ends[0][0]] if self._ends else []

@@ -93,14 +93,14 @@ async def test_a_round_of_the_pruner_lasts_until_nothing_is_left_of_what_was_old
     alarms = Alarms()
     pruner = Pruner(store, alarms, {State.CANCELLED: timedelta(0)})
     clock.advance(1)
-    pauses = [await pruner.turn()]
+    pauses = [await pruner.run_once()]
     [later] = await keep(store, "late")
     await store.cancel([later])
     clock.advance(1)
-    pauses += [await pruner.turn() for _ in range(3)]
+    pauses += [await pruner.run_once() for _ in range(3)]
     assert pauses == [PAUSE, PAUSE, PAUSE, LOOK_EVERY]
     assert [record is None for record in await store.get([*ids, later])] == [True, True, True, False]
-    assert await pruner.turn() == PAUSE, "the next round takes what has become old meanwhile"
+    assert await pruner.run_once() == PAUSE, "the next round takes what has become old meanwhile"
     alarms.close()
 
 

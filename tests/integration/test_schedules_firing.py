@@ -109,10 +109,10 @@ async def run_due(store: Store, state: State = State.SUCCEEDED) -> None:
 async def test_an_occurrence_is_fired_at_its_instant_and_not_before(store: Store, clock: ManualClock, duty: Firing) -> None:
     await put(store, "often", Every(60), overlap="allow")
     clock.advance(59.999)
-    assert await duty.run_once() == 0
+    assert await duty.fire_due() == 0
     clock.advance(0.001)
-    assert await duty.run_once() == 1
-    assert await duty.run_once() == 0
+    assert await duty.fire_due() == 1
+    assert await duty.fire_due() == 0
     [task] = await tasks_of(store, "often")
     assert (task.state, task.due_at, task.planned_at) == (State.PENDING, START + MINUTE, START + MINUTE)
     assert task.meta is not None
@@ -131,8 +131,8 @@ async def test_any_number_of_processes_fire_each_occurrence_once(store: Store, c
         duties = [Firing(other, alarms) for other in stores]
         for _ in range(3):
             clock.advance(60)
-            await asyncio.gather(*(each.run_once() for each in duties))
-        await asyncio.gather(*(each.run_once() for each in duties))
+            await asyncio.gather(*(each.fire_due() for each in duties))
+        await asyncio.gather(*(each.fire_due() for each in duties))
     finally:
         for other in stores:
             await other.close()
@@ -153,14 +153,14 @@ async def test_a_turn_is_bounded_and_the_next_one_goes_on(
         records.append(steering.put(f"n{number:04}", spec, plan_of(spec.rule), store.now(), id=f"id-{number}").record)
     await store.write_schedules([ScheduleWrite(name=record.name, expected=0, record=record) for record in records])
     clock.advance(60)
-    assert [await duty.run_once() for _ in range(4)] == [300, 300, 110, 0]
+    assert [await duty.fire_due() for _ in range(4)] == [300, 300, 110, 0]
 
 
 async def test_schedules_with_hundreds_of_missed_occurrences_share_a_write_fairly(store: Store, clock: ManualClock, duty: Firing) -> None:
     for name in "abcdefgh":
         await put(store, name, Every(1), missed="all at most 600", overlap="allow")
     clock.advance(615)
-    fired = [await duty.run_once() for _ in range(8)]
+    fired = [await duty.fire_due() for _ in range(8)]
     assert max(fired) <= firing.MOST_TASKS + 500
     for name in "abcdefgh":
         record = await stored(store, name)
@@ -172,7 +172,7 @@ async def test_an_outage_is_made_up_for_as_the_policy_says(store: Store, clock: 
     for missed in ("skip", "latest", "earliest", "all", "all at most 2"):
         await put(store, missed, Every(60), missed=str(read_missed(missed)), overlap="allow")
     clock.advance(5 * 60 + 30)
-    await duty.run_once()
+    await duty.fire_due()
     assert {name: await planned(store, name) for name in ("skip", "latest", "earliest", "all", "all at most 2")} == {
         "skip": [],
         "latest": [5],
@@ -190,13 +190,13 @@ async def test_a_closed_gate_holds_a_schedule_and_the_policy_applies_when_it_ope
     await store.put_gate(Gate(handler="sweep", collection="eu", action=GateAction.DROP, set_at=store.now()))
     for _ in range(4):
         clock.advance(60)
-        await duty.run_once()
+        await duty.fire_due()
         await run_due(store)
     assert await planned(store, "held") == []
     assert await planned(store, "free") == [1, 2, 3, 4]
     await store.remove_gate("sweep", "eu")
     clock.advance(30)
-    await duty.run_once()
+    await duty.fire_due()
     assert await planned(store, "held") == [4]
 
 
@@ -207,11 +207,11 @@ async def test_a_run_that_has_not_ended_holds_the_next_one_up(store: Store, cloc
     await put(store, "one", Every(60))
     for _ in range(2):
         clock.advance(60)
-        await duty.run_once()
+        await duty.fire_due()
     assert await planned(store, "one") == [1]
     await run_due(store)
     clock.advance(60)
-    await duty.run_once()
+    await duty.fire_due()
     assert await planned(store, "one") == [1, 3]
     last = (await stored(store, "one")).state.last
     assert last is not None
@@ -222,7 +222,7 @@ async def test_queued_runs_start_one_after_the_other(store: Store, clock: Manual
     await put(store, "queued", Every(60), overlap="queue all")
     for _ in range(3):
         clock.advance(60)
-        await duty.run_once()
+        await duty.fire_due()
     for waiting in (2, 1, 0):
         states = [task.state for task in await tasks_of(store, "queued")]
         assert states.count(State.BLOCKED) == waiting
@@ -233,14 +233,14 @@ async def test_queued_runs_start_one_after_the_other(store: Store, clock: Manual
 async def test_the_other_run_is_told_to_stop(store: Store, clock: ManualClock, duty: Firing) -> None:
     await put(store, "newest", Every(60), overlap="cancel")
     clock.advance(60)
-    await duty.run_once()
+    await duty.fire_due()
     worker = await a_worker(store)
     running = await worker.take_one("sweep")
     clock.advance(60)
-    assert await duty.run_once() == 1
+    assert await duty.fire_due() == 1
     first, second = await tasks_of(store, "newest")
     assert (first.state, second.state) == (State.RUNNING, State.BLOCKED)
-    await duty.run_once()
+    await duty.fire_due()
     assert [held.cancelling for held in await store.attempts_of(worker.id)] == [True]
     assert (await stored(store, "newest")).state.cancel == ()
     await store.settle(worker.id, [ended(running, State.CANCELLED, at=store.now())])
@@ -251,7 +251,7 @@ async def test_failed_runs_in_a_row_pause_a_schedule(store: Store, clock: Manual
     await put(store, "frail", Every(60), pause_after=2)
     for _ in range(4):
         clock.advance(60)
-        await duty.run_once()
+        await duty.fire_due()
         await run_due(store, State.FAILED)
     assert await planned(store, "frail") == [1, 2]
     pause = (await stored(store, "frail")).state.paused
@@ -272,7 +272,7 @@ async def test_one_that_cannot_be_fired_does_not_stop_the_others(
     with caplog.at_level(logging.ERROR, "duetime.duties"):
         for _ in range(3):
             clock.advance(60)
-            await duty.run_once()
+            await duty.fire_due()
     assert await planned(store, "sound") == [1, 2, 3]
     assert await planned(store, "broken") == []
     assert [line.getMessage() for line in caplog.records if "'broken' cannot be fired" in line.getMessage()] == [
@@ -281,7 +281,7 @@ async def test_one_that_cannot_be_fired_does_not_stop_the_others(
     assert len(caplog.records) == 1
     await store.put_calendar("holidays", DayCalendar(yearly=["12-25"]))
     clock.advance(60)
-    await duty.run_once()
+    await duty.fire_due()
     assert await planned(store, "broken") == [4], "what was missed meanwhile is left to the policy"
 
 
@@ -300,7 +300,7 @@ async def test_one_that_cannot_be_stored_does_not_stop_the_others(
     monkeypatch.setattr(store, "write_schedules", choosy)
     clock.advance(60)
     with caplog.at_level(logging.ERROR, "duetime.duties"):
-        assert await duty.run_once() == 1
+        assert await duty.fire_due() == 1
     assert await planned(store, "sound") == [1]
     assert (await stored(store, "broken")).next_at == START + 2 * MINUTE
     assert "not this one" in caplog.text
@@ -315,22 +315,22 @@ async def test_one_process_has_the_turn_and_another_takes_over_when_it_leaves(
     await put(store, "often", Every(60))
     clock.advance(59.5)
     first, second = Firing(store, alarms), Firing(store, alarms)
-    await first.turn()
-    pause = await second.turn()
+    await first.run_once()
+    pause = await second.run_once()
     assert pause is not None
     assert pause >= firing.TURN, "it sleeps until the other's turn is over"
     assert (await store.duties())["firing"].held
     await first.stop()
     assert not (await store.duties())["firing"].held
-    await second.turn()
+    await second.run_once()
     assert (await store.duties())["firing"].held
 
 
 async def test_a_store_in_which_nothing_is_about_to_be_due_is_not_written_to(store: Store, clock: ManualClock, duty: Firing) -> None:
-    await duty.turn()
+    await duty.run_once()
     await put(store, "often", Every(60))
-    duty.heard(Hint(HintKind.SCHEDULES, START + MINUTE))
-    pause = await duty.turn()
+    duty.on_hint(Hint(HintKind.SCHEDULES, START + MINUTE))
+    pause = await duty.run_once()
     assert pause is not None
     assert pause > firing.SOON
     assert await store.duties() == {}
@@ -342,7 +342,7 @@ async def test_nor_is_it_when_it_is_looked_at_again_and_again(
     monkeypatch.setattr(firing, "LOOK_EVERY", 0.5)
     await put(store, "daily", Every(86_400))
     for _ in range(3):
-        assert await duty.turn() == 0.5
+        assert await duty.run_once() == 0.5
     assert await store.duties() == {}
 
 
@@ -355,25 +355,25 @@ async def test_a_hint_that_comes_while_the_store_answers_is_not_forgotten(
 
     async def ask_and_hear(*arguments: Any, **options: Any) -> DueSchedules:
         answer = await ask(*arguments, **options)
-        duty.heard(hint)
+        duty.on_hint(hint)
         return answer
 
     monkeypatch.setattr(store, "due_schedules", ask_and_hear)
     await duty._look()
     assert duty.next_at == (hint.at or 0)
     clock.advance(60)
-    await duty.run_once()
+    await duty.fire_due()
     assert duty.next_at == (hint.at or 0)
 
 
 async def test_who_has_the_turn_sleeps_until_the_next_occurrence(store: Store, clock: ManualClock, duty: Firing) -> None:
     await put(store, "often", Every(60))
     clock.advance(59.5)
-    assert await duty.turn() == pytest.approx(0.5)
-    duty.heard(Hint(HintKind.SCHEDULES, START + 5 * MINUTE))
-    assert await duty.turn() == pytest.approx(0.5)
+    assert await duty.run_once() == pytest.approx(0.5)
+    duty.on_hint(Hint(HintKind.SCHEDULES, START + 5 * MINUTE))
+    assert await duty.run_once() == pytest.approx(0.5)
     clock.advance(0.5)
-    await duty.turn()
+    await duty.run_once()
     assert await planned(store, "often") == [1]
 
 
@@ -382,20 +382,20 @@ async def test_a_gate_that_opens_by_itself_ends_the_sleep(store: Store, clock: M
     opens_at = START + MINUTE + SECOND
     await store.put_gate(Gate(handler="sweep", action=GateAction.PAUSE, until_at=opens_at, set_at=START))
     clock.advance(60)
-    assert await duty.turn() == pytest.approx(1.0)
+    assert await duty.run_once() == pytest.approx(1.0)
     clock.advance(1)
-    await duty.turn()
+    await duty.run_once()
     assert await planned(store, "often") == [1]
 
 
 async def test_a_changed_gate_is_heard_of(store: Store, clock: ManualClock, duty: Firing) -> None:
     await put(store, "often", Every(60), overlap="allow")
     clock.advance(60)
-    await duty.turn()
+    await duty.run_once()
     await store.put_gate(Gate(handler="sweep", action=GateAction.PAUSE, set_at=store.now()))
-    duty.heard(Hint(HintKind.GATES))
+    duty.on_hint(Hint(HintKind.GATES))
     clock.advance(60)
-    await duty.turn()
+    await duty.run_once()
     assert await planned(store, "often") == [1]
 
 

@@ -317,18 +317,18 @@ async def bench(tmp_path: Path, spools: Path) -> AsyncIterator[Bench]:
 
 async def test_after_an_outage_shipping_goes_on_where_it_was(bench: Bench, spools: Path) -> None:
     task = await bench.begin("one\n")
-    assert await bench.shipper.run_once() == 1
+    assert await bench.shipper.ship() == 1
     bench.write(task, "two\n")
     bench.store.fails_before = 1
     with pytest.raises(StoreUnavailable):
-        await bench.shipper.run_once()
+        await bench.shipper.ship()
     bench.write(task, "three\n")
     bench.store.fails_after = 1
     with pytest.raises(StoreUnavailable):
-        await bench.shipper.run_once()
+        await bench.shipper.ship()
     bench.write(task, "four\n")
     bench.running.clear()
-    while await bench.shipper.run_once():
+    while await bench.shipper.ship():
         pass
     assert await bench.kept(task) == "one\ntwo\nthree\nfour\n"
     assert await is_whole(bench.app, task)
@@ -337,14 +337,14 @@ async def test_after_an_outage_shipping_goes_on_where_it_was(bench: Bench, spool
 
 async def test_a_successor_repeats_nothing_that_its_predecessor_shipped(bench: Bench, spools: Path) -> None:
     task = await bench.begin("one\n")
-    await bench.shipper.run_once()
+    await bench.shipper.ship()
     bench.write(task, "two\n")
     successor = bench.new_shipper()
-    assert await successor.run_once() == 0, "its owner lives"
+    assert await successor.ship() == 0, "its owner lives"
     os.close(bench.shipper.descriptor)  # as when a process ends
     bench.running.clear()
     successor._look_for_dead_at = 0.0
-    while await successor.run_once():
+    while await successor.ship():
         pass
     assert await bench.kept(task) == "one\ntwo\n"
     assert await is_whole(bench.app, task)
@@ -356,9 +356,9 @@ async def test_a_file_that_was_shipped_but_not_removed_is_removed(bench: Bench, 
     bench.running.clear()
     bench.store.fails_after = 1
     with pytest.raises(StoreUnavailable):
-        await bench.shipper.run_once()
+        await bench.shipper.ship()
     assert await is_whole(bench.app, task)
-    await bench.shipper.run_once()
+    await bench.shipper.ship()
     assert left(spools) == []
     assert await bench.kept(task) == "one\n"
 
@@ -366,7 +366,7 @@ async def test_a_file_that_was_shipped_but_not_removed_is_removed(bench: Bench, 
 async def test_a_file_of_a_task_that_is_gone_is_removed(bench: Bench, spools: Path) -> None:
     path = bench.shipper.files.path("01a1e114-c422-747f-88ba-d8ab7298e491", 1)
     path.write_text("nobody's\n")
-    await bench.shipper.run_once()
+    await bench.shipper.ship()
     assert left(spools) == []
 
 
@@ -374,10 +374,10 @@ async def test_output_is_whole_although_the_answer_to_its_last_text_was_lost(ben
     task = await bench.begin("one\n")
     bench.store.fails_after = 1
     with pytest.raises(StoreUnavailable):
-        await bench.shipper.run_once()
+        await bench.shipper.ship()
     assert await bench.kept(task) == "one\n"
     bench.running.clear()  # it ends without another word
-    while await bench.shipper.run_once():
+    while await bench.shipper.ship():
         pass
     assert left(spools) == []
     assert await bench.kept(task) == "one\n"
@@ -388,12 +388,12 @@ async def test_what_comes_after_the_end_was_told_is_dropped(bench: Bench, spools
     task = await bench.begin("one\n")
     await bench.store.keep_output([OutputChunk(task, 1, 0, "one\n", last=True)])
     bench.write(task, "two\n")
-    assert await bench.shipper.run_once() == 1
-    assert await bench.shipper.run_once() == 1
-    assert await bench.shipper.run_once() == 0, "it is not tried for ever"
+    assert await bench.shipper.ship() == 1
+    assert await bench.shipper.ship() == 1
+    assert await bench.shipper.ship() == 0, "it is not tried for ever"
     assert len(left(spools)) == 1, "the attempt still writes it"
     bench.running.clear()
-    assert await bench.shipper.run_once() == 0
+    assert await bench.shipper.ship() == 0
     assert left(spools) == []
     assert await bench.kept(task) == "one\n"
 
@@ -402,10 +402,10 @@ async def test_what_a_running_attempt_of_a_task_that_is_gone_prints_is_removed_w
     task = "01a1e114-c422-747f-88ba-d8ab7298e491"
     bench.running[task] = 1
     bench.write(task, "nobody's\n")
-    assert [await bench.shipper.run_once() for _ in range(2)] == [1, 0]
+    assert [await bench.shipper.ship() for _ in range(2)] == [1, 0]
     assert len(left(spools)) == 1
     bench.running.clear()
-    await bench.shipper.run_once()
+    await bench.shipper.ship()
     assert left(spools) == []
 
 
@@ -416,7 +416,7 @@ async def test_output_that_cannot_be_kept_does_not_hold_up_others(
     bench.store.on_poison = error
     bad, good = await bench.begin("poison\n"), await bench.begin("good\n")
     with caplog.at_level(logging.WARNING, "duetime.output"):
-        while await bench.shipper.run_once():
+        while await bench.shipper.ship():
             pass
     assert await bench.kept(good) == "good\n"
     assert [path.name for path in left(spools) if bad in path.name] == [f"{bad}.1.log"]
@@ -426,10 +426,10 @@ async def test_output_that_cannot_be_kept_does_not_hold_up_others(
 async def test_a_character_that_is_printed_in_two_parts_is_shipped_whole(bench: Bench) -> None:
     task = await bench.begin("price: ")
     bench.write(task, "€".encode()[:2])
-    await bench.shipper.run_once()
+    await bench.shipper.ship()
     assert await bench.kept(task) == "price: "
     bench.write(task, "€".encode()[2:])
-    await bench.shipper.run_once()
+    await bench.shipper.ship()
     assert await bench.kept(task) == "price: €"
 
 
@@ -438,7 +438,7 @@ async def test_more_than_fits_into_one_write_is_shipped_bit_by_bit(bench: Bench)
     text = "".join(f"line {n}\n" for n in range(20_000))
     tasks = [await bench.begin(text) for _ in range(3)]
     bench.running.clear()
-    await bench.shipper.turn()
+    await bench.shipper.run_once()
     for task in tasks:
         assert await bench.kept(task) == text
 
@@ -454,7 +454,7 @@ async def test_many_attempts_are_shipped_in_several_writes(bench: Bench, spools:
     tasks = await bench.app.submit_many([bench.app.handler("work").new() for _ in range(1_100)])
     for task in tasks:
         bench.write(task.id, "one line\n")
-    await bench.shipper.turn()
+    await bench.shipper.run_once()
     assert bench.store.writes == [500, 500, 100]
     assert left(spools) == []
     assert threading.get_ident() not in removers, "the event loop has other things to do"

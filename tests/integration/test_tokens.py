@@ -371,9 +371,9 @@ async def test_uses_that_could_not_be_written_are_written_later(tokens: Tokens, 
     alarms = Alarms()
     notes = UseNotes(tokens, alarms)
     with pytest.raises(StoreUnavailable):
-        await notes.turn()
+        await notes.run_once()
     store.broken = False
-    assert await notes.turn() == 10.0
+    assert await notes.run_once() == 10.0
     alarms.close()
     assert [info.last_used_at for info in await tokens.list()] == [to_datetime(clock.now())]
 
@@ -459,9 +459,9 @@ async def test_the_pruner_removes_what_is_older_than_400_days(tokens: Tokens, st
     alarms = Alarms()
     pruner = Pruner(store, alarms, {})
     clock.advance(timedelta(days=399))
-    assert await pruner.run_once() == 0
+    assert await pruner.prune() == 0
     clock.advance(1)
-    assert await pruner.run_once() == 1
+    assert await pruner.prune() == 1
     alarms.close()
     assert [entry.subject for entry in (await tokens.audit.list()).items] == ["young"]
 

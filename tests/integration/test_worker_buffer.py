@@ -10,7 +10,7 @@ import pytest
 from duetime import App, Context, Fatal, State, Task
 from duetime.model.outcome import Settlement, Verdict
 from duetime.store.protocol import Claim, Store
-from duetime.worker import room, settler
+from duetime.worker import queues, settler
 from tests.chaos.fleet import until
 
 
@@ -189,7 +189,7 @@ async def test_what_is_cancelled_while_it_waits_in_memory_never_starts(app: App)
 async def test_what_waits_behind_attempts_that_have_become_slow_runs_elsewhere(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "STALE_AFTER", 50_000)
+    monkeypatch.setattr(queues, "STALE_AFTER", 50_000)
     go_on = asyncio.Event()
     quick = 40
 

@@ -66,7 +66,7 @@ class Hesitant(Service):
         self.turns = 0
         self.may_ask = False
 
-    async def turn(self) -> float | None:
+    async def run_once(self) -> float | None:
         self.turns += 1
         if self.turns == 1:
             raise DOWN
@@ -245,7 +245,7 @@ async def test_a_worker_at_rest_is_well(faulty: tuple[App, FaultyStore]) -> None
         await until("every loop has had a turn", lambda: all(loop.succeeded_ago is not None for loop in worker.health().loops))
         await until("it is well", lambda: worker.health().ok)
         health = worker.health()
-    assert {loop.name for loop in health.loops} >= {"feeder", "settler", "news", "reaper", "sweeper", "pruner", "keeper"}
+    assert {loop.name for loop in health.loops} >= {"feeder", "settler", "updates", "reaper", "sweeper", "pruner", "keeper"}
     assert {(loop.failures, loop.error, loop.stands_still_for) for loop in health.loops} == {(0, None, 0.0)}
     assert (health.proved, health.blocked_for, health.running, health.unsettled, health.problems) == (True, 0.0, 0, 0, ())
 

@@ -43,7 +43,7 @@ def in_vain(lookout: Lookout, clocks: Clocks, *, next_at: Instant | None) -> Non
 
 def delay(lookout: Lookout, clocks: Clocks) -> float:
     """Tell how much later than a hint it looks."""
-    lookout.hear(None, clocks.now)
+    lookout.on_hint(None, clocks.now)
     return lookout.pause(clocks.now, clocks.seconds)
 
 
@@ -66,9 +66,9 @@ def test_it_looks_at_the_instant_it_knows_of_and_never_before(lookout: Lookout, 
 
 
 def test_a_hint_of_work_now_is_followed_at_once_and_one_of_later_work_later(lookout: Lookout, clocks: Clocks) -> None:
-    lookout.hear(clocks.now + 50 * MILLISECOND, clocks.now)
+    lookout.on_hint(clocks.now + 50 * MILLISECOND, clocks.now)
     assert lookout.pause(clocks.now, clocks.seconds) == pytest.approx(0.05)
-    lookout.hear(clocks.now - 50 * SECOND, clocks.now)
+    lookout.on_hint(clocks.now - 50 * SECOND, clocks.now)
     assert lookout.due(clocks.now, clocks.seconds)
 
 

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from duetime.app.app import App
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import Hint
-from duetime.worker.worker import Hearing
+from duetime.store.protocol import Hint, HintReceiver
 
 
 @contextlib.asynccontextmanager
@@ -18,13 +17,13 @@ async def performing(app: App) -> AsyncIterator[Sequence[Service]]:
     """Perform the duties as long as the block lasts, and give them; each is safe when many processes perform it at once."""
     alarms = Alarms()
     duties = app.duties(app.store, alarms)
-    hearing = [duty for duty in duties if isinstance(duty, Hearing)]
+    receivers = [duty for duty in duties if isinstance(duty, HintReceiver)]
 
-    def heard(hint: Hint) -> None:
-        for duty in hearing:
-            duty.heard(hint)
+    def on_hint(hint: Hint) -> None:
+        for duty in receivers:
+            duty.on_hint(hint)
 
-    listener = app.store.listen(heard)
+    listener = app.store.listen(on_hint)
     for duty in duties:
         duty.start()
     try:

@@ -24,7 +24,7 @@ from duetime.client.access.tokens import UseNotes
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.model.figures import STORE_ERRORS, FigureKey
 from duetime.runtime.service import Alarms, Service
-from duetime.worker.figures import Counting, FigureWriter
+from duetime.worker.metrics import Counting, FigureWriter
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8420

@@ -168,7 +168,7 @@ async def _take_back(app: App, workers: Sequence[WorkerRecord], silent: Collecti
         show.note(f"{watching} for a lease, up to {longest:g} s: who does not beat meanwhile is dead")
         say(watching)
     while True:
-        await reaper.run_once()
+        await reaper.reap()
         present = {worker.id: worker.beat for worker in await store.workers()}
         watched = {id: beat for id, beat in watched.items() if present.get(id) == beat}
         if not watched:

@@ -71,7 +71,7 @@ class Firing(Service):
 
     # ---- when ----
 
-    def heard(self, hint: Hint) -> None:
+    def on_hint(self, hint: Hint) -> None:
         """Note what a hint is about; look at once if it may be due before what is known, unless somebody else has the turn."""
         at = hint.at
         if hint.kind is HintKind.GATES:
@@ -89,7 +89,7 @@ class Firing(Service):
         if asyncio.get_running_loop().time() >= self._beaten_until:
             self.wake()
 
-    async def turn(self) -> float | None:
+    async def run_once(self) -> float | None:
         """Look, and take the turn only when something is about to be due: a store in which nothing happens is not written to."""
         clock = asyncio.get_running_loop().time
         if self._next_at is None or clock() >= self._look_at:
@@ -142,7 +142,7 @@ class Firing(Service):
 
     # ---- what ----
 
-    async def run_once(self) -> int:
+    async def fire_due(self) -> int:
         """Fire one batch of schedules that are due, by what calendars and gates say now; return how many tasks came of it."""
         self._calendars_at = self._gates_at = 0.0
         return await self._fire()

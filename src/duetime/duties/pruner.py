@@ -32,17 +32,17 @@ class Pruner(Service):
         self._retention = {state: kept for state, kept in retention.items() if state in FINAL}
         self._round_at: Instant | None = None
 
-    async def turn(self) -> float | None:
+    async def run_once(self) -> float | None:
         # A store may remove fewer than a batch although there are more, so a round lasts until nothing is left; all its turns
         # look from the same instant, or it would never end where tasks end all the time.
         if self._round_at is None:
             self._round_at = self._store.now()
-        if await self.run_once(self._round_at):
+        if await self.prune(self._round_at):
             return PAUSE
         self._round_at = None
         return LOOK_EVERY
 
-    async def run_once(self, now: Instant | None = None) -> int:
+    async def prune(self, now: Instant | None = None) -> int:
         """Remove one batch of each state, one of skips and one of the audit; return the size of the largest."""
         now = self._store.now() if now is None else now
         await self._store.fold_figures(now - to_micros(SILENT_FOR))

@@ -35,11 +35,11 @@ class Reaper(Service):
         self._watched = 0.0
         self._workers = self._attempts = 0  # taken back from the dead
 
-    async def turn(self) -> float | None:
-        await self.run_once()
+    async def run_once(self) -> float | None:
+        await self.reap()
         return LOOK_EVERY
 
-    async def run_once(self, now: float | None = None) -> int:
+    async def reap(self, now: float | None = None) -> int:
         """Reap what is dead at an instant of the monotonic clock, by default that of the store's answer; return how many attempts
         were taken back.
         """

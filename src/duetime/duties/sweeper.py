@@ -18,9 +18,9 @@ class Sweeper(Service):
         super().__init__(alarms)
         self._store = store
 
-    async def turn(self) -> float | None:
-        return 0.01 if await self.run_once() >= BATCH else LOOK_EVERY
+    async def run_once(self) -> float | None:
+        return 0.01 if await self.sweep() >= BATCH else LOOK_EVERY
 
-    async def run_once(self) -> int:
+    async def sweep(self) -> int:
         """Sweep one batch of each kind; return how many tasks ended."""
         return await self._store.expire(BATCH) + await self._store.drop(BATCH)

@@ -19,9 +19,9 @@ class Tidier(Service):
         super().__init__(alarms)
         self._store = store
 
-    async def turn(self) -> float | None:
-        await self.run_once()
+    async def run_once(self) -> float | None:
+        await self.tidy()
         return LOOK_EVERY * random.uniform(0.8, 1.2)
 
-    async def run_once(self) -> None:
+    async def tidy(self) -> None:
         await self._store.tidy()

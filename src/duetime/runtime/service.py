@@ -184,7 +184,7 @@ class Pulse:
 
 
 class Service:
-    """A background loop. Subclasses say what one `turn` does; it returns the seconds to wait, or None for a wake-up."""
+    """A background loop. Subclasses say what one `run_once` does; it returns the seconds to wait, or None for a wake-up."""
 
     name = "service"
 
@@ -195,7 +195,7 @@ class Service:
         self._asked_nothing = False
         self.pulse = Pulse(self.name)
 
-    async def turn(self) -> float | None:
+    async def run_once(self) -> float | None:
         raise NotImplementedError
 
     def start(self) -> None:
@@ -229,7 +229,7 @@ class Service:
             pulse.begin(time.monotonic())
             self._asked_nothing = False
             try:
-                pause = await self.turn()
+                pause = await self.run_once()
             except Exception as error:
                 pulse.fail(error, time.monotonic())
                 pause = min(FIRST_BACK_OFF * 2 ** min(pulse.failures, 16), LONGEST_BACK_OFF) * random.uniform(0.5, 1.0)

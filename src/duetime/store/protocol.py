@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -271,6 +271,13 @@ class Listener(Protocol):
     """A subscription to wake-ups."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class HintReceiver(Protocol):
+    """A duty that wants to know when gates, cancels or schedules may have changed."""
+
+    def on_hint(self, hint: Hint) -> None: ...
 
 
 class Lease(Protocol):

@@ -177,7 +177,7 @@ class Kit:
             if swept:
                 return None
             # a claim that met only an expired task gives nothing, although more may be due
-            while await self._sweeper.run_once():
+            while await self._sweeper.sweep():
                 pass
             swept = True
 
@@ -189,7 +189,7 @@ class Kit:
         if not self._store.has_schedules:
             return
         for _ in range(self.limit):
-            await self._firing.run_once()
+            await self._firing.fire_due()
             if self._firing.next_at is None or self._firing.next_at > self.clock.now():
                 return
         raise RuntimeError(
@@ -205,7 +205,7 @@ class Kit:
                 now = self.clock.now()
                 released = conclude(claimed, Ended(Outcome.RELEASED), RetryPolicy(), started_at=None, now=now, chance=0.0)
                 self._settler.put(released)
-            await self._settler.turn()
+            await self._settler.run_once()
             raise
 
     async def _perform(self, claimed: ClaimedTask) -> Ran:
@@ -217,10 +217,10 @@ class Kit:
             await asyncio.sleep(0)  # it has been offered: let it begin
             self._executor.release(claimed.id)
             await asyncio.wait([end], timeout=LAST_WORD)
-            await self._settler.turn()
+            await self._settler.run_once()
             raise
         ended, error = end.result()
-        await self._settler.turn()
+        await self._settler.run_once()
         if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
             raise error  # such as pytest.fail() in a handler, or an interrupt: nobody means it as an outcome
         [record] = await self._store.get([claimed.id])

@@ -25,7 +25,7 @@ from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.store import SqliteStore
 from duetime.worker.attempt import Attempt, Stop
 from duetime.worker.executor import Executor
-from duetime.worker.room import Room
+from duetime.worker.queues import HandlerQueue
 
 
 class SteppedStore(SqliteStore):
@@ -132,18 +132,18 @@ class SteppedExecutor(Executor):
         self._errors: dict[str, BaseException] = {}
 
     def learn(self, app: App) -> bool:
-        """Make room for handlers that are new; tell whether there were any."""
+        """Make queue for handlers that are new; tell whether there were any."""
         self._middleware = list(app.middlewares)
-        new = [(name, spec) for name, spec in app.specs.items() if name not in self._rooms.by_name]
+        new = [(name, spec) for name, spec in app.specs.items() if name not in self._queues.by_name]
         for name, spec in new:
-            known = next((room for room in self._rooms.by_name.values() if room.spec.name == spec.name), None)
+            known = next((queue for queue in self._queues.by_name.values() if queue.spec.name == spec.name), None)
             # a child process would import another copy of the app, with another store
-            self._rooms.by_name[name] = known or Room(msgspec.structs.replace(spec, isolation="auto"), spec.concurrency)
+            self._queues.by_name[name] = known or HandlerQueue(msgspec.structs.replace(spec, isolation="auto"), spec.concurrency)
         return bool(new)
 
     def ready(self) -> Mapping[str, int]:
         """Give the handlers that have a free slot."""
-        return {name: 1 for name, room in self._rooms.by_name.items() if room.free > 0}
+        return {name: 1 for name, queue in self._queues.by_name.items() if queue.free > 0}
 
     def expect(self, claimed: ClaimedTask) -> asyncio.Future[_End]:
         """Start an attempt; the future tells how it ended, once that has been given to the settler."""

@@ -33,14 +33,14 @@ from duetime.targets.python import NOTHING, Middleware, around, failed, position
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt, Current, Interrupted, Stop, drive, has_ended
 from duetime.worker.beginning import Begin, called, of_coroutine, of_work
-from duetime.worker.figures import Tally
-from duetime.worker.room import Room, Rooms
+from duetime.worker.metrics import Tally
+from duetime.worker.queues import HandlerQueue, HandlerQueues
 from duetime.worker.threads import ThreadRoom
 
 logger = logging.getLogger("duetime.worker")
 
-TURN = 2_000  # microseconds that runners may keep the event loop to themselves
-PLACES = 8  # attempts of one handler in a row while others have some queued too
+BURST = 2_000  # microseconds that runners may keep the event loop to themselves
+IN_A_ROW = 8  # attempts of one handler in a row while others have some queued too
 MOST_SUSPECTS = 4  # sub-processes for tasks whose process died; one poisonous task may have made hundreds of suspects
 THROW_AFTER = 1.0  # a thread that was told to stop is interrupted after so many seconds
 STUCK_AFTER = 10.0  # and given up after so many more
@@ -52,7 +52,7 @@ class Waiting(NamedTuple):
     """An attempt whose first step is done but not its work: what it waits for, or what interrupted it."""
 
     attempt: Attempt
-    room: Room
+    queue: HandlerQueue
     work: Coroutine[Any, Any, Any]
     variables: Variables
     awaited: Any
@@ -91,15 +91,15 @@ class Executor:
         self._watcher: Callable[[Attempt, Settlement], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        own = {spec.name: self._room(spec) for spec in specs.values()}
-        self._rooms = Rooms(own.values(), {name: own[spec.name] for name, spec in specs.items()}, concurrency)
+        own = {spec.name: self._queue_of(spec) for spec in specs.values()}
+        self._queues = HandlerQueues(own.values(), {name: own[spec.name] for name, spec in specs.items()}, concurrency)
         self._begin = of_work(lambda attempt: self._work(attempt))
         self._active = 0  # runners that do not wait
         self._runners: set[asyncio.Task[None]] = set()
-        self._turn_began: Instant | None = None
+        self._burst_began: Instant | None = None
         self._hold: asyncio.Future[None] | None = None  # the settler cannot keep up: nothing is begun until this is resolved
         self._lead_handle: asyncio.Handle | None = None
-        self._early_handle: asyncio.TimerHandle | None = None
+        self._ahead_handle: asyncio.TimerHandle | None = None
         self._threads = ThreadRoom()
         self._suspects = asyncio.Semaphore(MOST_SUSPECTS)
         self._may_start = True
@@ -113,12 +113,12 @@ class Executor:
         self.current = Current()
         self.finished = 0
 
-    def _room(self, spec: HandlerSpec) -> Room:
-        room = Room(spec, spec.concurrency)
-        room.direct = True
+    def _queue_of(self, spec: HandlerSpec) -> HandlerQueue:
+        queue = HandlerQueue(spec, spec.concurrency)
+        queue.direct = True
         if spec.is_async and spec.isolation != "process" and not self._middleware:
-            room.begin = of_coroutine(spec)
-        return room
+            queue.begin = of_coroutine(spec)
+        return queue
 
     @property
     def gates(self) -> Gates:
@@ -134,75 +134,75 @@ class Executor:
         """Give how many attempts each handler could take, and all together; empty while nothing is worth a claim."""
         if not self._may_start:
             return {}, 0
-        for room in self._rooms.outwaited(self._now()):
-            while room.queue:
-                self._give_back(room.queue.popleft(), Outcome.RELEASED)
-        return self._rooms.wants()
+        for queue in self._queues.stalled(self._now()):
+            while queue.tasks:
+                self._give_back(queue.tasks.popleft(), Outcome.RELEASED)
+        return self._queues.wants()
 
     def expect_more(self) -> None:
         """Note that there may be due tasks for any handler."""
-        self._rooms.expect_more()
+        self._queues.expect_more()
 
     def note_claimed(self, wants: Mapping[str, int], tasks: Iterable[ClaimedTask], *, full: bool) -> None:
         """Learn from a claim which handlers may have more."""
-        self._rooms.note_claimed(wants, tasks, full=full)
+        self._queues.note_claimed(wants, tasks, full=full)
 
     @property
     def busy(self) -> int:
         """How many attempts run or are about to."""
-        return len(self.running) + self._rooms.queued
+        return len(self.running) + self._queues.queued
 
     def attempts(self) -> dict[str, int]:
         """Give all tasks that this worker has, started or not, with their attempt numbers."""
         running = (attempt.claimed for attempt in self.running.values())
-        return {claimed.id: claimed.attempt for claimed in (*running, *self._rooms.waiting())}
+        return {claimed.id: claimed.attempt for claimed in (*running, *self._queues.waiting())}
 
     def watch(self, watcher: Callable[[Attempt, Settlement], None]) -> None:
         """Have the end of every attempt told, as it is about to be stored; for people, so no success takes the short way any more."""
         self._watcher = watcher
-        for room in self._rooms.by_name.values():
-            room.direct = False
+        for queue in self._queues.by_name.values():
+            queue.direct = False
 
     def tallies(self) -> dict[str, Tally]:
         """Give what was counted of each handler."""
-        return {room.spec.name: room.tally for room in self._rooms.by_name.values()}
+        return {queue.spec.name: queue.tally for queue in self._queues.by_name.values()}
 
     # ---- starting ----
 
     def offer(self, tasks: Sequence[ClaimedTask]) -> None:
         """Take claimed tasks and start what can start; those that are not due yet wait for that."""
         if self._store.lead:
-            tasks = self._rooms.early.sift(tasks, self._store.reached())
-            self._await_early()
-        self._rooms.put(tasks, self._now())
+            tasks = self._queues.ahead.filter_due(tasks, self._store.reached())
+            self._await_ahead()
+        self._queues.put(tasks, self._now())
         self._lead()
 
-    def _await_early(self) -> None:
-        first_at = self._rooms.early.first_at
-        if self._early_handle is not None:
-            self._early_handle.cancel()
-            self._early_handle = None
+    def _await_ahead(self) -> None:
+        first_at = self._queues.ahead.first_at
+        if self._ahead_handle is not None:
+            self._ahead_handle.cancel()
+            self._ahead_handle = None
         if first_at is not None:
             left = first_at - self._store.reached()
-            self._early_handle = self._loop.call_later(max(left, 0) / SECOND, self._ripen)
+            self._ahead_handle = self._loop.call_later(max(left, 0) / SECOND, self._start_due)
 
-    def _ripen(self) -> None:
+    def _start_due(self) -> None:
         """Start what is due by now."""
         reached = self._store.reached()
-        early = self._rooms.early
-        if early.first_at is not None and early.first_at - reached > 2 * self._store.lead:
+        ahead = self._queues.ahead
+        if ahead.first_at is not None and ahead.first_at - reached > 2 * self._store.lead:
             # the store's clock was set back; nobody knows for how long this would be held
-            for claimed in early.ripe(LATEST):
+            for claimed in ahead.take_due(LATEST):
                 self._give_back(claimed, Outcome.RELEASED)
         else:
-            self._rooms.put(early.ripe(reached), self._now())
-        self._await_early()
+            self._queues.put(ahead.take_due(reached), self._now())
+        self._await_ahead()
         self._lead()
 
     def _lead(self) -> None:
         """See to it that a runner serves the queues."""
         self._lead_handle = None
-        if self._active == 0 and self._rooms.startable:
+        if self._active == 0 and self._queues.startable:
             self._active += 1
             runner = self._loop.create_task(self._run(), name="duetime runner")
             self._runners.add(runner)
@@ -221,7 +221,7 @@ class Executor:
                 if waiting is not None:
                     await self._wait(waiting)
                 elif not runner.cancelling():
-                    if self._active > 1 or not self._rooms.startable:
+                    if self._active > 1 or not self._queues.startable:
                         break
                     await asyncio.sleep(0)
         finally:
@@ -231,45 +231,47 @@ class Executor:
             self._lead()
 
     def _burst(self, runner: asyncio.Task[None]) -> Waiting | None:
-        """Perform attempts until one waits, none may start, or the turn is over."""
+        """Perform attempts until one waits, none may start, or the burst is over."""
         now = self._now()
-        if self._turn_began is None:
-            self._turn_began = now
-            self._loop.call_soon(self._end_turn)
+        if self._burst_began is None:
+            self._burst_began = now
+            self._loop.call_soon(self._end_burst)
         waiting = None
         settled: list[Settlement] = []
         try:
-            while waiting is None and self._in_turn(now) and not runner.cancelling() and (room := self._rooms.next()) is not None:
-                waiting, now = self._serve(room, runner, now, settled)
+            while waiting is None and self._in_burst(now) and not runner.cancelling() and (queue := self._queues.next()) is not None:
+                waiting, now = self._serve(queue, runner, now, settled)
         finally:
             if settled:
                 self._hold = self._settle(*settled)
         return waiting
 
-    def _in_turn(self, now: Instant) -> bool:
+    def _in_burst(self, now: Instant) -> bool:
         """Tell whether runners may go on; not beyond a step of the clock either, because nobody knows how long that took."""
-        return self._turn_began is not None and self._turn_began <= now <= self._turn_began + TURN
+        return self._burst_began is not None and self._burst_began <= now <= self._burst_began + BURST
 
-    def _end_turn(self) -> None:
+    def _end_burst(self) -> None:
         """Runs once the event loop has served everybody: runners may go on."""
-        self._turn_began = None
+        self._burst_began = None
 
-    def _serve(self, room: Room, runner: asyncio.Task[None], now: Instant, settled: list[Settlement]) -> tuple[Waiting | None, Instant]:
+    def _serve(
+        self, queue: HandlerQueue, runner: asyncio.Task[None], now: Instant, settled: list[Settlement]
+    ) -> tuple[Waiting | None, Instant]:
         """Perform some of a handler's attempts; give the one that waits, if one does, and the time.
 
         This is the hottest loop of the worker. An attempt that ends without ever waiting is known to nobody but the keeper
         (`current`), takes no slot that anyone could miss, and needs one look at the clock: its end is the next one's start.
         """
-        queue, spec, allowed, direct, current, clock = room.queue, room.spec, room.allowed, room.direct, self.current, self._now
-        places = PLACES if self._rooms.several else len(queue)
-        began_at, ends_at, count = now, (self._turn_began or now) + TURN, 0
-        begin_one = room.begin or self._begin
+        tasks, spec, allowed, direct, current, clock = queue.tasks, queue.spec, queue.allowed, queue.direct, self.current, self._now
+        left = IN_A_ROW if self._queues.several else len(tasks)
+        began_at, ends_at, count = now, (self._burst_began or now) + BURST, 0
+        begin_one = queue.begin or self._begin
         begin = begin_one()
         waiting: Waiting | None = None
         due: list[Instant] = []  # of those that succeeded
-        while places and queue and began_at <= now <= ends_at and not runner.cancelling():
-            places -= 1
-            claimed = queue.popleft()
+        while left and tasks and began_at <= now <= ends_at and not runner.cancelling():
+            left -= 1
+            claimed = tasks.popleft()
             if (self.cancels or self._gated or not self._may_start) and not self._checked(claimed):
                 continue
             deadline_at = now + (allowed if claimed.timeout is None else int(claimed.timeout * SECOND))
@@ -285,13 +287,13 @@ class Executor:
                     current.attempt = None
             except BaseException as error:
                 if isinstance(error, Interrupted) and attempt.work is not None and not has_ended(attempt.work):
-                    waiting = Waiting(attempt, room, attempt.work, variables, None, error, way)
+                    waiting = Waiting(attempt, queue, attempt.work, variables, None, error, way)
                     break
                 begin = begin_one()
                 value = self._ended_by(attempt, _odd(error))
             else:
                 if attempt.work is not None:
-                    waiting = Waiting(attempt, room, attempt.work, variables, value, None, way)
+                    waiting = Waiting(attempt, queue, attempt.work, variables, value, None, way)
                     break
             attempt.end()
             ended = NOTHING if value is None else value if type(value) is Ended else succeeded(value)
@@ -306,12 +308,12 @@ class Executor:
                 self._conclude(attempt, ended, attempt.started_at, now)
                 now = clock()  # describing an error takes its time
         self.finished += count
-        room.served_at = now
+        queue.served_at = now
         if count:
-            room.measure((now - began_at) / count, count, waited=False)
+            queue.measure((now - began_at) / count, count, waited=False)
         if due:
-            room.tally.note_successes(settled[-len(due) :], due, began_at if len(due) == count else None)
-        if room.more and len(queue) <= room.low:
+            queue.tally.note_successes(settled[-len(due) :], due, began_at if len(due) == count else None)
+        if queue.more and len(tasks) <= queue.low:
             self._freed()
         return waiting, now
 
@@ -340,19 +342,19 @@ class Executor:
 
     def _give_back(self, claimed: ClaimedTask, outcome: Outcome) -> None:
         """End an attempt that never started."""
-        self._conclude(Attempt(claimed, self._rooms.by_name[claimed.handler].spec, self, None, 0, 0), Ended(outcome), None)
+        self._conclude(Attempt(claimed, self._queues.by_name[claimed.handler].spec, self, None, 0, 0), Ended(outcome), None)
 
     # ---- performing ----
 
     async def _wait(self, waiting: Waiting) -> None:
         """See an attempt that waits to its end; meanwhile it takes a slot, its time is bounded, and another runner goes on."""
-        attempt, room, work, variables, awaited, thrown, _ = waiting
-        self._rooms.take(room)
+        attempt, queue, work, variables, awaited, thrown, _ = waiting
+        self._queues.take_slot(queue)
         self.running[attempt.claimed.id] = attempt
         left = (attempt.deadline_at - self._now()) / SECOND
         attempt.timer = self._alarms.after(max(left, 0.0), partial(self.stop, attempt, Stop.TIMEOUT))
         self._active -= 1
-        if self._active == 0 and self._lead_handle is None and self._rooms.startable:
+        if self._active == 0 and self._lead_handle is None and self._queues.startable:
             # not at once: a runner that comes back from waiting until then spares us a new one
             self._lead_handle = self._loop.call_soon(self._lead)
         try:
@@ -364,7 +366,7 @@ class Executor:
             ended = self._ended_by(attempt, error)
         finally:
             self._active += 1
-        self._end(attempt, room, ended)
+        self._end(attempt, queue, ended)
 
     def _work(self, attempt: Attempt) -> Coroutine[Any, Any, Any]:
         """Give the coroutine of an attempt: the handler's own if nothing lies between."""
@@ -466,16 +468,16 @@ class Executor:
         attempt = self.running.get(task_id)
         if attempt is not None:
             self.stop(attempt, Stop.CANCEL)
-        elif any(claimed.id == task_id for claimed in self._rooms.waiting()):
+        elif any(claimed.id == task_id for claimed in self._queues.waiting()):
             self.cancels.add(task_id)
-            self._rooms.early.keep(self._checked)
+            self._queues.ahead.retain(self._checked)
 
     def lose(self, task_id: str) -> None:
         """Stop an attempt that the store has taken from this worker; nothing is written for it."""
         attempt = self.running.get(task_id)
         if attempt is not None:
             self.stop(attempt, Stop.LOST)
-        self._rooms.keep(lambda claimed: claimed.id != task_id)
+        self._queues.retain(lambda claimed: claimed.id != task_id)
 
     def hold_starts(self) -> None:
         """Start nothing more and give back what has not started."""
@@ -493,15 +495,15 @@ class Executor:
 
     def release_queued(self) -> None:
         """Give back queued attempts that may not start (any more)."""
-        self._rooms.keep(self._checked)
+        self._queues.retain(self._checked)
 
     def stop_all(self, why: Stop) -> None:
         for attempt in list(self.running.values()):
             self.stop(attempt, why)
 
     async def close(self) -> None:
-        if self._early_handle is not None:
-            self._early_handle.cancel()
+        if self._ahead_handle is not None:
+            self._ahead_handle.cancel()
         self._threads.close()
         if self.children is not None:
             await self.children.close()
@@ -526,21 +528,21 @@ class Executor:
         stored = attempt.claimed.retry
         return attempt.spec.retry if stored is None else attempt.spec.retry.with_numbers(stored)
 
-    def _end(self, attempt: Attempt, room: Room, ended: Ended) -> None:
+    def _end(self, attempt: Attempt, queue: HandlerQueue, ended: Ended) -> None:
         """Free what an attempt had that waited, and pass its outcome on."""
         if attempt.timer is not None:
             self._alarms.remove(attempt.timer)
         attempt.end()
         del self.running[attempt.claimed.id]
         self.cancels.discard(attempt.claimed.id)
-        self._rooms.give(room)
+        self._queues.free_slot(queue)
         self.finished += 1
         now = self._now()
-        room.measure(now - attempt.started_at, 1, waited=True)
+        queue.measure(now - attempt.started_at, 1, waited=True)
         # whether it is still ours only the store can say: a worker in doubt may keep its lease after all, and its success must not be lost
         if attempt.stop is not Stop.LOST or ended.outcome is _SUCCEEDED:
             self._conclude(attempt, ended, attempt.started_at, now)
-        if room.more and len(room.queue) <= room.low:
+        if queue.more and len(queue.tasks) <= queue.low:
             self._freed()
 
     def _conclude(self, attempt: Attempt, ended: Ended, started_at: Instant | None, now: Instant | None = None) -> None:
@@ -549,7 +551,7 @@ class Executor:
         if attempt.claimed.schedule is not None:
             self._expect(attempt.claimed.id, attempt.claimed.schedule)
         settlement = conclude(attempt.claimed, ended, policy, started_at=started_at, now=now, chance=random.random())
-        self._rooms.by_name[attempt.claimed.handler].tally.note(settlement, attempt.claimed.due_at)
+        self._queues.by_name[attempt.claimed.handler].tally.note(settlement, attempt.claimed.due_at)
         self._hold = self._settle(settlement)
         if self._watcher is not None:
             self._watcher(attempt, settlement)

@@ -33,12 +33,12 @@ class Feeder(Service):
         self.in_flight: int | None = None  # the number of a claim whose reply is not here yet
         self.known = 0  # every claim up to this number has been answered
 
-    def heard(self, hint: Hint) -> None:
+    def on_hint(self, hint: Hint) -> None:
         """Look when a hint says that there may be work. If that is later, knowing it is enough: nothing is claimed for it."""
         if hint.kind is HintKind.ANY:
             self.wake()
         elif hint.kind is HintKind.DUE:
-            self._lookout.hear(None if hint.at is None else hint.at - self._store.lead, self._store.now())
+            self._lookout.on_hint(None if hint.at is None else hint.at - self._store.lead, self._store.now())
             super().wake()
 
     def wake(self) -> None:
@@ -50,7 +50,7 @@ class Feeder(Service):
         """Wake up because there is room again for a handler that may have more."""
         super().wake()
 
-    async def turn(self) -> float | None:
+    async def run_once(self) -> float | None:
         seconds, now = asyncio.get_running_loop().time(), self._store.now()
         due = self._lookout.due(now, seconds)
         if due:

@@ -103,7 +103,7 @@ class Watch(Service):
         self._fence = fence
         self._every = every
 
-    async def turn(self) -> float | None:
+    async def run_once(self) -> float | None:
         self._fence()
         self.look(time.monotonic())
         return self._every

@@ -58,7 +58,7 @@ class Lookout:
         """Note when a task of ours may come due."""
         self._known.note(at, now)
 
-    def hear(self, at: Instant | None, now: Instant) -> None:
+    def on_hint(self, at: Instant | None, now: Instant) -> None:
         """Note a hint that there is or will be work."""
         self._hinted.note(at, now)
 

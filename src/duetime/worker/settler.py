@@ -93,7 +93,7 @@ class Settler(Service):
             self.wake()
         self._marks[progress.id] = progress
 
-    async def turn(self) -> float | None:
+    async def run_once(self) -> float | None:
         while self._waiting:
             if not self._portion() and not self._lingered:
                 self._lingered = True
@@ -204,7 +204,7 @@ class Assistant(Service):
         super().__init__(alarms)
         self._settler = settler
 
-    async def turn(self) -> float | None:
+    async def run_once(self) -> float | None:
         while self._settler.overfull:
             await self._settler.write()
             self.progressed()

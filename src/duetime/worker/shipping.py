@@ -82,16 +82,16 @@ class Shipper(Service):
         self._look_for_dead_at = 0.0
         self._more = False  # whether there was more than fits into one write
 
-    async def turn(self) -> float | None:
-        shipped = await self.run_once()
+    async def run_once(self) -> float | None:
+        shipped = await self.ship()
         while self._more and not self._stopping:  # `finish` ships the rest, within its bound
             self.progressed()
-            await self.run_once()
+            await self.ship()
         if shipped:
             await asyncio.sleep(NOT_SOONER)
         return LOOK_EVERY
 
-    async def run_once(self) -> int:
+    async def ship(self) -> int:
         """Ship what is new, up to a bound; return of how many attempts."""
         await asyncio.to_thread(self._adopt)
         own, left = await asyncio.to_thread(self._files)
@@ -106,7 +106,7 @@ class Shipper(Service):
         """Ship what is left when the worker has stopped; what cannot be shipped now is found by the next worker."""
         try:
             async with asyncio.timeout(LAST_TURNS):
-                while await self.run_once():
+                while await self.ship():
                     pass
         except Exception as error:  # whatever it is, the worker must go on stopping
             expected = isinstance(error, StoreUnavailable | OSError)  # also TimeoutError

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Literal, NoReturn, Protocol, Self, get_args, runtime_checkable
+from typing import Literal, NoReturn, Self, get_args
 
 import msgspec
 
@@ -25,7 +25,7 @@ from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Running
 from duetime.model.retry import RetryPolicy
 from duetime.runtime.service import Alarms, Pulse, Service
-from duetime.store.protocol import Hint, HintKind, Lease, NewWorker, Renewal, Store
+from duetime.store.protocol import Hint, HintKind, HintReceiver, Lease, NewWorker, Renewal, Store
 from duetime.targets.context import Resources
 from duetime.targets.output import Capture
 from duetime.targets.process import ChildPool
@@ -34,13 +34,13 @@ from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt, Stop
 from duetime.worker.executor import Executor
 from duetime.worker.feeder import Feeder
-from duetime.worker.figures import Counting, FigureWriter
 from duetime.worker.health import LOOK_EVERY, Health, Watch, judge
 from duetime.worker.keeper import Keeper
-from duetime.worker.news import News
+from duetime.worker.metrics import Counting, FigureWriter
 from duetime.worker.reconciler import Reconciler
 from duetime.worker.settler import Settler
 from duetime.worker.shipping import begin_shipping
+from duetime.worker.updates import Updates
 
 logger = logging.getLogger("duetime.worker")
 
@@ -57,13 +57,6 @@ FENCE_EVERY = 0.02  # of the lease: how often the event loop, too, looks whether
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
 OnStuck = Literal["exit", "report"]
 OnLeaseLost = Literal["exit", "cancel"]
-
-
-@runtime_checkable
-class Hearing(Protocol):
-    """A duty that wants to know when gates, cancels or schedules may have changed."""
-
-    def heard(self, hint: Hint) -> None: ...
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,13 +175,13 @@ class Worker:
                 shipper.leave()
             await self._resources.aclose()
             raise
-        self._news = News(self._store, self, self._alarms)
+        self._updates = Updates(self._store, self, self._alarms)
         self._duties = list(self._make_duties(self._store, self._alarms))
-        self._hearing = [duty for duty in self._duties if isinstance(duty, Hearing)]
-        self._listener = self._store.listen(self._heard)
+        self._hint_receivers = [duty for duty in self._duties if isinstance(duty, HintReceiver)]
+        self._listener = self._store.listen(self._on_hint)
         settlers = (self.settler, self.settler.assistant) if self._store.settles_at_once > 1 else (self.settler,)
         self._figures = FigureWriter(self._store, f"worker {self.id}", self._alarms, self._totals)
-        loops = (self.feeder, *settlers, self._news, self._figures, *self._shippers, *self._duties)
+        loops = (self.feeder, *settlers, self._updates, self._figures, *self._shippers, *self._duties)
         self._pulses = (*(service.pulse for service in loops), self._keeper.pulse)
         every = min(LOOK_EVERY, settings.lease * FENCE_EVERY) if self._store.liveness == "lease" else LOOK_EVERY
         self._watch = Watch(self._pulses, self._alarms, unsettled=self._unsettled, fence=self._fence, every=every)
@@ -261,7 +254,7 @@ class Worker:
             self.executor.gates = gates
             self.executor.release_queued()
             if self.executor.handing:  # a child is just beginning what they hold: it says when it has
-                self.executor.on_begun = partial(self._news.note, HintKind.GATES)
+                self.executor.on_begun = partial(self._updates.note, HintKind.GATES)
                 return
             self.executor.on_begun = None
             await self._store.confirm_gates(self.id, gates.version)
@@ -292,7 +285,7 @@ class Worker:
         return judge(
             self._pulses,
             now,
-            proved=self._keeper.proves(now) and not self._news.dismissed,
+            proved=self._keeper.proves(now) and not self._updates.dismissed,
             proved_ago=max(0.0, now - self._keeper.proved_at),
             blocked_for=self._keeper.blocked_for(now),
             running=len(self.executor.running),
@@ -308,32 +301,32 @@ class Worker:
     def _unsettled(self) -> int:
         return len(self.settler.ids())
 
-    # ---- news ----
+    # ---- hints and renewals ----
 
-    def _heard(self, hint: Hint) -> None:
+    def _on_hint(self, hint: Hint) -> None:
         if hint.kind is HintKind.GATES or hint.kind is HintKind.CANCEL:
-            self._news.note(hint.kind)
+            self._updates.note(hint.kind)
         elif hint.kind is not HintKind.SCHEDULES:
-            self.feeder.heard(hint)
+            self.feeder.on_hint(hint)
             return
-        for duty in self._hearing:
-            duty.heard(hint)
+        for duty in self._hint_receivers:
+            duty.on_hint(hint)
 
     def _on_renewal(self, renewal: Renewal) -> None:
         """Compare what the store counts as ours with what we have; both sides may have lost something."""
         if not renewal.known:
-            if not self._stopped and not self._news.dismissed:
+            if not self._stopped and not self._updates.dismissed:
                 logger.error("worker %s was taken for dead: stopping all its attempts", self.id)
-                self._news.note_dismissed()
+                self._updates.note_dismissed()
             self._on_lost(Stop.LOST)
             return
         self._lost = False
         if not self._stopped:
             self.executor.allow_starts()
         if renewal.gates_version != self._confirmed_gates:
-            self._news.note(HintKind.GATES)
+            self._updates.note(HintKind.GATES)
         if any(held.cancelling for held in renewal.attempts):
-            self._news.note(HintKind.CANCEL)
+            self._updates.note(HintKind.CANCEL)
         strays, losses = self._reconciler.compare(renewal.attempts, self.executor.attempts(), self.settler.ids(), self.feeder.known)
         now = self._store.now()
         for held in strays:
@@ -393,7 +386,7 @@ class Worker:
         await self._until_idle(grace)
         self.executor.stop_all(Stop.RELEASE)
         await self._until_idle(LAST_WORD)
-        for service in (*self._duties, *self._shippers, self._news, self._figures, self.settler.assistant, self.settler, self._watch):
+        for service in (*self._duties, *self._shippers, self._updates, self._figures, self.settler.assistant, self.settler, self._watch):
             await service.stop()
         await self.settler.drain()
         try:

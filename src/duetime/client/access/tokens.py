@@ -271,7 +271,7 @@ class UseNotes(Service):
         super().__init__(alarms)
         self._tokens = tokens
 
-    async def turn(self) -> float | None:
+    async def run_once(self) -> float | None:
         await self._tokens.note_uses()
         return NOTE_EVERY
 

@@ -24,8 +24,8 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, TaskRecord
 from duetime.store.guests import Guest, Holding
 from duetime.store.protocol import Declaration, Progress, Store
-from duetime.worker.figures import Tally
-from duetime.worker.pull.ear import Ear
+from duetime.worker.metrics import Tally
+from duetime.worker.pull.claim_wait import ClaimWait
 from duetime.worker.pull.facts import (
     Completed,
     Held,
@@ -77,8 +77,8 @@ class Guests:
     def close(self) -> None:
         """Let nobody wait any longer: the server stops."""
         self._closed = True
-        for news in self._waiting:
-            news.set()
+        for woken in self._waiting:
+            woken.set()
 
     # ---- coming and going ----
 
@@ -142,16 +142,16 @@ class Guests:
         await self._beat(guest)
         loop = asyncio.get_running_loop()
         end = loop.time() + min(wait, guest.lease * WAIT_SHARE)
-        with Ear(self._store(), gone) as ear:
-            self._waiting.add(ear.news)
+        with ClaimWait(self._store(), gone) as waiting:
+            self._waiting.add(waiting.woken)
             try:
                 while True:
-                    claimed = await self._look(guest, limit, number, ear)
-                    if claimed or not await self._until_due(ear, end):
+                    claimed = await self._look(guest, limit, number, waiting)
+                    if claimed or not await self._until_due(waiting, end):
                         break
             finally:
-                self._waiting.discard(ear.news)
-        if claimed and ear.gone and number is None:
+                self._waiting.discard(waiting.woken)
+        if claimed and waiting.gone and number is None:
             await self._end(guest.id, [(held, RELEASED) for held in claimed])
             return []
         if wait:
@@ -159,37 +159,37 @@ class Guests:
                 await self._beat(guest)
         return claimed
 
-    async def _until_due(self, ear: Ear, end: float) -> bool:
+    async def _until_due(self, waiting: ClaimWait, end: float) -> bool:
         """Wait until there may be work; False if the time is over, the guest has gone or the server stops."""
         loop = asyncio.get_running_loop()
-        while (left := end - loop.time()) > 0 and not self._closed and not ear.gone:
-            ear.news.clear()
-            pause = ear.pause(loop.time())
+        while (left := end - loop.time()) > 0 and not self._closed and not waiting.gone:
+            waiting.woken.clear()
+            pause = waiting.pause(loop.time())
             if pause <= 0:
                 return True
-            await ear.wait(min(left, pause))
+            await waiting.wait(min(left, pause))
         return False
 
-    async def _look(self, guest: Guest, limit: int, number: int | None, ear: Ear) -> list[Held]:
+    async def _look(self, guest: Guest, limit: int, number: int | None, waiting: ClaimWait) -> list[Held]:
         """Look once for tasks of a guest; give what it holds under the number already, if that is anything."""
         seconds = asyncio.get_running_loop().time()
-        reasons = ear.lookout.begin(self._store().now(), seconds)
+        reasons = waiting.lookout.begin(self._store().now(), seconds)
         await self._know(guest.slots)  # before the claim: nothing that can fail may follow it
         kept, _ = await self._in_time(guest)
         again = [held for held in kept if held.holding.claim == number]
         if again:
             return again
         wants = room(guest, kept)
-        ear.full = not wants
+        waiting.full = not wants
         async with self._claiming:
-            if not wants or ear.gone or self._closed:  # nothing is claimed for somebody who is gone
-                ear.lookout.found(seconds)
+            if not wants or waiting.gone or self._closed:  # nothing is claimed for somebody who is gone
+                waiting.lookout.found(seconds)
                 return []
             claim = await self._store().claim_for(guest.id, own_number() if number is None else number, wants, limit)
         if not claim.tasks:
-            ear.lookout.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
+            waiting.lookout.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
             if claim.next_at is not None:
-                ear.lookout.know(claim.next_at, self._store().now())
+                waiting.lookout.know(claim.next_at, self._store().now())
         return await self._ungated(guest, [self._held(holding) for holding in as_holdings(claim, number)])
 
     async def _ungated(self, guest: Guest, claimed: list[Held]) -> list[Held]:

@@ -8,18 +8,18 @@ from duetime.store.protocol import Hint, HintKind, Store
 from duetime.worker.lookout import Lookout
 
 
-class Ear:
-    """Hears that there may be work for one guest that waits, and that it has gone."""
+class ClaimWait:
+    """One open claim of a guest: woken when there may be work for it, or when the guest has gone."""
 
     def __init__(self, store: Store, gone: asyncio.Future[None] | None) -> None:
         self._store = store
         self._gone = gone
-        self.news = asyncio.Event()
+        self.woken = asyncio.Event()
         self.lookout = Lookout()
         self.full = False  # whether the guest has no room, until one of its attempts ends
 
-    def __enter__(self) -> Ear:
-        self._listener = self._store.listen(self._heard)
+    def __enter__(self) -> ClaimWait:
+        self._listener = self._store.listen(self._on_hint)
         if self._gone is not None:
             self._gone.add_done_callback(self._left)
         return self
@@ -39,18 +39,18 @@ class Ear:
     async def wait(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self.news.wait()
+                await self.woken.wait()
         except TimeoutError:
             return
 
-    def _heard(self, hint: Hint) -> None:
+    def _on_hint(self, hint: Hint) -> None:
         if hint.kind is HintKind.ANY or (hint.kind is HintKind.DONE and self.full):
             self.lookout.look_now()
         elif hint.kind is HintKind.DUE:
-            self.lookout.hear(hint.at, self._store.now())
+            self.lookout.on_hint(hint.at, self._store.now())
         else:
             return
-        self.news.set()
+        self.woken.set()
 
     def _left(self, gone: asyncio.Future[None]) -> None:
-        self.news.set()
+        self.woken.set()

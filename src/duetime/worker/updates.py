@@ -1,4 +1,4 @@
-"""The news: what a wake-up or a renewal only hints at is fetched here."""
+"""Updates: fetches what a wake-up or a renewal only hints at."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from duetime.worker.worker import Worker
 
 
-class News(Service):
-    """Fetches what a wake-up only hints at: changed gates and asked-for cancels."""
+class Updates(Service):
+    """Fetches changed gates and requested cancels."""
 
-    name = "news"
+    name = "updates"
 
     def __init__(self, store: Store, worker: Worker, alarms: Alarms) -> None:
         super().__init__(alarms)
@@ -32,7 +32,7 @@ class News(Service):
         self._noted.add(kind)
         self.wake()
 
-    async def turn(self) -> float | None:
+    async def run_once(self) -> float | None:
         if self.dismissed:
             if self._worker.executor.running:
                 return 0.1

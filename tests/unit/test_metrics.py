@@ -10,7 +10,7 @@ from duetime.clock import SECOND
 from duetime.model.figures import ATTEMPTS, BEYOND, BOUNDS, DURATION, LATENESS, RETRIES, SUM, Distribution, FigureKey, distributions
 from duetime.model.outcome import Outcome, Settlement
 from duetime.model.task import State
-from duetime.worker.figures import Spread, Tally
+from duetime.worker.metrics import Spread, Tally
 
 DUE = 1_800_000_000 * SECOND
 

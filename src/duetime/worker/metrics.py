@@ -142,7 +142,7 @@ class FigureWriter(Service):
         # a write whose answer did not come is repeated as it was: under the same number it cannot be counted twice
         self._unanswered: tuple[Mapping[FigureKey, int], dict[FigureKey, int]] | None = None
 
-    async def turn(self) -> float | None:
+    async def run_once(self) -> float | None:
         await self.write()
         return WRITE_EVERY * random.uniform(0.8, 1.2)
 

@@ -1,4 +1,4 @@
-"""The rooms of a worker, one per handler: slots, what waits for them, and how much more is worth claiming."""
+"""The queues of a worker, one per handler: slots, what waits for them, and how much more is worth claiming."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from duetime.clock import SECOND, Instant
 from duetime.store.protocol import ClaimedTask
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.beginning import Begin
-from duetime.worker.early import Early
-from duetime.worker.figures import Tally
+from duetime.worker.claimed_ahead import ClaimedAhead
+from duetime.worker.metrics import Tally
 
 LARGEST_CLAIM = 2_000
 LARGEST_BUFFER = 2 * LARGEST_CLAIM  # one claim's worth waits while the next one is under way
@@ -22,7 +22,7 @@ STALE_AFTER = SECOND  # what waits in memory for so long, because attempts have 
 _handler_of = attrgetter("handler")
 
 
-class Room:
+class HandlerQueue:
     """One handler's slots in this process, its queue, and how long its attempts take."""
 
     __slots__ = (
@@ -36,10 +36,10 @@ class Room:
         "more",
         "names",
         "pace",
-        "queue",
         "served_at",
         "spec",
         "tally",
+        "tasks",
     )
 
     def __init__(self, spec: HandlerSpec, concurrency: int) -> None:
@@ -47,7 +47,7 @@ class Room:
         self.concurrency = concurrency
         self.free = concurrency
         self.allowed = int(spec.timeout * SECOND)  # microseconds for one attempt, unless its task says otherwise
-        self.queue: deque[ClaimedTask] = deque()
+        self.tasks: deque[ClaimedTask] = deque()
         self.names: dict[str, bool] = {}  # what its tasks may be called, and whether the last claim had some of that name
         self.begin: Callable[[], Begin] | None = None  # what makes the shortest way to begin an attempt, if there is one
         self.direct = False  # whether a plain success needs nothing but its settlement
@@ -74,16 +74,16 @@ class Room:
             self.duration += (duration - self.duration) * weight
             self.pace += (pace - self.pace) * weight
 
-    def outwaits(self, now: Instant) -> bool:
+    def has_stalled(self, now: Instant) -> bool:
         """Tell whether what is queued has waited too long; if so, expect attempts to stay as slow as that."""
-        if not self.queue or now - self.served_at <= STALE_AFTER:
+        if not self.tasks or now - self.served_at <= STALE_AFTER:
             return False
         self.duration = max(self.duration or 0.0, STALE_AFTER)
         return True
 
 
 def shares(names: Mapping[str, bool], want: int) -> dict[str, int]:
-    """Divide what one room wants among the names of its tasks: one each, the rest among those that had some last time.
+    """Divide what one queue wants among the names of its tasks: one each, the rest among those that had some last time.
 
     A claim bounds tasks by name, but the names share their slots.
     """
@@ -94,17 +94,17 @@ def shares(names: Mapping[str, bool], want: int) -> dict[str, int]:
     return {name: 1 + (rest // len(busy) if name in busy else 0) for name in names}
 
 
-class Rooms:
-    """The rooms of all handlers in one worker, and the slots of the process that they share. Queues are served in turn."""
+class HandlerQueues:
+    """The queues of all handlers in one worker, and the slots of the process that they share. Queues are served round robin."""
 
-    def __init__(self, rooms: Iterable[Room], by_name: dict[str, Room], slots: int | None) -> None:
-        self._own = list(rooms)
-        self._turns: deque[Room] = deque()  # rooms with something queued, the next to serve first
-        self.early = Early()
-        self.by_name = by_name  # an alias shares its handler's room
-        self.free = sum(room.concurrency for room in self._own) if slots is None else slots
-        for name, room in by_name.items():
-            room.names[name] = False
+    def __init__(self, queues: Iterable[HandlerQueue], by_name: dict[str, HandlerQueue], slots: int | None) -> None:
+        self._own = list(queues)
+        self._with_tasks: deque[HandlerQueue] = deque()  # queues with something queued, the next to serve first
+        self.ahead = ClaimedAhead()
+        self.by_name = by_name  # an alias shares its handler's queue
+        self.free = sum(queue.concurrency for queue in self._own) if slots is None else slots
+        for name, queue in by_name.items():
+            queue.names[name] = False
 
     # ---- what to claim ----
 
@@ -112,104 +112,104 @@ class Rooms:
         """Give how many attempts each handler could take, and all together; empty while nothing is worth a claim.
 
         Whether to claim is decided by those handlers that may have something due: half a buffer, or a slot with nothing to do
-        in it, is worth a round trip. What is claimed for then are all, so that nobody waits for another's turn.
+        in it, is worth a round trip. What is claimed for then are all, so that no handler waits for another.
         """
         wants: dict[str, int] = {}
         sum_of_wants = largest = 0
         worthy = False
-        early = self.early.by_handler
-        queued = sum(len(room.queue) for room in self._own) + len(self.early)
-        for room in self._own:
-            waiting, buffer = len(room.queue) + sum(early[name] for name in room.names), room.buffer()
-            room.low = buffer // 2
-            want = room.free + buffer - waiting
+        ahead = self.ahead.by_handler
+        queued = sum(len(queue.tasks) for queue in self._own) + len(self.ahead)
+        for queue in self._own:
+            waiting, buffer = len(queue.tasks) + sum(ahead[name] for name in queue.names), queue.buffer()
+            queue.low = buffer // 2
+            want = queue.free + buffer - waiting
             if want > 0 and (buffer or self.free > queued):
-                wants |= shares(room.names, want)
+                wants |= shares(queue.names, want)
                 sum_of_wants += want
                 largest = max(largest, buffer)
-                worthy = worthy or (room.more and (waiting <= room.low if buffer else room.free > waiting))
+                worthy = worthy or (queue.more and (waiting <= queue.low if buffer else queue.free > waiting))
         total = min(sum_of_wants, LARGEST_CLAIM, self.free + largest - queued)
         return (wants, total) if worthy and total > 0 else ({}, 0)
 
     def expect_more(self) -> None:
         """Note that there may be due tasks for any handler."""
-        for room in self._own:
-            room.more = True
+        for queue in self._own:
+            queue.more = True
 
     def note_claimed(self, wants: Mapping[str, int], tasks: Iterable[ClaimedTask], *, full: bool) -> None:
         """Learn from a claim which handlers may have more: those that got all that was asked for, and those not asked for.
 
-        In one that came back full because of its total, too, handlers were served in turn: who got nothing has nothing.
+        In one that came back full because of its total, too, handlers were served round robin: one that got nothing has nothing.
         """
         taken = Counter(map(_handler_of, tasks))
-        for room in self._own:
-            room.names = {name: taken[name] > 0 for name in room.names}
-            room.more = any(taken[name] >= wants.get(name, 0) or (full and taken[name] > 0) for name in room.names)
+        for queue in self._own:
+            queue.names = {name: taken[name] > 0 for name in queue.names}
+            queue.more = any(taken[name] >= wants.get(name, 0) or (full and taken[name] > 0) for name in queue.names)
 
-    def outwaited(self, now: Instant) -> list[Room]:
-        """Give the rooms whose queues wait for slots that do not become free."""
-        return [room for room in self._own if (room.free <= 0 or self.free <= 0) and room.outwaits(now)]
+    def stalled(self, now: Instant) -> list[HandlerQueue]:
+        """Return the queues whose tasks wait for slots that do not become free."""
+        return [queue for queue in self._own if (queue.free <= 0 or self.free <= 0) and queue.has_stalled(now)]
 
     # ---- queues and slots ----
 
     def put(self, tasks: Iterable[ClaimedTask], now: Instant) -> None:
         """Queue claimed tasks."""
-        name, room = "", None
+        name, queue = "", None
         for claimed in tasks:
-            if room is None or claimed.handler != name:
+            if queue is None or claimed.handler != name:
                 name = claimed.handler
-                room = self.by_name[name]
-                if not room.queue:
-                    room.served_at = now
-                    if room not in self._turns:
-                        self._turns.append(room)
-            room.queue.append(claimed)
+                queue = self.by_name[name]
+                if not queue.tasks:
+                    queue.served_at = now
+                    if queue not in self._with_tasks:
+                        self._with_tasks.append(queue)
+            queue.tasks.append(claimed)
 
-    def next(self) -> Room | None:
-        """Give the next room that has something queued and a slot for it."""
-        turns = self._turns
-        for _ in range(len(turns)):
-            room = turns[0]
-            if not room.queue:
-                turns.popleft()
+    def next(self) -> HandlerQueue | None:
+        """Give the next queue that has something queued and a slot for it."""
+        queues = self._with_tasks
+        for _ in range(len(queues)):
+            queue = queues[0]
+            if not queue.tasks:
+                queues.popleft()
                 continue
-            turns.rotate(-1)
-            if room.free > 0 and self.free > 0:
-                return room
+            queues.rotate(-1)
+            if queue.free > 0 and self.free > 0:
+                return queue
         return None
 
     @property
     def startable(self) -> bool:
         """Whether something is queued that has a slot."""
-        return self.free > 0 and any(room.queue and room.free > 0 for room in self._turns)
+        return self.free > 0 and any(queue.tasks and queue.free > 0 for queue in self._with_tasks)
 
     @property
     def several(self) -> bool:
         """Whether more than one handler may have something queued."""
-        return len(self._turns) > 1
+        return len(self._with_tasks) > 1
 
     @property
     def queued(self) -> int:
-        return sum(len(room.queue) for room in self._turns)
+        return sum(len(queue.tasks) for queue in self._with_tasks)
 
     def waiting(self) -> Iterator[ClaimedTask]:
         """Give all that is queued or waits to be due."""
-        return chain(self.early, *(room.queue for room in self._turns))
+        return chain(self.ahead, *(queue.tasks for queue in self._with_tasks))
 
-    def keep(self, wanted: Callable[[ClaimedTask], bool]) -> None:
+    def retain(self, wanted: Callable[[ClaimedTask], bool]) -> None:
         """Take everything out of the queues that is not wanted there."""
-        self.early.keep(wanted)
-        for room in self._turns:
-            waiting = list(room.queue)
-            room.queue.clear()
-            room.queue.extend(claimed for claimed in waiting if wanted(claimed))
+        self.ahead.retain(wanted)
+        for queue in self._with_tasks:
+            waiting = list(queue.tasks)
+            queue.tasks.clear()
+            queue.tasks.extend(claimed for claimed in waiting if wanted(claimed))
 
-    def take(self, room: Room) -> None:
+    def take_slot(self, queue: HandlerQueue) -> None:
         """Take a slot."""
-        room.free -= 1
+        queue.free -= 1
         self.free -= 1
 
-    def give(self, room: Room) -> None:
+    def free_slot(self, queue: HandlerQueue) -> None:
         """Give a slot back."""
-        room.free += 1
+        queue.free += 1
         self.free += 1

@@ -19,7 +19,7 @@ from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Running
 from duetime.runtime.service import Alarms
 from duetime.store.sqlite.store import SqliteStore
-from duetime.worker.figures import FigureWriter
+from duetime.worker.metrics import FigureWriter
 from tests.chaos.fleet import until
 
 SUCCEEDED = FigureKey(ATTEMPTS, "work", "succeeded")
@@ -206,7 +206,7 @@ async def test_the_pruner_adds_up_what_processes_have_counted_that_are_gone(tmp_
     for number in range(3):
         await store.add_figures(f"process {number}", 1, {SUCCEEDED: 2})
     clock.advance(2 * 3600)
-    await Pruner(store, Alarms(), {}).run_once()
+    await Pruner(store, Alarms(), {}).prune()
     assert await store.figures() == {SUCCEEDED: 6}
     with sqlite3.connect(tmp_path / "duetime.db") as connection:
         assert connection.execute("select count(*) from duetime_figure").fetchone() == (1,)

@@ -13,7 +13,7 @@ from duetime.clock import Instant
 from duetime.store.protocol import ClaimedTask
 
 
-class Early:
+class ClaimedAhead:
     """A heap by due time. Pure: instants are arguments."""
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class Early:
         """When the first one is due."""
         return self._heap[0][0] if self._heap else None
 
-    def sift(self, tasks: Sequence[ClaimedTask], reached: Instant) -> Sequence[ClaimedTask]:
-        """Keep those that are not due yet; give the others, in their order."""
+    def filter_due(self, tasks: Sequence[ClaimedTask], reached: Instant) -> Sequence[ClaimedTask]:
+        """Return the tasks that are due, in their order; keep the others until they are."""
         if not any(claimed.due_at > reached for claimed in tasks):
             return tasks
         for claimed in tasks:
@@ -41,7 +41,7 @@ class Early:
                 self.by_handler[claimed.handler] += 1
         return [claimed for claimed in tasks if claimed.due_at <= reached]
 
-    def ripe(self, reached: Instant) -> list[ClaimedTask]:
+    def take_due(self, reached: Instant) -> list[ClaimedTask]:
         """Take out those that are due now, the first one first."""
         tasks = []
         while self._heap and self._heap[0][0] <= reached:
@@ -50,7 +50,7 @@ class Early:
             tasks.append(claimed)
         return tasks
 
-    def keep(self, wanted: Callable[[ClaimedTask], bool]) -> None:
+    def retain(self, wanted: Callable[[ClaimedTask], bool]) -> None:
         """Take out everything that is not wanted here."""
         left: Iterable[ClaimedTask] = [claimed for claimed in self if wanted(claimed)]
         self._heap = [(claimed.due_at, claimed.id, claimed) for claimed in left]

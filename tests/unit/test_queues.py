@@ -1,0 +1,208 @@
+"""How much a worker claims: free slots, a buffer for fast handlers, and who decides that a claim is worth it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duetime.clock import SECOND
+from duetime.model.retry import RetryPolicy
+from duetime.store.protocol import ClaimedTask
+from duetime.targets.payload import OpenPayloads
+from duetime.targets.spec import HandlerSpec
+from duetime.worker.queues import BUFFERED_TIME, LARGEST_BUFFER, LARGEST_CLAIM, STALE_AFTER, HandlerQueue, HandlerQueues, shares
+
+FAST, SLOW = 10.0, 200_000.0
+
+
+def queue(name: str, concurrency: int = 50, *, duration: float | None = None, waits: bool = False) -> HandlerQueue:
+    spec = HandlerSpec(
+        name=name,
+        function=lambda: None,
+        payloads=OpenPayloads(name),
+        takes_context=False,
+        is_async=True,
+        retry=RetryPolicy(),
+        concurrency=concurrency,
+    )
+    made = HandlerQueue(spec, concurrency)
+    if duration is not None:
+        made.measure(duration, 1, waited=waits)
+    return made
+
+
+def queues_of(*own: HandlerQueue, slots: int | None = None, aliases: dict[str, HandlerQueue] | None = None) -> HandlerQueues:
+    return HandlerQueues(own, {each.spec.name: each for each in own} | (aliases or {}), slots)
+
+
+def tasks(handler: str, count: int) -> list[ClaimedTask]:
+    return [
+        ClaimedTask(
+            id=f"{handler}-{number}",
+            handler=handler,
+            payload="{}",
+            attempt=1,
+            tries=0,
+            crashes=0,
+            due_at=0,
+            since_at=0,
+            submitted_at=0,
+            submitted_by="",
+            expires_at=None,
+            timeout=None,
+            retry=None,
+            meta=None,
+            key=None,
+            collection=None,
+            priority=5,
+            schedule=None,
+            planned_at=None,
+        )
+        for number in range(count)
+    ]
+
+
+def test_a_handler_that_has_never_run_gets_its_slots_and_nothing_ahead() -> None:
+    assert queues_of(queue("new")).wants() == ({"new": 50}, 50)
+
+
+def test_a_fast_handler_gets_a_whole_claim_at_the_default_concurrency() -> None:
+    wants, total = queues_of(queue("fast", duration=FAST)).wants()
+    assert (wants, total) == ({"fast": 50 + LARGEST_BUFFER}, LARGEST_CLAIM)
+
+
+def test_a_slow_handler_has_nothing_waiting() -> None:
+    slow = queue("slow", duration=SLOW, waits=True)
+    assert queues_of(slow).wants() == ({"slow": 50}, 50)
+
+
+def test_a_handler_that_keeps_the_event_loop_has_no_more_buffer_for_having_more_slots() -> None:
+    assert queue("busy", 50, duration=1_000.0).buffer() == queue("busy", 5, duration=1_000.0).buffer() == 50
+    assert queue("waiting", 50, duration=40_000.0, waits=True).buffer() == 62
+
+
+@given(st.floats(0, 1e7), st.integers(1, 1_000), st.booleans())
+def test_a_buffer_never_holds_more_than_its_time(duration: float, concurrency: int, waits: bool) -> None:
+    measured = queue("any", concurrency, duration=duration, waits=waits)
+    pace = duration / concurrency if waits else duration
+    assert measured.buffer() * pace <= BUFFERED_TIME
+    assert measured.buffer() <= LARGEST_BUFFER
+
+
+def test_many_attempts_at_once_teach_as_much_as_one_after_the_other() -> None:
+    together, apart = queue("a", duration=1_000.0), queue("b", duration=1_000.0)
+    together.measure(10.0, 30, waited=False)
+    for _ in range(30):
+        apart.measure(10.0, 1, waited=False)
+    assert together.duration is not None
+    assert apart.duration is not None
+    assert abs(together.duration - apart.duration) < 1e-6
+
+
+def test_nothing_is_claimed_before_half_of_the_buffer_is_used_up() -> None:
+    fast = queue("fast", duration=FAST)
+    queues = queues_of(fast)
+    queues.wants()
+    queues.put(tasks("fast", fast.low + 1), 0)
+    assert queues.wants() == ({}, 0)
+    fast.tasks.popleft()
+    assert queues.wants()[1] == LARGEST_CLAIM
+
+
+def test_idle_handlers_do_not_make_the_claims_of_a_busy_one_small() -> None:
+    busy, idle = queue("busy", duration=FAST), queue("idle", duration=FAST)
+    queues = queues_of(busy, idle)
+    wants, total = queues.wants()
+    claimed = tasks("busy", total)
+    queues.put(claimed, 0)
+    queues.note_claimed(wants, claimed, full=True)
+    busy.tasks.extend(tasks("busy", 100))
+    assert queues.wants() == ({}, 0), "the idle one has nothing, and the busy one has enough"
+    queues.expect_more()
+    assert queues.wants()[0].keys() == {"busy", "idle"}
+
+
+def test_a_handler_that_was_not_asked_for_may_have_more() -> None:
+    full, other = queue("full", 2, duration=SLOW), queue("other", 2, duration=SLOW)
+    queues = queues_of(full, other)
+    queues.take_slot(full)
+    queues.take_slot(full)
+    wants, _ = queues.wants()
+    assert wants == {"other": 2}
+    queues.note_claimed(wants, [], full=False)
+    assert queues.wants() == ({}, 0)
+    queues.free_slot(full)
+    assert queues.wants() == ({"full": 1, "other": 2}, 3)
+
+
+def test_the_slots_of_the_process_bound_those_of_its_handlers() -> None:
+    first, second = queue("first"), queue("second")
+    queues = queues_of(first, second, slots=10)
+    assert queues.wants()[1] == 10
+    queues.put(tasks("first", 10), 0)
+    assert queues.wants() == ({}, 0)
+
+
+def test_buffers_of_several_handlers_do_not_add_up_without_end() -> None:
+    fast = [queue(f"fast-{number}", duration=FAST) for number in range(8)]
+    queues = queues_of(*fast)
+    for each in fast:
+        each.tasks.extend(tasks(each.spec.name, LARGEST_BUFFER // 8))
+    wants, total = queues.wants()
+    assert len(wants) == 8
+    assert total == 8 * 50, "the buffer is full, but free slots may always be filled"
+
+
+def test_a_queue_with_several_names_is_counted_once() -> None:
+    renamed = queue("new", 10)
+    queues = queues_of(renamed, aliases={"old": renamed, "older": renamed})
+    wants, total = queues.wants()
+    assert total == 10
+    assert sum(wants.values()) == 10
+    assert wants == {"new": 8, "old": 1, "older": 1}, "one is enough to learn whether there are any"
+    queues.note_claimed(wants, tasks("new", 8) + tasks("old", 1), full=False)
+    assert queues.wants()[0] == {"new": 4, "old": 4, "older": 1}
+
+
+@given(st.dictionaries(st.text(max_size=3), st.booleans(), min_size=1, max_size=5), st.integers(1, 3_000))
+def test_shares_never_exceed_what_is_wanted_but_by_one_of_each_name(names: dict[str, bool], want: int) -> None:
+    found = shares(names, want)
+    assert found.keys() == names.keys()
+    assert all(share >= 1 for share in found.values())
+    assert sum(found.values()) <= max(want, len(names))
+
+
+def test_handlers_are_served_round_robin() -> None:
+    first, second = queue("first"), queue("second")
+    queues = queues_of(first, second)
+    queues.put(tasks("first", 3) + tasks("second", 3), 0)
+    assert [queues.next() for _ in range(4)] == [first, second, first, second]
+    first.tasks.clear()
+    assert [queues.next() for _ in range(2)] == [second, second]
+
+
+def test_a_handler_without_a_free_slot_is_passed_over() -> None:
+    taken, free = queue("taken", 1), queue("free", 1)
+    queues = queues_of(taken, free)
+    queues.put(tasks("taken", 2) + tasks("free", 2), 0)
+    queues.take_slot(taken)
+    assert [queues.next() for _ in range(3)] == [free] * 3
+    queues.take_slot(free)
+    assert queues.next() is None
+    assert not queues.startable
+    queues.free_slot(taken)
+    assert queues.next() is taken
+
+
+def test_what_waits_for_slots_that_do_not_become_free_is_found_and_no_more_is_claimed_ahead() -> None:
+    stuck = queue("stuck", 2, duration=1_000.0, waits=True)
+    queues = queues_of(stuck)
+    queues.put(tasks("stuck", 20), 0)
+    for _ in range(2):
+        stuck.tasks.popleft()
+        queues.take_slot(stuck)
+    assert queues.stalled(STALE_AFTER) == []
+    assert queues.stalled(STALE_AFTER + 1) == [stuck]
+    stuck.tasks.clear()
+    assert queues.wants() == ({}, 0)
+    queues.free_slot(stuck)
+    assert queues.wants() == ({"stuck": 1}, 1)
+    assert queues.stalled(10 * SECOND) == []
