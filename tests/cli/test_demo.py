@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from duetime.cli.demo import verdict
-from duetime.cli.demo_report import Facts, Order, Product, Report, examine, print_report, read_journal
-from duetime.cli.demo_shop import Entry
+from duetime.cli.demo.command import verdict
+from duetime.cli.demo.report import Facts, Order, Product, Report, examine, print_report, read_journal
+from duetime.cli.demo.shop import Entry
 
 COMMAND = [sys.executable, "-m", "duetime.cli", "demo"]
 BREACHES = ("lost", "expired although paid", "started although cancelled", "overlapping", "early", "stock wrong")

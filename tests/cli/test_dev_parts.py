@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from duetime import App
-from duetime.cli import dev_watching
-from duetime.cli.dev_sample import sample_of
-from duetime.cli.dev_watching import Watching, folder_of
+from duetime.cli.dev.sample import sample_of
+from duetime.cli.dev.watching import Watching, folder_of
 
 
 class Place(msgspec.Struct):
@@ -105,7 +104,7 @@ def test_every_file_counts_while_nothing_is_imported(tmp_path: Path) -> None:
 
 
 def test_of_a_folder_that_is_too_large_only_what_was_imported_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dev_watching, "MOST_FILES", 2)
+    monkeypatch.setattr("duetime.cli.dev.watching.MOST_FILES", 2)
     for number in range(4):
         (tmp_path / f"module_{number}.py").write_text("1")
     watching = Watching(tmp_path)

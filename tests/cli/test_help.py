@@ -11,7 +11,15 @@ from duetime.cli.failures import EXIT_CODES
 from duetime.cli.main import cli
 from tests.cli.conftest import ROOT, CommandLine
 
-HEAVY = {"aiohttp", "asyncpg", "duetime.cli.bench", "duetime.cli.demo", "duetime.cli.hosting", "duetime.store.sqlite", "duetime.worker"}
+HEAVY = {
+    "aiohttp",
+    "asyncpg",
+    "duetime.cli.bench",
+    "duetime.cli.demo",
+    "duetime.cli.hosting.host",
+    "duetime.store.sqlite",
+    "duetime.worker",
+}
 HEAVY |= {"redis", "rich", "sqlite3", "starlette", "uvicorn", "uvloop"}
 
 DOCUMENTATION = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")

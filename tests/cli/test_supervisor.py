@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from duetime.cli.processes import MEANINGS
-from duetime.cli.supervisor import LONGEST_BACK_OFF, back_off, is_hopeless
+from duetime.cli.hosting.processes import MEANINGS
+from duetime.cli.hosting.supervisor import LONGEST_BACK_OFF, back_off, is_hopeless
 from duetime.worker.worker import EXIT_STUCK
 from tests.cli.conftest import ROOT, CommandLine, Program, RunningWorker, until
 from tests.cli.test_worker import alive, running
@@ -416,7 +416,7 @@ def test_the_variables_of_supervised_processes_are_not_for_others(program: Progr
 
 def take_back(program: Program, url: str, *workers: str) -> subprocess.CompletedProcess[str]:
     wish = json.dumps({"url": url, "workers": workers, "log_level": "info"})
-    command = [sys.executable, "-m", "duetime.cli.reap"]
+    command = [sys.executable, "-m", "duetime.cli.hosting.reap"]
     return subprocess.run(command, input=wish, cwd=ROOT, env=program.environment, text=True, capture_output=True, timeout=30, check=False)
 
 

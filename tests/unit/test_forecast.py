@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from duetime.cli.forecast import BLOCKS, plot
+from duetime.cli.schedules.forecast import BLOCKS, plot
 from duetime.clock import SECOND, to_datetime, to_instant
 from duetime.model.forecast import HOUR, Forecast, Prospect, forecast
 from duetime.model.occurrences import due_of_occurrence

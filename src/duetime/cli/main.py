@@ -8,20 +8,21 @@ from typing import Any, NoReturn
 
 import click
 
-from duetime.cli.calendars import calendars
-from duetime.cli.change import cancel, edit, reschedule, retry
-from duetime.cli.dev import dev
+from duetime.cli.dev.command import dev
 from duetime.cli.failures import DONE, forget_output, report
-from duetime.cli.gates import gates
-from duetime.cli.logs import logs
-from duetime.cli.overview import handlers, stats, workers
-from duetime.cli.schedules import schedules
-from duetime.cli.server import server
-from duetime.cli.submit import submit
-from duetime.cli.tasks import task, tasks, why
-from duetime.cli.tokens import audit, tokens
-from duetime.cli.upkeep import doctor, migrate
-from duetime.cli.worker import worker
+from duetime.cli.hosting.server import server
+from duetime.cli.hosting.worker import worker
+from duetime.cli.operating.doctor import doctor
+from duetime.cli.operating.gates import gates
+from duetime.cli.operating.migrate import migrate
+from duetime.cli.operating.overview import handlers, stats, workers
+from duetime.cli.operating.tokens import audit, tokens
+from duetime.cli.schedules.calendars import calendars
+from duetime.cli.schedules.commands import schedules
+from duetime.cli.tasks.change import cancel, edit, reschedule, retry
+from duetime.cli.tasks.listing import task, tasks, why
+from duetime.cli.tasks.logs import logs
+from duetime.cli.tasks.submit import submit
 
 
 class _ReaderGone(Exception):
@@ -87,7 +88,7 @@ def demo(arguments: tuple[str, ...]) -> None:
 
     Unpaid orders expire on time although a worker is killed.
     """
-    from duetime.cli.demo import run
+    from duetime.cli.demo.command import run
 
     _end(run(list(arguments)))
 

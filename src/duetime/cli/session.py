@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from duetime.cli import interrupting
+from duetime.cli import interrupts
 from duetime.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, crea
         async with opened:
             return await use(opened) if audited is None or not opened.has_store else await _kept(opened, use, audited)
 
-    return interrupting.run(run())
+    return interrupts.run(run())
 
 
 async def _kept(app: App, use: Callable[[App], Awaitable[T]], audited: Audited) -> T:

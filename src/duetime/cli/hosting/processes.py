@@ -1,0 +1,133 @@
+"""One worker process, from the supervisor's side: its start, what it says, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+
+from duetime.cli.failures import DONE, INTERRUPTED
+from duetime.cli.hosting.lifeline import Found, Left, Message, Ready, environment, read_message
+from duetime.cli.hosting.messages import Lines
+
+USUAL_GRACE = 30.0  # until it has said its own
+MEANINGS = {70: "code that was told to stop did not end"}  # of exit codes that are not in the table of commands
+_ENDED_BY_SIGNAL = (-signal.SIGTERM, INTERRUPTED)
+
+
+class WorkerProcess:
+    """A process that runs a worker. Started by `subprocess`, which executes a new program: nothing is forked and gone on with.
+
+    It has a process group of its own, so that Ctrl-C on a terminal reaches the supervisor alone, which decides what becomes of
+    it. `generation` counts rolling restarts.
+    """
+
+    def __init__(self, command: Sequence[str], number: int, generation: int) -> None:
+        self.number = number
+        self.generation = generation
+        self.worker = secrets.token_hex(8)
+        self.url: str | None = None
+        self.grace = USUAL_GRACE
+        self.left = False
+        self.started_at = time.monotonic()
+        self.ready_at: float | None = None
+        self.told_to_stop_at: float | None = None
+        self.ended_at: float | None = None
+        self.connection, theirs = socket.socketpair()
+        self.connection.setblocking(False)
+        self._lines: Lines[Message] = Lines(self.connection, read_message)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment(theirs.fileno(), self.worker, number)},
+                pass_fds=(theirs.fileno(),),
+                process_group=0,
+            )
+        except OSError:
+            self.connection.close()
+            raise
+        finally:
+            theirs.close()
+
+    def __str__(self) -> str:
+        return f"worker {self.number} (process {self.pid})"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def code(self) -> int:
+        """The exit code, or the number of the signal that killed it as a negative number."""
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    def has_ended(self) -> bool:
+        """Tell whether it has ended, after waiting for it in the kernel's sense."""
+        if self._process.poll() is None:
+            return False
+        self.ended_at = self.ended_at or time.monotonic()
+        return True
+
+    def stop(self) -> None:
+        """Tell it to finish; telling it twice is the same as once."""
+        self.told_to_stop_at = self.told_to_stop_at or time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def receive(self) -> list[Message]:
+        """Read what it said since the last time; `hung_up` tells when it will say nothing more."""
+        return self._lines.receive()
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether it and all its sub-processes are gone."""
+        return self._lines.hung_up
+
+    def note(self, message: Message) -> str | None:
+        """Keep what it said; give the id that it had before, if it has started itself anew under another."""
+        match message:
+            case Found(worker, url, grace):
+                before, self.worker = self.worker, worker
+                self.url, self.grace = url, grace
+                if before != worker:
+                    self.ready_at, self.left = None, False
+                    return before
+            case Ready():
+                self.ready_at = time.monotonic()
+            case Left():
+                self.left = True
+        return None
+
+    @property
+    def well_for(self) -> float:
+        """Give for how many seconds it was, or has been, up."""
+        return 0.0 if self.ready_at is None else (self.ended_at or time.monotonic()) - self.ready_at
+
+    @property
+    def stopped_in_order(self) -> bool:
+        """Whether it ended as it was told; before it is ready a signal simply ends it."""
+        return self.told_to_stop_at is not None and (self.code == DONE or (self.ready_at is None and self.code in _ENDED_BY_SIGNAL))
+
+    @property
+    def may_hold_tasks(self) -> bool:
+        """Whether the store may count something as this worker's: it has not left, and did not give up before it began."""
+        return not self.left and (self.ready_at is not None or self.code < 0)
+
+    def end(self) -> str:
+        """Say how it ended."""
+        if self.code >= 0:
+            meaning = MEANINGS.get(self.code)
+            return f"ended with exit code {self.code}" + (f" ({meaning})" if meaning else "")
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = f"signal {-self.code}"
+        return f"was killed by {name}"

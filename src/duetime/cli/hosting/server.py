@@ -1,0 +1,75 @@
+"""The `server` command: Duetime for programs in any language, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import click
+
+from duetime.cli.hosting.log import log_level_option, log_to_stderr
+from duetime.cli.session import given_url, store_option
+
+if TYPE_CHECKING:
+    from duetime.api.server import Server
+
+
+_ACCESS = {
+    True: "Requests need a token.",
+    False: "There are no tokens: whoever reaches this address may do everything.",
+}
+
+
+@click.command()
+@click.argument("app_path", metavar="[APP]", required=False, envvar="DUETIME_APP")
+@click.option(
+    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen; beyond loopback only with tokens."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="N", default=8420, show_default=True, help="Where to listen; 0: any free port."
+)
+@click.option("--body-limit", metavar="SIZE", default="64MB", show_default=True, help="The largest body of a batch that is accepted.")
+@log_level_option("info")
+@store_option
+def server(app_path: str | None, host: str, port: int, body_limit: str, log_level: str) -> None:
+    """Serve the HTTP API until it is stopped.
+
+    APP is module:name. Without it, and without DUETIME_APP, the server knows the handlers that workers have declared in the store.
+    It runs no tasks itself; start a worker for that.
+
+    If the store has a token that is good when the server starts, every request needs one: see `duetime tokens`. Without any the
+    server listens on loopback only, and whoever reaches it may do everything.
+
+    SIGTERM and SIGINT stop it: requests that are under way are finished. A second signal does not wait for them.
+    """
+    try:
+        from duetime.api.app import Api
+        from duetime.api.server import Server, loop_factory
+        from duetime.api.shared import Limits
+    except ModuleNotFoundError as missing:
+        raise click.ClickException(f"the server needs the package {missing.name}: pip install 'duetime[server]'") from None
+    from duetime.app.app import App
+    from duetime.cli.importing import find_app
+    from duetime.config import parse_size
+
+    app = App(given_url()) if app_path is None else find_app(app_path, given_url())
+    log_to_stderr(log_level)
+    limits = Limits(batch=parse_size(body_limit, "--body-limit"))
+
+    async def serve() -> None:
+        await Server(app, api=Api(app, limits=limits), host=host, port=port).run_until_stopped(_say_where)
+        click.echo("duetime: the server has stopped", err=True)
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve())
+
+
+def _say_where(server: Server) -> None:
+    store = server.app.store
+    click.echo(
+        f"duetime: server ({version('duetime')}, process {os.getpid()}) at {server.url} on {store.url}. {store.durability} "
+        f"{_ACCESS[server.asks_for_tokens]} The API is described at {server.url}/openapi.json",
+        err=True,
+    )

@@ -1,0 +1,1 @@
+"""Commands for operators: gates, counts, tokens, migrations, doctor."""

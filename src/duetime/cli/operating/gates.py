@@ -1,0 +1,136 @@
+"""Gates: pause or drop a kind of work at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duetime.cli import parsing, show
+from duetime.cli.failures import NOT_FOUND, REFUSED, complain
+from duetime.cli.session import Audited, json_option, on_store, store_option
+
+if TYPE_CHECKING:
+    from duetime.app.app import App
+    from duetime.client.gates import GateSet
+
+COLUMNS = (
+    show.Column("handler"),
+    show.Column("collection", spare=1),
+    show.Column("action"),
+    show.Column("until"),
+    show.Column("set by", spare=3),
+    show.Column("set", spare=4),
+    show.Column("note", spare=2),
+)
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@store_option
+@click.pass_context
+def gates(ctx: click.Context, as_json: bool) -> None:
+    """List, close and open gates.
+
+    A gate pauses or drops the tasks of a handler, or of one of its collections. Without a command the closed ones are listed.
+    """
+    if ctx.invoked_subcommand is None:
+        _list(as_json)
+
+
+@gates.command("list")
+@json_option
+@store_option
+def list_gates(as_json: bool) -> None:
+    """List the closed gates."""
+    _list(as_json)
+
+
+def _list(as_json: bool) -> None:
+    found = on_store(lambda app: app.gates.list())
+    if as_json:
+        show.print_json_list(found)
+        return
+    rows = [
+        (gate.handler, gate.collection, gate.action, show.absolute(gate.until_at), gate.set_by, show.absolute(gate.set_at), gate.note)
+        for gate in found
+    ]
+    show.print_table(COLUMNS, rows, empty="all gates are open")
+
+
+def _closing(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        store_option,
+        json_option,
+        click.option("--allow-unknown", is_flag=True, help="Also if no process has declared the handler yet."),
+        click.option(
+            "--timeout",
+            metavar=parsing.DURATION,
+            callback=parsing.duration,
+            default="20s",
+            show_default=True,
+            help="How long to wait until every worker has confirmed it.",
+        ),
+        click.option("--note", metavar="TEXT", default="", help="Why; shown to whoever asks what holds a task."),
+        click.option("--for", "lasting", metavar=parsing.DURATION, callback=parsing.duration, help="Opens by itself after so long."),
+        click.option("--collection", metavar="NAME", help="Only tasks of this collection."),
+        click.argument("handler"),
+    ):
+        function = option(function)
+    return function
+
+
+@gates.command()
+@_closing
+def pause(handler: str, as_json: bool, **options: Any) -> None:
+    """Let no task of a handler start until the gate opens."""
+    _close(lambda app: app.gates.pause(handler, **options), "pause", handler, options, as_json)
+
+
+@gates.command()
+@_closing
+def drop(handler: str, as_json: bool, **options: Any) -> None:
+    """Record tasks that come due as dropped instead of running them."""
+    _close(lambda app: app.gates.drop(handler, **options), "drop", handler, options, as_json)
+
+
+def _close(put: Callable[[App], Any], verb: str, handler: str, options: dict[str, Any], as_json: bool) -> None:
+    audited = Audited(
+        f"gates.{verb}", _subject(handler, options["collection"]), told=lambda done: "; ".join([options["note"], str(done)]).lstrip("; ")
+    )
+    with show.waiting(f"waiting until every worker has confirmed the gate on {handler}"):
+        done: GateSet = on_store(put, audited=audited)
+    if as_json:
+        show.print_json(
+            {"gate": done.gate, "version": done.version, "in_force": done.in_force, "confirmed": done.confirmed, "waiting": done.waiting}
+        )
+    else:
+        gate = done.gate
+        until = "until it is opened" if gate.until_at is None else f"until {show.absolute(gate.until_at)}"
+        click.echo(f"{gate.action} {_place(handler, gate.collection)} {until}: {done}")
+    if not done.in_force:
+        complain(f"the gate is set, but not confirmed by {', '.join(done.waiting)}; tasks that they hold may still start")
+        raise click.exceptions.Exit(REFUSED)
+
+
+@gates.command("open")
+@click.argument("handler")
+@click.option("--collection", metavar="NAME", help="The gate of this collection; otherwise that of the whole handler.")
+@store_option
+def open_gate(handler: str, collection: str | None) -> None:
+    """Open a gate; what was paused runs."""
+    place = _place(handler, collection)
+    audited = Audited("gates.open", _subject(handler, collection), done=bool)
+    if not on_store(lambda app: app.gates.open(handler, collection=collection), audited=audited):
+        complain(f"there is no gate on {place}; `duetime gates` lists those that are closed")
+        raise click.exceptions.Exit(NOT_FOUND)
+    click.echo(f"open {place}")
+
+
+def _subject(handler: str, collection: str | None) -> str:
+    return handler if collection is None else f"{handler}, collection {collection}"
+
+
+def _place(handler: str, collection: str | None) -> str:
+    return handler if collection is None else f"{handler}, collection {collection},"

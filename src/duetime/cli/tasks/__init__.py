@@ -1,0 +1,1 @@
+"""Commands about tasks: submit, list, read logs, change."""

@@ -1,0 +1,53 @@
+"""The options that say which tasks; the same for every command that takes many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from duetime.cli.parsing import MOMENT, future_moment, past_moment
+from duetime.model.task import State
+
+if TYPE_CHECKING:
+    from duetime.model.query import Query
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--state", type=click.Choice([state.value for state in State]), help="Only tasks in this state."),
+    click.option("--handler", metavar="NAME", help="Only tasks of this handler."),
+    click.option("--collection", metavar="NAME", help="Only tasks of this collection."),
+    click.option("--key", metavar="KEY", help="Only tasks with this key."),
+    click.option("--schedule", metavar="NAME", help="Only tasks that this schedule created."),
+    click.option("--error", metavar="TEXT", help="Only tasks whose error has this text in its type, message or traceback."),
+    click.option("--logs", metavar="WORDS", help='Only tasks that printed or logged all these words; "phrases" and beginnings* too.'),
+    click.option("--retrying", is_flag=True, default=None, help="Only tasks that wait after a failed try."),
+    click.option(
+        "--since", "submitted_after", metavar=MOMENT, callback=past_moment, help="Submitted then or later; 2h means two hours ago."
+    ),
+    click.option("--until", "submitted_before", metavar=MOMENT, callback=past_moment, help="Submitted before then."),
+    click.option(
+        "--due-after", metavar=MOMENT, callback=future_moment, help="Due then or later; 2h means in two hours, -2h two hours ago."
+    ),
+    click.option("--due-before", metavar=MOMENT, callback=future_moment, help="Due before then."),
+    click.option("--finished-after", metavar=MOMENT, callback=past_moment, help="Finished then or later; 2h means two hours ago."),
+    click.option("--finished-before", metavar=MOMENT, callback=past_moment, help="Finished before then."),
+)
+
+
+def filter_options(function: Function) -> Function:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def query_from(filters: dict[str, Any]) -> Query:
+    from duetime.app.filters import Filters, query_of
+
+    return query_of(cast(Filters, {name: value for name, value in filters.items() if value is not None}))
+
+
+def any_given(filters: dict[str, Any]) -> bool:
+    return any(value is not None for value in filters.values())

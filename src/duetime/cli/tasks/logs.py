@@ -1,0 +1,146 @@
+"""What attempts printed and logged: shown, followed and searched."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from duetime.cli import show
+from duetime.cli.parsing import MOMENT, past_moment
+from duetime.cli.session import json_option, on_store, store_option
+from duetime.errors import StoreUnavailable, TaskNotFound
+from duetime.model.task import State
+
+if TYPE_CHECKING:
+    from duetime.app.app import App
+
+COLUMNS = (
+    show.Column("task", whole=True),
+    show.Column("attempt", right=True, spare=3),
+    show.Column("handler", spare=2),
+    show.Column("state", spare=1),
+    show.Column("at", whole=True, spare=4),
+    show.Column("passage"),
+)
+AGAIN_AFTER = 1.0  # seconds until the store is asked again that went away while output was followed
+
+
+@click.command()
+@click.argument("task_id", metavar="[ID]", required=False)
+@click.option("--attempt", type=click.IntRange(min=1), help="Only this attempt; otherwise all that have output.")
+@click.option("--follow", "-f", is_flag=True, help="Go on as output comes, until the attempt, or without --attempt the task, has ended.")
+@click.option("--search", "-s", metavar="WORDS", help='Find output by its words instead: all must occur; "phrases" and beginnings* too.')
+@click.option("--handler", metavar="NAME", help="With --search: only output of this handler.")
+@click.option("--collection", metavar="NAME", help="With --search: only output of this collection.")
+@click.option(
+    "--since", metavar=MOMENT, callback=past_moment, help="With --search: output that began then or later; 2h means two hours ago."
+)
+@click.option("--until", metavar=MOMENT, callback=past_moment, help="With --search: output that began before then.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="With --search: at most so many.")
+@json_option
+@store_option
+def logs(
+    task_id: str | None,
+    attempt: int | None,
+    follow: bool,
+    search: str | None,
+    handler: str | None,
+    collection: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Print, follow or search what attempts printed."""
+    if (task_id is None) == (search is None):
+        raise click.UsageError("give the ID of a task, or --search WORDS")
+    if search is not None and (follow or attempt is not None):
+        raise click.UsageError("--follow and --attempt need the ID of a task, and go without --search")
+    if task_id is not None and any(given is not None for given in (handler, collection, since, until)):
+        raise click.UsageError("--handler, --collection, --since and --until go with --search")
+    if follow and as_json:
+        raise click.UsageError("--follow prints text as it comes; leave --json out")
+
+    async def use(app: App) -> None:
+        if search is not None:
+            await _search(app, search, handler, collection, since, until, limit, as_json=as_json)
+            return
+        assert task_id is not None
+        found = await app.client.get(task_id)
+        if attempt is not None and attempt > found.attempt and not (follow and not found.final):
+            raise TaskNotFound(f"task {found.id} has no attempt {attempt}; its last one is {found.attempt}")
+        if follow:
+            if found.state in (State.PENDING, State.BLOCKED):
+                show.note(f"task {found.id} is {found.state}: waiting for it to run; `duetime why {found.id}` tells what keeps it")
+            await _follow(app, found.id, attempt)
+        else:
+            await _print(app, found.id, attempt, as_json=as_json)
+
+    on_store(use)
+
+
+async def _print(app: App, task_id: str, attempt: int | None, *, as_json: bool) -> None:
+    outputs = await app.output.read(task_id, attempt)
+    if as_json:
+        show.print_json_list(outputs)
+        return
+    if not outputs:
+        show.note(f"no output of task {task_id} is kept")
+    for output in outputs:
+        _print_head(output.attempt, alone=len(outputs) == 1)
+        click.echo(output.text, nl=not output.text.endswith("\n"))
+
+
+def _print_head(attempt: int, *, alone: bool) -> None:
+    """Name the attempt on stderr, where it cannot be taken for output."""
+    if not alone:
+        show.note(f"attempt {attempt}:")
+
+
+async def _follow(app: App, task_id: str, only: int | None) -> None:
+    """Print output as it comes, also across times without the store."""
+    position: str | None = None
+    headed = only or 1
+    while True:
+        try:
+            async for event in app.output.follow(task_id, only, after=position):
+                position = event.position
+                if event.kind != "output":
+                    continue
+                if event.attempt != headed:
+                    _print_head(event.attempt, alone=False)
+                    headed = event.attempt
+                click.echo(event.text, nl=False)
+            return
+        except StoreUnavailable as error:
+            if position is None:
+                raise
+            show.note(f"{error}; trying again")
+            await asyncio.sleep(AGAIN_AFTER)
+
+
+async def _search(
+    app: App,
+    words: str,
+    handler: str | None,
+    collection: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+    *,
+    as_json: bool,
+) -> None:
+    found = await app.output.search(words, handler=handler, collection=collection, after=since, before=until, limit=limit)
+    if as_json:
+        show.print_json_list(found.items)
+        return
+    show.print_table(
+        COLUMNS,
+        ((hit.task, hit.attempt, hit.handler, hit.state.value, show.absolute(hit.at), hit.passage) for hit in found.items),
+        empty="no output has these words",
+    )
+    if found.next is not None:
+        show.note(f"these are the latest {limit}; --limit shows more")
