@@ -14,7 +14,7 @@ from tests.servers.wire import PostgresConversation
 
 HOUR = 3_600
 
-# As in migrations/0002_functions.sql, plus an offset: both functions in one statement, so that nobody sees only one of them changed.
+# As in functions/time.sql, plus an offset: both functions in one statement, so that nobody sees only one of them changed.
 _CLOCKS = """
 do $do$ begin
     create or replace function {schema}.clock() returns bigint language sql stable parallel safe as

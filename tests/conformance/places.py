@@ -171,7 +171,7 @@ def _emptied(connection: psycopg.Connection[tuple[Any, ...]], schema: str) -> bo
     """Delete all rows but the single facts of the store; tell whether they were few and the tables are there at all."""
     tables = connection.execute(
         "select c.oid::regclass::text from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = %s "
-        "and c.relkind in ('r', 'p') and not c.relispartition and c.relname not in ('version', 'control')",
+        "and c.relkind in ('r', 'p') and not c.relispartition and c.relname not in ('version', 'functions', 'control')",
         (schema,),
     ).fetchall()
     with connection.transaction():

@@ -13,7 +13,7 @@ from duetime.store.open import store_from_url
 from duetime.store.postgres import clock
 from duetime.store.postgres.address import OPTIONS, Address
 from duetime.store.postgres.clock import ServerClock
-from duetime.store.postgres.statements import in_schema, statements, steps
+from duetime.store.postgres.statements import functions, in_schema, statements, steps
 from duetime.store.postgres.translation import translated
 from duetime.store.postgres.wakeups import Wakeups, channel_of
 from duetime.store.protocol import HintKind
@@ -186,6 +186,7 @@ def test_no_statement_names_a_table_without_its_schema() -> None:
     for text in [
         *(getattr(statements("other"), name) for name in statements("other").names()),
         *(in_schema(step.text, "other") for step in steps()),
+        in_schema(functions(), "other"),
     ]:
         code = "\n".join(line.partition("--")[0] for line in text.splitlines())
         assert " duetime." not in code

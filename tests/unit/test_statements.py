@@ -13,7 +13,7 @@ from duetime.clock import ManualClock
 from duetime.model.task import State
 from duetime.store.open import store_from_url
 from duetime.store.postgres.statements import statements as postgres_statements
-from duetime.store.sql import Statements, migrations
+from duetime.store.sql import Migration, Statements, migrations
 from duetime.store.sqlite import schema
 from duetime.store.sqlite.read import _WALKS
 from duetime.store.sqlite.statements import NEVER, SQL
@@ -143,16 +143,14 @@ async def test_a_schema_is_made_once_and_then_left_alone(tmp_path: Path) -> None
     connection.close()
 
 
-def test_tables_of_the_first_version_are_brought_up_to_date() -> None:
-    connection = sqlite3.connect(":memory:")
-    connection.execute(SQL.create_versions)
-    connection.execute(SQL.add_version, (1, "initial", 0))
-    for statement in schema.STEPS[0].statements:
-        connection.execute(statement)
+def test_tables_of_the_first_version_are_brought_up_to_date(connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is only one version so far, so the next one is invented."""
+    next_step = Migration(len(schema.STEPS) + 1, "next", "alter table duetime_calendar add column more text;\n")
+    monkeypatch.setattr(schema, "STEPS", [*schema.STEPS, next_step])
     assert not schema.is_current(connection)
     schema.migrate(connection, now=0)
     assert schema.is_current(connection)
-    connection.execute(SQL.all_calendars)
+    connection.execute("select more from duetime_calendar")
     connection.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -80,19 +79,3 @@ def test_a_walk_begins_and_ends_at_its_bounds(connection: sqlite3.Connection, wa
     assert plan[0].startswith("SEARCH"), plan
     assert plan[0].endswith(("(rowid>? AND rowid<?)", "(task>? AND task<?)")), plan
     assert not any("TEMP B-TREE" in step for step in plan), plan
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_an_older_file_learns_what_its_tasks_tell(seed: int) -> None:
-    chance = random.Random(seed)
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        schema.migrate(connection, now=0)
-        instants = [START + chance.randrange(100) for _ in range(chance.randrange(8))]
-        submit(connection, *instants)
-        kept = facts(connection)
-        connection.execute("delete from duetime_fact where name like 'submitted%'")
-        connection.execute("delete from duetime_version where version = 7")
-        schema.migrate(connection, now=0)
-        pairs = [(one, other) for place, one in enumerate(instants) for other in instants[place:]]
-        assert facts(connection) == (max(instants, default=0), max((one - other for one, other in pairs), default=0))
-        assert facts(connection)[1] == kept[1], "the same as if it had been watched"

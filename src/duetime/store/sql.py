@@ -1,7 +1,7 @@
 """Named statements and numbered migrations, read from files beside the store that uses them.
 
 A statement begins with a line `-- name: purpose`; everything up to the next such line belongs to it. A migration is one
-file, `0001_initial.sql`, whose statements end with a semicolon at the end of a line.
+file, `tables/0001_tables.sql`, whose statements end with a semicolon at the end of a line.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Migration(msgspec.Struct, frozen=True):
         return [part.strip() for part in re.split(r";[ \t]*(?:\n|\Z)", self.text) if _code(part)]
 
 
-def migrations(package: str, folder: str = "migrations") -> list[Migration]:
+def migrations(package: str, folder: str = "tables") -> list[Migration]:
     """Read all steps in order; numbers must follow one another from 1."""
     steps = []
     for file in sorted(files(package).joinpath(folder).iterdir(), key=lambda entry: entry.name):

@@ -2,7 +2,7 @@
 
 `hint` is where the last claim ended; claims in full flow begin there. It may be wrong, because transactions commit late and claims
 are rolled back: what two looks find before it ends the flow. `floor` is proven: nothing stands below it and nothing will (`look` in
-migrations/0002_functions.sql has the reason). Without these a claim would walk over every row that was ever deleted at the head of the
+functions/floors.sql has the reason). Without these a claim would walk over every row that was ever deleted at the head of the
 index and is not vacuumed yet.
 """
 

@@ -113,8 +113,8 @@ class PostgresStore:
         database = Database(self._address)
         try:
             async with database.link() as link:
-                found = await schema.version(link, self._address)
-                if found != schema.newest():
+                found = await schema.versions(link, self._address)
+                if found is None or not found.current:
                     if not migrate:
                         raise schema.refuse_old(self._address, found)
                     await schema.migrate(link, self._address, self._clock.now())

@@ -1,5 +1,13 @@
 -- Tables. The name `duetime.` stands for the schema that the store was opened with. Instants are microseconds since the epoch.
 
+-- Which functions (`functions/*.sql`) the schema has: the program's number for them, and a digest of their text.
+create table duetime.functions (
+    one boolean primary key default true check (one),
+    version integer not null,
+    digest text not null,
+    made_at bigint not null
+);
+
 -- Single facts. `gates_version` and `lanes_version` count changes, so that claims notice that what a process remembers is old.
 -- `incarnation` is the server's timeline; after a fail-over nobody claims before `open_at`. `identity` tells this store from others.
 create table duetime.control (
@@ -97,6 +105,9 @@ create table duetime.edge (
 );
 create index edge_child on duetime.edge (child);
 
+-- Guests are workers in other languages, which a server speaks for. `guest_lease` is how many seconds a guest counts as alive without a
+-- beat; null: not a guest. `lease` of a guest is 0, because claims wait for the longest lease after a fail-over, and a guest cannot be
+-- stopped by waiting.
 create table duetime.worker (
     id text primary key,
     host text not null,
@@ -106,7 +117,8 @@ create table duetime.worker (
     lease double precision not null,
     beat bigint not null,
     beat_at bigint not null,
-    seen_gates bigint not null
+    seen_gates bigint not null,
+    guest_lease double precision
 ) with (fillfactor = 50);
 
 -- One row per claimed batch. A place in the arrays is an attempt; its bit in `done` says that it has ended, its bit in `cancel`
@@ -140,26 +152,6 @@ create index claim_last on duetime.claim (last_id);
 alter table duetime.claim alter tasks set storage external, alter lanes set storage external, alter dues set storage external,
     alter expiries set storage external, alter attempts set storage external, alter tries set storage external, alter crashes set storage external,
     alter payloads set storage external, alter submitted set storage external, alter submitters set storage external;
-
--- The places in claims that have not ended. Written with `<>`, because the planner takes `=` for one row in two hundred.
-create view duetime.open_place as
-select c.worker, c.number, c.claimed_at, a.place::integer as place, a.id, coalesce(a.lane, c.lanes[1]) as lane, a.due_at,
-    case when cardinality(c.expiries) = 1 then c.expiries[1] else a.expires_at end as expires_at, coalesce(a.attempt, c.attempts[1]) as attempt,
-    coalesce(a.tries, c.tries[1]) as tries, coalesce(a.crashes, c.crashes[1]) as crashes, get_bit(c.cancel, a.place::integer - 1) = 1 as cancelling,
-    a.payload, coalesce(a.submitted_at, c.submitted[1]) as submitted_at, coalesce(a.submitted_by, c.submitters[1]) as submitted_by,
-    c.open
-from duetime.claim as c
-cross join lateral unnest(c.tasks, c.lanes, c.dues, c.expiries, c.attempts, c.tries, c.crashes, c.payloads, c.submitted, c.submitters) with ordinality
-    as a (id, lane, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by, place)
-where get_bit(c.done, a.place::integer - 1) <> 1;
-
--- The same, as little of it as lists need: with thousands of places in each claim every array takes its time.
-create view duetime.open_task as
-select c.worker, c.number, a.id, coalesce(a.lane, c.lanes[1]) as lane, a.due_at,
-    case when cardinality(c.submitted) = 1 then c.submitted[1] else a.submitted_at end as submitted_at, c.last_id
-from duetime.claim as c
-cross join lateral unnest(c.tasks, c.lanes, c.dues, c.submitted) with ordinality as a (id, lane, due_at, submitted_at, place)
-where get_bit(c.done, a.place::integer - 1) <> 1;
 
 -- How far running attempts say they are. Worth nothing after a crash of the server, so not logged.
 create unlogged table duetime.progress (
@@ -259,3 +251,135 @@ alter table duetime.claim set (autovacuum_vacuum_scale_factor = 0, autovacuum_va
     toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000, toast.autovacuum_vacuum_cost_delay = 0);
 alter table duetime.worker set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 alter table duetime.tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+
+-- A schedule: what people asked for (spec) and what firing made of it (state), both JSON. What is searched by stands in columns of its own.
+-- `version` counts writes and is the fence of firing. `waits`: the end of a run makes it due. Names are ordered by code points everywhere.
+create table duetime.schedule (
+    name text collate "C" primary key,
+    version bigint not null,
+    id text not null,
+    handler text not null,
+    collection text not null,
+    revision bigint not null,
+    next_at bigint,
+    waits boolean not null,
+    paused boolean not null,
+    declared bigint,
+    created_at bigint not null,
+    changed_at bigint not null,
+    changed_by text not null,
+    spec text not null,
+    state text not null
+) with (fillfactor = 70);
+-- With handler and collection, so that those under a closed gate are passed over without a look at their rows.
+create index schedule_next on duetime.schedule (next_at, name) include (handler, collection) where next_at is not null;
+
+-- Occurrences that became no task. They outlive their schedule.
+create table duetime.skip (
+    id bigint generated always as identity primary key,
+    schedule text not null,
+    planned_at bigint not null,
+    until_at bigint not null,
+    count bigint not null,
+    reason text not null,
+    at bigint not null,
+    note text not null
+);
+create index skip_planned on duetime.skip (schedule, planned_at, id);
+create index skip_at on duetime.skip (at);
+
+create table duetime.calendar (
+    name text collate "C" primary key,
+    definition text not null
+);
+
+-- Who performs a duty, and until when nobody else needs to.
+create table duetime.duty (
+    name text collate "C" primary key,
+    holder text not null,
+    until_at bigint not null
+) with (fillfactor = 50);
+
+alter table duetime.schedule set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000);
+alter table duetime.duty set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+
+-- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes and handlers are
+-- JSON. A removed token is gone; the audit remembers it. The table is small and its last uses are written often.
+create table duetime.token (
+    id text primary key,
+    name text collate "C" not null unique,
+    version bigint not null,
+    scopes text not null,
+    handlers text not null,
+    digest text not null,
+    old_digest text,
+    old_until_at bigint,
+    rate double precision,
+    note text not null,
+    created_at bigint not null,
+    created_by text not null,
+    rotated_at bigint,
+    expires_at bigint,
+    last_used_at bigint
+) with (fillfactor = 50);
+
+-- What operators did: who, what, on what, when, from where, and how it ended. Nothing here refers to other tables, so it outlives all.
+create table duetime.audit (
+    id text collate "C" primary key,
+    at bigint not null,
+    by text not null,
+    token text,
+    action text not null,
+    subject text not null,
+    origin text not null,
+    outcome text not null,
+    detail text not null
+);
+create index audit_at on duetime.audit (at, id);
+create index audit_by on duetime.audit (by, at, id);
+create index audit_subject on duetime.audit (subject, at, id);
+
+-- What workers count: each process adds to rows of its own, so that nobody waits for another, and a sum over all of them only grows.
+-- `number` is that of a process's last write, so that a repeat is known. Rows of processes that have been silent for long are added
+-- up under the source ''. The rows are few and updated often.
+create table duetime.figure_source (
+    source text collate "C" primary key,
+    number bigint not null,
+    written_at bigint not null
+) with (fillfactor = 50);
+
+create table duetime.figure (
+    source text collate "C" not null,
+    name text collate "C" not null,
+    handler text collate "C" not null,
+    part text collate "C" not null,
+    count bigint not null,
+    primary key (source, name, handler, part)
+) with (fillfactor = 50);
+
+-- What attempts printed and logged: one row per attempt that has output, with how much of it is kept and whether no more will come.
+-- The row is the lock of its pieces. It goes when the task goes.
+create table duetime.output (
+    task uuid not null,
+    attempt integer not null,
+    lane integer not null,
+    size bigint not null,
+    whole boolean not null,
+    kept_at bigint not null,
+    primary key (task, attempt)
+) with (fillfactor = 80);
+create index output_kept on duetime.output (kept_at, task, attempt);
+
+-- Its text in pieces; `start` and `size` are bytes of UTF-8. `words` is made by the client, which splits and folds words as SQLite does:
+-- the server's own parser keeps names of hosts and paths of files together, and nobody would find a part of them.
+create table duetime.output_chunk (
+    task uuid not null,
+    attempt integer not null,
+    start bigint not null,
+    size integer not null,
+    text text not null,
+    words tsvector not null,
+    primary key (task, attempt, start)
+);
+create index output_words on duetime.output_chunk using gin (words);

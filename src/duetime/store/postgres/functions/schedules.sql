@@ -1,60 +1,10 @@
--- A schedule: what people asked for (spec) and what firing made of it (state), both JSON. What is searched by stands in columns of its own.
--- `version` counts writes and is the fence of firing. `waits`: the end of a run makes it due. Names are ordered by code points everywhere.
-create table duetime.schedule (
-    name text collate "C" primary key,
-    version bigint not null,
-    id text not null,
-    handler text not null,
-    collection text not null,
-    revision bigint not null,
-    next_at bigint,
-    waits boolean not null,
-    paused boolean not null,
-    declared bigint,
-    created_at bigint not null,
-    changed_at bigint not null,
-    changed_by text not null,
-    spec text not null,
-    state text not null
-) with (fillfactor = 70);
--- With handler and collection, so that those under a closed gate are passed over without a look at their rows.
-create index schedule_next on duetime.schedule (next_at, name) include (handler, collection) where next_at is not null;
-
--- Occurrences that became no task. They outlive their schedule.
-create table duetime.skip (
-    id bigint generated always as identity primary key,
-    schedule text not null,
-    planned_at bigint not null,
-    until_at bigint not null,
-    count bigint not null,
-    reason text not null,
-    at bigint not null,
-    note text not null
-);
-create index skip_planned on duetime.skip (schedule, planned_at, id);
-create index skip_at on duetime.skip (at);
-
-create table duetime.calendar (
-    name text collate "C" primary key,
-    definition text not null
-);
-
--- Who performs a duty, and until when nobody else needs to.
-create table duetime.duty (
-    name text collate "C" primary key,
-    holder text not null,
-    until_at bigint not null
-) with (fillfactor = 50);
-
-alter table duetime.schedule set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
-    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000);
-alter table duetime.duty set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+-- Schedules: writing them, letting them go on, and finding those whose time has come.
 
 -- Write schedules whose version is the expected one; one without an id is removed. Gives the names of those of which that was so, and the time for
 -- tasks that are added in the same transaction: its number first, then the clock, see `look`. Schedules are given in the order of their names and
 -- are locked in that order: two that write the same ones wait for each other instead of locking up. Rows are found by the array of names and
 -- then hashed, whatever the planner believes of the table; one update for each in a loop took 9 µs more for each.
-create function duetime.write_schedules(
+create or replace function duetime.write_schedules(
     p_now bigint, p_names text[], p_expected bigint[], p_ids text[], p_handlers text[], p_collections text[], p_revisions bigint[], p_next bigint[],
     p_waits boolean[], p_paused boolean[], p_declared bigint[], p_created bigint[], p_changed bigint[], p_changed_by text[], p_specs text[], p_states text[],
     out p_written text[], out p_at bigint
@@ -107,7 +57,7 @@ begin
 end $$;
 
 -- The same for schedules of which only the state and the next look change, which is what firing does: a third of the columns.
-create function duetime.move_schedules(
+create or replace function duetime.move_schedules(
     p_now bigint, p_names text[], p_expected bigint[], p_next bigint[], p_paused boolean[], p_states text[], out p_written text[], out p_at bigint
 ) language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off as $$
 begin
@@ -122,7 +72,7 @@ begin
 end $$;
 
 -- Let schedules go on and add their tasks, all in one round trip; if one of the schedules has changed meanwhile, everything is refused.
-create function duetime.fire_schedules(
+create or replace function duetime.fire_schedules(
     p_now bigint, p_names text[], p_expected bigint[], p_next bigint[], p_paused boolean[], p_states text[], p_least uuid, p_since bigint,
     p_newest bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[], p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[],
     p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[], p_schedules text[], p_planned bigint[],
@@ -142,7 +92,7 @@ end $$;
 
 -- Schedules whose time has come, the longest waiting first, without those of closed handlers and pairs (handler, new line, collection).
 -- The index alone says which; only those that are given are read.
-create function duetime.due_schedules(p_now bigint, p_limit integer, p_handlers text[], p_pairs text[], p_after_at bigint, p_after_name text)
+create or replace function duetime.due_schedules(p_now bigint, p_limit integer, p_handlers text[], p_pairs text[], p_after_at bigint, p_after_name text)
 returns setof duetime.schedule
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
 set enable_mergejoin = off set jit = off as $$
@@ -157,7 +107,7 @@ begin
 end $$;
 
 -- When the time of the next one comes.
-create function duetime.next_schedule(p_now bigint, p_handlers text[], p_pairs text[]) returns bigint
+create or replace function duetime.next_schedule(p_now bigint, p_handlers text[], p_pairs text[]) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 begin
     return (
@@ -165,24 +115,4 @@ begin
         where s.next_at > p_now and s.handler <> all (p_handlers) and s.handler || e'\n' || s.collection <> all (p_pairs)
         order by s.next_at, s.name limit 1
     );
-end $$;
-
--- Take or keep the turn at a duty, unless somebody else has it; tell who has it then. Whoever asks in vain writes nothing.
-create function duetime.take_duty(p_now bigint, p_duty text, p_holder text, p_length bigint, p_longest bigint)
-returns table (holder text, until_at bigint, now bigint) language plpgsql as $$
-declare
-    v_now bigint := coalesce(p_now, duetime.clock());
-begin
-    return query select d.holder, d.until_at, v_now from duetime.duty as d
-        where d.name = p_duty and d.holder <> p_holder and d.until_at > v_now and d.until_at <= v_now + p_longest;
-    if found then
-        return;
-    end if;
-    return query insert into duetime.duty as d (name, holder, until_at) values (p_duty, p_holder, v_now + p_length)
-        on conflict (name) do update set holder = excluded.holder, until_at = excluded.until_at
-        where d.holder = p_holder or d.until_at <= v_now or d.until_at > v_now + p_longest
-        returning d.holder, d.until_at, v_now;
-    if not found then  -- somebody took it in between
-        return query select d.holder, d.until_at, v_now from duetime.duty as d where d.name = p_duty;
-    end if;
 end $$;

@@ -1,0 +1,67 @@
+-- How far lanes are empty: what a look notes, and where claims begin. docs/design/postgres.md has the proof and its timeline.
+
+-- Where claims of a lane begin.
+create or replace view duetime.lane_floor as
+select l.id, case when l.set_backs = s.last_value then l.floor else 0 end as floor from duetime.lane as l cross join duetime.set_backs as s;
+
+-- What is needed to prove how far lanes are empty: a time, the transactions under way, and the first place that is left.
+-- A place that appears later was inserted by a transaction that got its number after this one, or that was under way now; and it read the
+-- clock after it got its number. So once all up to our own number have ended (a later look's oldest is not below this one's next), every
+-- new place lies at or after this look's time. Places under an uncommitted claim are still seen. Our own number, because what the
+-- snapshot calls its end is only the last one that has ended: greater ones may be under way.
+-- A transaction may be left open that has nothing to do with us. So if the oldest lags, those are counted that hold the lock which everybody
+-- has who puts a place here, from before it reads the clock until its places can be seen: who does not hold it now will read the
+-- clock later, or has ended, and the places are looked at after that. An old view would not show them, so only where each statement has its own.
+-- The clock may be set back. So the time is not later than the horizon was before we had our number, which everybody sees who gets one
+-- later: p_horizon, null if we have none yet. Then the horizon is moved for the next look. A time that is given (p_now) is a test's, which sets
+-- it back and tells nobody: it proves nothing.
+create or replace function duetime.look(p_now bigint, p_horizon bigint, p_lanes integer[], p_floors bigint[])
+returns table (now_at bigint, oldest bigint, next bigint, places bigint[]) language plpgsql volatile
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+declare
+    v_now bigint := coalesce(p_now, duetime.clock());
+    v_horizon bigint := coalesce(p_horizon, (select h.last_value from duetime.horizon as h));
+    v_own bigint := pg_current_xact_id()::text::bigint;
+    v_oldest bigint := pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
+    v_due oid := to_regclass(format('%I.%I', 'duetime', 'due'));
+begin
+    if p_now is null then
+        perform setval(h.tableoid, greatest(v_now, duetime.moment())) from duetime.horizon as h where h.last_value < v_now;
+        v_now := least(v_now, v_horizon);
+    else
+        v_now := 0;
+    end if;
+    if v_own - v_oldest > 100 and current_setting('transaction_isolation') = 'read committed' then
+        with held as materialized (
+            select l.locktype, l.transactionid, l.virtualtransaction from pg_locks as l
+            where l.granted and (l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' or l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
+                and l.relation = v_due and l.database = (select d.oid from pg_database as d where d.datname = current_database()))
+        ), adding as materialized (
+            select array_agg(h.virtualtransaction) as transactions from held as h where h.locktype = 'relation'
+        )
+        select coalesce(min(v_own - age(h.transactionid)), v_own) into v_oldest from held as h cross join adding as a
+        where h.locktype = 'transactionid' and h.virtualtransaction = any (a.transactions);
+    end if;
+    return query
+    select v_now, v_oldest, v_own + 1, array(
+        select (select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor order by d.pos limit 1)
+        from unnest(p_lanes, p_floors) with ordinality as l (lane, floor, place) order by l.place);
+end $$;
+
+-- The first places of each lane that are due, at most p_limit of each; lanes without any are left out.
+create or replace function duetime.peek(p_now bigint, p_lanes integer[], p_floors bigint[], p_limit integer, p_lead bigint)
+returns table (lane integer, places bigint[]) language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+#variable_conflict use_column
+declare
+    v_until bigint := coalesce(p_now, duetime.clock()) + p_lead;
+begin
+    return query
+    select l.lane, p.places from unnest(p_lanes, p_floors) as l (lane, floor)
+    cross join lateral (
+        select array_agg(x.pos) as places from (
+            select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor and d.pos <= v_until order by d.pos limit p_limit
+        ) as x
+    ) as p
+    where p.places is not null;
+end $$;

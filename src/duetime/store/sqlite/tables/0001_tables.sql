@@ -1,0 +1,285 @@
+-- Tables live in the user's own database under a prefix: in WAL mode a transaction over attached files is not atomic.
+-- Instants are microseconds since the epoch.
+
+-- What a claim scans and a gate skips. next_at is never later than the earliest position in `due` (it may be earlier),
+-- so a claim looks only into lanes that may have work, however many lanes there are.
+create table duetime_lane (
+    id integer primary key,
+    handler text not null,
+    collection text not null,
+    priority integer not null,
+    next_at integer not null,
+    unique (handler, collection, priority)
+);
+create index duetime_lane_next on duetime_lane (next_at);
+
+-- Every task. While it lives `state` is null and it stands in exactly one of due, held and running;
+-- its end is written into the last columns. Moving the row into a history table was not needed here: SQLite
+-- has no partitions to drop, and an update touches one tree where a move touches four.
+create table duetime_task (
+    seq integer primary key,
+    id text not null unique,
+    lane integer not null references duetime_lane (id),
+    key text,
+    payload blob not null,
+    due_at integer not null,
+    submitted_at integer not null,
+    submitted_by text not null,
+    expires_at integer,
+    timeout real,
+    retry blob,
+    meta text,
+    schedule text,
+    planned_at integer,
+    state text,
+    outcome text,
+    attempt integer,
+    tries integer,
+    crashes integer,
+    worker text,
+    started_at integer,
+    finished_at integer,
+    result blob,
+    error text
+);
+create index duetime_task_finished on duetime_task (state, finished_at, seq) where state is not null;
+create index duetime_task_expiry on duetime_task (expires_at) where expires_at is not null and state is null;
+create index duetime_task_key on duetime_task (key) where key is not null;
+
+-- The live task of each (handler, key).
+create table duetime_key (
+    handler text not null,
+    key text not null,
+    task integer not null,
+    primary key (handler, key)
+) without rowid;
+create index duetime_key_task on duetime_key (task);
+
+-- Tasks that only time holds back.
+create table duetime_due (
+    lane integer not null,
+    pos integer not null,
+    task integer not null,
+    due_at integer not null,
+    attempt integer not null,
+    tries integer not null,
+    crashes integer not null,
+    primary key (lane, pos, task)
+) without rowid;
+create unique index duetime_due_task on duetime_due (task);
+
+-- Tasks that wait for something other than time; `waiting` counts what is still missing.
+create table duetime_held (
+    task integer primary key,
+    lane integer not null,
+    reason text not null,
+    waiting integer not null,
+    due_at integer not null,
+    attempt integer not null,
+    tries integer not null,
+    crashes integer not null
+);
+
+-- A child waits for its parent to end.
+create table duetime_edge (
+    parent integer not null,
+    child integer not null,
+    needs text not null,
+    primary key (parent, child)
+) without rowid;
+create index duetime_edge_child on duetime_edge (child);
+
+-- Claimed attempts.
+create table duetime_running (
+    id text primary key,
+    task integer not null,
+    lane integer not null,
+    worker text not null,
+    claim integer not null,
+    attempt integer not null,
+    tries integer not null,
+    crashes integer not null,
+    due_at integer not null,
+    claimed_at integer not null,
+    cancelling integer not null default 0,
+    progress real,
+    progress_text text not null default ''
+) without rowid;
+create index duetime_running_worker on duetime_running (worker);
+create unique index duetime_running_task on duetime_running (task);
+
+-- Ended attempts that were not the task's last; the last one stands in the task's own row.
+create table duetime_attempt (
+    task integer not null,
+    attempt integer not null,
+    outcome text not null,
+    worker text,
+    started_at integer,
+    finished_at integer not null,
+    error text,
+    primary key (task, attempt)
+) without rowid;
+
+-- Whether a worker lives is told by the lock on its file; its beat and confirmed gates are in that file too, so that
+-- neither needs the database's write lock. Guests are workers in other languages, which a server speaks for: no process of theirs holds
+-- a lock here, so their beats are in their rows. `lease` is how many seconds a guest counts as alive without a beat; null: not a guest.
+create table duetime_worker (
+    id text primary key,
+    host text not null,
+    pid integer not null,
+    slots text not null,
+    started_at integer not null,
+    process text not null,
+    lease real,
+    beat integer not null default 0,
+    beat_at integer
+) without rowid;
+
+create table duetime_gate (
+    handler text not null,
+    collection text not null,
+    action text not null,
+    until_at integer,
+    note text not null,
+    set_by text not null,
+    set_at integer not null,
+    primary key (handler, collection)
+) without rowid;
+
+create table duetime_handler (
+    name text primary key,
+    declaration text not null
+) without rowid;
+
+-- Single facts: gates_version; and two that tell lists by the time of submitting where to begin. Tasks are numbered in the order of
+-- submitting, and `submitted_at` rises with the number unless the clock was set back. Of two tasks the one with the lower number was
+-- submitted at submitted_high or before, or not after the other; and never by more than submitted_back after it.
+create table duetime_fact (
+    name text primary key,
+    value integer not null
+) without rowid;
+insert into duetime_fact values ('gates_version', 0), ('submitted_high', 0), ('submitted_back', 0);
+
+-- A schedule: what people asked for (spec) and what firing made of it (state), both JSON. What is searched by stands in columns of its own.
+-- `version` counts writes and is the fence of firing. `waits`: the end of a run makes it due.
+create table duetime_schedule (
+    seq integer primary key,
+    name text not null unique,
+    version integer not null,
+    id text not null,
+    handler text not null,
+    collection text not null,
+    revision integer not null,
+    next_at integer,
+    waits integer not null,
+    paused integer not null,
+    declared integer,
+    created_at integer not null,
+    changed_at integer not null,
+    changed_by text not null,
+    spec text not null,
+    state text not null
+);
+-- With handler and collection, so that those under a closed gate are passed over without a look at their rows.
+create index duetime_schedule_next on duetime_schedule (next_at, name, handler, collection) where next_at is not null;
+
+-- Occurrences that became no task. They outlive their schedule.
+create table duetime_skip (
+    seq integer primary key,
+    schedule text not null,
+    planned_at integer not null,
+    until_at integer not null,
+    count integer not null,
+    reason text not null,
+    at integer not null,
+    note text not null
+);
+create index duetime_skip_planned on duetime_skip (schedule, planned_at);
+create index duetime_skip_at on duetime_skip (at);
+
+create table duetime_calendar (
+    name text primary key,
+    definition text not null
+) without rowid;
+
+-- Who performs a duty, and until when nobody else needs to.
+create table duetime_duty (
+    name text primary key,
+    holder text not null,
+    until_at integer not null
+) without rowid;
+
+-- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes and handlers are
+-- JSON. A removed token is gone; the audit remembers it.
+create table duetime_token (
+    id text primary key,
+    name text not null unique,
+    version integer not null,
+    scopes text not null,
+    handlers text not null,
+    digest text not null,
+    old_digest text,
+    old_until_at integer,
+    rate real,
+    note text not null,
+    created_at integer not null,
+    created_by text not null,
+    rotated_at integer,
+    expires_at integer,
+    last_used_at integer
+) without rowid;
+
+-- What operators did: who, what, on what, when, from where, and how it ended. Nothing here refers to other tables, so it outlives all.
+create table duetime_audit (
+    id text primary key,
+    at integer not null,
+    by text not null,
+    token text,
+    action text not null,
+    subject text not null,
+    origin text not null,
+    outcome text not null,
+    detail text not null
+) without rowid;
+create index duetime_audit_at on duetime_audit (at, id);
+create index duetime_audit_by on duetime_audit (by, at, id);
+create index duetime_audit_subject on duetime_audit (subject, at, id);
+
+-- What workers count: each process adds to rows of its own, and a sum over all of them only grows. `number` is that of its last
+-- write, so that a repeat is known. Rows of processes that have been silent for long are added up under the source ''.
+create table duetime_figure_source (
+    source text primary key,
+    number integer not null,
+    written_at integer not null
+) without rowid;
+
+create table duetime_figure (
+    source text not null,
+    name text not null,
+    handler text not null,
+    part text not null,
+    count integer not null,
+    primary key (source, name, handler, part)
+) without rowid;
+
+-- What attempts printed and logged: one row per attempt that has output, with how much of it is kept and whether no more will come.
+create table duetime_output (
+    number integer primary key,
+    task integer not null,
+    attempt integer not null,
+    size integer not null,
+    whole integer not null,
+    kept_at integer not null,
+    unique (task, attempt)
+);
+
+-- Its text in pieces; `start` and `size` are bytes of UTF-8. Numbers are never used twice, because the index of words, which is made
+-- where SQLite has FTS5, may know of pieces that a process without it has removed.
+create table duetime_output_chunk (
+    id integer primary key autoincrement,
+    output integer not null,
+    start integer not null,
+    size integer not null,
+    text text not null,
+    unique (output, start)
+);
