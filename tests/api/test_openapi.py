@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from duetime.api.app import ALIASES, ROUTES
-from duetime.api.problems import KINDS, NAMESPACE
+from duetime.wire.problem import KINDS, NAMESPACE
 from tests.api.conftest import Client
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text(encoding="utf-8")

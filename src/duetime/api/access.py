@@ -14,11 +14,12 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from duetime.api.problems import FORBIDDEN, TOO_FAST, UNAUTHORIZED, Kind, Refusal
+from duetime.api.problems import Refusal
 from duetime.app.app import App
 from duetime.errors import InvalidValue
 from duetime.model import access
 from duetime.model.access import Caller, Denial, Scope
+from duetime.wire.problem import FORBIDDEN, TOO_FAST, UNAUTHORIZED, Kind
 
 _KINDS: dict[Denial, Kind] = {
     Denial.MISSING: UNAUTHORIZED,

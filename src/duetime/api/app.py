@@ -13,32 +13,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
-from duetime.api import calendars, forecast, front, gates, health, metrics, openapi, output, overview, problems, pull, schedules, tasks
+from duetime.api import calendars, forecast, front, gates, health, metrics, openapi, output, overview, pull, schedules, tasks
 from duetime.api.access import Access, TokenAccess, allow
 from duetime.api.call import Call, Gone
-from duetime.api.models import (
-    AttemptList,
-    BatchAnswer,
-    BulkAnswer,
-    BulkBody,
-    BulkEditBody,
-    CancelAnswer,
-    Change,
-    GateAnswer,
-    GateBody,
-    GateList,
-    HandlerList,
-    Health,
-    ListQuery,
-    NewTaskBody,
-    NoBody,
-    PlaceQuery,
-    ReasonList,
-    TaskList,
-    WaitQuery,
-    WorkerList,
-)
-from duetime.api.problems import BAD_REQUEST, NO_METHOD, NO_ROUTE, Fault, Refusal, headers_of, problem_of
+from duetime.api.problems import Refusal, headers_of, problem_of
 from duetime.api.route import Header, Route
 from duetime.api.shared import Limits, Shared
 from duetime.app.app import App
@@ -47,6 +25,24 @@ from duetime.client.insight import Stats
 from duetime.errors import StoreUnavailable
 from duetime.model.access import Caller, Scope
 from duetime.model.task import Task
+from duetime.wire.fields import NoBody
+from duetime.wire.gates import GateAnswer, GateBody, GateList, GateQuery
+from duetime.wire.overview import HandlerList, Health, WorkerList
+from duetime.wire.problem import BAD_REQUEST, MEDIA_TYPE, NO_METHOD, NO_ROUTE, Fault
+from duetime.wire.tasks import (
+    AttemptList,
+    BatchAnswer,
+    BulkAnswer,
+    BulkBody,
+    BulkEditBody,
+    CancelAnswer,
+    Change,
+    ListQuery,
+    NewTaskBody,
+    ReasonList,
+    TaskList,
+    WaitQuery,
+)
 
 _logger = logging.getLogger("duetime.api")
 
@@ -122,16 +118,16 @@ ROUTES = (
     ),
     Route(
         name="get_gate", method="GET", path="/v1/gates/{handler}", endpoint=gates.get, scope=Scope.READ,
-        summary="Give the gate of a handler, or of one of its collections.", query=PlaceQuery, answer=GateInfo, problems=(404,),
+        summary="Give the gate of a handler, or of one of its collections.", query=GateQuery, answer=GateInfo, problems=(404,),
     ),
     Route(
         name="put_gate", method="PUT", path="/v1/gates/{handler}", endpoint=gates.put, scope=Scope.OPERATE,
         summary="Pause or drop the tasks of a handler, or of one of its collections.",
-        query=PlaceQuery, body=GateBody, answer=GateAnswer, problems=(404,),
+        query=GateQuery, body=GateBody, answer=GateAnswer, problems=(404,),
     ),
     Route(
         name="open_gate", method="DELETE", path="/v1/gates/{handler}", endpoint=gates.open_gate, scope=Scope.OPERATE,
-        summary="Open a gate; what was paused runs.", query=PlaceQuery, status=204, problems=(404,),
+        summary="Open a gate; what was paused runs.", query=GateQuery, status=204, problems=(404,),
     ),
     Route(
         name="list_workers", method="GET", path="/v1/workers", endpoint=overview.workers, scope=Scope.READ,
@@ -279,5 +275,5 @@ class Api:
         if isinstance(error, StoreUnavailable):
             self.shared.figures.note_store_error()
         body = msgspec.json.encode(problem)
-        headers = {"content-type": problems.MEDIA_TYPE, "x-content-type-options": "nosniff", "cache-control": "no-store"}
+        headers = {"content-type": MEDIA_TYPE, "x-content-type-options": "nosniff", "cache-control": "no-store"}
         return Response(body, problem.status, headers | headers_of(error, problem))

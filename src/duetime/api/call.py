@@ -14,12 +14,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from duetime.api.access import allow, allow_filter
-from duetime.api.problems import BAD_REQUEST, INVALID, MALFORMED, TOO_LARGE, WRONG_MEDIA, Fault, Refusal, fault_of
+from duetime.api.problems import Refusal, fault_of
 from duetime.api.shared import Shared
 from duetime.client.access.audit import Act
 from duetime.model.access import Caller
 from duetime.model.access import Scope as Permission
 from duetime.model.trace_context import TRACEPARENT, TRACESTATE, read_headers
+from duetime.wire.problem import BAD_REQUEST, INVALID, MALFORMED, TOO_LARGE, WRONG_MEDIA, Fault
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from starlette.responses import Response
 
-from duetime.api.models import NoQuery
 from duetime.api.route import Route
+from duetime.wire.fields import NoQuery
 
 if TYPE_CHECKING:
     from duetime.api.call import Call

@@ -7,12 +7,14 @@ from starlette.responses import Response
 
 from duetime.api.answers import answer
 from duetime.api.call import Call
-from duetime.api.models import GateAnswer, GateBody, GateList, NoQuery, PlaceQuery, given
-from duetime.api.problems import INVALID, NO_GATE, Fault, Refusal
+from duetime.api.problems import Refusal
 from duetime.clock import to_micros
 from duetime.model.access import fits
 from duetime.model.gate import Gate
 from duetime.model.task import check_name
+from duetime.wire.fields import NoQuery, given
+from duetime.wire.gates import GateAnswer, GateBody, GateList, GateQuery
+from duetime.wire.problem import INVALID, NO_GATE, Fault
 
 _body = msgspec.json.Decoder(GateBody)
 
@@ -64,7 +66,7 @@ async def open_gate(call: Call) -> Response:
 
 
 def _place(call: Call) -> tuple[str, str | None]:
-    collection = given(call.query(PlaceQuery).collection)
+    collection = given(call.query(GateQuery).collection)
     return check_name(call.path["handler"], "handler"), None if collection is None else check_name(collection, "collection")
 
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from duetime.api.answers import answer
-from duetime.api.models import Health, LoopHealth, NoQuery
-from duetime.api.problems import NOT_READY, STOPPING, STUCK, Refusal
+from duetime.api.problems import Refusal
 from duetime.app.app import App
 from duetime.errors import StoreUnavailable
+from duetime.wire.fields import NoQuery
+from duetime.wire.overview import Health, LoopHealth
+from duetime.wire.problem import NOT_READY, STOPPING, STUCK
 
 if TYPE_CHECKING:
     from duetime.api.call import Call

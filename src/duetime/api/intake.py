@@ -15,8 +15,7 @@ from msgspec import UNSET
 from duetime.api.access import allow
 from duetime.api.call import decode
 from duetime.api.gathering import add_each, persistently
-from duetime.api.models import MOST_ITEMS, BatchAnswer, BatchItem, NewTaskBody, Verdict, given_fields
-from duetime.api.problems import INVALID, TOO_LARGE, Fault, Refusal, problem_of
+from duetime.api.problems import Refusal, problem_of
 from duetime.app.app import App
 from duetime.client.client import taken
 from duetime.clock import DAY, MILLISECOND, Instant, to_datetime
@@ -27,6 +26,9 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.task import NewTask, TaskRecord, check_meta
 from duetime.model.trace_context import TRACEPARENT
 from duetime.store.protocol import Added, AddVerdict, AllNew
+from duetime.wire.fields import MOST_ITEMS, given_fields
+from duetime.wire.problem import INVALID, TOO_LARGE, Fault
+from duetime.wire.tasks import BatchAnswer, BatchItem, NewTaskBody, Verdict
 
 REQUEST = "duetime.request"  # in a task's meta: the digest of the request that an Idempotency-Key stood for
 MOST_KEY = 255

@@ -16,7 +16,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from starlette.responses import Response
 
 from duetime.api.health import loops_of
-from duetime.api.models import LoopHealth, NoQuery
 from duetime.app.app import App
 from duetime.client.insight import Stats
 from duetime.errors import DuetimeError
@@ -34,6 +33,8 @@ from duetime.model.figures import (
     FigureKey,
     distributions,
 )
+from duetime.wire.fields import NoQuery
+from duetime.wire.overview import LoopHealth
 
 if TYPE_CHECKING:
     from duetime.api.call import Call

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from duetime.api.answers import answer
 from duetime.api.call import NDJSON, Call
-from duetime.api.models import NoQuery
-from duetime.api.problems import MEDIA_TYPE, Problem
+from duetime.wire.fields import NoQuery
+from duetime.wire.problem import MEDIA_TYPE, Problem
 
 if TYPE_CHECKING:
     from duetime.api.route import Route

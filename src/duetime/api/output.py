@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET
 from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from duetime.api.answers import answer
 from duetime.api.call import Call
-from duetime.api.models import Instant, Name, SearchText, given
-from duetime.api.problems import INVALID, Fault, Refusal
+from duetime.api.problems import Refusal
 from duetime.api.route import Header, Route
 from duetime.api.shared import Shared
-from duetime.client.output import AttemptOutput, LogHits, OutputEvent, read_position
+from duetime.client.output import LogHits, OutputEvent, read_position
 from duetime.errors import DuetimeError, InvalidValue
 from duetime.model.access import Scope
-from duetime.model.query import MAX_PAGE
 from duetime.model.task import TaskRecord
+from duetime.wire.fields import given
+from duetime.wire.logs import LogsQuery, LogsSearchQuery, OutputList, log_event
+from duetime.wire.problem import INVALID, Fault
 
 EVENTS = "text/event-stream"
 STILL_HERE = 15.0  # seconds of silence after which a comment shows that the connection lives; proxies close idle ones
@@ -35,34 +35,6 @@ _STREAM = (
     "With `follow=true`: server-sent events. `output` has `attempt` and `text`, and its id is where to resume; `attempt` tells that one "
     "began, or with an `outcome` that it ended; `end` with the task's `state` is the last."
 )
-
-
-class LogsQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Which attempts' output, and whether to go on as more comes."""
-
-    attempt: Annotated[int, Meta(ge=1, le=2**31 - 1, description="Only this attempt.")] | UnsetType = UNSET
-    follow: Annotated[bool, Meta(description="Answer with an event stream that ends with the task, or with the attempt.")] = False
-    limit: Annotated[int, Meta(ge=1, le=100)] = 20
-    cursor: Annotated[str, Meta(pattern=r"^[0-9]{1,9}$", description="The `next` of the page before.")] | UnsetType = UNSET
-
-
-class LogsSearchQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What to search for: words that must all occur, "phrases", and beginnings such as time*."""
-
-    q: SearchText | UnsetType = UNSET
-    handler: Name | UnsetType = UNSET
-    collection: Name | UnsetType = UNSET
-    after: Instant | UnsetType = UNSET
-    before: Instant | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 20
-    cursor: Annotated[str, Meta(min_length=1, max_length=1_000, description="The `next` of the page before.")] | UnsetType = UNSET
-
-
-class OutputList(msgspec.Struct, frozen=True):
-    """The output of attempts, the first one first."""
-
-    items: list[AttemptOutput]
-    next: str | None
 
 
 async def logs(call: Call) -> Response:
@@ -167,14 +139,7 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def _written(event: OutputEvent) -> bytes:
-    data: dict[str, Any] = {"attempt": event.attempt}
-    if event.kind == "output":
-        data["text"] = event.text
-    elif event.kind == "attempt":
-        data["outcome"] = event.outcome
-    else:
-        data["state"] = event.state
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (event.position.encode(), event.kind.encode(), _encode(data))
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (event.position.encode(), event.kind.encode(), _encode(log_event(event)))
 
 
 ROUTES = (

@@ -6,8 +6,9 @@ from starlette.responses import Response
 
 from duetime.api.answers import answer
 from duetime.api.call import Call
-from duetime.api.models import HandlerList, NoQuery, WorkerList
 from duetime.model.access import fits
+from duetime.wire.fields import NoQuery
+from duetime.wire.overview import HandlerList, WorkerList
 
 
 async def workers(call: Call) -> Response:

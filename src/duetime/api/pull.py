@@ -10,9 +10,19 @@ from starlette.responses import Response
 
 from duetime.api.answers import answer
 from duetime.api.call import Call, Gone, decode
-from duetime.api.models import NoQuery, given, given_fields
-from duetime.api.problems import INVALID, LEASE_OVER, NO_WORKER, Fault, Refusal
-from duetime.api.pull_models import (
+from duetime.api.problems import Refusal
+from duetime.api.route import Route
+from duetime.clock import Instant, to_datetime
+from duetime.ids import is_id
+from duetime.model.access import Scope
+from duetime.model.outcome import Ended, Outcome, Verdict
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import ErrorInfo, check_name
+from duetime.store.guests import Guest
+from duetime.targets.payload import encode_result
+from duetime.wire.fields import NoQuery, given, given_fields
+from duetime.wire.problem import INVALID, LEASE_OVER, NO_WORKER, Fault
+from duetime.wire.pull import (
     AttemptVerdict,
     ClaimAnswer,
     ClaimBody,
@@ -30,15 +40,6 @@ from duetime.api.pull_models import (
     ToldAnswer,
     WorkerAnswer,
 )
-from duetime.api.route import Route
-from duetime.clock import Instant, to_datetime
-from duetime.ids import is_id
-from duetime.model.access import Scope
-from duetime.model.outcome import Ended, Outcome, Verdict
-from duetime.model.retry import RetryPolicy
-from duetime.model.task import ErrorInfo, check_name
-from duetime.store.guests import Guest
-from duetime.targets.payload import encode_result
 from duetime.worker.pull.facts import Held, LeaseOver, Offer, Told
 from duetime.worker.pull.schema import fault_in
 from duetime.worker.pull.service import RENEW_SHARE, Guests

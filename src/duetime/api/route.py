@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from duetime.api.call import Endpoint
-from duetime.api.models import NoQuery
 from duetime.model.access import Scope
+from duetime.wire.fields import NoQuery
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 

@@ -14,11 +14,23 @@ from starlette.responses import Response
 from duetime.api.access import refusal_of
 from duetime.api.answers import answer
 from duetime.api.call import JSON, Call, decode
-from duetime.api.models import NoQuery, given
-from duetime.api.problems import BAD_REQUEST, INVALID, Fault, Refusal, problem_of
+from duetime.api.problems import Refusal, problem_of
 from duetime.api.route import Header, Route
-from duetime.api.rule_models import RuleFields, pointing, rule_of
-from duetime.api.schedules_models import (
+from duetime.api.tasks import task_answer
+from duetime.client.schedules.backfill import Backfill
+from duetime.client.schedules.declaring import SchedulePlan
+from duetime.client.schedules.info import ScheduleInfo
+from duetime.client.schedules.service import Schedules
+from duetime.client.schedules.wishes import Schedule
+from duetime.clock import to_datetime, to_instant
+from duetime.errors import DuetimeError, InvalidValue
+from duetime.model.access import Scope
+from duetime.model.task import Task, check_name
+from duetime.store.schedules import ScheduleFilter
+from duetime.wire.fields import NoQuery, given
+from duetime.wire.problem import BAD_REQUEST, INVALID, Fault, FieldError, pointing
+from duetime.wire.rules import RuleFields, rule_of
+from duetime.wire.schedules import (
     BackfillBody,
     DifferenceList,
     NamedScheduleBody,
@@ -37,20 +49,9 @@ from duetime.api.schedules_models import (
     TriggerBody,
     difference_list,
     planned_list,
+    schedule_of,
     view_of,
-    wish_of,
 )
-from duetime.api.tasks import task_answer
-from duetime.client.schedules.backfill import Backfill
-from duetime.client.schedules.declaring import SchedulePlan
-from duetime.client.schedules.info import ScheduleInfo
-from duetime.client.schedules.service import Schedules
-from duetime.client.schedules.wishes import Schedule
-from duetime.clock import to_datetime, to_instant
-from duetime.errors import DuetimeError, InvalidValue
-from duetime.model.access import Scope
-from duetime.model.task import Task, check_name
-from duetime.store.schedules import ScheduleFilter
 
 B = TypeVar("B", bound=msgspec.Struct)
 MOST_FAULTS = 100  # that one answer tells
@@ -132,7 +133,7 @@ async def put(call: Call) -> Response:
     async with call.acting("schedules.put", name) as act:
         with _about_calendars(body):
             stored = await of_caller(call).put_telling(
-                wish_of(name, body), catch_up=body.catch_up, allow_unknown=body.allow_unknown, seen=seen
+                schedule_of(name, body), catch_up=body.catch_up, allow_unknown=body.allow_unknown, seen=seen
             )
         act.detail = f"{stored.info.handler}, {stored.info.description}"
     if not stored.created:
@@ -226,9 +227,9 @@ async def _wishes(schedules: Schedules, body: ReconcileBody) -> list[Schedule]:
         if place % AT_A_TIME == AT_A_TIME - 1:
             await asyncio.sleep(0)
         try:
-            wishes.append(wish_of(each.name, each, f"/schedules/{place}"))
-        except Refusal as refusal:
-            faults += refusal.faults
+            wishes.append(schedule_of(each.name, each, f"/schedules/{place}"))
+        except FieldError as misfit:
+            faults.append(Fault(str(misfit), pointer=misfit.pointer))
     if not faults:
         for place, error in (await schedules.faults(wishes)).items():
             told = problem_of(error, NamedScheduleBody.__struct_fields__)
@@ -273,7 +274,7 @@ def _about_calendars(body: RuleFields) -> Iterator[None]:
     try:
         yield
     except InvalidValue as error:
-        if not str(error).startswith("calendar"):
+        if isinstance(error, FieldError) or not str(error).startswith("calendar"):
             raise
         fault = _calendar_fault(str(error), body)
         raise Refusal(INVALID, fault.detail, faults=[fault]) from None

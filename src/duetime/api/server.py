@@ -18,12 +18,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from duetime.api.access import OpenOnLoopback, check_host, is_loopback
 from duetime.api.app import Api
 from duetime.api.duties import performing
-from duetime.api.problems import BAD_REQUEST, HEADERS_TOO_LARGE, MEDIA_TYPE, TOO_SLOW, Kind, Refusal, problem_of
+from duetime.api.problems import Refusal, problem_of
 from duetime.app.app import App
 from duetime.client.access.tokens import UseNotes
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.model.figures import STORE_ERRORS, FigureKey
 from duetime.runtime.service import Alarms, Service
+from duetime.wire.problem import BAD_REQUEST, HEADERS_TOO_LARGE, MEDIA_TYPE, TOO_SLOW, Kind
 from duetime.worker.metrics import Counting, FigureWriter
 
 DEFAULT_HOST = "127.0.0.1"

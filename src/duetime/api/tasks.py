@@ -14,7 +14,17 @@ from starlette.responses import Response
 from duetime.api import intake
 from duetime.api.answers import answer
 from duetime.api.call import JSON, NDJSON, Call
-from duetime.api.models import (
+from duetime.api.problems import Refusal
+from duetime.app.filters import query_of
+from duetime.client.client import Bulk, taken
+from duetime.errors import ChangedMeanwhile, DuplicateKey
+from duetime.model.access import AuditOutcome
+from duetime.model.query import Query
+from duetime.model.task import FINAL, Task, TaskRecord, shown
+from duetime.store.protocol import AddVerdict, CancelVerdict
+from duetime.wire.fields import NoQuery, given, given_fields
+from duetime.wire.problem import CHANGED, KEY_REUSED, Fault
+from duetime.wire.tasks import (
     AttemptList,
     BulkAnswer,
     BulkBody,
@@ -23,21 +33,10 @@ from duetime.api.models import (
     Change,
     Filter,
     ListQuery,
-    NoQuery,
     ReasonList,
     TaskList,
     WaitQuery,
-    given,
-    given_fields,
 )
-from duetime.api.problems import CHANGED, KEY_REUSED, Fault, Refusal
-from duetime.app.filters import query_of
-from duetime.client.client import Bulk, taken
-from duetime.errors import ChangedMeanwhile, DuplicateKey
-from duetime.model.access import AuditOutcome
-from duetime.model.query import Query
-from duetime.model.task import FINAL, Task, TaskRecord, shown
-from duetime.store.protocol import AddVerdict, CancelVerdict
 
 _encode = msgspec.json.Encoder().encode
 _changes = msgspec.json.Decoder(Change)

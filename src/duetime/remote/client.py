@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import UNSET
 
 from duetime.client.admission import HANDLERS_OWN, Admission, SubmitHook, refuse_others
 from duetime.client.client import AnyTask, Bulk, Client, TaskPage, id_of, taken_keys, waiting_time
@@ -35,10 +36,26 @@ from duetime.remote.gates import RemoteGates
 from duetime.remote.place import ServerPlace
 from duetime.remote.problems import error_of
 from duetime.remote.schedules import RemoteSchedules
+from duetime.remote.texts import texts
 from duetime.remote.transport import NDJSON
-from duetime.remote.wire import BatchItemWire, BatchWire, TaskListWire, TaskWire, body_of, filter_of, parameters_of, record_of
-from duetime.store.protocol import AddVerdict, CancelVerdict, Store
+from duetime.store.protocol import CancelVerdict, Store
 from duetime.targets.spec import HandlerSpec
+from duetime.wire.fields import optional
+from duetime.wire.tasks import (
+    BatchAnswer,
+    BatchItem,
+    BulkAnswer,
+    BulkBody,
+    BulkEditBody,
+    CancelAnswer,
+    Change,
+    RawTask,
+    RawTaskList,
+    Verdict,
+    body_of,
+    filter_of,
+    record_of,
+)
 
 R = TypeVar("R")
 
@@ -72,12 +89,6 @@ class RemoteAdmission(Admission):
     def _unknown(self, handler: str) -> UnknownHandler:
         hint = self._meant(handler) or "start a worker that declares it"
         return UnknownHandler(f"the server knows no handler {handler!r} that may be used here; {hint}")
-
-
-class CancelWire(msgspec.Struct, frozen=True):
-    """The answer to a cancel."""
-
-    answer: CancelVerdict
 
 
 class RemoteClient(Client):
@@ -116,7 +127,7 @@ class RemoteClient(Client):
         try:
             # the wish's id names the request, so that it can be repeated: the task is stored once
             found = await self._transport.ask(
-                TaskWire, "POST", "/v1/tasks", body=body_of(wish), headers={"idempotency-key": task.id}, again=True
+                RawTask, "POST", "/v1/tasks", body=body_of(wish), headers={"idempotency-key": task.id}, again=True
             )
         except UnknownHandler as error:
             raise _declared_only(error) if allow_unknown else error from None
@@ -156,21 +167,21 @@ class RemoteClient(Client):
             await self._send(lines, start, half, wishes, outcome)
             await self._send(lines, half, end, wishes, outcome)
             return
-        batch = self._transport.read(BatchWire, answer)
+        batch = self._transport.read(BatchAnswer, answer)
         outcome.note(batch.items, await self._stored(batch, wishes[start:end]))
 
-    async def _stored(self, batch: BatchWire, wishes: Sequence[NewTask[Any]]) -> list[Task[Any] | None]:
+    async def _stored(self, batch: BatchAnswer, wishes: Sequence[NewTask[Any]]) -> list[Task[Any] | None]:
         """Give the tasks of a batch. New ones are known from their wishes; one that was there before must be read."""
         now = self._place.now() if batch.submitted_at is None else to_instant(batch.submitted_at)
-        older = [item.id for item in batch.items if item.verdict in (AddVerdict.KEPT, AddVerdict.REPLACED)]
+        older = [item.id for item in batch.items if item.id is not None and item.verdict in (Verdict.KEPT, Verdict.REPLACED)]
         known = dict(zip(older, await self.records(older), strict=True))
 
-        def task_of(item: BatchItemWire, wish: NewTask[Any]) -> Task[Any] | None:
-            if item.verdict == AddVerdict.ADDED:
+        def task_of(item: BatchItem, wish: NewTask[Any]) -> Task[Any] | None:
+            if item.verdict is Verdict.ADDED and item.id is not None:
                 priority = self.admission.known_priority(wish)
                 added = msgspec.structs.replace(wish, id=item.id, submitted_by=batch.submitted_by or "", priority=priority)
                 return shown(accepted(added, State.PENDING, now, due_of(added, now)))
-            record = known.get(item.id)
+            record = known.get(item.id or "")
             return None if record is None else shown(record)
 
         return [task_of(item, wish) for item, wish in zip(batch.items, wishes, strict=True)]
@@ -202,7 +213,9 @@ class RemoteClient(Client):
         return live[0] if live else max(found, key=lambda task: task.finished_at or task.submitted_at)
 
     async def page(self, query: Query) -> TaskPage:
-        page = await self._transport.ask(TaskListWire, "GET", "/v1/tasks", query=parameters_of(query))
+        page = await self._transport.ask(
+            RawTaskList, "GET", "/v1/tasks", query=texts({**filter_of(query), "limit": query.limit, "cursor": query.cursor})
+        )
         return TaskPage([shown(record_of(task)) for task in page.items], page.next)
 
     async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
@@ -222,7 +235,7 @@ class RemoteClient(Client):
     # ---- changing ----
 
     async def _cancel(self, task_id: str) -> CancelVerdict:
-        return (await self._transport.ask(CancelWire, "POST", f"/v1/tasks/{task_id}/cancel")).answer
+        return (await self._transport.ask(CancelAnswer, "POST", f"/v1/tasks/{task_id}/cancel")).answer
 
     async def retry(self, task: AnyTask) -> Task[Any]:
         return shown(await self._task("POST", id_of(task), "/retry"))
@@ -239,19 +252,19 @@ class RemoteClient(Client):
     ) -> Task[Any]:
         if seen is not None:
             raise needs_store("a change that expects a task as it was seen", self._place.url)
-        task_id, changes = id_of(task), _changes(due_at, delay, priority, collection)
-        return shown(await self._task("PATCH", task_id, body=changes, again=True))
+        task_id, change = id_of(task), _change(due_at, delay, priority, collection)
+        return shown(await self._task("PATCH", task_id, body=change, again=True))
 
     async def _task(self, method: str, task_id: str, verb: str = "", **options: Any) -> TaskRecord:
-        return record_of(await self._transport.ask(TaskWire, method, f"/v1/tasks/{task_id}{verb}", **options))
+        return record_of(await self._transport.ask(RawTask, method, f"/v1/tasks/{task_id}{verb}", **options))
 
     # ---- many at once ----
 
     async def cancel_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
-        return await self._bulk_verb("cancel", query, dry_run)
+        return await self._bulk_verb("cancel", BulkBody(**filter_of(query), dry_run=dry_run))
 
     async def retry_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
-        return await self._bulk_verb("retry", query, dry_run)
+        return await self._bulk_verb("retry", BulkBody(**filter_of(query), dry_run=dry_run))
 
     async def edit_many(
         self,
@@ -263,12 +276,13 @@ class RemoteClient(Client):
         collection: str | None = None,
         dry_run: bool = False,
     ) -> Bulk:
-        return await self._bulk_verb("edit", query, dry_run, set=_changes(due_at, delay, priority, collection))
+        change = _change(due_at, delay, priority, collection)
+        return await self._bulk_verb("edit", BulkEditBody(**filter_of(query), dry_run=dry_run, set=change))
 
-    async def _bulk_verb(self, verb: str, query: Query, dry_run: bool, **more: Any) -> Bulk:
-        body = {**filter_of(query), "dry_run": dry_run, **more}
+    async def _bulk_verb(self, verb: str, body: BulkBody) -> Bulk:
         # how long it takes depends on how many match; the server works on, so its silence says nothing
-        return await self._transport.ask(Bulk, "POST", f"/v1/tasks/{verb}", body=body, again=dry_run, wait=LONGEST_BULK)
+        done = await self._transport.ask(BulkAnswer, "POST", f"/v1/tasks/{verb}", body=body, again=body.dry_run, wait=LONGEST_BULK)
+        return Bulk(done.matched, done.answers)
 
 
 class _Outcome:
@@ -276,14 +290,14 @@ class _Outcome:
 
     def __init__(self) -> None:
         self.tasks: list[Task[Any] | None] = []
-        self._duplicates: dict[int, BatchItemWire] = {}
-        self._refused: dict[int, BatchItemWire] = {}
+        self._duplicates: dict[int, BatchItem] = {}
+        self._refused: dict[int, BatchItem] = {}
 
-    def note(self, items: Sequence[BatchItemWire], tasks: Sequence[Task[Any] | None]) -> None:
+    def note(self, items: Sequence[BatchItem], tasks: Sequence[Task[Any] | None]) -> None:
         for place, item in enumerate(items, start=len(self.tasks)):
-            if item.verdict == AddVerdict.DUPLICATE:
+            if item.verdict is Verdict.DUPLICATE:
                 self._duplicates[place] = item
-            elif item.verdict == "refused":
+            elif item.verdict is Verdict.REFUSED:
                 self._refused[place] = item
         self.tasks += tasks
 
@@ -300,7 +314,7 @@ class _Outcome:
         if self._duplicates:
             problem = next(iter(self._duplicates.values())).problem
             raise taken_keys(
-                self.tasks, {place: item.id for place, item in self._duplicates.items()}, "" if problem is None else problem.detail
+                self.tasks, {place: item.id or "" for place, item in self._duplicates.items()}, "" if problem is None else problem.detail
             )
 
 
@@ -316,20 +330,18 @@ def _batches(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
         yield start, len(lines)
 
 
-def _changes(due_at: datetime | None, delay: Seconds | None, priority: int | None, collection: str | None) -> dict[str, Any]:
-    """Check what is to be changed, and leave out what is not; whether that is too much or nothing is the server's to say."""
-    changes: dict[str, Any] = {}
+def _change(due_at: datetime | None, delay: Seconds | None, priority: int | None, collection: str | None) -> Change:
+    """Check what is to be changed; whether that is too much or nothing is the server's to say."""
     if due_at is not None:
         due_instant(due_at)
-        changes["due_at"] = due_at
     if delay is not None:
         delay_micros(delay)
-        changes["delay"] = to_seconds(delay)
-    if priority is not None:
-        changes["priority"] = check_priority(priority)
-    if collection is not None:
-        changes["collection"] = check_name(collection, "collection")
-    return changes
+    return Change(
+        due_at=optional(due_at),
+        delay=UNSET if delay is None else to_seconds(delay),
+        priority=UNSET if priority is None else check_priority(priority),
+        collection=UNSET if collection is None else check_name(collection, "collection"),
+    )
 
 
 def _declared_only(error: UnknownHandler) -> UnknownHandler:

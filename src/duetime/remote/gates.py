@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-import msgspec
+from msgspec import UNSET
 
 from duetime.client.gates import IN_FORCE_WITHIN, GateInfo, GateKeeper, GateSet, Named
 from duetime.clock import SECOND, Seconds, to_seconds
@@ -14,16 +14,11 @@ from duetime.model.task import check_name
 from duetime.remote.address import part
 from duetime.remote.place import ServerPlace
 from duetime.remote.problems import GateNotFound
-from duetime.remote.wire import texts
+from duetime.remote.texts import texts
 from duetime.store.protocol import Store
+from duetime.wire.gates import GateAnswer, GateBody, GateList
 
 LONGEST_WAIT = 60.0  # that a server is asked to wait for its workers
-
-
-class GateListWire(msgspec.Struct, frozen=True):
-    """The closed gates."""
-
-    items: list[GateInfo]
 
 
 class RemoteGates(GateKeeper):
@@ -37,12 +32,16 @@ class RemoteGates(GateKeeper):
 
     async def put(self, gate: Gate, *, timeout: Seconds = IN_FORCE_WITHIN, allow_unknown: bool = False) -> GateSet:
         wait = min(max(0.0, to_seconds(timeout, "timeout")), LONGEST_WAIT)
-        body = {"action": gate.action, "note": gate.note, "wait": wait, "allow_unknown": allow_unknown}
-        if gate.until_at is not None:
-            body["lasting"] = (gate.until_at - gate.set_at) / SECOND
+        body = GateBody(
+            action=gate.action,
+            lasting=UNSET if gate.until_at is None else (gate.until_at - gate.set_at) / SECOND,
+            note=gate.note,
+            wait=wait,
+            allow_unknown=allow_unknown,
+        )
         await self._opened()
-        return await self._transport.ask(
-            GateSet,
+        done = await self._transport.ask(
+            GateAnswer,
             "PUT",
             f"/v1/gates/{part(gate.handler)}",
             query=texts({"collection": gate.collection}),
@@ -50,6 +49,7 @@ class RemoteGates(GateKeeper):
             again=True,
             wait=wait,
         )
+        return GateSet(gate=done.gate, version=done.version, confirmed=done.confirmed, waiting=done.waiting)
 
     async def open(self, handler: str | Named, *, collection: str | None = None) -> bool:
         name = check_name(handler if isinstance(handler, str) else handler.name, "handler")
@@ -62,4 +62,4 @@ class RemoteGates(GateKeeper):
 
     async def list(self) -> list[GateInfo]:
         await self._opened()
-        return (await self._transport.ask(GateListWire, "GET", "/v1/gates")).items
+        return (await self._transport.ask(GateList, "GET", "/v1/gates")).items

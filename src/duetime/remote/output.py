@@ -13,32 +13,16 @@ import msgspec
 from duetime.client.output import AttemptOutput, LogHits, OutputEvent, OutputPage, Outputs, read_position
 from duetime.clock import to_instant
 from duetime.errors import StoreUnavailable
-from duetime.model.outcome import Outcome
-from duetime.model.task import State, Task
+from duetime.model.task import Task
 from duetime.remote.address import needs_store, part
 from duetime.remote.place import ServerPlace
+from duetime.remote.texts import texts
 from duetime.remote.transport import FIRST_PAUSE, LONGEST_PAUSE
-from duetime.remote.wire import texts
 from duetime.store.protocol import Store
+from duetime.wire.logs import LogEvent, OutputList, event_of
 
 MOST_ATTEMPTS = 100  # in a page
 FOLLOW_THROUGH = 60.0  # seconds without a server, or without its store, that following outlasts
-
-
-class OutputListWire(msgspec.Struct, frozen=True):
-    """The output of some attempts."""
-
-    items: list[AttemptOutput]
-    next: str | None = None
-
-
-class EventWire(msgspec.Struct, frozen=True):
-    """The data of an event."""
-
-    attempt: int
-    text: str = ""
-    outcome: Outcome | None = None
-    state: State | None = None
 
 
 class RemoteOutputs(Outputs):
@@ -55,7 +39,7 @@ class RemoteOutputs(Outputs):
             size = MOST_ATTEMPTS if limit is None else min(MOST_ATTEMPTS, limit)
             query = texts({"attempt": attempt, "limit": size, "cursor": cursor or None})
             await self._opened()
-            page = await self._transport.ask(OutputListWire, "GET", _path(task), query=query)
+            page = await self._transport.ask(OutputList, "GET", _path(task), query=query)
             found += page.items
             cursor = None if page.next is None else int(page.next)
             if limit is not None:
@@ -115,10 +99,8 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[OutputEvent
             fields = dict(_field(line) for line in block.decode().split("\n"))
             if fields.get("event") in ("output", "attempt", "end"):
                 kind = cast(Literal["output", "attempt", "end"], fields["event"])
-                data = msgspec.json.decode(fields.get("data", "{}"), type=EventWire)
-                yield OutputEvent(
-                    kind=kind, attempt=data.attempt, text=data.text, position=fields.get("id", ""), outcome=data.outcome, state=data.state
-                )
+                data = msgspec.json.decode(fields.get("data", "{}"), type=LogEvent)
+                yield event_of(kind, fields.get("id", ""), data)
 
 
 def _field(line: str) -> tuple[str, str]:

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from duetime.client.insight import AttemptInfo, HandlerInfo, Insight, Stats, WorkerInfo
 from duetime.model.figures import FigureKey
 from duetime.model.task import TaskRecord
 from duetime.model.why import Reason
 from duetime.remote.address import needs_store
 from duetime.remote.place import ServerPlace
-
-
-class ReasonListWire(msgspec.Struct, frozen=True):
-    """What holds a task."""
-
-    items: list[Reason]
-
-
-class AttemptListWire(msgspec.Struct, frozen=True):
-    """The attempts of a task."""
-
-    items: list[AttemptInfo]
-
-
-class WorkerListWire(msgspec.Struct, frozen=True):
-    """The registered workers."""
-
-    items: list[WorkerInfo]
+from duetime.wire.overview import WorkerList
+from duetime.wire.tasks import AttemptList, ReasonList
 
 
 class RemoteInsight(Insight):
@@ -38,16 +20,16 @@ class RemoteInsight(Insight):
         self._transport = place.transport
 
     async def why(self, record: TaskRecord) -> list[Reason]:
-        return (await self._transport.ask(ReasonListWire, "GET", f"/v1/tasks/{record.id}/why")).items
+        return (await self._transport.ask(ReasonList, "GET", f"/v1/tasks/{record.id}/why")).items
 
     async def attempts(self, task_id: str) -> list[AttemptInfo]:
-        return (await self._transport.ask(AttemptListWire, "GET", f"/v1/tasks/{task_id}/attempts")).items
+        return (await self._transport.ask(AttemptList, "GET", f"/v1/tasks/{task_id}/attempts")).items
 
     async def handlers(self) -> list[HandlerInfo]:
         return await self._place.handlers()
 
     async def workers(self) -> list[WorkerInfo]:
-        return (await self._transport.ask(WorkerListWire, "GET", "/v1/workers")).items
+        return (await self._transport.ask(WorkerList, "GET", "/v1/workers")).items
 
     async def stats(self) -> Stats:
         return await self._transport.ask(Stats, "GET", "/v1/stats")

@@ -11,12 +11,7 @@ from duetime.clock import Instant
 from duetime.remote.address import needs_store
 from duetime.remote.transport import Transport
 from duetime.store.protocol import Declaration
-
-
-class HandlerListWire(msgspec.Struct, frozen=True):
-    """The declared handlers."""
-
-    items: list[HandlerInfo]
+from duetime.wire.overview import HandlerList
 
 
 class ServerPlace:
@@ -39,7 +34,7 @@ class ServerPlace:
         await self.transport.close()
 
     async def handlers(self) -> list[HandlerInfo]:
-        return (await self.transport.ask(HandlerListWire, "GET", "/v1/handlers")).items
+        return (await self.transport.ask(HandlerList, "GET", "/v1/handlers")).items
 
     async def declarations(self) -> list[Declaration]:
         """Give the handlers that the server knows, those that the token is for."""

@@ -1,40 +1,17 @@
-"""From problem documents (RFC 9457) back to the errors that the same call raises on a store, by one table."""
+"""From problem documents (RFC 9457) back to the errors that the same call raises on a store, by the table in `wire.problem`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from duetime import errors
-
-NAMESPACE = "urn:duetime:problem:"
+from duetime.wire.problem import NAMESPACE, NO_GATE, SERVER_ONLY, TABLE, Problem
 
 
 class GateNotFound(errors.DuetimeError):
-    """There is no such gate; whoever opens one is told so as an answer."""
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """One thing that is wrong, and where."""
-
-    detail: str = ""
-    pointer: str | None = None
-    parameter: str | None = None
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """A problem document, as far as we need it."""
-
-    type: str = "about:blank"
-    title: str = ""
-    detail: str = ""
-    errors: Sequence[Fault] = ()
-    task_id: str | None = None
-
-    @property
-    def kind(self) -> str:
-        return self.type.removeprefix(NAMESPACE)
+    """There is no such gate; `open` answers so."""
 
 
 _decoder = msgspec.json.Decoder(Problem)
@@ -68,26 +45,11 @@ def _duplicate_key(problem: Problem) -> errors.DuetimeError:
 
 
 ERRORS: Mapping[str, Callable[[Problem], errors.DuetimeError]] = {
+    **{kind.name: _plain(error) for error, kind in TABLE if issubclass(error, errors.DuetimeError)},
+    **{kind.name: _plain(error) for kind, error in SERVER_ONLY.items()},
+    NO_GATE.name: _plain(GateNotFound),
     "invalid-payload": _invalid_payload,
     "duplicate-key": _duplicate_key,
-    "payload-too-large": _plain(errors.PayloadTooLarge),
-    "content-too-large": _plain(errors.PayloadTooLarge),
-    "unknown-handler": _plain(errors.UnknownHandler),
-    "task-not-found": _plain(errors.TaskNotFound),
-    "schedule-not-found": _plain(errors.ScheduleNotFound),
-    "token-not-found": _plain(errors.TokenNotFound),
-    "gate-not-found": _plain(GateNotFound),
-    "precondition-failed": _plain(errors.ChangedMeanwhile),
-    "conflict": _plain(errors.Conflict),
-    "idempotency-key-reused": _plain(errors.Conflict),
-    "store-unavailable": _plain(errors.StoreUnavailable),
-    "stopping": _plain(errors.StoreUnavailable),
-    "not-ready": _plain(errors.StoreUnavailable),
-    "request-timeout": _plain(errors.StoreUnavailable),
-    "invalid-request": _plain(errors.InvalidValue),
-    "unauthorized": _plain(errors.NotAllowed),
-    "forbidden": _plain(errors.NotAllowed),
-    "too-many-requests": _plain(errors.NotAllowed),
 }
 
 

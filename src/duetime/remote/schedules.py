@@ -6,66 +6,56 @@ import builtins
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast, get_args
+from zoneinfo import ZoneInfo
 
 import msgspec
+from msgspec import UNSET
 
 from duetime.client.schedules.backfill import Backfill, Existing
 from duetime.client.schedules.backfill import read as read_backfill
-from duetime.client.schedules.declaring import Difference, SchedulePlan, refuse_twice
+from duetime.client.schedules.declaring import SchedulePlan, refuse_twice
 from duetime.client.schedules.forecasting import LONGEST, Ahead
 from duetime.client.schedules.info import ScheduleInfo, SkipInfo
 from duetime.client.schedules.service import MOST_PREVIEWED, MOST_SKIPS, Refuse, Schedules, Stored
 from duetime.client.schedules.wishes import RULES, Named, Schedule
 from duetime.clock import to_instant
 from duetime.errors import ChangedMeanwhile, Conflict, DuetimeError, InvalidValue
-from duetime.model.forecast import MOST_OCCURRENCES, Forecast
+from duetime.model.forecast import MOST_OCCURRENCES
 from duetime.model.query import MAX_PAGE
-from duetime.model.rules import Rule
+from duetime.model.rules import Calendar, Cron, Rule, Union, Window
 from duetime.model.task import IfExists, Task, check_name, shown
 from duetime.remote.address import needs_store, part
 from duetime.remote.place import ServerPlace
-from duetime.remote.rules import ScheduleWire, body_of, info_of, rule_body, zone_of
-from duetime.remote.wire import TaskWire, record_of, texts
+from duetime.remote.texts import texts
 from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleFilter
+from duetime.wire.fields import optional
+from duetime.wire.forecast import ForecastView, forecast_of
+from duetime.wire.rules import body_of
+from duetime.wire.schedules import (
+    BackfillBody,
+    DifferenceList,
+    NamedScheduleBody,
+    PauseBody,
+    PlannedList,
+    PutScheduleBody,
+    ReconcileBody,
+    ResumeBody,
+    RulePreviewBody,
+    ScheduleList,
+    ScheduleView,
+    SkipList,
+    TriggerBody,
+    info_of,
+    named_body,
+    put_body,
+)
+from duetime.wire.tasks import RawTask, record_of
 
 T = TypeVar("T")
 
 PREVIEWED_AT_ONCE = 1_000
 LONGEST_CHANGE = 300.0  # seconds that a backfill or thousands of declarations may take
-_INSTANTS = ("at", "start_at", "until_at", "first_at")
-
-
-class ScheduleListWire(msgspec.Struct, frozen=True):
-    """A page of schedules."""
-
-    items: list[ScheduleWire]
-    next: str | None = None
-
-
-class PlannedWire(msgspec.Struct, frozen=True):
-    """A planned instant."""
-
-    planned_at: datetime
-
-
-class PlannedListWire(msgspec.Struct, frozen=True):
-    """Planned instants."""
-
-    items: list[PlannedWire]
-
-
-class SkipListWire(msgspec.Struct, frozen=True):
-    """A page of skips."""
-
-    items: list[SkipInfo]
-    next: str | None = None
-
-
-class DifferenceListWire(msgspec.Struct, frozen=True):
-    """What became of declared schedules."""
-
-    items: list[Difference]
 
 
 class RemoteSchedules(Schedules):
@@ -78,7 +68,7 @@ class RemoteSchedules(Schedules):
     # ---- reading ----
 
     async def get(self, name: str) -> ScheduleInfo:
-        return info_of(await self._ask(ScheduleWire, "GET", _path(name)))
+        return info_of(await self._ask(ScheduleView, "GET", _path(name)))
 
     async def list(
         self,
@@ -113,7 +103,7 @@ class RemoteSchedules(Schedules):
                 "cursor": chosen.after or None,
             }
         )
-        page = await self._ask(ScheduleListWire, "GET", "/v1/schedules", query=query)
+        page = await self._ask(ScheduleList, "GET", "/v1/schedules", query=query)
         return [info_of(each) for each in page.items], page.next
 
     async def preview(self, what: str | Rule | Schedule, *, count: int = 10, after: datetime | None = None) -> builtins.list[datetime]:
@@ -121,13 +111,12 @@ class RemoteSchedules(Schedules):
             raise InvalidValue(f"count must be 1 to {MOST_PREVIEWED:,}, got {count!r}")
         if after is not None:
             to_instant(after, "after")
-        asked: dict[str, Any] = {}
+        asked: Schedule | None = None
         if isinstance(what, str):
             rule = (await self.get(what)).rule
         elif isinstance(what, Schedule):
             assert not isinstance(what.rule, str)  # it was read when the wish was made
-            rule, count = what.rule, count if what.count is None else min(count, what.count)
-            asked = {"calendars": list(what.calendars), "start": what.start, "end": what.end}
+            rule, count, asked = what.rule, count if what.count is None else min(count, what.count), what
         elif isinstance(what, RULES):
             rule = what
         else:
@@ -137,15 +126,15 @@ class RemoteSchedules(Schedules):
             size = min(PREVIEWED_AT_ONCE, count - len(found))
             if isinstance(what, str):
                 query = texts({"count": size, "after": after})
-                page = await self._ask(PlannedListWire, "GET", _path(what, "preview"), query=query)
+                page = await self._ask(PlannedList, "GET", _path(what, "preview"), query=query)
             else:
-                body = {"rule": rule_body(rule), "count": size, "after": after, **asked}
-                page = await self._ask(PlannedListWire, "POST", "/v1/rules/preview", body=_given(body), again=True)
+                body = _preview_body(rule, size, after, asked)
+                page = await self._ask(PlannedList, "POST", "/v1/rules/preview", body=body, again=True)
             found += [each.planned_at for each in page.items]
             if len(page.items) < size:
                 break
             after = found[-1]
-        zone = zone_of(rule)
+        zone = _zone(rule)
         return [each.astimezone(zone) for each in found]
 
     async def skips(self, name: str, *, limit: int = 100, before: datetime | None = None) -> builtins.list[SkipInfo]:
@@ -157,7 +146,7 @@ class RemoteSchedules(Schedules):
         cursor: str | None = None
         while True:
             query = texts({"limit": min(MAX_PAGE, limit - len(found)), "before": None if cursor else before, "cursor": cursor})
-            page = await self._ask(SkipListWire, "GET", _path(name, "skips"), query=query)
+            page = await self._ask(SkipList, "GET", _path(name, "skips"), query=query)
             found += page.items
             cursor = page.next
             if cursor is None or len(found) >= limit:
@@ -166,8 +155,7 @@ class RemoteSchedules(Schedules):
     async def forecast(self, *, days: float = 7.0, limit: int = MOST_OCCURRENCES) -> Ahead:
         if not 0 < days <= LONGEST:
             raise InvalidValue(f"days must be more than 0 and at most {LONGEST:g}, got {days:g}; for example 7")
-        found = _with_instants(await self._ask(dict[str, Any], "GET", "/v1/forecast", query=texts({"days": days}), wait=LONGEST_CHANGE))
-        return Ahead(msgspec.convert(found, Forecast), tuple(found["paused"]), found["broken"])
+        return forecast_of(await self._ask(ForecastView, "GET", "/v1/forecast", query=texts({"days": days}), wait=LONGEST_CHANGE))
 
     # ---- changing ----
 
@@ -182,7 +170,7 @@ class RemoteSchedules(Schedules):
     ) -> Stored:
         if if_exists not in get_args(IfExists):
             raise InvalidValue(f"if_exists must be one of {', '.join(get_args(IfExists))}, got {if_exists!r}")
-        body = {**self._body(schedule), "catch_up": catch_up, "allow_unknown": allow_unknown}
+        body = self._put_body(schedule, catch_up=catch_up, allow_unknown=allow_unknown)
         new = if_exists != "replace" and seen is None
         headers = {"if-none-match": "*"} if new else _conditions(seen)
         await self._opened()
@@ -198,27 +186,27 @@ class RemoteSchedules(Schedules):
             raise Conflict(
                 f'there is a schedule {schedule.name!r} already; use if_exists="replace" to change it or "keep" to leave it'
             ) from None
-        return Stored(info_of(self._transport.read(ScheduleWire, answer)), created=answer.status == 201)
+        return Stored(info_of(self._transport.read(ScheduleView, answer)), created=answer.status == 201)
 
     async def delete(self, name: str, *, seen: Collection[str] | None = None) -> None:
         await self._opened()
         await self._transport.send("DELETE", _path(name), headers=_conditions(seen))
 
     async def pause(self, name: str, *, note: str = "") -> ScheduleInfo:
-        return info_of(await self._ask(ScheduleWire, "POST", _path(name, "pause"), body={"note": note}))
+        return info_of(await self._ask(ScheduleView, "POST", _path(name, "pause"), body=PauseBody(note=note)))
 
     async def resume(self, name: str, *, catch_up: bool = False) -> ScheduleInfo:
-        return info_of(await self._ask(ScheduleWire, "POST", _path(name, "resume"), body={"catch_up": catch_up}))
+        return info_of(await self._ask(ScheduleView, "POST", _path(name, "resume"), body=ResumeBody(catch_up=catch_up)))
 
     async def trigger(self, name: str, *, payload: Mapping[str, Any] | None = None, overlap: str = "allow") -> Task[Any]:
-        body = _given({"payload": None if payload is None else dict(payload), "overlap": overlap})
-        return shown(record_of(await self._ask(TaskWire, "POST", _path(name, "trigger"), body=body)))
+        body = TriggerBody(payload=UNSET if payload is None else dict(payload), overlap=overlap)
+        return shown(record_of(await self._ask(RawTask, "POST", _path(name, "trigger"), body=body)))
 
     async def backfill(
         self, name: str, start: datetime, end: datetime, *, existing: Existing = "skip", concurrency: int = 1, dry_run: bool = False
     ) -> Backfill:
         read_backfill(start, end, existing, concurrency)
-        body = {"start": start, "end": end, "existing": existing, "concurrency": concurrency, "dry_run": dry_run}
+        body = BackfillBody(start=start, end=end, existing=existing, concurrency=concurrency, dry_run=dry_run)
         return await self._ask(Backfill, "POST", _path(name, "backfill"), body=body, again=dry_run, wait=LONGEST_CHANGE)
 
     # ---- as code ----
@@ -230,19 +218,15 @@ class RemoteSchedules(Schedules):
         return await self._reconciled(schedules, remove=remove, prefix=prefix, dry_run=False)
 
     async def _reconciled(self, schedules: Sequence[Schedule] | None, *, remove: bool, prefix: str, dry_run: bool) -> SchedulePlan:
-        wishes = self._declared() if schedules is None else schedules
-        if not wishes and not remove:
+        declared = self._declared() if schedules is None else schedules
+        if not declared and not remove:
             return SchedulePlan([])
-        refuse_twice([wish.name for wish in wishes])
-        body = {
-            "schedules": [{"name": wish.name, **self._body(wish)} for wish in wishes],
-            "prefix": prefix,
-            "remove": remove,
-            "revision": self._revision,
-            "dry_run": dry_run,
-        }
+        refuse_twice([each.name for each in declared])
+        body = ReconcileBody(
+            schedules=[self._named_body(each) for each in declared], prefix=prefix, remove=remove, revision=self._revision, dry_run=dry_run
+        )
         # declaring the same once more changes nothing
-        done = await self._ask(DifferenceListWire, "PUT", "/v1/schedules", body=body, again=True, wait=LONGEST_CHANGE)
+        done = await self._ask(DifferenceList, "PUT", "/v1/schedules", body=body, again=True, wait=LONGEST_CHANGE)
         return SchedulePlan(done.items)
 
     # ---- what serves a server ----
@@ -259,17 +243,36 @@ class RemoteSchedules(Schedules):
         await self._opened()
         return await self._transport.ask(kind, method, path, **options)
 
-    def _body(self, schedule: Schedule) -> dict[str, Any]:
+    def _put_body(self, schedule: Schedule, *, catch_up: bool, allow_unknown: bool) -> PutScheduleBody:
+        handler, payload, priority = self._decided(schedule)
+        return put_body(schedule, handler=handler, payload=payload, priority=priority, catch_up=catch_up, allow_unknown=allow_unknown)
+
+    def _named_body(self, schedule: Schedule) -> NamedScheduleBody:
+        handler, payload, priority = self._decided(schedule)
+        return named_body(schedule, handler=handler, payload=payload, priority=priority)
+
+    def _decided(self, schedule: Schedule) -> tuple[str, dict[str, Any], int | None]:
+        """Return handler, payload and priority, checked where this program has the handler."""
         if not isinstance(schedule, Schedule):
             raise InvalidValue(
                 f'expected a Schedule, for example Schedule("sweep", handler=sweep, rule=Every(60)), got {type(schedule).__name__}'
             )
         own = self._specs.get(schedule.handler_name)
         if own is None:
-            return body_of(schedule, handler=schedule.handler_name, payload=dict(schedule.payload), priority=schedule.priority)
-        payload = msgspec.Raw(own.payloads.bind((), dict(schedule.payload)))
-        priority = own.priority if schedule.priority is None else schedule.priority
-        return body_of(schedule, handler=own.name, payload=payload, priority=priority)
+            return schedule.handler_name, dict(schedule.payload), schedule.priority
+        payload = msgspec.json.decode(own.payloads.bind((), dict(schedule.payload)), type=dict[str, Any])
+        return own.name, payload, own.priority if schedule.priority is None else schedule.priority
+
+
+def _preview_body(rule: Rule, count: int, after: datetime | None, schedule: Schedule | None) -> RulePreviewBody:
+    return RulePreviewBody(
+        rule=body_of(rule),
+        count=count,
+        after=optional(after),
+        calendars=[] if schedule is None else list(schedule.calendars),
+        start=UNSET if schedule is None else optional(schedule.start),
+        end=UNSET if schedule is None else optional(schedule.end),
+    )
 
 
 def _path(name: str, verb: str = "") -> str:
@@ -283,14 +286,7 @@ def _conditions(seen: Collection[str] | None) -> dict[str, str]:
     return {"if-match": ", ".join("*" if tag == "*" else f'"{tag}"' for tag in seen)} if seen else {"if-none-match": "*"}
 
 
-def _given(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if value is not None}
-
-
-def _with_instants(value: Any) -> Any:
-    """Read the instants of a forecast, which are counted in microseconds here."""
-    if isinstance(value, dict):
-        return {
-            name: to_instant(datetime.fromisoformat(each)) if name in _INSTANTS else _with_instants(each) for name, each in value.items()
-        }
-    return [_with_instants(each) for each in value] if isinstance(value, list) else value
+def _zone(rule: Rule) -> ZoneInfo:
+    """Return the zone on whose clock a rule's instants are shown."""
+    parts = rule.parts if isinstance(rule, Union) else (rule,)
+    return ZoneInfo(next((part.tz for part in parts if isinstance(part, Cron | Calendar | Window)), "UTC"))

@@ -1,32 +1,31 @@
-"""What requests about schedules carry and what they are answered, and the way from one to the wish and back."""
+"""Schedules in JSON, and from there to what the library knows and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from duetime.api.models import MOST_ITEMS, Instant, Lasting, Name, Priority, RetryNumbers, given_fields
-from duetime.api.rule_models import CalendarNames, RuleBody, RuleFields, body_of, pointing, rule_of
-from duetime.client.schedules import wishes
 from duetime.client.schedules.declaring import Action, Difference, SchedulePlan
 from duetime.client.schedules.info import Health, PauseInfo, ScheduleInfo, SkipInfo
-from duetime.client.schedules.wishes import LONGEST_NOTE
+from duetime.client.schedules.wishes import LONGEST, LONGEST_NOTE, Schedule
 from duetime.clock import to_seconds
 from duetime.model.query import MAX_PAGE
 from duetime.model.retry import RetryPolicy
 from duetime.model.schedule import DEFAULT_GRACE
 from duetime.targets.occurrence import LastRunView
+from duetime.wire.fields import MOST_ITEMS, Arguments, Instant, Lasting, Name, Priority, RetryNumbers, given_fields, optional
+from duetime.wire.problem import pointing
+from duetime.wire.rules import CalendarNames, RuleBody, RuleFields, body_of, read_body, rule_of
 
 MOST_PREVIEWED = 1_000
-Span = Annotated[float, Meta(ge=0, le=wishes.LONGEST)]
+Span = Annotated[float, Meta(ge=0, le=LONGEST)]
 Note = Annotated[str, Meta(max_length=LONGEST_NOTE)]
 Policy = Annotated[str, Meta(min_length=1, max_length=200)]
-Arguments = Annotated[dict[str, Any], Meta(description="The handler's arguments by name.")]
-Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class ScheduleBody(RuleFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -47,7 +46,7 @@ class ScheduleBody(RuleFields, forbid_unknown_fields=True, frozen=True, kw_only=
     priority: Priority | UnsetType | None = UNSET
     timeout: Lasting | UnsetType | None = UNSET
     retry: RetryNumbers | UnsetType | None = UNSET
-    expires: Annotated[float, Meta(gt=0, le=wishes.LONGEST, description="Seconds after the due time.")] | UnsetType | None = UNSET
+    expires: Annotated[float, Meta(gt=0, le=LONGEST, description="Seconds after the due time.")] | UnsetType | None = UNSET
     meta: Annotated[dict[str, str], Meta(description="A small map of texts that travels with the tasks.")] = field(default_factory=dict)
     note: Note = ""
 
@@ -246,46 +245,153 @@ class DifferenceList(msgspec.Struct, frozen=True):
 _OWN = ("name", "catch_up", "allow_unknown", "retry", "cron", "tz", "every", "at", "after_end", "window", "rule")
 
 
-def wish_of(name: str, body: ScheduleBody, place: str = "") -> wishes.Schedule:
-    """Make a wish of a body that has the right types; what does not fit beyond that is refused, and pointed at."""
-    rule = rule_of(body, place)
+def schedule_of(name: str, body: ScheduleBody, pointer: str = "") -> Schedule:
+    """Make the schedule that a body with the right types says; what does not fit beyond that is refused, and pointed at."""
+    rule = rule_of(body, pointer)
     options = given_fields(body, *_OWN)
     if isinstance(body.retry, RetryNumbers):
-        with pointing(f"{place}/retry", {each: each for each in RetryNumbers.__struct_fields__}):
+        with pointing(f"{pointer}/retry", {each: each for each in RetryNumbers.__struct_fields__}):
             options["retry"] = RetryPolicy(**given_fields(body.retry))
-    with pointing(place, {each: each for each in body.__struct_fields__}):
-        return wishes.Schedule(name, rule=rule, **options)
+    with pointing(pointer, {each: each for each in body.__struct_fields__}):
+        return Schedule(name, rule=rule, **options)
+
+
+def put_body(
+    schedule: Schedule, *, handler: str, payload: dict[str, Any], priority: int | None, catch_up: bool, allow_unknown: bool
+) -> PutScheduleBody:
+    """Write a schedule to be put, with what its handler decides where it is sent from."""
+    return PutScheduleBody(**_fields(schedule, handler, payload, priority), catch_up=catch_up, allow_unknown=allow_unknown)
+
+
+def named_body(schedule: Schedule, *, handler: str, payload: dict[str, Any], priority: int | None) -> NamedScheduleBody:
+    """Write a schedule that code declares."""
+    return NamedScheduleBody(**_fields(schedule, handler, payload, priority), name=schedule.name)
+
+
+def _fields(schedule: Schedule, handler: str, payload: dict[str, Any], priority: int | None) -> dict[str, Any]:
+    return {
+        "handler": handler,
+        "rule": schedule.rule if isinstance(schedule.rule, str) else body_of(schedule.rule),
+        "payload": payload,
+        "calendars": list(schedule.calendars),
+        "start": optional(schedule.start),
+        "end": optional(schedule.end),
+        "count": optional(schedule.count),
+        "jitter": to_seconds(schedule.jitter),
+        "missed": schedule.missed,
+        "overlap": optional(schedule.overlap),
+        "grace": to_seconds(schedule.grace),
+        "pause_after": optional(schedule.pause_after),
+        "collection": optional(schedule.collection),
+        "priority": optional(priority),
+        "timeout": UNSET if schedule.timeout is None else to_seconds(schedule.timeout),
+        "retry": UNSET if schedule.retry is None else _numbers(schedule.retry),
+        "expires": UNSET if schedule.expires is None else to_seconds(schedule.expires),
+        "meta": dict(schedule.meta),
+        "note": schedule.note,
+    }
 
 
 def view_of(info: ScheduleInfo) -> ScheduleView:
-    wish = info.schedule
+    """Show a stored schedule."""
+    schedule = info.schedule
     stored = StoredSchedule(
         handler=info.handler,
         rule=body_of(info.rule),
-        payload=dict(wish.payload),
-        calendars=list(wish.calendars),
-        start=wish.start,
-        end=wish.end,
-        count=wish.count,
-        jitter=to_seconds(wish.jitter),
-        missed=wish.missed,
-        overlap=wish.overlap or "skip",
-        grace=to_seconds(wish.grace),
-        pause_after=wish.pause_after,
-        collection=wish.collection,
-        priority=wish.priority or 0,
-        timeout=None if wish.timeout is None else to_seconds(wish.timeout),
-        retry=None if wish.retry is None else msgspec.json.decode(wish.retry.numbers(), type=RetryNumbers),
-        expires=None if wish.expires is None else to_seconds(wish.expires),
-        meta=dict(wish.meta),
-        note=wish.note,
+        payload=dict(schedule.payload),
+        calendars=list(schedule.calendars),
+        start=schedule.start,
+        end=schedule.end,
+        count=schedule.count,
+        jitter=to_seconds(schedule.jitter),
+        missed=schedule.missed,
+        overlap=schedule.overlap or "skip",
+        grace=to_seconds(schedule.grace),
+        pause_after=schedule.pause_after,
+        collection=schedule.collection,
+        priority=schedule.priority or 0,
+        timeout=None if schedule.timeout is None else to_seconds(schedule.timeout),
+        retry=None if schedule.retry is None else _numbers(schedule.retry),
+        expires=None if schedule.expires is None else to_seconds(schedule.expires),
+        meta=dict(schedule.meta),
+        note=schedule.note,
     )
-    instants: dict[str, Any] = {each: _utc(getattr(info, each)) for each in _INSTANTS}
-    same = {each: getattr(info, each) for each in ScheduleView.__struct_fields__ if each not in ("schedule", *_INSTANTS)}
-    return ScheduleView(schedule=stored, **same, **instants)
+    return ScheduleView(
+        name=info.name,
+        handler=info.handler,
+        schedule=stored,
+        description=info.description,
+        zone=info.zone,
+        next_at=_on(info.next_at, UTC),
+        health=info.health,
+        problem=info.problem,
+        last=info.last,
+        paused=info.paused,
+        fired=info.fired,
+        missed=info.missed,
+        failures=info.failures,
+        running=info.running,
+        planned_at=_on(info.planned_at, UTC),
+        fired_at=_on(info.fired_at, UTC),
+        revision=info.revision,
+        declared=info.declared,
+        created_at=info.created_at.astimezone(UTC),
+        changed_at=info.changed_at.astimezone(UTC),
+        changed_by=info.changed_by,
+        tag=info.tag,
+    )
 
 
-_INSTANTS = ("next_at", "planned_at", "fired_at", "created_at", "changed_at")
+def info_of(view: ScheduleView) -> ScheduleInfo:
+    """Return the schedule that a view shows, its instants on the clock of the rule's zone."""
+    stored, zone, rule = view.schedule, ZoneInfo(view.zone), read_body(view.schedule.rule)
+    schedule = Schedule(
+        view.name,
+        stored.handler,
+        rule,
+        payload=stored.payload,
+        calendars=stored.calendars,
+        start=stored.start,
+        end=stored.end,
+        count=stored.count,
+        jitter=stored.jitter,
+        missed=stored.missed,
+        overlap=stored.overlap,
+        grace=stored.grace,
+        pause_after=stored.pause_after,
+        collection=stored.collection,
+        priority=stored.priority,
+        timeout=stored.timeout,
+        retry=None if stored.retry is None else RetryPolicy().with_numbers(msgspec.json.encode(stored.retry)),
+        expires=stored.expires,
+        meta=stored.meta,
+        note=stored.note,
+    )
+    return ScheduleInfo(
+        name=view.name,
+        handler=view.handler,
+        schedule=schedule,
+        rule=rule,
+        description=view.description,
+        zone=view.zone,
+        next_at=_on(view.next_at, zone),
+        health=view.health,
+        problem=view.problem,
+        last=view.last,
+        paused=view.paused,
+        fired=view.fired,
+        missed=view.missed,
+        failures=view.failures,
+        running=view.running,
+        planned_at=_on(view.planned_at, zone),
+        fired_at=_on(view.fired_at, zone),
+        revision=view.revision,
+        declared=view.declared,
+        created_at=view.created_at,
+        changed_at=view.changed_at,
+        changed_by=view.changed_by,
+        tag=view.tag,
+    )
 
 
 def planned_list(instants: Sequence[datetime]) -> PlannedList:
@@ -299,5 +405,9 @@ def difference_list(plan: SchedulePlan, *, dry_run: bool) -> DifferenceList:
     return DifferenceList(plan.differences, counts, dry_run)
 
 
-def _utc(when: datetime | None) -> datetime | None:
-    return None if when is None else when.astimezone(UTC)
+def _numbers(retry: RetryPolicy) -> RetryNumbers:
+    return msgspec.json.decode(retry.numbers(), type=RetryNumbers)
+
+
+def _on(when: datetime | None, zone: tzinfo) -> datetime | None:
+    return None if when is None else when.astimezone(zone)

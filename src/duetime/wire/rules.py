@@ -1,22 +1,19 @@
-"""Rules in JSON: the forms that requests may have, and their way to a rule and back. What is wrong points at its field."""
+"""Rules in JSON: the forms that requests may have, and from there to a rule and back. What is wrong points at its field."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import date
 from typing import Annotated, Any, Literal, TypeAlias, assert_never
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from duetime.api.models import Instant, Name, given_fields
-from duetime.api.problems import INVALID, Fault, Refusal
 from duetime.clock import to_datetime, to_seconds
-from duetime.errors import InvalidValue
 from duetime.model.rules import AfterEnd, At, Calendar, Cron, Every, Rule, Union, Window, read_rule
 from duetime.model.rules.kinds import MOST_INSTANTS, MOST_RULES
 from duetime.model.rules.reading import LONGEST_INTERVAL
+from duetime.wire.fields import Instant, Name, given_fields
+from duetime.wire.problem import FieldError, pointing
 
 Interval = Annotated[float, Meta(ge=1, le=LONGEST_INTERVAL, description="Seconds; whole milliseconds.", examples=[600])]
 Zone = Annotated[str, Meta(min_length=1, max_length=100, description="An IANA time zone.", examples=["Europe/Berlin"])]
@@ -131,39 +128,39 @@ class RuleFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_onl
 FORMS = ("cron", "every", "at", "after_end", "window", "rule")
 
 
-def rule_of(body: RuleFields, place: str = "") -> Rule:
-    """Give the rule that a body says; `place` is where the body lies, for pointers."""
+def rule_of(body: RuleFields, pointer: str = "") -> Rule:
+    """Return the rule that a body says; `pointer` is where the body lies in the request."""
     given = given_fields(body)
     found = [name for name in FORMS if name in given]
     if len(found) != 1:
         detail = f"give exactly one of {', '.join(FORMS)}, got {' and '.join(found) or 'none'}"
-        raise Refusal(INVALID, detail, faults=[Fault(detail, pointer=f"{place}/{found[1]}" if found else place)])
+        raise FieldError(detail, f"{pointer}/{found[1]}" if found else pointer)
     [form] = found
     value, zone = given[form], given.get("tz")
     if zone is not None and form != "cron":
         detail = f"tz is the zone of cron and means nothing to {form}; leave it out" + (", or say it in the rule" if form == "rule" else "")
-        raise Refusal(INVALID, detail, faults=[Fault(detail, pointer=f"{place}/tz")])
+        raise FieldError(detail, f"{pointer}/tz")
     match form:
         case "cron":
-            with pointing(place, {"expression": "cron", "tz": "tz"}):
+            with pointing(pointer, {"expression": "cron", "tz": "tz"}):
                 return Cron(value, tz=zone or "UTC")
         case "every":
-            with pointing(place, {"interval": "every"}):
+            with pointing(pointer, {"interval": "every"}):
                 return Every(value)
         case "after_end":
-            with pointing(place, {"delay": "after_end"}):
+            with pointing(pointer, {"delay": "after_end"}):
                 return AfterEnd(value)
         case "at":
-            with pointing(place, {"instants": "at"}):
+            with pointing(pointer, {"instants": "at"}):
                 return At(value)
         case "window":
-            return _window(value, f"{place}/window")
+            return _window(value, f"{pointer}/window")
         case _:
-            return _read_text(value, f"{place}/rule") if isinstance(value, str) else _rule(value, f"{place}/rule")
+            return _read_text(value, f"{pointer}/rule") if isinstance(value, str) else read_body(value, f"{pointer}/rule")
 
 
 def body_of(rule: Rule) -> RuleBody:
-    """Give a stored rule as requests say it."""
+    """Return a rule as requests say it, and as it is shown."""
     match rule:
         case Cron():
             return CronRule(expression=rule.expression, tz=rule.tz, gap=rule.gap)
@@ -193,54 +190,40 @@ def body_of(rule: Rule) -> RuleBody:
             assert_never(rule)
 
 
-def _rule(body: RuleBody, place: str) -> Rule:
+def read_body(body: RuleBody, pointer: str = "") -> Rule:
+    """Return the rule of a body that names its kind."""
     match body:
         case CronRule():
-            return _made(Cron, body, place)
+            return _made(Cron, body, pointer)
         case EveryRule():
-            return _made(Every, body, place)
+            return _made(Every, body, pointer)
         case AfterEndRule():
-            return _made(AfterEnd, body, place)
+            return _made(AfterEnd, body, pointer)
         case CalendarRule():
-            return _made(Calendar, body, place)
+            return _made(Calendar, body, pointer)
         case AtRule():
-            return _made(At, body, place)
+            return _made(At, body, pointer)
         case WindowRule():
-            return _window(body, place)
+            return _window(body, pointer)
         case UnionRule():
-            return Union([_rule(each, f"{place}/rules/{number}") for number, each in enumerate(body.rules)])
+            return Union([read_body(each, f"{pointer}/rules/{number}") for number, each in enumerate(body.rules)])
         case _:
             assert_never(body)
 
 
-def _made(kind: Any, body: msgspec.Struct, place: str) -> Rule:
-    with pointing(place, {name: name for name in body.__struct_fields__}):
+def _made(kind: Any, body: msgspec.Struct, pointer: str) -> Rule:
+    with pointing(pointer, {name: name for name in body.__struct_fields__}):
         made: Rule = kind(**given_fields(body))
         return made
 
 
-def _window(body: WindowFields, place: str) -> Rule:
-    return _made(Window, body, place)
+def _window(body: WindowFields, pointer: str) -> Rule:
+    return _made(Window, body, pointer)
 
 
-def _read_text(text: str, place: str) -> Rule:
-    with pointing(place, {}):
+def _read_text(text: str, pointer: str) -> Rule:
+    with pointing(pointer, {}):
         return read_rule(text)
-
-
-@contextmanager
-def pointing(place: str, names: Mapping[str, str]) -> Iterator[None]:
-    """Point at the field that the message of an InvalidValue begins with, by its name in the body; at the whole `place` otherwise."""
-    try:
-        yield
-    except InvalidValue as error:
-        detail = str(error)
-        said, _, rest = detail.partition(" ")
-        name = names.get(said.rstrip(":"))
-        if name is not None:  # say it as the body does
-            detail = f"{name}{':' if said.endswith(':') else ''} {rest}"
-        pointer = place if name is None else f"{place}/{name}"
-        raise Refusal(INVALID, detail, faults=[Fault(detail, pointer=pointer)]) from None
 
 
 CalendarNames = Annotated[list[Name], Meta(max_length=100, description="Calendars that must all permit an occurrence.")]

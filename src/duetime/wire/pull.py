@@ -1,4 +1,4 @@
-"""What workers in other languages send and what they are answered."""
+"""Pull workers in JSON: what workers in other languages send and what they are answered."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from duetime.api.models import MOST_WAIT, Duration, Name, RetryNumbers
 from duetime.model.task import State
+from duetime.wire.fields import MOST_WAIT, Duration, Name, RetryNumbers
 from duetime.worker.pull.facts import MOST_NUMBER
 
 SHORTEST_LEASE, LONGEST_LEASE, USUAL_LEASE = 5.0, 3_600.0, 30.0

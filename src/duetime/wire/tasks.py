@@ -1,0 +1,317 @@
+"""Tasks in JSON: to submit, to change, to choose by filters, and as they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from duetime.client.admission import HANDLERS_OWN
+from duetime.client.insight import AttemptInfo
+from duetime.clock import SECOND, to_datetime, to_instant
+from duetime.clock import Instant as Micros
+from duetime.errors import InvalidValue
+from duetime.model.query import MAX_PAGE, Query
+from duetime.model.task import ErrorInfo, IfExists, NewTask, State, Task, TaskRecord
+from duetime.model.why import Reason
+from duetime.store.protocol import CancelVerdict
+from duetime.wire.fields import (
+    LONGEST,
+    MOST_WAIT,
+    Arguments,
+    Cursor,
+    Duration,
+    Instant,
+    Lasting,
+    Name,
+    Priority,
+    RetryNumbers,
+    SearchText,
+    optional,
+)
+from duetime.wire.problem import Problem
+
+Wait = Annotated[float, Meta(ge=0, le=MOST_WAIT, description="Seconds to wait until the task is final; the answer is its state then.")]
+
+_BOUNDS = ("_after", "_before")
+_NULL = msgspec.Raw(b"null")
+_numbers = msgspec.json.Decoder(RetryNumbers)
+
+
+# ---- requests ----
+
+
+class _NewTask(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    handler: Name
+    due_at: Instant | UnsetType | None = UNSET
+    delay: Duration | UnsetType | None = UNSET
+    key: Name | UnsetType | None = UNSET
+    if_exists: IfExists = "error"
+    collection: Name | UnsetType | None = UNSET
+    priority: Priority | UnsetType | None = UNSET
+    timeout: Lasting | UnsetType | None = UNSET
+    retry: RetryNumbers | UnsetType | None = UNSET
+    expires: (
+        Annotated[float, Meta(gt=0, le=LONGEST, description="Seconds after the due time.")]
+        | Annotated[datetime, Meta(tz=True, description="An instant.")]
+        | UnsetType
+        | None
+    ) = UNSET
+    meta: Annotated[dict[str, str], Meta(description="A small map of texts that travels with the task.")] | UnsetType | None = UNSET
+
+
+class NewTaskBody(_NewTask, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A task to submit. It is due at `due_at`, or `delay` seconds from now; without both at once."""
+
+    payload: Arguments = {}
+
+
+class RawNewTask(_NewTask, frozen=True, kw_only=True, omit_defaults=True):
+    """The same as a client sends it: the payload has been written already."""
+
+    payload: msgspec.Raw
+
+
+class Change(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What to change on a waiting task; at least one."""
+
+    due_at: Instant | UnsetType = UNSET
+    delay: Duration | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    collection: Name | UnsetType = UNSET
+
+
+class Filter(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Which tasks; all that are given must hold. Times `after` are inclusive, `before` exclusive."""
+
+    state: State | UnsetType = UNSET
+    handler: Name | UnsetType = UNSET
+    collection: Name | UnsetType = UNSET
+    key: Name | UnsetType = UNSET
+    schedule: Name | UnsetType = UNSET
+    retrying: bool | UnsetType = UNSET
+    due_after: Instant | UnsetType = UNSET
+    due_before: Instant | UnsetType = UNSET
+    submitted_after: Instant | UnsetType = UNSET
+    submitted_before: Instant | UnsetType = UNSET
+    finished_after: Instant | UnsetType = UNSET
+    finished_before: Instant | UnsetType = UNSET
+    error: SearchText | UnsetType = UNSET
+    logs: SearchText | UnsetType = UNSET
+
+
+class ListQuery(Filter, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The filter of a list, and where it goes on."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | UnsetType = UNSET
+
+
+class BulkBody(Filter, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A filter; a dry run only counts the tasks that match."""
+
+    dry_run: bool = False
+
+
+class BulkEditBody(BulkBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A filter, and what to change on the waiting tasks that match."""
+
+    set: Change
+
+
+class WaitQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How long to wait for the end of a task."""
+
+    wait: Wait = 0.0
+
+
+# ---- answers ----
+
+
+class TaskList(msgspec.Struct, frozen=True):
+    """Some tasks and the cursor of the next page, null on the last."""
+
+    items: list[Task]  # type: ignore[type-arg]  # one schema for both: `Task` and `Task[Any]` would be two
+    next: str | None
+
+
+class Verdict(StrEnum):
+    """What became of one task of a batch."""
+
+    ADDED = "added"
+    KEPT = "kept"
+    REPLACED = "replaced"
+    DUPLICATE = "duplicate"
+    REFUSED = "refused"
+
+
+class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What became of one task of a batch. `id` is the task that is stored now; with a duplicate, the one that holds the key."""
+
+    verdict: Verdict
+    id: str | None = None
+    problem: Problem | None = None
+
+
+class BatchAnswer(msgspec.Struct, frozen=True):
+    """One item per task, in the order of the request, and how often each verdict was given.
+
+    `submitted_at` and `submitted_by` are those of the tasks that were added; null if none was.
+    """
+
+    items: Sequence[BatchItem]
+    counts: Mapping[str, int]
+    submitted_at: datetime | None = None
+    submitted_by: str | None = None
+
+
+class CancelAnswer(msgspec.Struct, frozen=True):
+    """`cancelled`: never starts. `cancelling`: runs, and was told to stop. `finished`: too late."""
+
+    id: str
+    answer: CancelVerdict
+
+
+class BulkAnswer(msgspec.Struct, frozen=True):
+    """How many tasks matched, and how often each answer was given; none if it was a dry run."""
+
+    matched: int
+    answers: Mapping[str, int]
+    dry_run: bool
+
+
+class AttemptList(msgspec.Struct, frozen=True):
+    """All attempts of a task, the first one first."""
+
+    items: list[AttemptInfo]
+    next: None = None
+
+
+class ReasonList(msgspec.Struct, frozen=True):
+    """What holds a task, or how it ended."""
+
+    items: list[Reason]
+    next: None = None
+
+
+# ---- as a client reads and writes them ----
+
+
+class RawTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as `Task` shows it. Payload and result stay as they came, so that a handler's own types read them."""
+
+    id: str
+    handler: str
+    state: State
+    payload: msgspec.Raw
+    due_at: datetime
+    submitted_at: datetime
+    submitted_by: str = ""
+    key: str | None = None
+    collection: str | None = None
+    priority: int = 0
+    timeout: float | None = None
+    retry: msgspec.Raw = _NULL
+    expires_at: datetime | None = None
+    meta: dict[str, str] = {}
+    schedule: str | None = None
+    planned_at: datetime | None = None
+    attempt: int = 0
+    tries: int = 0
+    crashes: int = 0
+    cancelling: bool = False
+    worker: str | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    result: msgspec.Raw = _NULL
+    error: ErrorInfo | None = None
+    progress: float | None = None
+    progress_text: str = ""
+
+
+class RawTaskList(msgspec.Struct, frozen=True):
+    """Some tasks and the cursor of the next page."""
+
+    items: list[RawTask]
+    next: str | None = None
+
+
+def record_of(task: RawTask) -> TaskRecord:
+    """Return a task as a store would return it."""
+    return TaskRecord(
+        id=task.id,
+        handler=task.handler,
+        state=task.state,
+        payload=bytes(task.payload),
+        due_at=to_instant(task.due_at),
+        submitted_at=to_instant(task.submitted_at),
+        submitted_by=task.submitted_by,
+        key=task.key,
+        collection=task.collection,
+        priority=task.priority,
+        timeout=task.timeout,
+        retry=_bytes(task.retry),
+        expires_at=_instant(task.expires_at),
+        meta=task.meta or None,
+        schedule=task.schedule,
+        planned_at=_instant(task.planned_at),
+        attempt=task.attempt,
+        tries=task.tries,
+        crashes=task.crashes,
+        cancelling=task.cancelling,
+        worker=task.worker,
+        started_at=_instant(task.started_at),
+        finished_at=_instant(task.finished_at),
+        result=_bytes(task.result),
+        error=task.error,
+        progress=task.progress,
+        progress_text=task.progress_text,
+    )
+
+
+def body_of(task: NewTask[Any]) -> RawNewTask:
+    """Write a new task to be sent. A delay stays one: the store's clock decides when it has passed."""
+    if task.schedule is not None or task.planned_at is not None or task.edges:
+        raise InvalidValue(
+            f"a task of {task.handler} is planned around an event or waits for other tasks, which a server cannot be told; "
+            "submit it where the store is reached"
+        )
+    return RawNewTask(
+        handler=task.handler,
+        payload=msgspec.Raw(task.payload),
+        due_at=UNSET if task.due_at is None else to_datetime(task.due_at),
+        delay=task.delay / SECOND if task.due_at is None and task.delay else UNSET,
+        key=optional(task.key),
+        if_exists=task.if_exists,
+        collection=optional(task.collection),
+        priority=UNSET if task.priority == HANDLERS_OWN else task.priority,
+        timeout=optional(task.timeout),
+        retry=UNSET if task.retry is None else _numbers.decode(task.retry),
+        expires=_expires(task),
+        meta=dict(task.meta) if task.meta else UNSET,
+    )
+
+
+def _expires(task: NewTask[Any]) -> float | datetime | UnsetType:
+    if task.expires_at is not None:
+        return to_datetime(task.expires_at)
+    return UNSET if task.expires_in is None else task.expires_in / SECOND
+
+
+def filter_of(query: Query) -> dict[str, Any]:
+    """Return the fields of a query that choose tasks, as `Filter` has them."""
+    given = {name: getattr(query, name) for name in Query.__struct_fields__ if name not in ("limit", "cursor")}
+    return {name: to_datetime(value) if name.endswith(_BOUNDS) else value for name, value in given.items() if value is not None}
+
+
+def _instant(when: datetime | None) -> Micros | None:
+    return None if when is None else to_instant(when)
+
+
+def _bytes(raw: msgspec.Raw) -> bytes | None:
+    """Give JSON, or None for null: that a handler returned nothing is kept as no result."""
+    return None if bytes(raw) == b"null" else bytes(raw)
