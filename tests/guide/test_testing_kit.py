@@ -1050,7 +1050,7 @@ def test_the_fixture_costs_nothing_until_it_is_asked_for(pytester: pytest.Pytest
         import sys
 
         def test_nothing_was_loaded():
-            assert "duetime.testing.plugin" in sys.modules
+            assert "duetime.testing_plugin" in sys.modules
             assert not {"duetime.testing", "duetime.worker.executor", "duetime.store.sqlite.store"} & sys.modules.keys()
         """
     )

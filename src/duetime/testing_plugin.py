@@ -1,4 +1,7 @@
-"""What pytest finds in a program's tests once Duetime is installed: one fixture, which costs nothing until a test asks for it."""
+"""What pytest finds in a program's tests once Duetime is installed: one fixture, which costs nothing until a test asks for it.
+
+It stands outside `duetime.testing`, because importing that package loads the worker.
+"""
 
 from __future__ import annotations
 
