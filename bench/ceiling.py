@@ -29,7 +29,9 @@ from duetime.ids import new_id
 from duetime.model.figures import FigureKey
 from duetime.model.gate import Gates
 from duetime.model.outcome import Settlement, Verdict
-from duetime.store.protocol import Claim, ClaimedTask, Hint, NewWorker, Progress, Renewal, Store
+from duetime.store import Store
+from duetime.store.traits import Traits
+from duetime.store.values import Claim, ClaimedTask, Hint, NewWorker, Progress, Renewal
 from duetime.worker.worker import Worker, WorkerSettings
 
 TASKS = 100_000
@@ -41,11 +43,7 @@ class NoStore:
     """Hands out tasks that were made beforehand, accepts every settlement and keeps nothing."""
 
     url = "nowhere"
-    durability = "Nothing is kept."
-    liveness = "lock"
-    lead = 0
-    settles_at_once = 1
-    output_at_once = 1 << 20
+    traits = Traits(atomic="call", durability="Nothing is kept.", liveness="lock")
 
     def __init__(self, tasks: list[ClaimedTask], batch: int, round_trip: float, output_folder: str | None) -> None:
         self._tasks = tasks
@@ -60,7 +58,7 @@ class NoStore:
     def now(self) -> int:
         return time.time_ns() // 1_000
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
         begin = self._place
         self._place = end = min(begin + min(total, self._batch), len(self._tasks))
         self.claims += begin < end

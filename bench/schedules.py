@@ -30,8 +30,8 @@ from duetime.ids import new_id
 from duetime.model.rules import Cron, Every, Rule, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec, ScheduleState
 from duetime.runtime.service import Alarms
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleWrite
 
 MANY, FEW, TOGETHER = 100_000, 1_000, 10_000

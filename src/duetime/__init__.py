@@ -30,7 +30,7 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window
 from duetime.model.task import NewTask, State, Task
 from duetime.model.why import Reason
-from duetime.store.protocol import CancelVerdict
+from duetime.store.values import CancelVerdict
 from duetime.targets.context import Context, current
 from duetime.targets.occurrence import Occurrence
 from duetime.targets.python import Next

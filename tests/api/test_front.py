@@ -18,7 +18,7 @@ async def test_it_tells_a_browser_what_this_is_and_what_to_try(http: Client, app
     page = answer.data.decode()
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert version("duetime") in page
-    assert app.store.durability in page
+    assert app.store.traits.durability in page
     for address in ("/openapi.json", "/metrics", "/v1/stats", "/readyz"):
         assert f'<a href="{address}">' in page
     assert page.count("<pre>curl ") == 3

@@ -19,7 +19,7 @@ from duetime.clock import ManualClock
 from duetime.duties import Reaper
 from duetime.runtime.service import Alarms
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Claim
+from duetime.store.values import Claim
 from duetime.worker.pull.facts import MOST_NUMBER
 from tests.api.conftest import Client, new_app, served, until
 from tests.api.pulling import EXAMPLES, SHELL_COMMAND, PullWorker, example, node, program, register
@@ -57,7 +57,7 @@ async def test_a_worker_says_what_it_has_and_is_listed(http: Client) -> None:
     done = (await http("POST", "/v1/workers", {"name": "box 7", "handlers": {"resize": offer}, "lease": 12}, status=201)).json
     assert (done["lease"], done["renew_every"]) == (12, 4)
     [listed] = (await http("GET", "/v1/workers")).json["items"]
-    assert (listed["id"], listed["host"], listed["guest"], listed["slots"]) == (done["id"], "box 7", True, {"resize": 4})
+    assert (listed["id"], listed["host"], listed["pull"], listed["slots"]) == (done["id"], "box 7", True, {"resize": 4})
     [handler] = [each for each in (await http("GET", "/v1/handlers")).json["items"] if each["name"] == "resize"]
     assert (handler["schema"], handler["doc"], handler["timeout"], handler["slots"]) == (schema, "Make it smaller.", 7, 4)
     assert handler["retry"]["attempts"] == 2

@@ -12,7 +12,7 @@ from duetime.api.gathering import Gathering
 from duetime.api.server import CannotListen, Server
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.task import NewTask
-from duetime.store.protocol import Added
+from duetime.store.values import Added
 from tests.api.conftest import Client, new_app, served, until
 from tests.servers.fixtures import NewPostgres
 

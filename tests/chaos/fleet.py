@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from duetime import App, NewTask, State, Task
 from duetime.errors import StoreUnavailable
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Store
 from tests.chaos.history import History
 from tests.chaos.journal import Event, Journal, read
 from tests.chaos.processes import WorkerProcess, until

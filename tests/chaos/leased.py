@@ -10,12 +10,15 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from duetime import App, Context, RetryPolicy
 from duetime.errors import StoreUnavailable
-from duetime.store.protocol import Lease, NewWorker, Renewal
+from duetime.store.shard import Lease
 from duetime.store.sqlite.store import SqliteLease, SqliteStore
+from duetime.store.values import NewWorker, Renewal
 from tests.chaos.history import Journal
 
 
@@ -36,7 +39,9 @@ class CutLease(SqliteLease):
 class LeasedStore(SqliteStore):
     """SQLite as if nobody could tell who lives."""
 
-    liveness = "lease"
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.traits = msgspec.structs.replace(self.traits, liveness="lease")
 
     async def register(self, worker: NewWorker) -> Lease:
         lease = await super().register(worker)

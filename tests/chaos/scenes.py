@@ -10,7 +10,7 @@ from duetime import App, Context, RetryPolicy
 from duetime.errors import StoreUnavailable
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome
-from duetime.store.protocol import Claim, NewWorker
+from duetime.store.values import Claim, NewWorker
 from tests.chaos.fleet import until
 from tests.chaos.history import Attempt, History, rules
 from tests.chaos.journal import Journal
@@ -150,8 +150,8 @@ async def lost_reply(scene: Scene) -> None:
     store = scene.app.store
     hand_out, lose = store.claim, [True]
 
-    async def forgetful(worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
-        reply = await hand_out(worker, claim, wants, total, lead=lead)
+    async def forgetful(worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
+        reply = await hand_out(worker, claim, wants, total, ahead=ahead)
         if reply.tasks and lose:
             lose.clear()
             raise StoreUnavailable("the reply was lost")

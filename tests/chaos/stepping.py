@@ -9,13 +9,14 @@ import asyncpg
 
 from duetime.ids import new_id
 from duetime.model.outcome import Settlement
+from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.lanes import Lane
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.postgres.work import columns
-from duetime.store.protocol import NewWorker, Store
 from duetime.store.sql import Statements
+from duetime.store.values import NewWorker
 from tests.chaos.processes import until
 from tests.conformance.build import Worker
 

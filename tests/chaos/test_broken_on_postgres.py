@@ -19,7 +19,7 @@ from duetime.store.postgres import work
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.lanes import BEHIND, Lane, Lanes
 from duetime.store.postgres.store import PostgresStore
-from duetime.store.protocol import WorkerRecord
+from duetime.store.values import WorkerRecord
 from duetime.worker import executor
 from duetime.worker.executor import Executor
 from duetime.worker.reconciler import Reconciler

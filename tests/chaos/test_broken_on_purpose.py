@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from duetime.model.turns import Turns
-from duetime.store.protocol import Claim
 from duetime.store.sqlite import liveness, work
 from duetime.store.sqlite.statements import SQL
+from duetime.store.values import Claim
 from duetime.worker import executor
 from duetime.worker.executor import Executor
 from duetime.worker.reconciler import Reconciler

@@ -12,7 +12,7 @@ from duetime.errors import StoreUnavailable
 from duetime.model.outcome import Outcome, Verdict
 from duetime.model.task import State
 from duetime.runtime.service import Alarms
-from duetime.store.protocol import AddVerdict
+from duetime.store.values import AddVerdict
 from tests.chaos.ground import Ground
 from tests.chaos.stepping import beat_of, half_way, hire, opened, reap
 from tests.conformance.build import add, ended, get, state_of, wish

@@ -17,8 +17,8 @@ from duetime.duties.firing import Firing
 from duetime.model.query import Query
 from duetime.model.task import TaskRecord
 from duetime.runtime.service import Alarms
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleWrite
 from tests.chaos.fleet import Fleet, until
 

@@ -13,8 +13,9 @@ from duetime.clock import SECOND
 from duetime.errors import StoreUnavailable
 from duetime.model.outcome import Verdict
 from duetime.model.task import State
+from duetime.store import Store
 from duetime.store.postgres.store import PostgresStore
-from duetime.store.protocol import Hint, Store
+from duetime.store.values import Hint
 from tests.chaos.fleet import Fleet, until
 from tests.chaos.ground import HOUR, Ground
 from tests.chaos.stepping import HalfWay, half_way, hire, look, opened

@@ -13,9 +13,10 @@ import pytest
 from duetime.cli import show
 from duetime.clock import SECOND, ManualClock, SystemClock
 from duetime.ids import new_id
-from duetime.store.guests import Guest
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Lease, NewWorker
+from duetime.store.pull_workers import PullWorker
+from duetime.store.shard import Lease
+from duetime.store.values import NewWorker
 from tests.cli.conftest import CommandLine, Program, Shop, until
 from tests.cli.test_remote import serving
 from tests.conformance.build import wish
@@ -44,23 +45,23 @@ def short_lease(own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def hire(
-    url: str, *, ago: float = SILENT_FOR, holding: bool = True, guest: bool = False, lease: float = 1.0
+    url: str, *, ago: float = SILENT_FOR, holding: bool = True, pull: bool = False, lease: float = 1.0
 ) -> tuple[str, str, Lease]:
     """Register a worker that beats once, so many seconds ago, and claims a task; give its id, that of the task and its lease."""
     store = store_from_url(url, clock=ManualClock(SystemClock().now() - round(ago * SECOND)))
     await store.open()
     try:
         worker, slots = new_id(), {"greet": 2}
-        if guest:
-            await store.admit(Guest(id=worker, name="resizer", slots=slots, lease=lease))
+        if pull:
+            await store.register_pull_worker(PullWorker(id=worker, name="resizer", slots=slots, lease=lease))
             held = None
         else:
             held = await store.register(NewWorker(id=worker, host="there", pid=4711, slots=slots, lease=lease))
         [added] = await store.add([wish("greet", b'{"name": "x"}')])
         if holding:
-            claim = store.claim_for if guest else store.claim
+            claim = store.claim_for if pull else store.claim
             [task] = (await claim(worker, 1, {"greet": 1}, 1)).tasks
-        return worker, task.id if holding else added.record.id, held  # type: ignore[return-value]  # who hires a guest asks for no lease
+        return worker, task.id if holding else added.record.id, held  # type: ignore[return-value]  # who hires a pull asks for no lease
     finally:
         await store.close()
 
@@ -165,16 +166,16 @@ def test_a_silent_worker_that_nobody_watches_is_a_problem_and_the_doctor_does_no
     assert duetime.json("task", task)["state"] == "running"
 
 
-@pytest.mark.parametrize(("kind", "guest"), [("postgres", False), ("postgres", True), ("sqlite", True)])
+@pytest.mark.parametrize(("kind", "pull"), [("postgres", False), ("postgres", True), ("sqlite", True)])
 def test_the_doctor_takes_tasks_back_from_a_worker_that_it_has_seen_silent_for_a_lease(
-    duetime: CommandLine, shop: Shop, guest: bool
+    duetime: CommandLine, shop: Shop, pull: bool
 ) -> None:
-    dead, task, _ = shop.do(hire(duetime.url, guest=guest))
+    dead, task, _ = shop.do(hire(duetime.url, pull=pull))
     began_at = time.monotonic()
     answer = duetime("doctor", "--repair")
     assert time.monotonic() - began_at >= 1.0
     assert "watching 1 silent worker for a lease, up to 1 s: who does not beat meanwhile is dead\n" in answer.stderr
-    assert f"repaired: silent worker: {dead}: {'pull worker resizer' if guest else 'process 4711 on there'} has not " in answer.stdout
+    assert f"repaired: silent worker: {dead}: {'pull worker resizer' if pull else 'process 4711 on there'} has not " in answer.stdout
     assert answer.stdout.endswith("1 problem, repaired\n")
     found = duetime.json("task", task)
     assert (found["state"], [attempt["outcome"] for attempt in found["attempts"]]) == ("pending", ["lost"])

@@ -4,18 +4,21 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from duetime import App
-from duetime.store.protocol import WorkerRecord
 from duetime.store.sqlite.store import SqliteStore
+from duetime.store.values import WorkerRecord
 
 
 class UnsureStore(SqliteStore):
     """SQLite without the word of its file locks."""
 
-    liveness = "lease"
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.traits = msgspec.structs.replace(self.traits, liveness="lease")
 
     async def workers(self) -> list[WorkerRecord]:
         records: Sequence[WorkerRecord] = await super().workers()

@@ -13,7 +13,9 @@ from duetime.ids import key_shard, new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Outcome, Settlement, Verdict
 from duetime.model.task import Edge, ErrorInfo, NewTask, State, TaskRecord
-from duetime.store.protocol import Added, AddVerdict, Claim, ClaimedTask, Lease, Store
+from duetime.store import Store
+from duetime.store.shard import Lease
+from duetime.store.values import Added, AddVerdict, Claim, ClaimedTask
 
 PLENTY = 100_000
 USUAL_OUTCOME = {

@@ -12,8 +12,9 @@ import pytest
 
 from duetime.clock import ManualClock
 from duetime.ids import new_id
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import NewWorker, Store
+from duetime.store.values import NewWorker
 from tests.conformance.build import PLENTY, Worker
 from tests.conformance.connections import Connection
 from tests.conformance.places import CAPABILITIES, PLACES, Place

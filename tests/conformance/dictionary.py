@@ -15,7 +15,7 @@ from duetime.model.gate import Gate, GateAction, Gates
 from duetime.model.lifecycle import as_cancelled
 from duetime.model.outcome import Outcome, Settlement, Verdict
 from duetime.model.task import FINAL, NewTask, State
-from duetime.store.protocol import AddVerdict, CancelVerdict, ChangeVerdict, Edit
+from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict, Edit
 
 Lane: TypeAlias = tuple[str, str | None, int]
 

@@ -10,7 +10,7 @@ import sys
 
 from duetime.clock import ManualClock
 from duetime.store.open import store_from_url
-from duetime.store.protocol import NewWorker
+from duetime.store.values import NewWorker
 
 
 async def main(order: str) -> None:

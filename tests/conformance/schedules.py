@@ -10,7 +10,7 @@ from duetime.clock import Instant
 from duetime.model.rules import Every, Rule
 from duetime.model.schedule import Pause, ScheduleRecord, ScheduleSpec, ScheduleState, Skip, SkipReason, occurrence_id
 from duetime.model.task import NewTask
-from duetime.store.protocol import Store
+from duetime.store import Store
 from duetime.store.schedules import ScheduleWrite
 from tests.conformance.build import wish
 

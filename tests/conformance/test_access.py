@@ -12,8 +12,8 @@ from duetime.clock import SECOND, ManualClock
 from duetime.errors import InvalidValue
 from duetime.ids import new_id
 from duetime.model.access import AuditEntry, AuditOutcome, Scope, TokenRecord, digest
+from duetime.store import Store
 from duetime.store.access import AuditFilter, TokenVerdict
-from duetime.store.protocol import Store
 from tests.conformance.conftest import Another
 
 STORED, CONFLICT, DUPLICATE = TokenVerdict.STORED, TokenVerdict.CONFLICT, TokenVerdict.DUPLICATE

@@ -7,7 +7,8 @@ import pytest
 from duetime.clock import LATEST, SECOND, ManualClock
 from duetime.ids import new_id
 from duetime.model.task import State, TaskRecord
-from duetime.store.protocol import AddVerdict, Store
+from duetime.store import Store
+from duetime.store.values import AddVerdict
 from tests.conformance.build import Worker, add, get, put, task_in, wish
 
 

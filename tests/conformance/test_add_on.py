@@ -10,8 +10,9 @@ import pytest
 from duetime.errors import InvalidValue, TaskNotFound
 from duetime.ids import new_id
 from duetime.model.task import Edge, State
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import AddVerdict, Store
+from duetime.store.values import AddVerdict
 from tests.conformance.build import Worker, add, get, put, state_of, wish
 from tests.conformance.connections import Connection
 from tests.conformance.places import Place

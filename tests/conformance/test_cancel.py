@@ -8,7 +8,8 @@ from duetime.clock import SECOND, ManualClock
 from duetime.ids import new_id
 from duetime.model.outcome import Verdict
 from duetime.model.task import FINAL, State
-from duetime.store.protocol import AddVerdict, CancelVerdict, Store
+from duetime.store import Store
+from duetime.store.values import AddVerdict, CancelVerdict
 from tests.conformance.build import Worker, add, get, put, task_in, wish
 
 

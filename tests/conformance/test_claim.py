@@ -9,7 +9,8 @@ import pytest
 from duetime.clock import SECOND, ManualClock
 from duetime.model.outcome import Outcome
 from duetime.model.task import FINAL, State
-from duetime.store.protocol import AddVerdict, Edit, Store
+from duetime.store import Store
+from duetime.store.values import AddVerdict, Edit
 from tests.conformance.build import PLENTY, Worker, add, get, put, state_of, task_in, wish
 from tests.conformance.conftest import Hire
 

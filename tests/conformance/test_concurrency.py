@@ -9,7 +9,8 @@ from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Verdict
 from duetime.model.task import State
-from duetime.store.protocol import AddVerdict, CancelVerdict, ChangeVerdict, Store
+from duetime.store import Store
+from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict
 from tests.conformance.build import Worker, add, ended, put, state_of, wish
 from tests.conformance.conftest import Another, Hire
 

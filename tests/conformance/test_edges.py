@@ -9,7 +9,8 @@ from duetime.errors import TaskNotFound
 from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import FINAL, LIVE, Edge, State, TaskRecord
-from duetime.store.protocol import AddVerdict, CancelVerdict, Store
+from duetime.store import Store
+from duetime.store.values import AddVerdict, CancelVerdict
 from tests.conformance.build import PLENTY, Worker, add, ended, get, needs, put, state_of, task_in, wish
 
 

@@ -12,7 +12,8 @@ from duetime.clock import SECOND, ManualClock
 from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import State
-from duetime.store.protocol import ChangeVerdict, Edit, Store
+from duetime.store import Store
+from duetime.store.values import ChangeVerdict, Edit
 from tests.conformance.build import Worker, add, get, put, task_in
 
 

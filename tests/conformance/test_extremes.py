@@ -12,7 +12,8 @@ from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Verdict
 from duetime.model.query import Query
 from duetime.model.task import ErrorInfo, State
-from duetime.store.protocol import AddVerdict, CancelVerdict, ChangeVerdict, Declaration, Edit, NewWorker, Progress, Store
+from duetime.store import Store
+from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict, Declaration, Edit, NewWorker, Progress
 from tests.conformance.build import PLENTY, Worker, add, ended, get, put, task_in, wish
 
 MANY = 20_000

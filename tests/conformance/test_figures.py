@@ -6,7 +6,7 @@ import asyncio
 
 from duetime.clock import SECOND, ManualClock
 from duetime.model.figures import ATTEMPTS, STALE_WRITES, FigureKey
-from duetime.store.protocol import Store
+from duetime.store import Store
 from tests.conformance.conftest import Another
 
 SUCCEEDED = FigureKey(ATTEMPTS, "work", "succeeded")

@@ -8,7 +8,7 @@ import pytest
 from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import State
-from duetime.store.protocol import Store
+from duetime.store import Store
 from tests.conformance.build import Worker, add, get, put, state_of, wish
 from tests.conformance.conftest import Hire
 

@@ -8,7 +8,8 @@ import pytest
 
 from duetime.clock import SECOND, ManualClock
 from duetime.model.task import FINAL, LIVE, State
-from duetime.store.protocol import AddVerdict, Store
+from duetime.store import Store
+from duetime.store.values import AddVerdict
 from tests.conformance.build import Worker, add, get, put, state_of, task_in, wish
 
 IF_EXISTS = ("error", "keep", "replace")

@@ -9,7 +9,7 @@ from duetime.model.gate import Gate, GateAction
 from duetime.model.lifecycle import MOVES
 from duetime.model.outcome import Settlement
 from duetime.model.task import State, TaskRecord
-from duetime.store.protocol import Store
+from duetime.store import Store
 from tests.conformance.build import PLENTY, USUAL_OUTCOME, Worker, get, task_in
 
 

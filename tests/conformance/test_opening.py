@@ -11,8 +11,8 @@ import pytest
 from duetime.clock import ManualClock
 from duetime.errors import StoreUnavailable
 from duetime.model.task import State
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Store
 from tests.conformance.build import Worker, add, get, state_of, wish
 from tests.conformance.conftest import Another
 from tests.conformance.places import Place
@@ -34,8 +34,8 @@ async def test_a_store_that_was_never_opened_can_be_closed(place: Place, clock: 
 
 async def test_a_store_tells_what_it_is(store: Store, place: Place, clock: ManualClock) -> None:
     assert "://" in store.url
-    assert len(store.durability) > 20
-    assert store.liveness in ("lock", "lease")
+    assert len(store.traits.durability) > 20
+    assert store.traits.liveness in ("lock", "lease")
     assert store.output_folder is None or store.output_folder
     assert store.now() == clock.now()
     clock.advance(1.5)

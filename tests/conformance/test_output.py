@@ -11,13 +11,13 @@ from duetime.errors import InvalidValue
 from duetime.ids import new_id
 from duetime.model.query import Query
 from duetime.model.task import State, TaskRecord
-from duetime.store.output import CHUNK, KeptOutput, OutputChunk, OutputHit, OutputSearch, Place
-from duetime.store.protocol import Store
+from duetime.store import Store
+from duetime.store.output import CHUNK, KeptOutput, OutputChunk, OutputHit, OutputPosition, OutputSearch
 from tests.conformance.build import PLENTY, Worker, add, get, task_in
 from tests.conformance.conftest import Another
 
 HOSTILE = "'); drop table duetime_output; -- \" \\ {} %s $1 ' & | ! <-> :* NEAR(a b) a:b ^a -a +a"
-BEGINNING = Place()
+BEGINNING = OutputPosition()
 
 
 async def keep(store: Store, task: TaskRecord, text: str, *, attempt: int = 1, start: int = 0, last: bool = False) -> int | None:
@@ -64,9 +64,9 @@ async def test_reading_goes_on_behind_a_place(store: Store) -> None:
         (1, 5, ["1.1\n", "1.2\n", "2.0\n"]),
         (1, 12, ["2.0\n", "2.1\n", "2.2\n"]),
     ):
-        assert [chunk.text for chunk in await store.output(task.id, None, Place(attempt, offset), 3)] == expected
-    assert [chunk.text for chunk in await store.output(task.id, 1, Place(1, 8), 3)] == ["1.2\n"]
-    assert await store.output(task.id, None, Place(2, 12), 3) == []
+        assert [chunk.text for chunk in await store.output(task.id, None, OutputPosition(attempt, offset), 3)] == expected
+    assert [chunk.text for chunk in await store.output(task.id, 1, OutputPosition(1, 8), 3)] == ["1.2\n"]
+    assert await store.output(task.id, None, OutputPosition(2, 12), 3) == []
 
 
 async def test_a_repeat_and_a_gap_change_nothing_and_are_told_where_to_go_on(store: Store) -> None:

@@ -10,7 +10,7 @@ from duetime.clock import SECOND, ManualClock
 from duetime.errors import InvalidValue
 from duetime.model.query import Query, write_cursor
 from duetime.model.task import FINAL, State, TaskRecord
-from duetime.store.protocol import Store
+from duetime.store import Store
 from tests.conformance.build import PLENTY, Worker, add, ended, error, get, task_in, wish
 
 

@@ -13,7 +13,8 @@ from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Outcome, Verdict
 from duetime.model.query import Query
 from duetime.model.task import NewTask, State, TaskRecord
-from duetime.store.protocol import AddVerdict, CancelVerdict, ChangeVerdict, ClaimedTask, Edit, Store
+from duetime.store import Store
+from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict, ClaimedTask, Edit
 from tests.conformance.build import PLENTY, Worker, add, ended, get, needs, wish
 from tests.conformance.conftest import Hire
 

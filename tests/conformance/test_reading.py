@@ -7,7 +7,8 @@ from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import AttemptRecord, Outcome
 from duetime.model.task import State
-from duetime.store.protocol import Declaration, FinalCount, LaneCount, Progress, Store
+from duetime.store import Store
+from duetime.store.values import Declaration, FinalCount, LaneCount, Progress
 from tests.conformance.build import Worker, add, error, get, needs, task_in, wish
 from tests.conformance.conftest import Hire
 

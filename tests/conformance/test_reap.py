@@ -9,7 +9,7 @@ from duetime.model.gate import Gate, GateAction
 from duetime.model.lifecycle import QUARANTINE_CRASHES
 from duetime.model.outcome import Outcome, Settlement, Verdict
 from duetime.model.task import State
-from duetime.store.protocol import Store
+from duetime.store import Store
 from tests.conformance.build import Worker, add, get, needs, state_of, task_in, wish
 from tests.conformance.conftest import Dead, Hire
 
@@ -30,7 +30,7 @@ async def test_an_unknown_worker_is_not_reaped(store: Store) -> None:
 
 async def test_a_worker_that_the_store_knows_to_be_alive_is_not_reaped(store: Store, worker: Worker) -> None:
     record = await task_in(store, worker, State.RUNNING)
-    if store.liveness == "lock":
+    if store.traits.liveness == "lock":
         assert await reap(store, worker.id) is None
         assert await get(store, record) == record
         assert [listed.id for listed in await store.workers()] == [worker.id]
@@ -44,7 +44,7 @@ async def test_a_dead_worker_stays_listed_until_it_is_reaped(store: Store, dead_
     dead = await dead_worker(holding=1)
     [listed] = await store.workers()
     assert (listed.id, listed.running) == (dead, 1)
-    assert listed.alive is (False if store.liveness == "lock" else None)
+    assert listed.alive is (False if store.traits.liveness == "lock" else None)
     running = await get(store, record)
     assert (running.state, running.worker) == (State.RUNNING, dead)
     assert await reap(store, dead) == 1
@@ -146,7 +146,7 @@ async def test_dead_workers_do_not_hold_a_gate_back(store: Store, dead_worker: D
     dead = await dead_worker(holding=0)
     version = await store.put_gate(Gate(handler="work", action=GateAction.PAUSE))
     await store.confirm_gates(worker.id, version)
-    if store.liveness == "lease":
+    if store.traits.liveness == "lease":
         await reap(store, dead)
     barrier = await store.barrier(version)
     assert (barrier.confirmed, barrier.waiting) == ([worker.id], [])

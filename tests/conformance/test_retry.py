@@ -9,7 +9,8 @@ from duetime.ids import new_id
 from duetime.model.lifecycle import MOVES
 from duetime.model.outcome import Verdict
 from duetime.model.task import State
-from duetime.store.protocol import ChangeVerdict, Store
+from duetime.store import Store
+from duetime.store.values import ChangeVerdict
 from tests.conformance.build import Worker, add, error, get, task_in
 from tests.conformance.conftest import Hire
 

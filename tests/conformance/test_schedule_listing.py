@@ -13,8 +13,9 @@ from duetime.model.rules import AfterEnd, DayCalendar
 from duetime.model.schedule import SkipReason
 from duetime.model.task import Edge
 from duetime.runtime.service import Alarms
-from duetime.store.protocol import HintKind, Store
+from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
+from duetime.store.values import HintKind
 from tests.conformance.build import add, wait_until
 from tests.conformance.conftest import Another
 from tests.conformance.schedules import again, bringing, new, occurrence, put, removal, schedule, skip, stored

@@ -14,8 +14,8 @@ from duetime.ids import new_id
 from duetime.model.rules import AfterEnd, At, Calendar, Cron, Every, Rule, Window
 from duetime.model.schedule import LastRun, Pause, Run, ScheduleRecord, ScheduleSpec, ScheduleState
 from duetime.model.task import Edge, ErrorInfo, State
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleWrite
 from tests.conformance.build import Worker, add, get, state_of, wish
 from tests.conformance.conftest import Another

@@ -11,7 +11,8 @@ from duetime.ids import new_id
 from duetime.model.lifecycle import MOVES
 from duetime.model.outcome import Outcome, Settlement, Verdict
 from duetime.model.task import FINAL, State
-from duetime.store.protocol import AddVerdict, CancelVerdict, Store
+from duetime.store import Store
+from duetime.store.values import AddVerdict, CancelVerdict
 from tests.conformance.build import USUAL_OUTCOME, Worker, add, ended, error, get, put, state_of, task_in, wish
 from tests.conformance.conftest import Hire
 

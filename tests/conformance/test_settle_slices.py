@@ -7,7 +7,8 @@ import asyncio
 from duetime.clock import SECOND, ManualClock
 from duetime.model.outcome import Verdict
 from duetime.model.task import State
-from duetime.store.protocol import Progress, Store
+from duetime.store import Store
+from duetime.store.values import Progress
 from tests.conformance.build import Worker, ended, get, needs, wish
 from tests.conformance.conftest import Another, Hire
 

@@ -22,8 +22,10 @@ from duetime.model.outcome import Ended, Outcome, Running, Settlement, Verdict
 from duetime.model.query import Query
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, Edge, IfExists, NewTask, State
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import AddVerdict, Counts, Edit, Lease, NewWorker, Store
+from duetime.store.shard import Lease
+from duetime.store.values import AddVerdict, Counts, Edit, NewWorker
 from tests.conformance.build import PLENTY, wish
 from tests.conformance.dictionary import Dictionary, Entry
 from tests.conformance.places import Place

@@ -11,7 +11,7 @@ from duetime.clock import DAY, MILLISECOND, SECOND, Instant, ManualClock
 from duetime.ids import new_id
 from duetime.model.query import Query
 from duetime.model.task import State, TaskRecord
-from duetime.store.protocol import Store
+from duetime.store import Store
 from tests.conformance.build import PLENTY, Worker, add, needs, wish
 from tests.conformance.connections import Connection
 from tests.conformance.schedules import again, bringing, new, occurrence, put, stored

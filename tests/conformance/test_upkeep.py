@@ -10,7 +10,8 @@ from duetime.clock import SECOND, ManualClock
 from duetime.errors import InvalidValue
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import FINAL, LIVE, State
-from duetime.store.protocol import AddVerdict, Pruned, Store
+from duetime.store import Store
+from duetime.store.values import AddVerdict, Pruned
 from tests.conformance.build import PLENTY, Worker, add, error, get, put, state_of, task_in, wish
 
 

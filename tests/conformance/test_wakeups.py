@@ -11,7 +11,8 @@ import pytest
 from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import State
-from duetime.store.protocol import Edit, Hint, HintKind, Store
+from duetime.store import Store
+from duetime.store.values import Edit, Hint, HintKind
 from tests.conformance.build import Worker, add, task_in, wait_until, wish
 from tests.conformance.conftest import Another
 

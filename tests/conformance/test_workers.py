@@ -8,7 +8,8 @@ from duetime.clock import ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Outcome
 from duetime.model.task import State
-from duetime.store.protocol import HeldAttempt, NewWorker, Store
+from duetime.store import Store
+from duetime.store.values import NewWorker, RunningAttempt
 from tests.conformance.build import Worker, add, get, state_of, wish
 from tests.conformance.conftest import Hire
 
@@ -18,7 +19,7 @@ async def test_a_registered_worker_is_listed(store: Store, clock: ManualClock) -
     [record] = await store.workers()
     assert (record.id, record.host, record.pid, dict(record.slots)) == ("w-1", "here", 4711, {"a": 3, "b": 5})
     assert (record.started_at, record.running) == (clock.now(), 0)
-    assert record.alive is (True if store.liveness == "lock" else None)
+    assert record.alive is (True if store.traits.liveness == "lock" else None)
     lease.close()
     await store.unregister("w-1")
     assert await store.workers() == []
@@ -42,7 +43,7 @@ async def test_the_attempts_of_a_worker_are_listed_with_their_claim_numbers(stor
     await other.take()
     await store.cancel([second[0].id])
     held = await store.attempts_of(worker.id)
-    expected = [HeldAttempt(task.id, 1, 101, False) for task in first] + [HeldAttempt(second[0].id, 1, 205, True)]
+    expected = [RunningAttempt(task.id, 1, 101, False) for task in first] + [RunningAttempt(second[0].id, 1, 205, True)]
     assert sorted(held, key=lambda attempt: attempt.id) == sorted(expected, key=lambda attempt: attempt.id)
     assert await store.attempts_of("nobody") == []
 

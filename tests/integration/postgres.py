@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Store
 
 
 def admin(url: str) -> psycopg.Connection[tuple[object, ...]]:

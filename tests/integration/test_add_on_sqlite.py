@@ -11,8 +11,9 @@ import pytest
 
 from duetime.clock import ManualClock
 from duetime.errors import InvalidValue
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import AddVerdict, NewWorker, Store
+from duetime.store.values import AddVerdict, NewWorker
 from tests.conformance.build import Worker, add, wish
 
 

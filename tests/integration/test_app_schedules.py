@@ -32,9 +32,9 @@ from duetime.clock import ManualClock, to_instant
 from duetime.duties.firing import Firing
 from duetime.model.schedule import SkipReason
 from duetime.runtime.service import Alarms
-from duetime.store.protocol import NewWorker
 from duetime.store.schedules import ScheduleWrite
 from duetime.store.sqlite.store import SqliteStore
+from duetime.store.values import NewWorker
 from tests.conformance.build import ended
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -23,7 +23,7 @@ from duetime.model.gate import GateAction
 from duetime.model.outcome import Outcome, Settlement
 from duetime.model.task import ErrorInfo
 from duetime.model.why import ReasonKind
-from duetime.store.protocol import NewWorker
+from duetime.store.values import NewWorker
 from tests.integration.reached import WAYS, reached
 
 UNKNOWN_ID = "01a1e112-c0d3-7403-88d7-6b1eec5cb647"

@@ -13,8 +13,8 @@ import pytest
 from duetime import App, Context, DuplicateKey, Handler, InvalidValue, State, Task
 from duetime.app.around import label_of
 from duetime.clock import ManualClock, to_instant
-from duetime.store.protocol import NewWorker
 from duetime.store.sqlite.store import SqliteStore
+from duetime.store.values import NewWorker
 from tests.integration.callers import bare
 
 NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)

@@ -1,26 +1,31 @@
 """Workers on PostgreSQL claim tasks a few milliseconds before they are due. Until then these wait, and nothing has begun.
 
-The lead is two minutes here instead of milliseconds, so that what happens meanwhile need not hurry.
+Tasks are claimed two minutes ahead here instead of milliseconds, so that what happens meanwhile need not hurry.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from duetime import App, State, Task
 from duetime.clock import SECOND, to_datetime
 from tests.chaos.processes import until
 
-LEAD = 120 * SECOND
+AHEAD = 120 * SECOND
 begun: list[int] = []
+
+
+def claim_ahead(app: App, micros: int) -> None:
+    app.store.traits = msgspec.structs.replace(app.store.traits, claim_ahead=micros)  # type: ignore[misc]
 
 
 @pytest.fixture
 async def app(postgres_url: str) -> AsyncIterator[App]:
     made = App(postgres_url)
-    made.store.lead = LEAD  # type: ignore[misc]
+    claim_ahead(made, AHEAD)
     begun.clear()
 
     @made.task
@@ -94,7 +99,7 @@ async def test_if_the_clock_of_the_store_is_set_back_it_is_not_held_for_longer(a
     async with app.worker() as worker:
         task = await claimed_early(app)
         reached = app.store.reached
-        app.store.lead = SECOND  # type: ignore[misc]  # as if it had been claimed a second before its due time
+        claim_ahead(app, SECOND)  # as if it had been claimed a second before its due time
         monkeypatch.setattr(app.store, "reached", lambda: reached() - 3_600 * SECOND)
         worker.executor._start_due()
         await until("it is pending again", lambda: _is(app, task, State.PENDING))

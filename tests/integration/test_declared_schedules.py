@@ -12,8 +12,8 @@ import pytest
 
 from duetime import App, Context, Cron, Every, Handlers, InvalidHandler, InvalidValue, Schedule, UnknownHandler
 from duetime.clock import ManualClock, to_instant
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleWrite
 from tests.integration.test_app_schedules import fire
 

@@ -17,9 +17,9 @@ from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Settlement, Verdict
 from duetime.model.task import NewTask
 from duetime.runtime.service import Alarms
-from duetime.store.protocol import Claim, NewWorker
 from duetime.store.sqlite import liveness
 from duetime.store.sqlite.store import SqliteStore
+from duetime.store.values import Claim, NewWorker
 from tests.chaos.fleet import Fleet, until
 
 
@@ -205,8 +205,8 @@ class Forgetful(SqliteStore):
     forget_claims = 0
     forget_settles = 0
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
-        reply = await super().claim(worker, claim, wants, total, lead=lead)
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
+        reply = await super().claim(worker, claim, wants, total, ahead=ahead)
         if reply.tasks and self.forget_claims:
             self.forget_claims -= 1
             raise StoreUnavailable("the reply was lost")

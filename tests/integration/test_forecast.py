@@ -17,8 +17,9 @@ from duetime.model.forecast import HOUR, MINUTE
 from duetime.model.rules import AfterEnd, Cron, Every, Rule
 from duetime.model.task import State
 from duetime.runtime.service import Alarms
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import ClaimedTask, NewWorker, Store
+from duetime.store.values import ClaimedTask, NewWorker
 from tests.conformance.build import Worker, add
 
 START = to_instant(datetime(2030, 1, 7, tzinfo=UTC))

@@ -12,7 +12,7 @@ import pytest
 
 from duetime import App, State, Task
 from duetime.model.outcome import Ended
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 from duetime.targets.process import ChildPool
 from duetime.worker.worker import Worker
 from tests.chaos.fleet import until

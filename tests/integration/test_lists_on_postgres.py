@@ -12,10 +12,10 @@ import pytest
 from duetime.clock import DAY, SECOND, Instant, ManualClock
 from duetime.model.query import Query, write_cursor
 from duetime.model.task import State
+from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.postgres import read
 from duetime.store.postgres.statements import statements
-from duetime.store.protocol import Store
 from tests.conformance.build import wish
 from tests.conformance.test_submitted import HOUR, check, id_at
 

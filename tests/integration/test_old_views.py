@@ -18,7 +18,7 @@ from duetime.model.outcome import Verdict
 from duetime.model.task import NewTask, State
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.postgres.submit import Submission
-from duetime.store.protocol import AddVerdict, CancelVerdict, ChangeVerdict, ClaimedTask, Edit
+from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict, ClaimedTask, Edit
 from tests.chaos.stepping import HalfWay, half_way, hire, opened
 from tests.conformance.build import Worker, add, get, needs, state_of, wish
 

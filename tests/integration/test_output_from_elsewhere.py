@@ -11,7 +11,7 @@ from duetime.client.output import Outputs
 from duetime.clock import SECOND
 from duetime.errors import Conflict, StoreUnavailable, TaskNotFound
 from duetime.model.task import State
-from duetime.store.output import OutputChunk, Place
+from duetime.store.output import OutputChunk, OutputPosition
 from duetime.store.sqlite.store import SqliteStore
 from tests.conformance.build import add
 
@@ -59,7 +59,7 @@ async def test_who_loses_every_race_is_told_that_nothing_was_kept(store: Busy, o
     store.before = lambda: store.append(task, "theirs\n")
     with pytest.raises(StoreUnavailable, match=r"others appended to the output .* send it again"):
         await outputs.keep(task, 1, "ours\n")
-    text = "".join(chunk.text for chunk in await store.output(task, None, Place(), 100))
+    text = "".join(chunk.text for chunk in await store.output(task, None, OutputPosition(), 100))
     assert "theirs\n" in text
     assert "ours\n" not in text
 

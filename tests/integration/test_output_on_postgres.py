@@ -6,7 +6,7 @@ import psycopg
 
 from duetime.ids import new_id
 from duetime.store.open import store_from_url
-from duetime.store.output import OutputChunk, Place
+from duetime.store.output import OutputChunk, OutputPosition
 from tests.conformance.build import add
 
 
@@ -24,5 +24,5 @@ async def test_pieces_that_came_while_their_task_was_pruned_are_found_and_remove
     [problem] = await store.inspect(repair=True)
     assert (problem.kind, problem.subject, problem.repaired) == ("ghost output", gone, True)
     assert await store.inspect(repair=False) == []
-    assert [chunk.text for chunk in await store.output(task.id, None, Place(), 10)] == ["some text"]
+    assert [chunk.text for chunk in await store.output(task.id, None, OutputPosition(), 10)] == ["some text"]
     await store.close()

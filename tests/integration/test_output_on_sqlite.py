@@ -14,7 +14,7 @@ from duetime.errors import InvalidValue
 from duetime.model.query import Query
 from duetime.model.task import State
 from duetime.runtime.service import Alarms
-from duetime.store.output import OutputChunk, OutputSearch, Place
+from duetime.store.output import OutputChunk, OutputPosition, OutputSearch
 from duetime.store.sqlite import output
 from duetime.store.sqlite.store import SqliteStore
 from tests.conformance.build import add
@@ -61,7 +61,7 @@ async def test_words_that_many_and_few_have_are_found_alike(store: SqliteStore, 
 async def test_without_fts5_output_is_kept_and_only_searching_is_refused(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "has_fts5", lambda connection: False)
     [first] = await keep(store, "kept without an index")
-    assert [chunk.text for chunk in await store.output(first, None, Place(), 10)] == ["kept without an index"]
+    assert [chunk.text for chunk in await store.output(first, None, OutputPosition(), 10)] == ["kept without an index"]
     with pytest.raises(InvalidValue, match="built without FTS5"):
         await store.search_output(OutputSearch(words="kept"))
     with pytest.raises(InvalidValue, match="built without FTS5"):

@@ -12,7 +12,7 @@ from duetime.errors import StoreUnavailable
 from duetime.model.task import State
 from duetime.store.open import store_from_url
 from duetime.store.postgres.statements import FUNCTIONS, functions_digest, statements
-from duetime.store.protocol import NewWorker
+from duetime.store.values import NewWorker
 from tests.conformance.build import Worker, add, state_of, wait_until
 from tests.integration.postgres import admin, opened, schema_of
 from tools.signatures import recorded, signatures

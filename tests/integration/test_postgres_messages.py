@@ -25,7 +25,7 @@ from duetime.store.open import store_from_url
 from duetime.store.postgres import connection
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.lease import PostgresLease
-from duetime.store.protocol import AddVerdict, NewWorker
+from duetime.store.values import AddVerdict, NewWorker
 from tests.conformance.build import wish
 from tests.integration.postgres import admin, opened, schema_of
 from tests.servers.fixtures import NewPostgres

@@ -12,6 +12,7 @@ import pytest
 from duetime.clock import SECOND
 from duetime.errors import StoreUnavailable
 from duetime.model.rules import AfterEnd, DayCalendar
+from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.postgres import schedules
 from duetime.store.postgres.address import Address
@@ -19,7 +20,6 @@ from duetime.store.postgres.connection import Database
 from duetime.store.postgres.lanes import Lanes
 from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.statements import in_schema, statements, steps
-from duetime.store.protocol import Store
 from duetime.store.schedules import ScheduleFilter
 from tests.conformance.build import wait_until
 from tests.conformance.schedules import again, bringing, new, occurrence, put, removal, schedule, skip, stored
@@ -40,9 +40,9 @@ async def use_every_verb(store: Store) -> None:
     assert await store.put_calendar("free", DayCalendar(weekdays="sun")) is False
     assert list(await store.calendars()) == ["free"]
     assert await store.put_calendar("free", None) is True
-    assert (await store.take_duty("firing", "ann", 10)).held
+    assert (await store.take_duty("firing", "ann", 10)).granted
     await store.leave_duty("firing", "ann")
-    assert [turn.held for turn in (await store.duties()).values()] == [False]
+    assert [turn.granted for turn in (await store.duties()).values()] == [False]
 
 
 async def test_the_documented_privileges_suffice_for_schedules(postgres_url: str) -> None:

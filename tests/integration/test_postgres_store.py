@@ -17,9 +17,10 @@ from duetime.cli.main import cli
 from duetime.errors import StoreUnavailable
 from duetime.ids import new_id
 from duetime.model.task import State
+from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.postgres.store import PostgresStore
-from duetime.store.protocol import AddVerdict, Hint, HintKind, NewWorker, Store
+from duetime.store.values import AddVerdict, Hint, HintKind, NewWorker
 from duetime.worker import worker as working
 from tests.conformance.build import Worker, add, needs, state_of, wait_until, wish
 from tests.integration.postgres import admin, opened, schema_of

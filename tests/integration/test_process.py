@@ -19,7 +19,7 @@ from duetime.clock import SECOND
 from duetime.errors import InvalidHandler
 from duetime.ids import new_id
 from duetime.model.outcome import Ended, Outcome
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 from duetime.targets import process
 from duetime.targets.process import ChildPool, import_string_of, require_import_string
 from tests.integration import process_handlers

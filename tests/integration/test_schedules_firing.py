@@ -21,9 +21,10 @@ from duetime.model.rules import AfterEnd, At, DayCalendar, Every, Rule, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec, SkipReason
 from duetime.model.task import TaskRecord
 from duetime.runtime.service import Alarms
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Hint, HintKind, NewWorker, Store
 from duetime.store.schedules import DueSchedules, ScheduleWrite
+from duetime.store.values import Hint, HintKind, NewWorker
 from tests.chaos.processes import until
 from tests.conformance.build import Worker, ended
 
@@ -319,11 +320,11 @@ async def test_one_process_has_the_turn_and_another_takes_over_when_it_leaves(
     pause = await second.run_once()
     assert pause is not None
     assert pause >= firing.TURN, "it sleeps until the other's turn is over"
-    assert (await store.duties())["firing"].held
+    assert (await store.duties())["firing"].granted
     await first.stop()
-    assert not (await store.duties())["firing"].held
+    assert not (await store.duties())["firing"].granted
     await second.run_once()
-    assert (await store.duties())["firing"].held
+    assert (await store.duties())["firing"].granted
 
 
 async def test_a_store_in_which_nothing_is_about_to_be_due_is_not_written_to(store: Store, clock: ManualClock, duty: Firing) -> None:
@@ -445,7 +446,7 @@ async def test_a_new_schedule_is_heard_of_by_the_process_that_fires(url: str) ->
 
 async def _held(store: Store) -> bool:
     turns = await store.duties()
-    return "firing" in turns and turns["firing"].held
+    return "firing" in turns and turns["firing"].granted
 
 
 async def _held_in(url: str) -> bool:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from duetime import App, Context, RetryPolicy, StoreUnavailable, Task
@@ -22,7 +23,7 @@ from duetime.errors import InvalidValue
 from duetime.model.figures import FigureKey
 from duetime.model.task import FINAL
 from duetime.runtime.service import Alarms
-from duetime.store.output import OutputChunk, Place
+from duetime.store.output import OutputChunk, OutputPosition
 from duetime.store.sqlite.store import SqliteStore
 from duetime.targets.output.spool import Spool, spool_root
 from duetime.worker.shipping import Shipper, begin_shipping
@@ -63,7 +64,7 @@ async def kept(app: App, task: Task[object] | str) -> str:
     """Give what the store has, without this machine's files."""
     task_id = task if isinstance(task, str) else task.id
     await app.open()
-    return "".join(chunk.text for chunk in await app.store.output(task_id, None, Place(), 10_000))
+    return "".join(chunk.text for chunk in await app.store.output(task_id, None, OutputPosition(), 10_000))
 
 
 async def is_whole(app: App, task: Task[object] | str) -> bool:
@@ -298,7 +299,7 @@ class Bench:
             file.write(text.encode() if isinstance(text, str) else text)
 
     async def kept(self, task_id: str) -> str:
-        return "".join(chunk.text for chunk in await self.store.output(task_id, None, Place(), 10_000))
+        return "".join(chunk.text for chunk in await self.store.output(task_id, None, OutputPosition(), 10_000))
 
 
 async def _nothing() -> None: ...
@@ -434,7 +435,7 @@ async def test_a_character_that_is_printed_in_two_parts_is_shipped_whole(bench: 
 
 
 async def test_more_than_fits_into_one_write_is_shipped_bit_by_bit(bench: Bench) -> None:
-    bench.store.output_at_once = 50_000
+    bench.store.traits = msgspec.structs.replace(bench.store.traits, output_batch=50_000)
     text = "".join(f"line {n}\n" for n in range(20_000))
     tasks = [await bench.begin(text) for _ in range(3)]
     bench.running.clear()
@@ -462,7 +463,7 @@ async def test_many_attempts_are_shipped_in_several_writes(bench: Bench, spools:
 
 
 async def test_shipping_that_is_stopped_leaves_the_rest_to_its_last_turns(bench: Bench, spools: Path) -> None:
-    bench.store.output_at_once = 1_000
+    bench.store.traits = msgspec.structs.replace(bench.store.traits, output_batch=1_000)
     task = await bench.begin("a line\n" * 1_000)
     bench.running.clear()
     stops: list[asyncio.Task[None]] = []

@@ -11,9 +11,10 @@ import pytest
 
 from duetime.model.outcome import Outcome, Verdict
 from duetime.model.task import NewTask, State
+from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.postgres.submit import is_plain
-from duetime.store.protocol import AddVerdict, NewWorker, Store
+from duetime.store.values import AddVerdict, NewWorker
 from tests.conformance.build import Worker, add, ended, get, needs, state_of, wish
 
 CLAIM = """

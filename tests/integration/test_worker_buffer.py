@@ -9,7 +9,8 @@ import pytest
 
 from duetime import App, Context, Fatal, State, Task
 from duetime.model.outcome import Settlement, Verdict
-from duetime.store.protocol import Claim, Store
+from duetime.store import Store
+from duetime.store.values import Claim
 from duetime.worker import queues, settler
 from tests.chaos.fleet import until
 
@@ -22,7 +23,7 @@ class Claims:
         self.came: list[int] = []
         store.claim = self.claim  # type: ignore[method-assign]
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
         reply = await self._claim(worker, claim, wants, total)
         self.came.append(len(reply.tasks))
         return reply

@@ -17,8 +17,9 @@ from duetime import App, Context, InvalidValue, RetryPolicy, State, StoreUnavail
 from duetime.model.outcome import Settlement, Verdict
 from duetime.runtime import service
 from duetime.runtime.service import LONGEST_REMINDER, NO_PROGRESS, Alarms, Pulse, Service
-from duetime.store.protocol import Claim, Lease, NewWorker, Renewal, WorkerRecord
+from duetime.store.shard import Lease
 from duetime.store.sqlite.store import SqliteLease, SqliteStore
+from duetime.store.values import Claim, NewWorker, Renewal, WorkerRecord
 from tests.chaos.fleet import until
 
 DOWN = StoreUnavailable("the store cannot be reached")
@@ -212,9 +213,9 @@ class FaultyStore(SqliteStore):
         lease.store = self
         return lease
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
         await self._reach()
-        return await super().claim(worker, claim, wants, total, lead=lead)
+        return await super().claim(worker, claim, wants, total, ahead=ahead)
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
         await self._reach()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from duetime import App, Context, State
-from duetime.store.protocol import NewWorker
 from duetime.store.sqlite.store import SqliteStore
+from duetime.store.values import NewWorker
 from tests.chaos.fleet import until
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from duetime.ids import new_id
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 from duetime.targets.context import Resources
 from duetime.targets.output import OutputFiles, Sink
 from duetime.targets.spec import HandlerSpec

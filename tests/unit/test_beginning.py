@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from duetime import App, Context, InvalidPayload, current
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 from duetime.targets.context import Resources
 from duetime.targets.output import OutputFiles, current_attempt
 from duetime.worker.attempt import Attempt

@@ -1,7 +1,7 @@
 """Tasks that were claimed before they are due come out at their instant, in the order of their due times."""
 
 from duetime.clock import SECOND, Instant
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 from duetime.worker.claimed_ahead import ClaimedAhead
 
 NOW = 1_900_000_000 * SECOND

@@ -16,7 +16,7 @@ from duetime.store.postgres.clock import ServerClock
 from duetime.store.postgres.statements import functions, in_schema, statements, steps
 from duetime.store.postgres.translation import translated
 from duetime.store.postgres.wakeups import Wakeups, channel_of
-from duetime.store.protocol import HintKind
+from duetime.store.values import HintKind
 
 
 def test_a_url_is_split_into_what_is_ours_and_what_is_the_drivers() -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from duetime.clock import SECOND
 from duetime.model.retry import RetryPolicy
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 from duetime.targets.payload import OpenPayloads
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.queues import BUFFERED_TIME, LARGEST_BUFFER, LARGEST_CLAIM, STALE_AFTER, HandlerQueue, HandlerQueues, shares

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from duetime.app.app import App
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import Hint, HintReceiver
+from duetime.store.shard import HintReceiver
+from duetime.store.values import Hint
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.model.task import NewTask
-from duetime.store.protocol import Added
+from duetime.store.values import Added
 
 Add: TypeAlias = Callable[[Sequence[NewTask[Any]]], Awaitable[Sequence[Added]]]
 

@@ -25,7 +25,7 @@ from duetime.model.access import Caller, Scope
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import NewTask, TaskRecord, check_meta
 from duetime.model.trace_context import TRACEPARENT
-from duetime.store.protocol import Added, AddVerdict, AllNew
+from duetime.store.values import Added, AddVerdict, AllNew
 from duetime.wire.fields import MOST_ITEMS, given_fields
 from duetime.wire.problem import INVALID, TOO_LARGE, Fault
 from duetime.wire.tasks import BatchAnswer, BatchItem, NewTaskBody, Verdict

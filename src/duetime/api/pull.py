@@ -18,7 +18,7 @@ from duetime.model.access import Scope
 from duetime.model.outcome import Ended, Outcome, Verdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, check_name
-from duetime.store.guests import Guest
+from duetime.store.pull_workers import PullWorker
 from duetime.targets.payload import encode_result
 from duetime.wire.fields import NoQuery, given, given_fields
 from duetime.wire.problem import INVALID, LEASE_OVER, NO_WORKER, Fault
@@ -144,7 +144,7 @@ def _guests(call: Call) -> Guests:
     return call.shared.guests
 
 
-async def _guest(call: Call) -> Guest:
+async def _guest(call: Call) -> PullWorker:
     """Give the worker in the address, if the caller's token is for all its handlers."""
     if not is_id(call.path["id"]):
         raise Refusal(NO_WORKER, f"{call.path['id'][:80]!r} is not the id of a pull worker; POST /v1/workers gives one")

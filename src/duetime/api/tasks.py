@@ -21,7 +21,7 @@ from duetime.errors import ChangedMeanwhile, DuplicateKey
 from duetime.model.access import AuditOutcome
 from duetime.model.query import Query
 from duetime.model.task import FINAL, Task, TaskRecord, shown
-from duetime.store.protocol import AddVerdict, CancelVerdict
+from duetime.store.values import AddVerdict, CancelVerdict
 from duetime.wire.fields import NoQuery, given, given_fields
 from duetime.wire.problem import CHANGED, KEY_REUSED, Fault
 from duetime.wire.tasks import (

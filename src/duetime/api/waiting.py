@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.model.task import FINAL, TaskRecord
-from duetime.store.protocol import Hint, HintKind, Listener
+from duetime.store.shard import Listener
+from duetime.store.values import Hint, HintKind
 
 LOOK_AGAIN = 1.0  # seconds between looks without a hint, because a hint can be lost
 NOT_SOONER = 0.02  # seconds between looks, however many hints there are

@@ -33,8 +33,8 @@ from duetime.model.task import NewTask, Task
 from duetime.remote.address import is_server, needs_store
 from duetime.remote.services import server_place, server_services
 from duetime.runtime.portal import PORTAL, Inline, refuse_inside_loop, running_loop
+from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.store.protocol import Store
 from duetime.targets.python import Middleware
 from duetime.targets.spec import HandlerSpec
 

@@ -15,7 +15,7 @@ from duetime.client.insight import AttemptInfo, HandlerInfo, Insight, Stats, Wor
 from duetime.clock import Seconds
 from duetime.model.task import Task
 from duetime.model.why import Reason
-from duetime.store.protocol import CancelVerdict
+from duetime.store.values import CancelVerdict
 from duetime.targets.payload import FunctionPayloads
 from duetime.targets.spec import HandlerSpec
 

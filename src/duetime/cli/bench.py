@@ -71,7 +71,7 @@ async def measure(url: str, tasks: int) -> tuple[list[Figure], str]:
         figures = [await bench.submitting(tasks)]
         async with app.worker(handlers=[bench.noop, bench.due]) as worker:
             figures += [await bench.draining(worker, tasks), await bench.pickup(), *await bench.lateness()]
-        return figures, app.store.durability
+        return figures, app.store.traits.durability
 
 
 class Bench:

@@ -11,7 +11,8 @@ import msgspec
 
 from duetime.errors import DuetimeError, InvalidHandler, InvalidPayload, InvalidValue, PayloadTooLarge, UnknownHandler
 from duetime.model.task import DEFAULT_PRIORITY, MAX_PAYLOAD, NewTask, check_meta
-from duetime.store.protocol import Declaration, Store
+from duetime.store import Store
+from duetime.store.values import Declaration
 from duetime.targets.schema import misfit
 from duetime.targets.spec import HandlerSpec
 

@@ -20,7 +20,8 @@ from duetime.ids import is_id
 from duetime.model.lazy import Lazy
 from duetime.model.query import MAX_PAGE, Page, Query
 from duetime.model.task import FINAL, LIVE, NewTask, State, Task, TaskRecord, check_name, check_priority, delay_micros, due_instant, shown
-from duetime.store.protocol import Added, AddVerdict, AllNew, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind, Store
+from duetime.store import Store
+from duetime.store.values import Added, AddVerdict, AllNew, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind
 from duetime.targets.spec import HandlerSpec
 
 __all__ = ["HANDLERS_OWN", "AnyTask", "Bulk", "Client", "TaskPage", "id_of", "taken", "taken_keys", "waiting_time"]

@@ -13,7 +13,8 @@ from duetime.clock import Seconds, to_datetime, to_micros, to_seconds
 from duetime.errors import InvalidValue
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import check_name
-from duetime.store.protocol import GateBarrier, Hint, HintKind, Store
+from duetime.store import Store
+from duetime.store.values import GateBarrier, Hint, HintKind
 
 # A gate is in force within one round trip of each worker; a worker that does not answer is reaped after its lease (15 s).
 IN_FORCE_WITHIN = 20.0

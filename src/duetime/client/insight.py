@@ -16,7 +16,8 @@ from duetime.model.retry import DEFAULT_ATTEMPTS
 from duetime.model.rules.reading import duration_text
 from duetime.model.task import FINAL, ErrorInfo, State, TaskRecord
 from duetime.model.why import Facts, Reason, why
-from duetime.store.protocol import Counts, Declaration, Store, WorkerRecord
+from duetime.store import Store
+from duetime.store.values import Counts, Declaration, WorkerRecord
 
 
 class AttemptInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +50,7 @@ class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A registered worker. `alive` is None where only its next beats can tell: `silent_for` then tells how many seconds ago the last one
-    was, by the store's clock, if that is longer than its lease. A guest speaks over HTTP; `host` is the name it gave.
+    was, by the store's clock, if that is longer than its lease. A pull worker speaks over HTTP; its `host` is the name it gave.
     """
 
     id: str
@@ -60,7 +61,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     beat_at: datetime | None
     alive: bool | None
-    guest: bool = False
+    pull: bool = False
     silent_for: float | None = None
 
 
@@ -149,7 +150,7 @@ class Insight:
                 started_at=to_datetime(worker.started_at),
                 beat_at=_datetime(worker.beat_at),
                 alive=worker.alive,
-                guest=worker.guest,
+                pull=worker.pull,
                 silent_for=silence(worker, now),
             )
             for worker in workers
@@ -167,7 +168,7 @@ class Insight:
             states={state: states[state] for state in State},
             handlers=handlers,
             workers=sum(lives(worker, counts.now) for worker in workers),
-            durability=self._store.durability,
+            durability=self._store.traits.durability,
             silent_workers=sum(silence(worker, counts.now) is not None for worker in workers),
         )
 

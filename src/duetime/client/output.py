@@ -14,8 +14,8 @@ from duetime.errors import Conflict, InvalidValue, StoreUnavailable, TaskNotFoun
 from duetime.ids import is_id
 from duetime.model.outcome import AttemptRecord, Outcome
 from duetime.model.task import FINAL, State, Task, TaskRecord
-from duetime.store.output import OutputChunk, OutputSearch, Place
-from duetime.store.protocol import Store
+from duetime.store import Store
+from duetime.store.output import OutputChunk, OutputPosition, OutputSearch
 from duetime.targets.output.files import DEFAULT_CAP, cut_line
 from duetime.targets.output.spool import find, pieces, read_from, spool_root, text_of, whole_characters
 
@@ -103,7 +103,7 @@ class Outputs:
 
         `after` is the position of an event that was given before.
         """
-        place = Place() if after is None else read_position(after)
+        place = OutputPosition() if after is None else read_position(after)
         record = await self._record(task)
         number = attempt or place.attempt or await self._first(record)
         while True:
@@ -175,7 +175,7 @@ class Outputs:
             if kept == chunks[0].start:
                 raise Conflict(f"the output of attempt {attempt} of task {task} is complete; nothing more is kept of it")
             if kept >= chunks[-1].end:  # ours, or of the same length by somebody else who was faster
-                found = await self._store.output(task, attempt, Place(attempt, size), 1)
+                found = await self._store.output(task, attempt, OutputPosition(attempt, size), 1)
                 if not found:
                     raise TaskNotFound(f"there is no task {task} any more")
                 if found[0].text == chunks[0].text:
@@ -241,7 +241,7 @@ class Outputs:
 
     async def _news(self, task: str, attempt: int, offset: int, *, over: bool) -> _News:
         """Read what is beyond a place: from the store, and where that ends from the file, if it is here."""
-        chunks = await self._store.output(task, attempt, Place(attempt, offset), CHUNKS_AT_ONCE)
+        chunks = await self._store.output(task, attempt, OutputPosition(attempt, offset), CHUNKS_AT_ONCE)
         data = b"".join(chunk.text.encode() for chunk in chunks)
         if chunks:
             data = data[max(0, offset - chunks[0].start) :]
@@ -332,9 +332,9 @@ class _Follower:
         return self._store.now() >= ended_at + (VERY_LATE if news.begun else LATE)
 
 
-def read_position(text: str) -> Place:
+def read_position(text: str) -> OutputPosition:
     """Read a position, which came from outside."""
     attempt, separator, offset = text.partition("-")
     if not separator or not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in (attempt, offset)):
         raise InvalidValue(f"position is not one that this output gave out: {text[:80]!r}; begin again without it")
-    return Place(int(attempt), int(offset))
+    return OutputPosition(int(attempt), int(offset))

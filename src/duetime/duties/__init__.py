@@ -12,7 +12,7 @@ from duetime.duties.sweeper import Sweeper
 from duetime.duties.tidier import Tidier
 from duetime.model.task import State
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import Store
+from duetime.store import Store
 
 __all__ = ["Firing", "Pruner", "Reaper", "Sweeper", "Tidier", "all_duties"]
 

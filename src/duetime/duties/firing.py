@@ -24,8 +24,9 @@ from duetime.model.rules import DayCalendar, Plan, Rule, plan_of
 from duetime.model.schedule import Facts, ScheduleRecord, ScheduleSpec
 from duetime.model.task import TaskRecord
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import Hint, HintKind, Store
-from duetime.store.schedules import SchedulePlace, ScheduleWrite
+from duetime.store import Store
+from duetime.store.schedules import ScheduleCursor, ScheduleWrite
+from duetime.store.values import Hint, HintKind
 
 logger = logging.getLogger("duetime.duties")
 
@@ -100,8 +101,8 @@ class Firing(Service):
         asked_at = clock()
         if asked_at >= self._renew_at:
             turn = await self._store.take_duty(self.name, self._holder, TURN)
-            self._held = turn.held
-            if not turn.held:
+            self._held = turn.granted
+            if not turn.granted:
                 pause = max(0.0, (turn.until_at - turn.now) / SECOND) + random.uniform(0.05, 0.25)
                 self._next_at, self._beaten_until = None, asked_at + pause
                 return pause
@@ -168,7 +169,7 @@ class Firing(Service):
     async def _fire_batches(self, portions: list[asyncio.Task[int]], in_sight: list[Instant | None]) -> None:
         """Read schedules that are due and begin to fire them, portion by portion."""
         turns = asyncio.Semaphore(AT_ONCE)
-        after: SchedulePlace | None = None
+        after: ScheduleCursor | None = None
         for _ in range(MOST_BATCHES):
             due = await self._store.due_schedules(BATCH, self._closed, after=after)
             tasks = await self._runs_of(due.records)

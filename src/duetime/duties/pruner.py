@@ -8,7 +8,7 @@ from datetime import timedelta
 from duetime.clock import Instant, to_micros
 from duetime.model.task import FINAL, State
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import Store
+from duetime.store import Store
 
 BATCH = 1_000
 LOOK_EVERY = 60.0
@@ -50,6 +50,6 @@ class Pruner(Service):
         for state, kept in self._retention.items():
             before = now - to_micros(kept)
             # whole steps only: a store may keep the tasks of a step together, and removes them all at once
-            before -= before % self._store.retention_step(state)
+            before -= before % self._store.traits.retention_step(state)
             largest = max(largest, len(await self._store.prune(state, before, BATCH)))
         return max(largest, await self._store.prune_audit(now - to_micros(AUDIT_KEPT), BATCH))

@@ -7,7 +7,8 @@ import logging
 
 from duetime.model.figures import ATTEMPTS_LOST, WORKERS_LOST, FigureKey
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import Store, WorkerRecord
+from duetime.store import Store
+from duetime.store.values import WorkerRecord
 
 logger = logging.getLogger("duetime.duties")
 
@@ -55,7 +56,7 @@ class Reaper(Service):
             if self._is_dead(worker):
                 attempts = await self._store.reap(worker.id, worker.beat)
                 if attempts is not None:
-                    who = f"pull worker {worker.host}" if worker.guest else f"process {worker.pid} on {worker.host}"
+                    who = f"pull worker {worker.host}" if worker.pull else f"process {worker.pid} on {worker.host}"
                     logger.warning("worker %s (%s) died; %d attempts go back", worker.id, who, attempts)
                     taken += attempts
                     self._workers += 1
@@ -74,5 +75,5 @@ class Reaper(Service):
         if beat != worker.beat:
             self._seen[worker.id] = (worker.beat, self._watched)
             return False
-        # a guest's lease is its own choice; of our own workers the longest one counts that any process was started with
-        return self._watched - since >= (worker.lease if worker.guest else max(self._lease, worker.lease))
+        # a pull worker's lease is its own choice; of our own workers the longest one counts that any process was started with
+        return self._watched - since >= (worker.lease if worker.pull else max(self._lease, worker.lease))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import Store
+from duetime.store import Store
 
 BATCH = 2_000
 LOOK_EVERY = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import Store
+from duetime.store import Store
 
 LOOK_EVERY = 5.0
 

@@ -13,7 +13,7 @@ from duetime.model.rules import DayCalendar
 from duetime.model.task import check_name
 from duetime.remote.address import part
 from duetime.remote.place import ServerPlace
-from duetime.store.protocol import Store
+from duetime.store import Store
 from duetime.wire.calendars import CalendarList, CalendarView, body_of, calendar_of
 
 

@@ -38,7 +38,8 @@ from duetime.remote.problems import error_of
 from duetime.remote.schedules import RemoteSchedules
 from duetime.remote.texts import texts
 from duetime.remote.transport import NDJSON
-from duetime.store.protocol import CancelVerdict, Store
+from duetime.store import Store
+from duetime.store.values import CancelVerdict
 from duetime.targets.spec import HandlerSpec
 from duetime.wire.fields import optional
 from duetime.wire.tasks import (

@@ -15,7 +15,7 @@ from duetime.remote.address import part
 from duetime.remote.place import ServerPlace
 from duetime.remote.problems import GateNotFound
 from duetime.remote.texts import texts
-from duetime.store.protocol import Store
+from duetime.store import Store
 from duetime.wire.gates import GateAnswer, GateBody, GateList
 
 LONGEST_WAIT = 60.0  # that a server is asked to wait for its workers

@@ -18,7 +18,7 @@ from duetime.remote.address import needs_store, part
 from duetime.remote.place import ServerPlace
 from duetime.remote.texts import texts
 from duetime.remote.transport import FIRST_PAUSE, LONGEST_PAUSE
-from duetime.store.protocol import Store
+from duetime.store import Store
 from duetime.wire.logs import LogEvent, OutputList, event_of
 
 MOST_ATTEMPTS = 100  # in a page

@@ -10,7 +10,7 @@ from duetime.client.insight import HandlerInfo
 from duetime.clock import Instant
 from duetime.remote.address import needs_store
 from duetime.remote.transport import Transport
-from duetime.store.protocol import Declaration
+from duetime.store.values import Declaration
 from duetime.wire.overview import HandlerList
 
 

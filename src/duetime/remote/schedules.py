@@ -27,7 +27,7 @@ from duetime.model.task import IfExists, Task, check_name, shown
 from duetime.remote.address import needs_store, part
 from duetime.remote.place import ServerPlace
 from duetime.remote.texts import texts
-from duetime.store.protocol import Store
+from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter
 from duetime.wire.fields import optional
 from duetime.wire.forecast import ForecastView, forecast_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from duetime.config import Config
-from duetime.store.protocol import Store
+from duetime.store import Store
 
 if TYPE_CHECKING:
     from duetime.client.client import Client

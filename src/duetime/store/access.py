@@ -1,4 +1,4 @@
-"""The part of the seam that is about tokens and the audit. `store.protocol` joins it with the rest."""
+"""The role of the seam that is about tokens and the audit; a part of `store.control`."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class AccessStore(Protocol):
         ...
 
     async def tokens(self) -> list[TokenRecord]:
-        """Give all tokens by name, expired ones included."""
+        """Return all tokens by name, expired ones included."""
         ...
 
     async def find_tokens(self, ids: Sequence[str]) -> list[TokenRecord | None]:
-        """Give tokens by id."""
+        """Return tokens by id."""
         ...
 
     async def remove_token(self, id: str) -> bool:
-        """Remove a token; tell whether there was one. What the audit says of it stays."""
+        """Remove a token; return whether there was one. What the audit says of it stays."""
         ...
 
     async def note_use(self, uses: Mapping[str, Instant]) -> None:
@@ -78,7 +78,7 @@ class AccessStore(Protocol):
         ...
 
     async def audit(self, filter: AuditFilter) -> AuditPage:
-        """Give one page of the audit, the latest first, at one instant the highest id first.
+        """Return one page of the audit, the latest first, at one instant the highest id first.
 
         Following `next` visits every entry that matched at the first page exactly once, whatever is added meanwhile.
         """

@@ -1,4 +1,4 @@
-"""The part of the seam that is about what workers count. `store.protocol` joins it with the rest."""
+"""The role of the seam that is about what workers count; a part of `store.control`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FigureStore(Protocol):
         ...
 
     async def figures(self) -> dict[FigureKey, int]:
-        """Give the sums over all processes, those that have ended included."""
+        """Return the sums over all processes, those that have ended included."""
         ...
 
     async def fold_figures(self, before: Instant) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from duetime.clock import Clock
 from duetime.errors import InvalidValue, StoreUnavailable
-from duetime.store.protocol import Store
+from duetime.store import Store
 
 EXAMPLES = "sqlite:///duetime.db, sqlite:////var/lib/app/duetime.db, sqlite:///:memory: or postgresql://user@host/database"
 

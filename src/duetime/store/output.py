@@ -1,4 +1,4 @@
-"""The part of the seam that is about what attempts print and log. `store.protocol` joins it with the rest."""
+"""The role of the seam that is about what attempts print and log; a part of `store.control`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from duetime.clock import Instant
 from duetime.errors import InvalidValue
 from duetime.model.query import MAX_PAGE
 
-CHUNK = 32_768  # bytes of one chunk at most: so many one-letter words that PostgreSQL still tells all their places apart
+CHUNK = 32_768  # bytes of one chunk at most: so many one-letter words that PostgreSQL still knows the position of each
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
-    """A place in the output of a task: how many bytes of an attempt's output, in UTF-8, lie before it."""
+class OutputPosition(msgspec.Struct, frozen=True, order=True):
+    """A position in the output of a task: how many bytes of an attempt's output, in UTF-8, lie before it."""
 
     attempt: int = 0
     offset: int = 0
@@ -82,34 +82,29 @@ class OutputHits(msgspec.Struct, frozen=True):
 class OutputStore(Protocol):
     """Where the output of attempts lives, until its task is pruned."""
 
-    @property
-    def output_at_once(self) -> int:
-        """How many bytes one `keep_output` should have at most, so that nobody else waits long for it."""
-        ...
-
     async def keep_output(self, chunks: Sequence[OutputChunk]) -> list[int | None]:
         """Append chunks, and answer for each how many bytes of its attempt's output are kept then.
 
         A chunk is kept only if it begins exactly where the kept output of its attempt ends and nobody has said that this is all;
-        otherwise it changes nothing, and the answer tells where to go on. So a repeat does no harm, and of two that append one wins.
+        otherwise it changes nothing, and the answer says where to go on. So a repeat does no harm, and of two that append one wins.
         An empty chunk that is the `last` ends the output where it is. A chunk of a task that the store does not have is answered
         with None. Whether the attempt exists, or still runs, is the caller's business. A text may have any characters but NUL.
         """
         ...
 
     async def kept_output(self, task: str) -> list[KeptOutput]:
-        """Tell which attempts of a task have output, in order."""
+        """Return which attempts of a task have output, in order."""
         ...
 
-    async def output(self, task: str, attempt: int | None, after: Place, limit: int) -> list[OutputChunk]:
-        """Give up to `limit` chunks of a task, or of one attempt of it, that reach beyond a place; the first may begin before it.
+    async def output(self, task: str, attempt: int | None, after: OutputPosition, limit: int) -> list[OutputChunk]:
+        """Return up to `limit` chunks of a task, or of one attempt of it, that reach beyond a position; the first may begin before it.
 
-        In order of attempts and places. `last` marks the chunk that ends an attempt's output if all of it is kept.
+        In order of attempts and positions. `last` marks the chunk that ends an attempt's output if all of it is kept.
         """
         ...
 
     async def search_output(self, search: OutputSearch) -> OutputHits:
-        """Give one page of attempts whose output has all the words, those whose first output was kept latest first.
+        """Return one page of attempts whose output has all the words, those whose first output was kept latest first.
 
         The words may stand far apart, but a phrase must stand on the same line or on lines that were printed together. Letters of
         another case or with other diacritics are the same. A task whose collection was changed meanwhile may count for either.

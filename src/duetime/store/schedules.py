@@ -1,4 +1,4 @@
-"""The part of the seam that is about schedules, day calendars and turns at duties. `store.protocol` joins it with the rest."""
+"""The roles of the seam that are about schedules, day calendars and the leases of duties; parts of `store.control`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip
 from duetime.model.task import NewTask
 
-SchedulePlace: TypeAlias = tuple[Instant, str]  # next_at and name of a schedule: the order in which they wait
-FIRST_PLACE: Final[SchedulePlace] = (-(1 << 63), "")
+ScheduleCursor: TypeAlias = tuple[Instant, str]  # next_at and name of a schedule: the order in which they wait
+FIRST_CURSOR: Final[ScheduleCursor] = (-(1 << 63), "")
 
 
 class ScheduleWrite(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +50,10 @@ class ScheduleFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 1_000
 
 
-class DutyTurn(msgspec.Struct, frozen=True):
-    """Who performs a duty, until when at least, and whether that is who asked."""
+class DutyLease(msgspec.Struct, frozen=True):
+    """Who performs a duty, and until when at least. `granted`: it is the one who asked; in a list: the lease is not over."""
 
-    held: bool
+    granted: bool
     holder: str
     until_at: Instant
     now: Instant
@@ -73,9 +73,9 @@ class ScheduleStore(Protocol):
         ...
 
     async def due_schedules(
-        self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: SchedulePlace | None = None
+        self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: ScheduleCursor | None = None
     ) -> DueSchedules:
-        """Give schedules whose `next_at` has come, in the order of `next_at` and name, from behind a place in it.
+        """Return schedules whose `next_at` has come, in the order of `next_at` and name, from behind a cursor.
 
         Those of closed (handler, collection) pairs are left out, here and in the answer's `next_at`; a pair without a collection stands
         for all of the handler's collections.
@@ -90,15 +90,15 @@ class ScheduleStore(Protocol):
         ...
 
     async def schedules(self, names: Sequence[str]) -> list[ScheduleRecord | None]:
-        """Give schedules by name."""
+        """Return schedules by name."""
         ...
 
     async def list_schedules(self, filter: ScheduleFilter) -> list[ScheduleRecord]:
-        """Give one page of schedules in the order of their names (by code point)."""
+        """Return one page of schedules in the order of their names (by code point)."""
         ...
 
     async def skips(self, schedule: str, limit: int, before: Instant | None = None) -> list[Skip]:
-        """Give occurrences that became no task, the latest planned first, planned before an instant if one is given.
+        """Return occurrences that became no task, the latest planned first, planned before an instant if one is given.
 
         They outlive their schedule, until `prune_skips`.
         """
@@ -109,25 +109,25 @@ class ScheduleStore(Protocol):
         ...
 
     async def put_calendar(self, name: str, calendar: DayCalendar | None) -> bool:
-        """Store a day calendar under a name in place of an earlier one, or remove it; tell whether there was one. Tells SCHEDULES."""
+        """Store a day calendar under a name in place of an earlier one, or remove it; return whether there was one. Tells SCHEDULES."""
         ...
 
     async def calendars(self) -> dict[str, DayCalendar]:
-        """Give all day calendars by name."""
+        """Return all day calendars by name."""
         ...
 
-    async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyTurn:
-        """Take or keep the turn to perform a duty for so long, if nobody else has it by the store's clock.
+    async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyLease:
+        """Take or renew the lease of a duty for so long, if nobody else has it by the store's clock.
 
-        Only spares work: whatever a duty does is safe when several do it. A clock that was set back frees a turn that lies
+        Only spares work: whatever a duty does is safe when several do it. A clock that was set back frees a lease that ends
         further ahead than anybody may take it (60 s).
         """
         ...
 
     async def leave_duty(self, duty: str, holder: str) -> None:
-        """Give a turn back, if one has it."""
+        """Give a lease back, if one has it."""
         ...
 
-    async def duties(self) -> dict[str, DutyTurn]:
-        """Tell who has which turn, or had it last. `held` is False for turns that are over."""
+    async def duties(self) -> dict[str, DutyLease]:
+        """Return who has the lease of each duty, or had it last."""
         ...

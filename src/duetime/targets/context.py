@@ -11,7 +11,7 @@ from duetime.clock import to_datetime
 from duetime.errors import AttemptCancelled, InvalidValue
 from duetime.model.outcome import Outcome
 from duetime.model.task import State, Task, TaskRecord, shown
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 from duetime.targets.occurrence import Occurrence, occurrence_of
 from duetime.targets.output import Printing, current_attempt
 

@@ -13,7 +13,7 @@ import msgspec
 
 from duetime.model.outcome import Ended
 from duetime.model.task import ErrorInfo
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 
 MAX_FRAME = 16 * 1_048_576
 

@@ -26,7 +26,7 @@ import msgspec
 from duetime.errors import InvalidHandler
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 from duetime.targets.frames import MAX_FRAME, Answer, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
 from duetime.targets.output import DEFAULT_CAP, CappedFile
 

@@ -30,7 +30,7 @@ from duetime.model.query import Query
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, State, Task, TaskRecord, shown
 from duetime.runtime.service import Alarms
-from duetime.store.protocol import Claim, ClaimedTask, NewWorker
+from duetime.store.values import Claim, ClaimedTask, NewWorker
 from duetime.targets.context import Resources, current
 from duetime.targets.spec import HandlerSpec
 from duetime.testing.matching import as_call, as_line, check_names, has_arguments

@@ -18,11 +18,11 @@ from duetime.model.query import MAX_PAGE, Query
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, NewTask, TaskRecord, due_of, expiry_of
 from duetime.runtime.service import Alarms
-from duetime.store.protocol import Added, CancelVerdict, ClaimedTask, GateBarrier
 from duetime.store.schedules import ScheduleWrite
 from duetime.store.sqlite import read
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.store import SqliteStore
+from duetime.store.values import Added, CancelVerdict, ClaimedTask, GateBarrier
 from duetime.worker.attempt import Attempt, Stop
 from duetime.worker.executor import Executor
 from duetime.worker.queues import HandlerQueue

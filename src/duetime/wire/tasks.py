@@ -18,7 +18,7 @@ from duetime.errors import InvalidValue
 from duetime.model.query import MAX_PAGE, Query
 from duetime.model.task import ErrorInfo, IfExists, NewTask, State, Task, TaskRecord
 from duetime.model.why import Reason
-from duetime.store.protocol import CancelVerdict
+from duetime.store.values import CancelVerdict
 from duetime.wire.fields import (
     LONGEST,
     MOST_WAIT,

@@ -17,7 +17,7 @@ from duetime.clock import Instant
 from duetime.model.outcome import Outcome
 from duetime.runtime.service import Call
 from duetime.runtime.wheel import Timer
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 from duetime.targets.context import Context, Resources
 from duetime.targets.output import OutputFiles, Sink
 from duetime.targets.spec import HandlerSpec

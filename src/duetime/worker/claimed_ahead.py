@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from duetime.clock import Instant
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 
 
 class ClaimedAhead:

@@ -25,7 +25,8 @@ from duetime.model.lifecycle import conclude, succeed
 from duetime.model.outcome import Ended, Outcome, Settlement
 from duetime.model.task import ErrorInfo
 from duetime.runtime.service import Alarms
-from duetime.store.protocol import ClaimedTask, Progress, Store
+from duetime.store import Store
+from duetime.store.values import ClaimedTask, Progress
 from duetime.targets.context import Context, Resources
 from duetime.targets.output import OutputFiles
 from duetime.targets.process import ChildPool
@@ -171,7 +172,7 @@ class Executor:
 
     def offer(self, tasks: Sequence[ClaimedTask]) -> None:
         """Take claimed tasks and start what can start; those that are not due yet wait for that."""
-        if self._store.lead:
+        if self._store.traits.claim_ahead:
             tasks = self._queues.ahead.filter_due(tasks, self._store.reached())
             self._await_ahead()
         self._queues.put(tasks, self._now())
@@ -190,7 +191,7 @@ class Executor:
         """Start what is due by now."""
         reached = self._store.reached()
         ahead = self._queues.ahead
-        if ahead.first_at is not None and ahead.first_at - reached > 2 * self._store.lead:
+        if ahead.first_at is not None and ahead.first_at - reached > 2 * self._store.traits.claim_ahead:
             # the store's clock was set back; nobody knows for how long this would be held
             for claimed in ahead.take_due(LATEST):
                 self._give_back(claimed, Outcome.RELEASED)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from itertools import count
 
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import Hint, HintKind, Store
+from duetime.store import Store
+from duetime.store.values import Hint, HintKind
 from duetime.worker.executor import Executor
 from duetime.worker.lookout import Lookout
 
@@ -15,7 +16,7 @@ SHORTEST_INTERVAL = 0.002  # between two claims that found work: batches are wha
 
 
 class Feeder(Service):
-    """Claims in batches, at the due instant or a few milliseconds before it, as the store's lead says.
+    """Claims in batches, at the due instant or a few milliseconds before it, as the store's traits say.
 
     A cancel or edit that was acknowledged before the claim always wins, and so does a gate that was in force.
     """
@@ -38,7 +39,7 @@ class Feeder(Service):
         if hint.kind is HintKind.ANY:
             self.wake()
         elif hint.kind is HintKind.DUE:
-            self._lookout.on_hint(None if hint.at is None else hint.at - self._store.lead, self._store.now())
+            self._lookout.on_hint(None if hint.at is None else hint.at - self._store.traits.claim_ahead, self._store.now())
             super().wake()
 
     def wake(self) -> None:
@@ -73,7 +74,7 @@ class Feeder(Service):
         reasons = self._lookout.begin(self._store.now(), asked_at)
         self.in_flight = number = next(self._numbers)
         try:
-            claim = await self._store.claim(self._worker, number, wants, total, lead=self._store.lead)
+            claim = await self._store.claim(self._worker, number, wants, total, ahead=self._store.traits.claim_ahead)
         finally:
             self.in_flight = None
         self.known = number

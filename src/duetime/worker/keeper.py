@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from duetime.clock import Instant
 from duetime.runtime.service import NO_PROGRESS, Pulse
-from duetime.store.protocol import Lease, Renewal
+from duetime.store.shard import Lease
+from duetime.store.values import Renewal
 from duetime.worker.attempt import Attempt, Current, Interrupted
 from duetime.worker.deadman import DeadMan
 

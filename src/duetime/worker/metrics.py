@@ -18,7 +18,7 @@ from duetime.model.figures import ATTEMPTS, BEYOND, BOUNDS, DURATION, LATENESS, 
 from duetime.model.outcome import Outcome, Settlement
 from duetime.model.task import State
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import Store
+from duetime.store import Store
 
 WRITE_EVERY = 5.0
 FEW = 4  # attempts that are quicker to count one by one

@@ -8,7 +8,7 @@ from itertools import chain
 from operator import attrgetter
 
 from duetime.clock import SECOND, Instant
-from duetime.store.protocol import ClaimedTask
+from duetime.store.values import ClaimedTask
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.beginning import Begin
 from duetime.worker.claimed_ahead import ClaimedAhead

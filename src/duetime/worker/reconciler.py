@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from duetime.store.protocol import HeldAttempt
+from duetime.store.values import RunningAttempt
 
 
 class Reconciler:
@@ -15,8 +15,8 @@ class Reconciler:
         self._suspected_losses: set[tuple[str, int]] = set()
 
     def compare(
-        self, counted: Iterable[HeldAttempt], ours: Mapping[str, int], settling: set[str], answered: int
-    ) -> tuple[list[HeldAttempt], list[str]]:
+        self, counted: Iterable[RunningAttempt], ours: Mapping[str, int], settling: set[str], answered: int
+    ) -> tuple[list[RunningAttempt], list[str]]:
         """Give the strays (claimed for us, but the reply never came: give them back) and the losses (we run them, but the
         store has taken them: stop them). `answered` is the newest claim whose reply has arrived.
         """

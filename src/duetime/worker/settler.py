@@ -13,7 +13,8 @@ from duetime.errors import StoreUnavailable
 from duetime.model.outcome import Settlement, Verdict
 from duetime.model.task import ErrorInfo
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import Progress, Store
+from duetime.store import Store
+from duetime.store.values import Progress
 
 logger = logging.getLogger("duetime.worker")
 

@@ -18,8 +18,8 @@ import msgspec
 
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.runtime.service import Alarms, Service
+from duetime.store import Store
 from duetime.store.output import OutputChunk
-from duetime.store.protocol import Store
 from duetime.targets.output.files import OutputFiles
 from duetime.targets.output.spool import Spool, SpoolFile, abandoned, pieces, read_from, spool_root, text_of, whole_characters
 
@@ -150,7 +150,7 @@ class Shipper(Service):
 
     def _pack(self, own: Sequence[SpoolFile], left: Sequence[SpoolFile], running: Mapping[str, int]) -> list[Parcel]:
         parcels: list[Parcel] = []
-        room, self._more = self._store.output_at_once, False
+        room, self._more = self._store.traits.output_batch, False
         attempts = (*((file, running.get(file.task) != file.attempt) for file in own), *((file, True) for file in left))
         for file, over in attempts:
             name = file.task, file.attempt

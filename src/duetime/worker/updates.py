@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duetime.runtime.service import Alarms, Service
-from duetime.store.protocol import HintKind, Store
+from duetime.store import Store
+from duetime.store.values import HintKind
 
 if TYPE_CHECKING:
     from duetime.worker.worker import Worker

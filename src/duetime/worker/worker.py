@@ -25,7 +25,9 @@ from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Running
 from duetime.model.retry import RetryPolicy
 from duetime.runtime.service import Alarms, Pulse, Service
-from duetime.store.protocol import Hint, HintKind, HintReceiver, Lease, NewWorker, Renewal, Store
+from duetime.store import Store
+from duetime.store.shard import HintReceiver, Lease
+from duetime.store.values import Hint, HintKind, NewWorker, Renewal
 from duetime.targets.context import Resources
 from duetime.targets.output import Capture
 from duetime.targets.process import ChildPool
@@ -179,11 +181,11 @@ class Worker:
         self._duties = list(self._make_duties(self._store, self._alarms))
         self._hint_receivers = [duty for duty in self._duties if isinstance(duty, HintReceiver)]
         self._listener = self._store.listen(self._on_hint)
-        settlers = (self.settler, self.settler.assistant) if self._store.settles_at_once > 1 else (self.settler,)
+        settlers = (self.settler, self.settler.assistant) if self._store.traits.settles_at_once > 1 else (self.settler,)
         self._figures = FigureWriter(self._store, f"worker {self.id}", self._alarms, self._totals)
         loops = (self.feeder, *settlers, self._updates, self._figures, *self._shippers, *self._duties)
         self._pulses = (*(service.pulse for service in loops), self._keeper.pulse)
-        every = min(LOOK_EVERY, settings.lease * FENCE_EVERY) if self._store.liveness == "lease" else LOOK_EVERY
+        every = min(LOOK_EVERY, settings.lease * FENCE_EVERY) if self._store.traits.liveness == "lease" else LOOK_EVERY
         self._watch = Watch(self._pulses, self._alarms, unsettled=self._unsettled, fence=self._fence, every=every)
         self._keeper.start()
         for service in (*loops, self._watch):
@@ -196,7 +198,7 @@ class Worker:
         if self._app_path is not None:
             inherit = (*lease.inheritable(), *(shipper.descriptor for shipper in self._shippers), *self._inherit)
             self.executor.children = ChildPool(self._app_path, inherit=inherit, output_cap=self._settings.output_cap)
-        fenced = self._store.liveness == "lease"
+        fenced = self._store.traits.liveness == "lease"
         self._keeper = Keeper(
             lease,
             self.executor.current,
@@ -218,7 +220,7 @@ class Worker:
         while True:
             registered_at = time.monotonic()
             lease = await self._store.register(self._facts())
-            if self._store.liveness != "lease":
+            if self._store.traits.liveness != "lease":
                 return lease, registered_at
             try:
                 if (await asyncio.to_thread(lease.renew)).known:

@@ -182,7 +182,7 @@ class Hosting:
         place = f"{self._path} on {app.store.url}"
         return (
             f"worker {worker.id} ({version('duetime')}, process {os.getpid()}) runs {place}: "
-            f"{handlers} in {show.count(slots, 'slot')}. {app.store.durability}"
+            f"{handlers} in {show.count(slots, 'slot')}. {app.store.traits.durability}"
         )
 
     @property

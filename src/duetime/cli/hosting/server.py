@@ -69,7 +69,7 @@ def server(app_path: str | None, host: str, port: int, body_limit: str, log_leve
 def _say_where(server: Server) -> None:
     store = server.app.store
     click.echo(
-        f"duetime: server ({version('duetime')}, process {os.getpid()}) at {server.url} on {store.url}. {store.durability} "
+        f"duetime: server ({version('duetime')}, process {os.getpid()}) at {server.url} on {store.url}. {store.traits.durability} "
         f"{_ACCESS[server.asks_for_tokens]} The API is described at {server.url}/openapi.json",
         err=True,
     )

@@ -16,7 +16,7 @@ from duetime.cli.session import file_of, json_option, on_store, store_option
 
 if TYPE_CHECKING:
     from duetime.app.app import App
-    from duetime.store.protocol import WorkerRecord
+    from duetime.store.values import WorkerRecord
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -62,11 +62,11 @@ def _facts(app: App) -> dict[str, str]:
 
     facts = {
         "store": app.store.url,
-        "durability": app.store.durability,
+        "durability": app.store.traits.durability,
         "liveness": {
             "lock": "a worker lives as long as it holds its file lock; all workers must be on this machine",
             "lease": "a worker lives as long as it renews its lease",
-        }[app.store.liveness],
+        }[app.store.traits.liveness],
         "duetime": version("duetime"),
         "python": platform.python_version(),
     }
@@ -93,7 +93,7 @@ async def _examine(app: App, repair: bool, say: Callable[[str], None]) -> AsyncI
         elif worker.alive is False:
             detail = f"{_who(worker)} has ended; what it holds ({held}) goes back when a worker runs, or with --repair"
             yield Finding("problem", "dead worker", worker.id, detail, worker.id in taken)
-        elif worker.guest:
+        elif worker.pull:
             detail = f"{_who(worker)} holds {held}; its lease is {worker.lease:g} s, and a server or worker that runs watches it"
             yield Finding("note", "pull worker", worker.id, detail)
         elif worker.alive is None and worker.beat_at is None:
@@ -111,7 +111,7 @@ async def _examine(app: App, repair: bool, say: Callable[[str], None]) -> AsyncI
 
 
 def _who(worker: WorkerRecord) -> str:
-    return f"pull worker {worker.host}" if worker.guest else f"process {worker.pid} on {worker.host}"
+    return f"pull worker {worker.host}" if worker.pull else f"process {worker.pid} on {worker.host}"
 
 
 def _silent(worker: WorkerRecord, seconds: float, taken: Collection[str], *, others: bool, watched: bool) -> Finding:

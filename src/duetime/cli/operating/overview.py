@@ -76,7 +76,7 @@ def workers(as_json: bool) -> None:
 
 def _worker_row(worker: WorkerInfo, now: datetime) -> tuple[object, ...]:
     beat = None if worker.beat_at is None else show.relative(worker.beat_at, now)
-    place = (worker.host, "over HTTP" if worker.guest else worker.pid, worker.running, sum(worker.slots.values()))
+    place = (worker.host, "over HTTP" if worker.pull else worker.pid, worker.running, sum(worker.slots.values()))
     return (worker.id, _alive(worker), *place, show.relative(worker.started_at, now), beat, ", ".join(sorted(worker.slots)))
 
 

@@ -13,8 +13,8 @@ from duetime.clock import to_datetime, to_instant
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.ids import new_id
 from duetime.model.access import AuditEntry, AuditOutcome, Caller
+from duetime.store import Store
 from duetime.store.access import AuditFilter
-from duetime.store.protocol import Store
 
 logger = logging.getLogger("duetime.access.audit")
 

@@ -7,7 +7,7 @@ import asyncio
 from duetime.clock import Clock
 from duetime.errors import StoreUnavailable
 from duetime.model.access import Bucket, TokenRecord, take
-from duetime.store.protocol import Store
+from duetime.store import Store
 
 KEEP = 5.0  # seconds after which a change made by another process is noticed
 KEEP_WITHOUT_STORE = 60.0  # seconds for which known tokens stay good while the store cannot be read

@@ -39,8 +39,8 @@ from duetime.model.access import (
 )
 from duetime.model.task import check_name
 from duetime.runtime.service import Alarms, Service
+from duetime.store import Store
 from duetime.store.access import TokenVerdict
-from duetime.store.protocol import Store
 
 GRACE = 86_400.0  # seconds for which the old secret is good after a rotation
 MOST_TOKENS = 10_000  # every server process keeps all of them in memory

@@ -14,7 +14,7 @@ from duetime.model.occurrences import task_of
 from duetime.model.rules import Plan
 from duetime.model.schedule import ScheduleRecord, occurrence_id
 from duetime.model.task import FINAL, Edge, NewTask, State, TaskRecord
-from duetime.store.protocol import Store
+from duetime.store import Store
 
 Existing: TypeAlias = Literal["skip", "failed", "all"]
 

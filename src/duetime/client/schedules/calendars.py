@@ -13,7 +13,7 @@ from duetime.model.rules.calendars import chain_of
 from duetime.model.schedule import ScheduleSpec
 from duetime.model.steering import replan
 from duetime.model.task import check_name
-from duetime.store.protocol import Store
+from duetime.store import Store
 from duetime.store.schedules import ScheduleWrite
 
 

@@ -17,7 +17,7 @@ from duetime.model.query import Query
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord
 from duetime.model.task import State
-from duetime.store.protocol import Store
+from duetime.store import Store
 
 SAMPLE = 100  # latest runs of a handler whose durations count
 LONGEST = 366.0  # days

@@ -12,7 +12,7 @@ from duetime.client.schedules.writes import TURNS, Known, between_turns, every_s
 from duetime.errors import DuetimeError
 from duetime.model.firing import Step
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec
-from duetime.store.protocol import Store
+from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 
 # Turns in which declarations are written all or nothing. Thousands of schedules that fire all the time may leave no such moment; then

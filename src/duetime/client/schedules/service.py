@@ -44,7 +44,7 @@ from duetime.model.policies import read_overlap
 from duetime.model.rules import DayCalendar, Every, Rule, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec
 from duetime.model.task import DEFAULT_PRIORITY, IfExists, NewTask, Task, check_name, shown
-from duetime.store.protocol import Store
+from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 from duetime.targets.payload import OpenPayloads
 from duetime.targets.spec import HandlerSpec

@@ -18,7 +18,7 @@ from duetime.model.occurrences import ends_of
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import Facts, ScheduleRecord
 from duetime.model.task import TaskRecord
-from duetime.store.protocol import Store
+from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 
 TURNS = 200

@@ -8,8 +8,8 @@ from typing import Any
 from duetime.clock import Instant
 from duetime.model.access import AuditEntry, TokenRecord
 from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
-from duetime.store.access_rows import audit_page, audit_row, place, read_token_row, token_row
 from duetime.store.postgres.runner import Runner
+from duetime.store.rows.access import audit_page, audit_row, read_audit_cursor, read_token_row, token_row
 from duetime.store.sql import Statements
 
 
@@ -53,7 +53,7 @@ async def add_audit(run: Runner, sql: Statements, entries: Sequence[AuditEntry])
 
 async def audit(run: Runner, sql: Statements, filter: AuditFilter) -> AuditPage:
     """Compose a page's statement from named parts: a filter that is not given must not keep an index from being used."""
-    at, id = place(filter)
+    at, id = read_audit_cursor(filter)
     parameters: list[Any] = [filter.limit + 1]
 
     def part(text: str, word: str, value: object) -> str:

@@ -14,8 +14,8 @@ from duetime.model.task import FINAL, State, TaskRecord
 from duetime.store.postgres.gates import read_gates
 from duetime.store.postgres.records import all_records_by_id, known_form, since
 from duetime.store.postgres.runner import Runner
-from duetime.store.protocol import CancelVerdict, ChangeVerdict, Declaration, Edit
 from duetime.store.sql import Statements
+from duetime.store.values import CancelVerdict, ChangeVerdict, Declaration, Edit
 
 _decode_declaration = msgspec.json.Decoder(Declaration).decode
 T = TypeVar("T")

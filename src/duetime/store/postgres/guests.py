@@ -8,33 +8,33 @@ from typing import Any
 import msgspec
 
 from duetime.clock import Instant
-from duetime.store.guests import Guest, Holding
 from duetime.store.postgres.records import is_uuid, read_meta
 from duetime.store.postgres.runner import Runner
+from duetime.store.pull_workers import PullWorker, RunningTask
 from duetime.store.sql import Statements
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
-_FIELDS = Holding.__struct_fields__
+_FIELDS = RunningTask.__struct_fields__
 
 
-async def admit(run: Runner, sql: Statements, guest: Guest, now: Instant | None) -> None:
+async def admit(run: Runner, sql: Statements, guest: PullWorker, now: Instant | None) -> None:
     slots = msgspec.json.encode(dict(guest.slots)).decode()
     await run.rows(sql.insert_guest, [now, guest.id, guest.name, slots, guest.lease])
 
 
-async def by_id(run: Runner, sql: Statements, id: str) -> Guest | None:
+async def by_id(run: Runner, sql: Statements, id: str) -> PullWorker | None:
     rows = await run.rows(sql.guest_by_id, [id])
-    return Guest(id=id, name=rows[0][0], slots=_decode_slots(rows[0][1]), lease=rows[0][2]) if rows else None
+    return PullWorker(id=id, name=rows[0][0], slots=_decode_slots(rows[0][1]), lease=rows[0][2]) if rows else None
 
 
 async def renew(run: Runner, sql: Statements, id: str, now: Instant | None) -> bool:
     return bool(await run.rows(sql.renew_guest, [now, id]))
 
 
-async def holdings(run: Runner, sql: Statements, worker: str, ids: Sequence[str] | None) -> list[Holding]:
+async def holdings(run: Runner, sql: Statements, worker: str, ids: Sequence[str] | None) -> list[RunningTask]:
     rows = await run.rows(sql.holdings, [worker, None if ids is None else [id for id in ids if is_uuid(id)]])
     return [_holding(dict(zip(_FIELDS, row, strict=True))) for row in rows]
 
 
-def _holding(values: dict[str, Any]) -> Holding:
-    return Holding(**{**values, "meta": read_meta(values["meta"])})
+def _holding(values: dict[str, Any]) -> RunningTask:
+    return RunningTask(**{**values, "meta": read_meta(values["meta"])})

@@ -11,11 +11,11 @@ from duetime.store.postgres import work
 from duetime.store.postgres.control import write_time
 from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.upkeep import HISTORY, partitions, release_orphans
-from duetime.store.protocol import Problem
 from duetime.store.sql import Statements
+from duetime.store.values import Inconsistency
 
 
-async def inspect(run: Runner, sql: Statements, now: Instant | None, *, repair: bool) -> list[Problem]:
+async def inspect(run: Runner, sql: Statements, now: Instant | None, *, repair: bool) -> list[Inconsistency]:
     """Look for impossible states; the order matters, later checks rely on earlier repairs.
 
     Each check is one statement, so that it sees one moment of a database that others are writing to. A repair says its
@@ -23,7 +23,7 @@ async def inspect(run: Runner, sql: Statements, now: Instant | None, *, repair: 
     """
     at = await write_time(run, sql, now) if repair else 0  # who only looks holds nothing up
     inspection = _Inspection(run, sql, at, repair)
-    problems: list[Problem] = []
+    problems: list[Inconsistency] = []
     for check in (
         *(
             inspection.two_bodies,
@@ -52,17 +52,19 @@ class _Inspection:
     async def _rows(self, statement: str, *parameters: object) -> list[Sequence[Any]]:
         return await self._run.rows(statement, parameters)
 
-    async def two_bodies(self) -> AsyncIterator[Problem]:
+    async def two_bodies(self) -> AsyncIterator[Inconsistency]:
         for place, task_id in await self._rows(self._sql.two_bodies):
             if self._repair:
                 await self._rows(self._sql.empty_due if place == "due" else self._sql.forget_row, task_id)
-            yield Problem("two bodies", task_id, f"has a row of its own and stands whole in {place}; one of them is removed", self._repair)
+            yield Inconsistency(
+                "two bodies", task_id, f"has a row of its own and stands whole in {place}; one of them is removed", self._repair
+            )
 
-    async def ghost_places(self) -> AsyncIterator[Problem]:
+    async def ghost_places(self) -> AsyncIterator[Inconsistency]:
         for place, task_id in await self._rows(self._sql.ghost_places):
             if self._repair:
                 await self._leave(task_id, place)
-            yield Problem("ghost place", task_id, f"stands in {place} but is finished or gone; the place is removed", self._repair)
+            yield Inconsistency("ghost place", task_id, f"stands in {place} but is finished or gone; the place is removed", self._repair)
 
     async def _leave(self, task_id: str, place: str) -> None:
         match place:
@@ -73,7 +75,7 @@ class _Inspection:
             case _:
                 await self._rows(self._sql.close_places, task_id, None, None)
 
-    async def doubled(self) -> AsyncIterator[Problem]:
+    async def doubled(self) -> AsyncIterator[Inconsistency]:
         for task_id, running, held in await self._rows(self._sql.doubled_places):
             if self._repair:
                 if not running:
@@ -81,80 +83,86 @@ class _Inspection:
                 await self._leave(task_id, "due")
                 if running and held:
                     await self._leave(task_id, "held")
-            yield Problem("two places", task_id, "stands in more than one of claim, held and due; the first of these is kept", self._repair)
+            yield Inconsistency(
+                "two places", task_id, "stands in more than one of claim, held and due; the first of these is kept", self._repair
+            )
         for task_id, worker, number in await self._rows(self._sql.doubled_claims):
             if self._repair:
                 await self._rows(self._sql.close_places, task_id, worker, number)
-            yield Problem("two claims", task_id, f"also runs in claim {number} of worker {worker}; that one is ended", self._repair)
+            yield Inconsistency("two claims", task_id, f"also runs in claim {number} of worker {worker}; that one is ended", self._repair)
 
-    async def twice_told(self) -> AsyncIterator[Problem]:
+    async def twice_told(self) -> AsyncIterator[Inconsistency]:
         for task_id, state in await self._rows(self._sql.twice_told):
             if self._repair:
                 await self._rows(self._sql.forget_finals, [task_id])
-            yield Problem("two states", task_id, f"lives and is also recorded as {state}; the record is removed", self._repair)
+            yield Inconsistency("two states", task_id, f"lives and is also recorded as {state}; the record is removed", self._repair)
 
-    async def claims(self) -> AsyncIterator[Problem]:
+    async def claims(self) -> AsyncIterator[Inconsistency]:
         for worker, number in await self._rows(self._sql.wrong_bounds):
             if self._repair:
                 await self._rows(self._sql.set_bounds, worker, number)
-            yield Problem("wrong bounds", f"claim {number} of worker {worker}", "holds ids beyond its bounds; put right", self._repair)
+            yield Inconsistency(
+                "wrong bounds", f"claim {number} of worker {worker}", "holds ids beyond its bounds; put right", self._repair
+            )
         for worker, number, told, counted in await self._rows(self._sql.wrong_claims):
             if self._repair:
                 await self._rows(self._sql.recount_claim, worker, number)
             detail = f"says that {told} of its attempts run, but {counted} do; put right"
-            yield Problem("wrong claim", f"claim {number} of worker {worker}", detail, self._repair)
+            yield Inconsistency("wrong claim", f"claim {number} of worker {worker}", detail, self._repair)
         if self._repair:
             await self._rows(self._sql.delete_ended_claims)
 
-    async def ownerless(self) -> AsyncIterator[Problem]:
+    async def ownerless(self) -> AsyncIterator[Inconsistency]:
         rows = await self._rows(self._sql.ownerless_claims)
         if self._repair:
             for worker in dict.fromkeys(row[0] for row in rows):
                 await work.take_from(self._run, self._sql, worker, Ended(Outcome.LOST), self._at)
         for worker, task_id in rows:
-            yield Problem("no owner", task_id, f"runs for worker {worker}, which is not registered; goes back to pending", self._repair)
+            yield Inconsistency(
+                "no owner", task_id, f"runs for worker {worker}, which is not registered; goes back to pending", self._repair
+            )
 
-    async def homeless(self) -> AsyncIterator[Problem]:
+    async def homeless(self) -> AsyncIterator[Inconsistency]:
         for (task_id,) in await self._rows(self._sql.homeless_tasks):
             if self._repair:
                 await self._rows(self._sql.house_task, self._at, [task_id])
-            yield Problem("no place", task_id, "is live but waits nowhere; goes back to pending", self._repair)
+            yield Inconsistency("no place", task_id, "is live but waits nowhere; goes back to pending", self._repair)
 
-    async def output(self) -> AsyncIterator[Problem]:
+    async def output(self) -> AsyncIterator[Inconsistency]:
         for (task_id,) in await self._rows(self._sql.ghost_output):
             if self._repair:
                 await self._rows(self._sql.delete_output, [task_id])
-            yield Problem("ghost output", task_id, "has output but is gone; the output is removed", self._repair)
+            yield Inconsistency("ghost output", task_id, "has output but is gone; the output is removed", self._repair)
 
-    async def edges(self) -> AsyncIterator[Problem]:
+    async def edges(self) -> AsyncIterator[Inconsistency]:
         parents = [row[0] for row in await self._rows(self._sql.orphaned, 1_000_000)]
         if self._repair and parents:
             while await release_orphans(self._run, self._sql, self._at):
                 pass
         for parent in parents:
-            yield Problem("ended parent", parent, "has ended but others still wait for it; they go on", self._repair)
+            yield Inconsistency("ended parent", parent, "has ended but others still wait for it; they go on", self._repair)
 
-    async def waiting(self) -> AsyncIterator[Problem]:
+    async def waiting(self) -> AsyncIterator[Inconsistency]:
         for task_id, waiting, edges in await self._rows(self._sql.wrong_waiting):
             if self._repair:
                 await self._rows(self._sql.set_waiting, [task_id])
                 await self._rows(self._sql.free_held, self._at, [task_id])
-            yield Problem("wrong count", task_id, f"waits for {waiting} tasks, but {edges} are recorded; put right", self._repair)
+            yield Inconsistency("wrong count", task_id, f"waits for {waiting} tasks, but {edges} are recorded; put right", self._repair)
 
-    async def strays(self) -> AsyncIterator[Problem]:
+    async def strays(self) -> AsyncIterator[Inconsistency]:
         for (task_id,) in await self._rows(self._sql.stray_places):
             if self._repair:
                 await self._rows(self._sql.settle_strays, self._at, [task_id])
-            yield Problem("wrong lane", task_id, "waits in another lane than its own; goes to its own", self._repair)
+            yield Inconsistency("wrong lane", task_id, "waits in another lane than its own; goes to its own", self._repair)
 
-    async def floors(self) -> AsyncIterator[Problem]:
+    async def floors(self) -> AsyncIterator[Inconsistency]:
         for task_id, handler, collection, priority in await self._rows(self._sql.low_places):
             if self._repair:
                 await self._rows(self._sql.raise_places, self._at, [task_id])
             name = f"{handler} {collection or '-'} {priority}"
-            yield Problem("low place", task_id, f"stands in lane {name} below where claims begin; goes to the present", self._repair)
+            yield Inconsistency("low place", task_id, f"stands in lane {name} below where claims begin; goes to the present", self._repair)
 
-    async def tally(self) -> AsyncIterator[Problem]:
+    async def tally(self) -> AsyncIterator[Inconsistency]:
         leaving = [table for table in await partitions(self._run, self._sql, HISTORY) if table.detaching is not False]
         counts = [self._sql.counted_tasks, *(table.put_into(self._sql.counted_leaving) for table in leaving)]
         counted_tasks = "\nunion all\n".join(counts)
@@ -163,4 +171,4 @@ class _Inspection:
             await self._rows(self._sql.correct_tally.replace("%counted", counted_tasks))
         for handler, collection, priority, state, counted, told in rows:
             name = f"{handler or 'unknown'} {collection or '-'} {priority if priority is not None else '-'}"
-            yield Problem("wrong tally", name, f"has {counted} {state} tasks, but {told} are tallied; put right", self._repair)
+            yield Inconsistency("wrong tally", name, f"has {counted} {state} tasks, but {told} are tallied; put right", self._repair)

@@ -12,7 +12,7 @@ from duetime.store.postgres.clock import ServerClock
 from duetime.store.postgres.connection import Link, connect, translated
 from duetime.store.postgres.read import attempts_of
 from duetime.store.postgres.statements import statements
-from duetime.store.protocol import Renewal
+from duetime.store.values import Renewal
 
 PATIENCE = 1 / 7  # of the lease: how long one renewal may take, so that several fit in before it ends
 

@@ -9,7 +9,7 @@ from typing import Any
 from duetime.clock import Instant
 from duetime.model.query import read_cursor, write_cursor
 from duetime.model.words import Term, passage, positions, read_terms
-from duetime.store.output import KeptOutput, OutputChunk, OutputHit, OutputHits, OutputSearch, Place, accepted
+from duetime.store.output import KeptOutput, OutputChunk, OutputHit, OutputHits, OutputPosition, OutputSearch, accepted
 from duetime.store.postgres.connection import Database
 from duetime.store.postgres.records import is_uuid, since
 from duetime.store.postgres.runner import Runner
@@ -63,7 +63,7 @@ async def kept(run: Runner, sql: Statements, task: str) -> list[KeptOutput]:
     return [KeptOutput(*row) for row in await run.rows(sql.output_of_task, [task])] if is_uuid(task) else []
 
 
-async def chunks(run: Runner, sql: Statements, task: str, attempt: int | None, after: Place, limit: int) -> list[OutputChunk]:
+async def chunks(run: Runner, sql: Statements, task: str, attempt: int | None, after: OutputPosition, limit: int) -> list[OutputChunk]:
     if not is_uuid(task):
         return []
     rows = await run.rows(sql.output_chunks, [task, attempt, after.attempt, after.offset, limit])

@@ -16,8 +16,8 @@ from duetime.model.words import read_terms
 from duetime.store.postgres import output
 from duetime.store.postgres.records import all_records_by_id, is_uuid, live_tasks, read_error, read_record, since
 from duetime.store.postgres.runner import Runner
-from duetime.store.protocol import Counts, FinalCount, HeldAttempt, LaneCount, WorkerRecord
 from duetime.store.sql import Statements
+from duetime.store.values import Counts, FinalCount, LaneCount, RunningAttempt, WorkerRecord
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -246,8 +246,8 @@ async def attempts(run: Runner, sql: Statements, task: str) -> list[AttemptRecor
     ]
 
 
-async def attempts_of(run: Runner, sql: Statements, worker: str) -> list[HeldAttempt]:
-    return [HeldAttempt(*row) for row in await run.rows(sql.attempts_of_worker, [worker])]
+async def attempts_of(run: Runner, sql: Statements, worker: str) -> list[RunningAttempt]:
+    return [RunningAttempt(*row) for row in await run.rows(sql.attempts_of_worker, [worker])]
 
 
 async def counts(run: Runner, sql: Statements, now: Instant | None) -> Counts:
@@ -292,7 +292,7 @@ async def workers(run: Runner, sql: Statements) -> list[WorkerRecord]:
             running=running,
             alive=None,
             lease=lease,
-            guest=guest,
+            pull=pull,
         )
-        for worker, host, pid, slots, started_at, beat, beat_at, seen_gates, lease, guest, running in await run.rows(sql.all_workers)
+        for worker, host, pid, slots, started_at, beat, beat_at, seen_gates, lease, pull, running in await run.rows(sql.all_workers)
     ]

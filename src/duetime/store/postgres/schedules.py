@@ -15,25 +15,25 @@ from duetime.store.postgres.connection import Database, Rejected
 from duetime.store.postgres.lanes import Lanes
 from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.submit import Submission, is_plain, wishes
-from duetime.store.schedule_rows import (
-    LONGEST_TURN,
+from duetime.store.rows.schedules import (
+    LONGEST_LEASE,
     ScheduleRow,
     check_names,
     earliest,
     end_of_prefix,
+    lease_length,
     read_calendar,
+    read_duty_leases,
     read_schedule,
     read_skip,
-    read_turns,
     row_of,
-    turn_length,
     write_calendar,
 )
-from duetime.store.schedules import FIRST_PLACE, DueSchedules, DutyTurn, ScheduleFilter, SchedulePlace, ScheduleWrite
+from duetime.store.schedules import FIRST_CURSOR, DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
 from duetime.store.sql import Statements
 
 TURNS = 5
-LONGEST = round(LONGEST_TURN * SECOND)
+LONGEST = round(LONGEST_LEASE * SECOND)
 
 
 class Written(NamedTuple):
@@ -177,11 +177,11 @@ def _skip_columns(skips: Sequence[Skip]) -> list[str]:
 
 
 async def due(
-    run: Runner, sql: Statements, limit: int, closed: Sequence[tuple[str, str | None]], after: SchedulePlace | None, now: Instant | None
+    run: Runner, sql: Statements, limit: int, closed: Sequence[tuple[str, str | None]], after: ScheduleCursor | None, now: Instant | None
 ) -> DueSchedules:
     handlers = [handler for handler, collection in closed if collection is None]
     pairs = [f"{handler}\n{collection}" for handler, collection in closed if collection is not None]
-    rows = await run.rows(sql.due_schedules, [now, limit + 1, handlers, pairs, *(after or FIRST_PLACE)])
+    rows = await run.rows(sql.due_schedules, [now, limit + 1, handlers, pairs, *(after or FIRST_CURSOR)])
     at, next_at = rows[0][0], rows[0][1]
     found = [row[2:] for row in rows if row[2] is not None]
     if len(found) > limit:
@@ -232,15 +232,15 @@ async def calendars(run: Runner, sql: Statements) -> dict[str, DayCalendar]:
     return {name: read_calendar(text) for name, text in await run.rows(sql.all_calendars)}
 
 
-async def take_duty(run: Runner, sql: Statements, duty: str, holder: str, seconds: float, now: Instant | None) -> DutyTurn:
-    [[has_it, until_at, at]] = await run.rows(sql.take_duty, [now, duty, holder, turn_length(seconds), LONGEST])
-    return DutyTurn(has_it == holder, has_it, until_at, at)
+async def take_duty(run: Runner, sql: Statements, duty: str, holder: str, seconds: float, now: Instant | None) -> DutyLease:
+    [[has_it, until_at, at]] = await run.rows(sql.take_duty, [now, duty, holder, lease_length(seconds), LONGEST])
+    return DutyLease(has_it == holder, has_it, until_at, at)
 
 
 async def leave_duty(run: Runner, sql: Statements, duty: str, holder: str, now: Instant | None) -> None:
     await run.rows(sql.leave_duty, [now, duty, holder])
 
 
-async def duties(run: Runner, sql: Statements, now: Instant | None) -> dict[str, DutyTurn]:
+async def duties(run: Runner, sql: Statements, now: Instant | None) -> dict[str, DutyLease]:
     rows = await run.rows(sql.all_duties, [now])
-    return read_turns([row[1:] for row in rows if row[1] is not None], rows[0][0])
+    return read_duty_leases([row[1:] for row in rows if row[1] is not None], rows[0][0])

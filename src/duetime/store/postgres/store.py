@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -19,8 +18,7 @@ from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip
 from duetime.model.task import FINAL, NewTask, State, TaskRecord
 from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
-from duetime.store.guests import Guest, Holding
-from duetime.store.output import KeptOutput, OutputChunk, OutputHits, OutputSearch, Place
+from duetime.store.output import KeptOutput, OutputChunk, OutputHits, OutputPosition, OutputSearch
 from duetime.store.postgres import (
     access,
     callers,
@@ -45,7 +43,11 @@ from duetime.store.postgres.runner import Runner, failure
 from duetime.store.postgres.statements import statements
 from duetime.store.postgres.submit import Submission, check_due, is_plain, stored_now, wishes
 from duetime.store.postgres.wakeups import Wakeups
-from duetime.store.protocol import (
+from duetime.store.pull_workers import PullWorker, RunningTask
+from duetime.store.schedules import DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
+from duetime.store.shard import Lease, Listener
+from duetime.store.traits import Traits
+from duetime.store.values import (
     Added,
     CancelVerdict,
     ChangeVerdict,
@@ -54,29 +56,26 @@ from duetime.store.protocol import (
     Declaration,
     Edit,
     GateBarrier,
-    HeldAttempt,
     Hint,
     HintKind,
-    Lease,
-    Listener,
+    Inconsistency,
     NewWorker,
-    Problem,
     Progress,
     Pruned,
+    RunningAttempt,
     WorkerRecord,
 )
-from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, SchedulePlace, ScheduleWrite
 
+DURABILITY = (
+    "A returned write survives a crash of the process and of the server, if the server flushes its commits "
+    "(fsync and synchronous_commit on, as is the default); after a fail-over to an asynchronous replica the last ones may be gone."
+)
 PATIENCE = 600.0  # seconds that a statement may take which looks at everything
 
 
 class PostgresStore:
-    """One schema of one database behind the verbs of `store.protocol.Store`."""
+    """One schema of one database behind the verbs of `duetime.store.Store`."""
 
-    liveness: Literal["lock", "lease"] = "lease"
-    settles_at_once = 2
-    lead = 10_000
-    output_at_once = output.AT_ONCE
     output_folder: str | None = None
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
@@ -85,6 +84,15 @@ class PostgresStore:
         self._clock = ServerClock(clock)
         self.now: Callable[[], Instant] = self._clock.now  # asked twice per attempt: no call in between
         self.reached: Callable[[], Instant] = self._clock.reached
+        self.traits = Traits(
+            atomic="call",
+            durability=DURABILITY,
+            liveness="lease",
+            claim_ahead=10_000,
+            settles_at_once=2,
+            output_batch=output.AT_ONCE,
+            retention_steps={state: upkeep.width(state) for state in FINAL},
+        )
         self._door = asyncio.Lock()
         self._whereabouts = ""
         self._database: Database | None = None
@@ -96,13 +104,6 @@ class PostgresStore:
     @property
     def url(self) -> str:
         return self._address.shown
-
-    @property
-    def durability(self) -> str:
-        return (
-            "A returned write survives a crash of the process and of the server, if the server flushes its commits "
-            "(fsync and synchronous_commit on, as is the default); after a fail-over to an asynchronous replica the last ones may be gone."
-        )
 
     async def open(self, *, migrate: bool = True) -> None:
         async with self._door:
@@ -240,9 +241,9 @@ class PostgresStore:
         self._hint(HintKind.GATES)  # a barrier may have waited for this worker only
         await self._lanes.publish()  # or the next worker would walk over all that this one has taken
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
         self._opened  # noqa: B018  raises if it is not open
-        return await self._claims.claim(worker, claim, wants, total, lead)
+        return await self._claims.claim(worker, claim, wants, total, ahead)
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
         self._opened  # noqa: B018
@@ -268,7 +269,7 @@ class PostgresStore:
         await gates.confirm(self._opened, self._sql, worker, version)
         self._hint(HintKind.GATES)
 
-    async def attempts_of(self, worker: str) -> list[HeldAttempt]:
+    async def attempts_of(self, worker: str) -> list[RunningAttempt]:
         return await read.attempts_of(self._opened, self._sql, worker)
 
     async def workers(self) -> list[WorkerRecord]:
@@ -283,26 +284,26 @@ class PostgresStore:
             self._hint(HintKind.DONE)
         return taken
 
-    # ---- guests ----
+    # ---- pull workers ----
 
-    async def admit(self, guest: Guest) -> None:
-        await guests.admit(self._opened, self._sql, guest, self._clock.parameter)
+    async def register_pull_worker(self, worker: PullWorker) -> None:
+        await guests.admit(self._opened, self._sql, worker, self._clock.parameter)
 
-    async def guest(self, id: str) -> Guest | None:
+    async def pull_worker(self, id: str) -> PullWorker | None:
         return await guests.by_id(self._opened, self._sql, id)
 
-    async def renew_guest(self, id: str) -> bool:
+    async def renew_pull_worker(self, id: str) -> bool:
         return await guests.renew(self._opened, self._sql, id, self._clock.parameter)
 
-    async def claim_for(self, guest: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+    async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
         try:
-            return await self.claim(guest, claim, wants, total)
+            return await self.claim(worker, claim, wants, total)
         except Rejected:  # the number is in use, by the primary key of claims
             return Claim([], self._clock.now(), None)
         finally:
-            self._claims.forget(guest)  # it may settle at another server and claim there, and then what is remembered here is wrong
+            self._claims.forget(worker)  # it may settle at another server and claim there, and then what is remembered here is wrong
 
-    async def holdings(self, worker: str, ids: Sequence[str] | None = None) -> list[Holding]:
+    async def running_tasks(self, worker: str, ids: Sequence[str] | None = None) -> list[RunningTask]:
         return [] if ids is not None and not ids else await guests.holdings(self._opened, self._sql, worker, ids)
 
     # ---- control ----
@@ -374,7 +375,7 @@ class PostgresStore:
         return written.accepted
 
     async def due_schedules(
-        self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: SchedulePlace | None = None
+        self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: ScheduleCursor | None = None
     ) -> DueSchedules:
         return await schedules.due(self._opened, self._sql, limit, closed, after, self._clock.parameter)
 
@@ -403,13 +404,13 @@ class PostgresStore:
     async def calendars(self) -> dict[str, DayCalendar]:
         return await schedules.calendars(self._opened, self._sql)
 
-    async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyTurn:
+    async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyLease:
         return await schedules.take_duty(self._opened, self._sql, duty, holder, seconds, self._clock.parameter)
 
     async def leave_duty(self, duty: str, holder: str) -> None:
         await schedules.leave_duty(self._opened, self._sql, duty, holder, self._clock.parameter)
 
-    async def duties(self) -> dict[str, DutyTurn]:
+    async def duties(self) -> dict[str, DutyLease]:
         return await schedules.duties(self._opened, self._sql, self._clock.parameter)
 
     # ---- tokens and the audit ----
@@ -461,7 +462,7 @@ class PostgresStore:
     async def kept_output(self, task: str) -> list[KeptOutput]:
         return await output.kept(self._opened, self._sql, task)
 
-    async def output(self, task: str, attempt: int | None, after: Place, limit: int) -> list[OutputChunk]:
+    async def output(self, task: str, attempt: int | None, after: OutputPosition, limit: int) -> list[OutputChunk]:
         return await output.chunks(self._opened, self._sql, task, attempt, after, limit)
 
     async def search_output(self, search: OutputSearch) -> OutputHits:
@@ -482,9 +483,6 @@ class PostgresStore:
             self._hint(HintKind.DUE)  # a child may have waited only for its end
         return changed
 
-    def retention_step(self, state: State) -> int:
-        return upkeep.width(state)
-
     async def tidy(self) -> None:
         await self._opened.transaction(lambda run: upkeep.ensure(run, self._sql, self._clock.now()))
         await self._opened.transaction(lambda run: upkeep.fold(run, self._sql))
@@ -500,7 +498,7 @@ class PostgresStore:
             raise InvalidValue(f"only final states can be pruned, got {state}")
         return await upkeep.prune(self._opened_patiently, self._sql, state, before, limit)
 
-    async def inspect(self, *, repair: bool) -> list[Problem]:
+    async def inspect(self, *, repair: bool) -> list[Inconsistency]:
         return await self._opened_patiently.transaction(
             lambda run: inspection.inspect(run, self._sql, self._clock.parameter, repair=repair)
         )
@@ -526,9 +524,9 @@ class PostgresStore:
 
     # ---- wake-ups ----
 
-    def listen(self, heard: Callable[[Hint], None]) -> Listener:
+    def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
         self._opened  # noqa: B018
-        return self._wakeups.listen(heard)
+        return self._wakeups.listen(on_hint)
 
     def _hint(self, kind: HintKind, at: Instant | None = None) -> None:
         self._wakeups.send(kind, at)

@@ -16,8 +16,8 @@ from duetime.store.postgres import arrays
 from duetime.store.postgres.lanes import Lanes
 from duetime.store.postgres.records import records_by_id, write_error, write_meta
 from duetime.store.postgres.runner import Runner
-from duetime.store.protocol import Added, AddVerdict, AllNew
 from duetime.store.sql import Statements
+from duetime.store.values import Added, AddVerdict, AllNew
 
 T = TypeVar("T")
 TURNS = 5

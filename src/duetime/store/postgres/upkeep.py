@@ -15,8 +15,8 @@ from duetime.store.postgres import output
 from duetime.store.postgres.connection import Database
 from duetime.store.postgres.control import write_time
 from duetime.store.postgres.runner import Runner
-from duetime.store.protocol import Pruned
 from duetime.store.sql import Statements
+from duetime.store.values import Pruned
 
 logger = logging.getLogger("duetime.store")
 

@@ -21,7 +21,7 @@ import msgspec
 from duetime.clock import Instant
 from duetime.store.postgres.address import LONGEST_NAME, Address
 from duetime.store.postgres.connection import Link, connect, translated
-from duetime.store.protocol import Hint, HintKind
+from duetime.store.values import Hint, HintKind
 
 logger = logging.getLogger("duetime.store")
 

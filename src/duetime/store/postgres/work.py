@@ -25,8 +25,8 @@ from duetime.store.postgres.held import Held, plain_successes
 from duetime.store.postgres.lanes import Lane, Lanes
 from duetime.store.postgres.records import read_meta, write_error
 from duetime.store.postgres.runner import Runner
-from duetime.store.protocol import Claim, ClaimedTask, NewWorker
 from duetime.store.sql import Statements
+from duetime.store.values import Claim, ClaimedTask, NewWorker
 
 CLAIM_WITHIN = 15.0  # seconds for which the reply to a claim is waited for; a claim whose reply is lost is found by the next renewals
 TURNS = 6
@@ -58,7 +58,7 @@ class Claims:
         self._held: dict[str, Held] = {}  # by worker
 
     async def claim(self, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int) -> Claim:
-        """Hand due tasks to a worker; see the contract in `store.protocol`."""
+        """Hand due tasks to a worker; see the contract in `store.shard`."""
         wants = {name: want for name, want in wants.items() if want > 0}
         for _ in range(TURNS):
             lanes, opens_at = self._open_lanes(wants, self._clock.now())

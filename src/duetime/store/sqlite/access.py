@@ -11,7 +11,7 @@ import msgspec
 from duetime.clock import Instant
 from duetime.model.access import AuditEntry, TokenRecord
 from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
-from duetime.store.access_rows import audit_page, audit_row, place, read_token_row, token_row
+from duetime.store.rows.access import audit_page, audit_row, read_audit_cursor, read_token_row, token_row
 from duetime.store.sqlite.statements import SQL
 
 
@@ -55,7 +55,7 @@ def add_audit(connection: sqlite3.Connection, entries: Sequence[AuditEntry]) -> 
 
 def audit(connection: sqlite3.Connection, filter: AuditFilter) -> AuditPage:
     """Compose a page's statement from named parts: a filter that is not given must not keep an index from being used."""
-    at, id = place(filter)
+    at, id = read_audit_cursor(filter)
     parts = [
         (SQL.audit_by, filter.by),
         (SQL.audit_action, filter.action),

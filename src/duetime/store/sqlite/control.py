@@ -10,11 +10,11 @@ import msgspec
 from duetime.clock import Instant
 from duetime.model.gate import GateAction
 from duetime.model.task import State
-from duetime.store.protocol import CancelVerdict, ChangeVerdict, Declaration, Edit
 from duetime.store.sqlite import work
 from duetime.store.sqlite.gates import read_gates
 from duetime.store.sqlite.records import records_by_id, write_json
 from duetime.store.sqlite.statements import SQL
+from duetime.store.values import CancelVerdict, ChangeVerdict, Declaration, Edit
 
 _decode_declaration = msgspec.json.Decoder(Declaration).decode
 

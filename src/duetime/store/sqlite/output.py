@@ -9,7 +9,7 @@ from duetime.clock import Instant
 from duetime.errors import InvalidValue
 from duetime.model.query import read_cursor, write_cursor
 from duetime.model.words import LONGEST_WORD, Term, passage, read_terms
-from duetime.store.output import KeptOutput, OutputChunk, OutputHit, OutputHits, OutputSearch, Place, accepted
+from duetime.store.output import KeptOutput, OutputChunk, OutputHit, OutputHits, OutputPosition, OutputSearch, accepted
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 
@@ -55,7 +55,7 @@ def kept(connection: sqlite3.Connection, task: str) -> list[KeptOutput]:
     return [KeptOutput(attempt, size, bool(whole), kept_at) for attempt, size, whole, kept_at in rows]
 
 
-def chunks(connection: sqlite3.Connection, task: str, attempt: int | None, after: Place, limit: int) -> list[OutputChunk]:
+def chunks(connection: sqlite3.Connection, task: str, attempt: int | None, after: OutputPosition, limit: int) -> list[OutputChunk]:
     values = {"task": task, "attempt": attempt, "after": after.attempt, "offset": after.offset, "limit": limit}
     rows = connection.execute(SQL.output_chunks, values)
     return [OutputChunk(task, number, start, text, bool(last)) for number, start, text, last in rows]

@@ -13,11 +13,11 @@ from duetime.model.outcome import AttemptRecord, Outcome
 from duetime.model.query import Page, Query, read_cursor, write_cursor
 from duetime.model.task import FINAL, State, TaskRecord
 from duetime.model.words import read_terms
-from duetime.store.guests import CONFIRMED_ALL
-from duetime.store.protocol import Counts, FinalCount, HeldAttempt, LaneCount, WorkerRecord
+from duetime.store.pull_workers import CONFIRMED_ALL
 from duetime.store.sqlite import liveness, output
 from duetime.store.sqlite.records import read_error, read_record
 from duetime.store.sqlite.statements import SQL
+from duetime.store.values import Counts, FinalCount, LaneCount, RunningAttempt, WorkerRecord
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -143,9 +143,9 @@ def attempts(connection: sqlite3.Connection, task: str) -> list[AttemptRecord]:
     ]
 
 
-def attempts_of(connection: sqlite3.Connection, worker: str) -> list[HeldAttempt]:
+def attempts_of(connection: sqlite3.Connection, worker: str) -> list[RunningAttempt]:
     return [
-        HeldAttempt(task_id, attempt, claim, bool(cancelling), tries, crashes)
+        RunningAttempt(task_id, attempt, claim, bool(cancelling), tries, crashes)
         for task_id, attempt, claim, cancelling, tries, crashes in connection.execute(SQL.attempts_of_worker, (worker,))
     ]
 
@@ -172,9 +172,9 @@ def counts(connection: sqlite3.Connection, now: Instant) -> Counts:
 def workers(connection: sqlite3.Connection, folder: Path) -> list[WorkerRecord]:
     """List workers with what their files tell."""
     records = []
-    for worker, host, pid, slots, started_at, process, lease, guest, beat, beat_at, running in connection.execute(SQL.all_workers):
+    for worker, host, pid, slots, started_at, process, lease, pull, beat, beat_at, running in connection.execute(SQL.all_workers):
         seen_gates, alive = CONFIRMED_ALL, None
-        if not guest:
+        if not pull:
             beat, beat_at, seen_gates = liveness.read_mark(folder / worker)
             alive = liveness.is_alive(folder / worker, process)
         records.append(
@@ -190,7 +190,7 @@ def workers(connection: sqlite3.Connection, folder: Path) -> list[WorkerRecord]:
                 running=running,
                 alive=alive,
                 lease=lease,
-                guest=bool(guest),
+                pull=bool(pull),
             )
         )
     return records

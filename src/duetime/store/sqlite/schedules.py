@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 from duetime.clock import Instant
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip, encode
-from duetime.store.schedule_rows import (
+from duetime.store.rows.schedules import (
     check_names,
     earliest,
     end_of_prefix,
     is_over,
+    lease_length,
     read_calendar,
+    read_duty_leases,
     read_schedule,
     read_skip,
-    read_turns,
     row_of,
-    turn_length,
     write_calendar,
 )
-from duetime.store.schedules import FIRST_PLACE, DueSchedules, DutyTurn, ScheduleFilter, SchedulePlace, ScheduleWrite
+from duetime.store.schedules import FIRST_CURSOR, DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.runner import SyncRunner, drive
 from duetime.store.sqlite.statements import NEVER, SQL
@@ -96,14 +96,14 @@ def _skip_row(skip: Skip) -> tuple[object, ...]:
 
 
 def due(
-    connection: sqlite3.Connection, limit: int, closed: Sequence[tuple[str, str | None]], after: SchedulePlace | None, now: Instant
+    connection: sqlite3.Connection, limit: int, closed: Sequence[tuple[str, str | None]], after: ScheduleCursor | None, now: Instant
 ) -> DueSchedules:
     values: dict[str, Any] = {
         "now": now,
         "handlers": write_json([handler for handler, collection in closed if collection is None]),
         "pairs": write_json([pair for pair in closed if pair[1] is not None]),
     }
-    at, name = after or FIRST_PLACE
+    at, name = after or FIRST_CURSOR
     rows = connection.execute(SQL.due_schedules, {**values, "limit": limit + 1, "at": at, "name": name}).fetchall()
     if len(rows) > limit:
         next_at = rows[limit][4]
@@ -162,26 +162,26 @@ def calendars(connection: sqlite3.Connection) -> dict[str, DayCalendar]:
     return {name: read_calendar(text) for name, text in connection.execute(SQL.all_calendars)}
 
 
-def turn_of_another(connection: sqlite3.Connection, duty: str, holder: str, seconds: float, now: Instant) -> DutyTurn | None:
-    """Give the turn that keeps somebody from taking one; None if there is none."""
-    turn_length(seconds)
-    turn = connection.execute(SQL.duty_turn, (duty,)).fetchone()
-    if turn is None or turn[0] == holder or is_over(turn[1], now):
+def lease_of_another(connection: sqlite3.Connection, duty: str, holder: str, seconds: float, now: Instant) -> DutyLease | None:
+    """Give the lease that keeps somebody from taking one; None if there is none."""
+    lease_length(seconds)
+    lease = connection.execute(SQL.duty_turn, (duty,)).fetchone()
+    if lease is None or lease[0] == holder or is_over(lease[1], now):
         return None
-    return DutyTurn(False, turn[0], turn[1], now)
+    return DutyLease(False, lease[0], lease[1], now)
 
 
-def take_duty(connection: sqlite3.Connection, duty: str, holder: str, seconds: float, now: Instant) -> DutyTurn:
-    turn = turn_of_another(connection, duty, holder, seconds, now)
-    if turn is None:
-        turn = DutyTurn(True, holder, now + turn_length(seconds), now)
-        connection.execute(SQL.put_duty_turn, (duty, holder, turn.until_at))
-    return turn
+def take_duty(connection: sqlite3.Connection, duty: str, holder: str, seconds: float, now: Instant) -> DutyLease:
+    lease = lease_of_another(connection, duty, holder, seconds, now)
+    if lease is None:
+        lease = DutyLease(True, holder, now + lease_length(seconds), now)
+        connection.execute(SQL.put_duty_turn, (duty, holder, lease.until_at))
+    return lease
 
 
 def leave_duty(connection: sqlite3.Connection, duty: str, holder: str, now: Instant) -> None:
     connection.execute(SQL.end_duty_turn, {"name": duty, "holder": holder, "now": now})
 
 
-def duties(connection: sqlite3.Connection, now: Instant) -> dict[str, DutyTurn]:
-    return read_turns(connection.execute(SQL.all_duty_turns).fetchall(), now)
+def duties(connection: sqlite3.Connection, now: Instant) -> dict[str, DutyLease]:
+    return read_duty_leases(connection.execute(SQL.all_duty_turns).fetchall(), now)

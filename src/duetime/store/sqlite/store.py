@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -28,9 +28,19 @@ from duetime.model.schedule import ScheduleRecord, Skip
 from duetime.model.task import FINAL, NewTask, State, TaskRecord
 from duetime.model.turns import Turns
 from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
-from duetime.store.guests import Guest, Holding
-from duetime.store.output import KeptOutput, OutputChunk, OutputHits, OutputSearch, Place
-from duetime.store.protocol import (
+from duetime.store.output import KeptOutput, OutputChunk, OutputHits, OutputPosition, OutputSearch
+from duetime.store.pull_workers import PullWorker, RunningTask
+from duetime.store.schedules import DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
+from duetime.store.shard import Lease, Listener
+from duetime.store.sqlite import access, control, figures, gates, liveness, output, pull_workers, read, schedules, schema, upkeep, work
+from duetime.store.sqlite.connection import DatabaseThread, connect, translated
+from duetime.store.sqlite.records import records_by_id
+from duetime.store.sqlite.runner import SyncRunner, check_connection, drive, plain_text, runner_for
+from duetime.store.sqlite.statements import NEVER, SQL
+from duetime.store.sqlite.submit import Submission
+from duetime.store.sqlite.wakeups import Wakeups
+from duetime.store.traits import Traits
+from duetime.store.values import (
     Added,
     CancelVerdict,
     ChangeVerdict,
@@ -39,26 +49,16 @@ from duetime.store.protocol import (
     Declaration,
     Edit,
     GateBarrier,
-    HeldAttempt,
     Hint,
     HintKind,
-    Lease,
-    Listener,
+    Inconsistency,
     NewWorker,
-    Problem,
     Progress,
     Pruned,
     Renewal,
+    RunningAttempt,
     WorkerRecord,
 )
-from duetime.store.schedules import DueSchedules, DutyTurn, ScheduleFilter, SchedulePlace, ScheduleWrite
-from duetime.store.sqlite import access, control, figures, gates, guests, liveness, output, read, schedules, schema, upkeep, work
-from duetime.store.sqlite.connection import DatabaseThread, connect, translated
-from duetime.store.sqlite.records import records_by_id
-from duetime.store.sqlite.runner import SyncRunner, check_connection, drive, plain_text, runner_for
-from duetime.store.sqlite.statements import NEVER, SQL
-from duetime.store.sqlite.submit import Submission
-from duetime.store.sqlite.wakeups import Wakeups
 
 T = TypeVar("T")
 
@@ -71,12 +71,7 @@ SYNCHRONOUS = {
 
 
 class SqliteStore:
-    """One file, or memory, behind the verbs of `store.protocol.Store`."""
-
-    liveness: Literal["lock", "lease"] = "lock"
-    settles_at_once = 1
-    lead = 0
-    output_at_once = output.AT_ONCE
+    """One file, or memory, behind the verbs of `duetime.store.Store`."""
 
     def __init__(self, path: str, *, synchronous: str = "full", patience: float = 30.0, clock: Clock | None = None) -> None:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -87,6 +82,8 @@ class SqliteStore:
         self._clock: Clock = clock or SystemClock()
         self.now: Callable[[], Instant] = self._clock.now  # asked twice per attempt: no call in between
         self.reached: Callable[[], Instant] = self._clock.now
+        durability = SYNCHRONOUS[synchronous] if path != ":memory:" else "Nothing survives the end of the process (:memory:)."
+        self.traits = Traits(atomic="call", durability=durability, liveness="lock", output_batch=output.AT_ONCE)
         self._turns = Turns()
         self._locks: dict[str, liveness.WorkerLock] = {}
         self._temporary: str | None = None
@@ -117,12 +114,6 @@ class SqliteStore:
     @property
     def url(self) -> str:
         return f"sqlite:///{self._path}"
-
-    @property
-    def durability(self) -> str:
-        if self._path == ":memory:":
-            return "Nothing survives the end of the process (:memory:)."
-        return SYNCHRONOUS[self._synchronous]
 
     @property
     def output_folder(self) -> str | None:
@@ -254,10 +245,10 @@ class SqliteStore:
             self._hint(HintKind.DUE)
         self._hint(HintKind.GATES)  # a barrier may have waited for this worker only
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, lead: int = 0) -> Claim:
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
         # urgent: what it brings can run while the outcomes that wait beside it are written
         return await self._write(
-            lambda connection: work.claim(connection, worker, claim, wants, total, lead, self._clock.now(), self._turns), urgent=True
+            lambda connection: work.claim(connection, worker, claim, wants, total, ahead, self._clock.now(), self._turns), urgent=True
         )
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
@@ -284,7 +275,7 @@ class SqliteStore:
             lock.confirm(version)
             self._hint(HintKind.GATES)
 
-    async def attempts_of(self, worker: str) -> list[HeldAttempt]:
+    async def attempts_of(self, worker: str) -> list[RunningAttempt]:
         return await self._read(lambda connection: read.attempts_of(connection, worker))
 
     async def workers(self) -> list[WorkerRecord]:
@@ -295,9 +286,9 @@ class SqliteStore:
 
         def job(connection: sqlite3.Connection) -> int | None:
             row = connection.execute(SQL.worker_known, (worker,)).fetchone()
-            guests_beat = guests.beat(connection, worker)
-            if guests_beat is not None:
-                return work.reap(connection, worker, self._clock.now()) if guests_beat == beat else None
+            stored_beat = pull_workers.beat(connection, worker)
+            if stored_beat is not None:
+                return work.reap(connection, worker, self._clock.now()) if stored_beat == beat else None
             # looked at under the write lock: a worker that registers now is not yet in the table, and one that is dead stays dead
             if row is None or liveness.read_mark(path)[0] != beat or liveness.is_alive(path, row[0]) is not False:
                 return None
@@ -313,24 +304,26 @@ class SqliteStore:
             self._hint(HintKind.DONE)
         return taken
 
-    # ---- guests ----
+    # ---- pull workers ----
 
-    async def admit(self, guest: Guest) -> None:
-        await self._write(lambda connection: guests.admit(connection, guest, self._clock.now()))
+    async def register_pull_worker(self, worker: PullWorker) -> None:
+        await self._write(lambda connection: pull_workers.register(connection, worker, self._clock.now()))
 
-    async def guest(self, id: str) -> Guest | None:
-        return await self._read(lambda connection: guests.by_id(connection, id))
+    async def pull_worker(self, id: str) -> PullWorker | None:
+        return await self._read(lambda connection: pull_workers.by_id(connection, id))
 
-    async def renew_guest(self, id: str) -> bool:
-        return await self._write(lambda connection: guests.renew(connection, id, self._clock.now()))
+    async def renew_pull_worker(self, id: str) -> bool:
+        return await self._write(lambda connection: pull_workers.renew(connection, id, self._clock.now()))
 
-    async def claim_for(self, guest: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+    async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
         return await self._write(
-            lambda connection: guests.claim(connection, guest, claim, wants, total, self._clock.now(), self._turns), urgent=True
+            lambda connection: pull_workers.claim(connection, worker, claim, wants, total, self._clock.now(), self._turns), urgent=True
         )
 
-    async def holdings(self, worker: str, ids: Sequence[str] | None = None) -> list[Holding]:
-        return [] if ids is not None and not ids else await self._read(lambda connection: guests.holdings(connection, worker, ids))
+    async def running_tasks(self, worker: str, ids: Sequence[str] | None = None) -> list[RunningTask]:
+        return (
+            [] if ids is not None and not ids else await self._read(lambda connection: pull_workers.running_tasks(connection, worker, ids))
+        )
 
     # ---- control ----
 
@@ -393,7 +386,7 @@ class SqliteStore:
         return written.accepted
 
     async def due_schedules(
-        self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: SchedulePlace | None = None
+        self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: ScheduleCursor | None = None
     ) -> DueSchedules:
         return await self._read(lambda connection: schedules.due(connection, limit, closed, after, self._clock.now()))
 
@@ -422,17 +415,17 @@ class SqliteStore:
     async def calendars(self) -> dict[str, DayCalendar]:
         return await self._read(schedules.calendars)
 
-    async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyTurn:
+    async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyLease:
         # looked up by reading: of many that ask only one may write
-        turn = await self._read(lambda connection: schedules.turn_of_another(connection, duty, holder, seconds, self._clock.now()))
-        if turn is None:
-            turn = await self._write(lambda connection: schedules.take_duty(connection, duty, holder, seconds, self._clock.now()))
-        return turn
+        lease = await self._read(lambda connection: schedules.lease_of_another(connection, duty, holder, seconds, self._clock.now()))
+        if lease is None:
+            lease = await self._write(lambda connection: schedules.take_duty(connection, duty, holder, seconds, self._clock.now()))
+        return lease
 
     async def leave_duty(self, duty: str, holder: str) -> None:
         await self._write(lambda connection: schedules.leave_duty(connection, duty, holder, self._clock.now()))
 
-    async def duties(self) -> dict[str, DutyTurn]:
+    async def duties(self) -> dict[str, DutyLease]:
         return await self._read(lambda connection: schedules.duties(connection, self._clock.now()))
 
     # ---- tokens and the audit ----
@@ -483,7 +476,7 @@ class SqliteStore:
     async def kept_output(self, task: str) -> list[KeptOutput]:
         return await self._read(lambda connection: output.kept(connection, task))
 
-    async def output(self, task: str, attempt: int | None, after: Place, limit: int) -> list[OutputChunk]:
+    async def output(self, task: str, attempt: int | None, after: OutputPosition, limit: int) -> list[OutputChunk]:
         return await self._read(lambda connection: output.chunks(connection, task, attempt, after, limit))
 
     async def search_output(self, search: OutputSearch) -> OutputHits:
@@ -497,9 +490,6 @@ class SqliteStore:
     async def expire(self, limit: int) -> int:
         return await self._upkeep(lambda connection: work.expire(connection, limit, self._clock.now()))
 
-    def retention_step(self, state: State) -> int:
-        return 1
-
     async def tidy(self) -> None:
         """Do nothing: the file keeps itself in order."""
 
@@ -508,7 +498,7 @@ class SqliteStore:
             raise InvalidValue(f"only final states can be pruned, got {state}")
         return await self._write(lambda connection: upkeep.prune(connection, state, before, limit))
 
-    async def inspect(self, *, repair: bool) -> list[Problem]:
+    async def inspect(self, *, repair: bool) -> list[Inconsistency]:
         return await self._write(lambda connection: upkeep.inspect(connection, self._clock.now(), repair=repair))
 
     # ---- reading ----
@@ -533,8 +523,8 @@ class SqliteStore:
 
     # ---- wake-ups ----
 
-    def listen(self, heard: Callable[[Hint], None]) -> Listener:
-        return self._opened(self._wakeups).listen(heard)
+    def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
+        return self._opened(self._wakeups).listen(on_hint)
 
     def _hint(self, kind: HintKind, at: Instant | None = None) -> None:
         if self._wakeups is not None:

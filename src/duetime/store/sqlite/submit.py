@@ -9,11 +9,11 @@ from duetime.clock import Instant
 from duetime.errors import InvalidValue, TaskNotFound
 from duetime.model.lifecycle import unmet
 from duetime.model.task import NewTask, State, TaskRecord, accepted, due_of, expiry_of
-from duetime.store.protocol import Added, AddVerdict
 from duetime.store.sqlite.records import read_record, write_json, write_meta
 from duetime.store.sqlite.runner import Runner
 from duetime.store.sqlite.statements import NEVER, SQL
 from duetime.store.sqlite.work import unstarted
+from duetime.store.values import Added, AddVerdict
 
 MAX_COLLECTIONS = 10_000
 

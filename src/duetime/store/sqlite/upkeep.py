@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from duetime.clock import Instant
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import State
-from duetime.store.protocol import Problem, Pruned
 from duetime.store.sqlite import output, work
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
+from duetime.store.values import Inconsistency, Pruned
 
 
 def prune(connection: sqlite3.Connection, state: State, before: Instant, limit: int) -> list[Pruned]:
@@ -38,96 +38,96 @@ def _bounded(tasks: sqlite3.Cursor) -> list[tuple[int, str, int, int]]:
     return taken
 
 
-def inspect(connection: sqlite3.Connection, now: Instant, *, repair: bool) -> list[Problem]:
+def inspect(connection: sqlite3.Connection, now: Instant, *, repair: bool) -> list[Inconsistency]:
     """Look for impossible states; the order matters, later checks rely on earlier repairs."""
-    problems: list[Problem] = []
+    problems: list[Inconsistency] = []
     for check in (_damage, _ghost_places, _doubled, _ownerless, _homeless, _ghost_keys, _missing_keys, _edges, _waiting, _lanes, _output):
         problems.extend(check(connection, now, repair))
     return problems
 
 
-def _damage(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+def _damage(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for (text,) in connection.execute("pragma quick_check(10)").fetchall():
         if text != "ok":
-            yield Problem("damaged file", "database", f"{text}; restore a backup or use sqlite3's .recover", False)
+            yield Inconsistency("damaged file", "database", f"{text}; restore a backup or use sqlite3's .recover", False)
 
 
-def _ghost_places(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+def _ghost_places(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     deletes = {"due": SQL.delete_due_of, "held": SQL.delete_held_of, "running": SQL.delete_running_of}
     for place, seq in connection.execute(SQL.ghost_places).fetchall():
         if repair:
             connection.execute(deletes[place], (seq,))
-        yield Problem("ghost place", f"task number {seq}", f"stands in {place} but is finished or gone; the place is removed", repair)
+        yield Inconsistency("ghost place", f"task number {seq}", f"stands in {place} but is finished or gone; the place is removed", repair)
 
 
-def _doubled(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+def _doubled(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for seq, task_id, running, held, _ in connection.execute(SQL.doubled_places).fetchall():
         if repair:
             if running or held:
                 connection.execute(SQL.delete_due_of, (seq,))
             if running:
                 connection.execute(SQL.delete_held_of, (seq,))
-        yield Problem("two places", task_id, "stands in more than one of running, held and due; the first of these is kept", repair)
+        yield Inconsistency("two places", task_id, "stands in more than one of running, held and due; the first of these is kept", repair)
 
 
-def _ownerless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+def _ownerless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for row in connection.execute(SQL.ownerless_attempts).fetchall():
         if repair:
             work.take_from(connection, row[11], [row], Ended(Outcome.LOST), now)
-        yield Problem("no owner", row[0], f"runs for worker {row[11]}, which is not registered; goes back to pending", repair)
+        yield Inconsistency("no owner", row[0], f"runs for worker {row[11]}, which is not registered; goes back to pending", repair)
 
 
-def _homeless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+def _homeless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for seq, task_id, lane, due_at, attempt in connection.execute(SQL.homeless_tasks).fetchall():
         if repair:
             work.put_due(connection, [(lane, seq, due_at, attempt, 0, 0)], now)
-        yield Problem("no place", task_id, "is live but waits nowhere; goes back to pending", repair)
+        yield Inconsistency("no place", task_id, "is live but waits nowhere; goes back to pending", repair)
 
 
-def _ghost_keys(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+def _ghost_keys(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for handler, key, seq in connection.execute(SQL.ghost_keys).fetchall():
         if repair:
             connection.execute(SQL.free_keys, (write_json([seq]),))
-        yield Problem("ghost key", f"{handler} {key}", "is held by a task that is finished or gone; the key is freed", repair)
+        yield Inconsistency("ghost key", f"{handler} {key}", "is held by a task that is finished or gone; the key is freed", repair)
 
 
-def _missing_keys(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+def _missing_keys(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for handler, key, seq, task_id in connection.execute(SQL.missing_keys).fetchall():
         if repair and connection.execute(SQL.key_holder, (handler, key)).fetchone() is None:
             connection.execute(SQL.insert_key, (handler, key, seq))
-        yield Problem("missing key", task_id, f"is live but does not hold its key {key!r}; takes it", repair)
+        yield Inconsistency("missing key", task_id, f"is live but does not hold its key {key!r}; takes it", repair)
 
 
-def _edges(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+def _edges(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for parent, state in connection.execute(SQL.ended_edges).fetchall():
         if repair:
             # a parent that is gone was finished once; how is not known, so its children are let go
             work.release_children(connection, parent, State(state) if state else State.SUCCEEDED, now)
-        yield Problem("ended parent", f"task number {parent}", "has ended but others still wait for it; they go on", repair)
+        yield Inconsistency("ended parent", f"task number {parent}", "has ended but others still wait for it; they go on", repair)
 
 
-def _waiting(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+def _waiting(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for seq, waiting, edges in connection.execute(SQL.wrong_waiting).fetchall():
         if repair and edges:
             connection.execute(SQL.set_waiting, (edges, seq))
         elif repair:
             for lane, due_at, attempt, tries, crashes in connection.execute(SQL.take_held, (seq,)).fetchall():
                 work.put_due(connection, [(lane, seq, due_at, attempt, tries, crashes)], now)
-        yield Problem("wrong count", f"task number {seq}", f"waits for {waiting} tasks, but {edges} are recorded; put right", repair)
+        yield Inconsistency("wrong count", f"task number {seq}", f"waits for {waiting} tasks, but {edges} are recorded; put right", repair)
 
 
-def _lanes(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+def _lanes(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for lane, handler, collection, priority in connection.execute(SQL.late_lanes).fetchall():
         if repair:
             connection.execute(SQL.raise_lane, (lane,))
         name = f"{handler} {collection or '-'} {priority}"
-        yield Problem("late lane", name, "would be looked into too late; its next position is put right", repair)
+        yield Inconsistency("late lane", name, "would be looked into too late; its next position is put right", repair)
 
 
-def _output(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Problem]:
+def _output(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     if not output.has_fts5(connection):
-        yield Problem("no search", "SQLite", output.NO_FTS5, False)
+        yield Inconsistency("no search", "SQLite", output.NO_FTS5, False)
     for (seq,) in connection.execute(SQL.ghost_output).fetchall():
         if repair:
             output.remove(connection, write_json([seq]))
-        yield Problem("ghost output", f"task number {seq}", "has output but is gone; the output is removed", repair)
+        yield Inconsistency("ghost output", f"task number {seq}", "has output but is gone; the output is removed", repair)

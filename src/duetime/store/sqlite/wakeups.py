@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from duetime.clock import Instant
-from duetime.store.protocol import Hint, HintKind
+from duetime.store.values import Hint, HintKind
 
 logger = logging.getLogger("duetime.store")
 

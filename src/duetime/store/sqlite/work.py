@@ -15,10 +15,10 @@ from duetime.model.outcome import Ended, Outcome, Running, Settlement, Verdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, State
 from duetime.model.turns import LaneFacts, Turns, choose
-from duetime.store.protocol import Claim, ClaimedTask
 from duetime.store.sqlite.gates import read_gates
 from duetime.store.sqlite.records import write_error, write_json
 from duetime.store.sqlite.statements import SQL
+from duetime.store.values import Claim, ClaimedTask
 
 _decode = msgspec.json.Decoder().decode
 _decode_claimed = msgspec.json.Decoder(list[ClaimedTask]).decode
@@ -32,12 +32,12 @@ class _Lane(NamedTuple):
 
 
 def claim(
-    connection: sqlite3.Connection, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int, now: Instant, turns: Turns
+    connection: sqlite3.Connection, worker: str, number: int, wants: Mapping[str, int], total: int, ahead: int, now: Instant, turns: Turns
 ) -> Claim:
-    """Hand due tasks to a worker; see the contract in `store.protocol`."""
+    """Hand due tasks to a worker; see the contract in `store.shard`."""
     if connection.execute(SQL.worker_known, (worker,)).fetchone() is None:
         return Claim([], now, None)
-    until = now + lead
+    until = now + ahead
     lanes, opens_at = _open_lanes(connection, wants, read_gates(connection, now), now, until)
     chosen, exhausted = _choose(connection, lanes, wants, total, until, turns)
     if connection.execute(SQL.expired_tasks, (now, 1)).fetchone():
@@ -46,7 +46,7 @@ def claim(
     connection.executemany(SQL.raise_lane, [(lane,) for lane in exhausted])
     unfinished = lanes.keys() - set(exhausted)
     next_at = _next_at(connection, wants, until, unfinished)
-    instants = [at for at in (None if next_at is None else next_at - lead, opens_at) if at is not None]
+    instants = [at for at in (None if next_at is None else next_at - ahead, opens_at) if at is not None]
     return Claim(tasks, now, min(instants, default=None))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from duetime.store.protocol import Hint, HintKind, Store
+from duetime.store import Store
+from duetime.store.values import Hint, HintKind
 from duetime.worker.lookout import Lookout
 
 

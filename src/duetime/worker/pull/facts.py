@@ -14,8 +14,8 @@ from duetime.errors import Conflict
 from duetime.model.outcome import Ended, Outcome, Verdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, State
-from duetime.store.guests import Guest, Holding
-from duetime.store.protocol import Claim, Declaration
+from duetime.store.pull_workers import PullWorker, RunningTask
+from duetime.store.values import Claim, Declaration
 
 MOST_NUMBER = 2**53  # claim numbers of guests, which every language can hold; those that we choose are greater
 ISOLATION = "pull"  # what a handler's declaration says that only guests have declared
@@ -38,7 +38,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 class Held(NamedTuple):
     """An attempt of a guest's, and until when it may run."""
 
-    holding: Holding
+    holding: RunningTask
     deadline_at: Instant
 
 
@@ -79,7 +79,7 @@ def own_number() -> int:
     return random.SystemRandom().randrange(MOST_NUMBER + 1, 2**63 - 1)
 
 
-def room(guest: Guest, held: Sequence[Held]) -> dict[str, int]:
+def room(guest: PullWorker, held: Sequence[Held]) -> dict[str, int]:
     """Give how many more tasks of each handler a guest has room for."""
     busy = Counter(each.holding.handler for each in held)
     return {handler: slots - busy[handler] for handler, slots in guest.slots.items() if slots > busy[handler]}
@@ -89,10 +89,10 @@ def cancelling(held: Sequence[Held]) -> list[str]:
     return [each.holding.id for each in held if each.holding.cancelling]
 
 
-def as_holdings(claim: Claim, number: int | None) -> list[Holding]:
+def as_holdings(claim: Claim, number: int | None) -> list[RunningTask]:
     """Give what was claimed just now as it is held."""
     return [
-        Holding(claim=number or 0, cancelling=False, claimed_at=claim.now, **msgspec.structs.asdict(task))  # the rest is the same
+        RunningTask(claim=number or 0, cancelling=False, claimed_at=claim.now, **msgspec.structs.asdict(task))  # the rest is the same
         for task in claim.tasks
     ]
 

@@ -22,8 +22,9 @@ from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Settlement, Verdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, TaskRecord
-from duetime.store.guests import Guest, Holding
-from duetime.store.protocol import Declaration, Progress, Store
+from duetime.store import Store
+from duetime.store.pull_workers import PullWorker, RunningTask
+from duetime.store.values import Declaration, Progress
 from duetime.worker.metrics import Tally
 from duetime.worker.pull.claim_wait import ClaimWait
 from duetime.worker.pull.facts import (
@@ -82,7 +83,7 @@ class Guests:
 
     # ---- coming and going ----
 
-    async def admit(self, name: str, offers: Mapping[str, Offer], lease: float) -> Guest:
+    async def admit(self, name: str, offers: Mapping[str, Offer], lease: float) -> PullWorker:
         """Register a guest, and declare the handlers of which it says something or nobody else has."""
         store = self._store()
         await self._ask()
@@ -90,25 +91,25 @@ class Guests:
         if changed:
             await store.declare(changed)
             self._asked_at = -KNOWN_FOR
-        guest = Guest(id=new_id(), name=name, slots={handler: offer.slots for handler, offer in offers.items()}, lease=lease)
-        await store.admit(guest)
+        guest = PullWorker(id=new_id(), name=name, slots={handler: offer.slots for handler, offer in offers.items()}, lease=lease)
+        await store.register_pull_worker(guest)
         return guest
 
-    async def get(self, id: str) -> Guest:
+    async def get(self, id: str) -> PullWorker:
         """Give a guest; LeaseOver if there is none."""
-        guest = await self._store().guest(id) if is_id(id) else None
+        guest = await self._store().pull_worker(id) if is_id(id) else None
         if guest is None:
             raise over(id)
         return guest
 
-    async def dismiss(self, guest: Guest) -> None:
+    async def dismiss(self, guest: PullWorker) -> None:
         """Forget a guest that leaves; what it holds goes back, and no try is used up."""
         await self._store().unregister(guest.id)
 
-    def lease_until(self, guest: Guest) -> Instant:
+    def lease_until(self, guest: PullWorker) -> Instant:
         return self._store().now() + round(guest.lease * SECOND)
 
-    async def renew(self, guest: Guest, *, running: Collection[str] | None = None, answered: int | None = None) -> Renewed:
+    async def renew(self, guest: PullWorker, *, running: Collection[str] | None = None, answered: int | None = None) -> Renewed:
         """Renew a guest's lease, end what has run for too long, and compare what it runs with what the store counts as its own.
 
         `running` names the tasks of which the guest has not been told that their end is stored. With it, what the store has taken from
@@ -125,14 +126,14 @@ class Guests:
         own = {held.holding.id for held in kept}
         return Renewed(self.lease_until(guest), cancelling(kept), [task for task in running if task not in own])
 
-    async def _beat(self, guest: Guest) -> None:
-        if not await self._store().renew_guest(guest.id):
+    async def _beat(self, guest: PullWorker) -> None:
+        if not await self._store().renew_pull_worker(guest.id):
             raise over(guest.id)
 
     # ---- claiming ----
 
     async def claim(
-        self, guest: Guest, limit: int, *, number: int | None = None, wait: float = 0.0, gone: asyncio.Future[None] | None = None
+        self, guest: PullWorker, limit: int, *, number: int | None = None, wait: float = 0.0, gone: asyncio.Future[None] | None = None
     ) -> list[Held]:
         """Hand tasks to a guest, at most `limit` and as its slots allow; wait for some, but not when it has gone or the server stops.
 
@@ -170,7 +171,7 @@ class Guests:
             await waiting.wait(min(left, pause))
         return False
 
-    async def _look(self, guest: Guest, limit: int, number: int | None, waiting: ClaimWait) -> list[Held]:
+    async def _look(self, guest: PullWorker, limit: int, number: int | None, waiting: ClaimWait) -> list[Held]:
         """Look once for tasks of a guest; give what it holds under the number already, if that is anything."""
         seconds = asyncio.get_running_loop().time()
         reasons = waiting.lookout.begin(self._store().now(), seconds)
@@ -192,7 +193,7 @@ class Guests:
                 waiting.lookout.know(claim.next_at, self._store().now())
         return await self._ungated(guest, [self._held(holding) for holding in as_holdings(claim, number)])
 
-    async def _ungated(self, guest: Guest, claimed: list[Held]) -> list[Held]:
+    async def _ungated(self, guest: PullWorker, claimed: list[Held]) -> list[Held]:
         """Give back what a gate holds that came into force while it was claimed: a guest has no second look of its own."""
         store = self._store()
         gates = await store.gates() if claimed else Gates()
@@ -249,8 +250,8 @@ class Guests:
     async def _hold(self, worker: str, task: str, attempt: int, allow: Allow) -> Held | None:
         """Give an attempt, if it is the guest's own; TaskNotFound if there is no such task."""
         # not if the guest is gone, nor for a worker of our own, which nobody else may speak for
-        known = is_id(worker) and await self._store().guest(worker) is not None
-        for holding in await self._store().holdings(worker, [task]) if known else ():
+        known = is_id(worker) and await self._store().pull_worker(worker) is not None
+        for holding in await self._store().running_tasks(worker, [task]) if known else ():
             if holding.attempt == attempt:
                 allow(holding.handler)
                 await self._know([holding.handler])
@@ -266,9 +267,9 @@ class Guests:
 
     # ---- ending attempts ----
 
-    async def _in_time(self, guest: Guest) -> tuple[list[Held], list[str]]:
+    async def _in_time(self, guest: PullWorker) -> tuple[list[Held], list[str]]:
         """Give what a guest holds, and the tasks whose attempts had run out of time and have been ended."""
-        holdings = await self._store().holdings(guest.id)
+        holdings = await self._store().running_tasks(guest.id)
         await self._know([holding.handler for holding in holdings])
         held = [self._held(holding) for holding in holdings]
         now = self._store().now()
@@ -297,12 +298,12 @@ class Guests:
 
     # ---- what handlers declare ----
 
-    def _held(self, holding: Holding) -> Held:
+    def _held(self, holding: RunningTask) -> Held:
         declared = self._declared.get(holding.handler)
         timeout = holding.timeout or (Declaration(name="").timeout if declared is None else declared.timeout)
         return Held(holding, holding.claimed_at + round(timeout * SECOND))
 
-    def _policy(self, holding: Holding) -> RetryPolicy:
+    def _policy(self, holding: RunningTask) -> RetryPolicy:
         declared = self._declared.get(holding.handler)
         numbers = holding.retry or (b"{}" if declared is None else declared.retry)
         return RetryPolicy().with_numbers(numbers)

@@ -1,4 +1,4 @@
-"""Schedules as rows of a table, for stores that have tables: what is told apart in columns, and what is kept as text."""
+"""Schedules as rows of a table: what has columns of its own, and what is stored as text."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from duetime.clock import SECOND, Instant
 from duetime.errors import InvalidValue
 from duetime.model.rules import AfterEnd, DayCalendar, Rule, Union
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec, Skip, SkipReason, decode_spec, decode_state, encode
-from duetime.store.schedules import DutyTurn, ScheduleWrite
+from duetime.store.schedules import DutyLease, ScheduleWrite
 
-LONGEST_TURN = 60.0  # seconds for which anybody may take the turn at a duty
+LONGEST_LEASE = 60.0  # seconds for which anybody may take the lease of a duty
 LAST_CHARACTER = "\U0010ffff"
 
 
@@ -72,7 +72,7 @@ def _read_spec(text: str) -> ScheduleSpec:
 
 
 def waits(rule: Rule) -> bool:
-    """Tell whether a rule plans by the end of the last run."""
+    """Return whether a rule plans by the end of the last run."""
     if isinstance(rule, Union):
         return any(isinstance(part, AfterEnd) for part in rule.parts)
     return isinstance(rule, AfterEnd)
@@ -86,12 +86,12 @@ def check_names(writes: Sequence[ScheduleWrite]) -> None:
 
 
 def earliest(writes: Sequence[ScheduleWrite]) -> Instant | None:
-    """Give when the first of these schedules is to be looked at, if any is."""
+    """Return when the first of these schedules is to be looked at, if any is."""
     return min((write.record.next_at for write in writes if write.record is not None and write.record.next_at is not None), default=None)
 
 
 def end_of_prefix(prefix: str) -> str | None:
-    """Give the first text, by code points, that comes after all that begin with a prefix; None if none does."""
+    """Return the first text, by code points, that comes after all that begin with a prefix; None if none does."""
     prefix = prefix.rstrip(LAST_CHARACTER)
     if not prefix:
         return None
@@ -108,19 +108,19 @@ write_calendar = msgspec.json.Encoder().encode
 read_calendar = msgspec.json.Decoder(DayCalendar).decode
 
 
-def turn_length(seconds: float) -> int:
-    """Check for how long a turn is asked for, and give it in microseconds."""
-    if not 0 < seconds <= LONGEST_TURN:
+def lease_length(seconds: float) -> int:
+    """Check for how long a lease is asked for, and return it in microseconds."""
+    if not 0 < seconds <= LONGEST_LEASE:
         raise InvalidValue(
-            f"a turn at a duty lasts more than 0 and at most {LONGEST_TURN:.0f} s, got {seconds}; take it again before it is over"
+            f"the lease of a duty lasts more than 0 and at most {LONGEST_LEASE:.0f} s, got {seconds}; take it again before it is over"
         )
     return round(seconds * SECOND)
 
 
 def is_over(until_at: Instant, now: Instant) -> bool:
-    """Tell whether a turn is over, or lies so far ahead that the clock must have been set back since."""
-    return not now < until_at <= now + round(LONGEST_TURN * SECOND)
+    """Return whether a lease is over, or ends so far ahead that the clock must have been set back since."""
+    return not now < until_at <= now + round(LONGEST_LEASE * SECOND)
 
 
-def read_turns(rows: Sequence[Sequence[Any]], now: Instant) -> dict[str, DutyTurn]:
-    return {name: DutyTurn(not is_over(until_at, now), holder, until_at, now) for name, holder, until_at in rows}
+def read_duty_leases(rows: Sequence[Sequence[Any]], now: Instant) -> dict[str, DutyLease]:
+    return {name: DutyLease(not is_over(until_at, now), holder, until_at, now) for name, holder, until_at in rows}

@@ -1,4 +1,4 @@
-"""Tokens and the audit as rows of tables, for stores that have tables."""
+"""Tokens and the audit as rows of tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _scopes = msgspec.json.Decoder(tuple[Scope, ...]).decode
 
 
 def token_row(token: TokenRecord) -> list[Any]:
-    """Give the columns of a token in the order of the statements, without its last use."""
+    """Return the columns of a token in the order of the statements, without its last use."""
     return [
         *(token.id, token.name, token.version, _json(token.scopes), _json(token.handlers), token.digest, token.old_digest),
         *(token.old_until_at, token.rate, token.note, token.created_at, token.created_by, token.rotated_at, token.expires_at),
@@ -54,8 +54,8 @@ def audit_row(entry: AuditEntry) -> tuple[Any, ...]:
     return (entry.id, entry.at, entry.by, entry.token, entry.action, entry.subject, entry.origin, entry.outcome.value, entry.detail)
 
 
-def place(filter: AuditFilter) -> tuple[Instant | None, str | None]:
-    """Give the instant and id that the page before ended with."""
+def read_audit_cursor(filter: AuditFilter) -> tuple[Instant | None, str | None]:
+    """Return the instant and id that the page before ended with."""
     if filter.cursor is None:
         return None, None
     at, id = read_cursor(filter.cursor, int, str)

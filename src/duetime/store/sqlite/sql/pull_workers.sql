@@ -1,31 +1,31 @@
--- insert_guest: a worker that a server speaks for; its beats do not begin at 1, or one that was reaped and comes again could show the very
+-- insert_pull_worker: a worker that a server speaks for; its beats do not begin at 1, or one that was reaped and comes again could show the very
 -- beat at which somebody has seen it dead
 insert into duetime_worker (id, host, pid, slots, started_at, process, lease, beat, beat_at)
 values (:id, :name, 0, :slots, :now, '', :lease, abs(random() % 1000000000), :now)
 on conflict (id) do update set host = excluded.host, slots = excluded.slots, lease = excluded.lease, beat = beat + 1, beat_at = excluded.beat_at
 where lease is not null
 
--- guest_by_id: what is known of a guest
+-- pull_worker_by_id: what is known of a pull worker
 select host, slots, lease from duetime_worker where id = ? and lease is not null
 
--- renew_guest: a beat
+-- renew_pull_worker: a beat
 update duetime_worker set beat = beat + 1, beat_at = ? where id = ? and lease is not null
 
--- claim_in_use: whether a worker holds attempts under a claim number
+-- claim_in_use: whether a worker runs attempts under a claim number
 select 1 from duetime_running where worker = ? and claim = ?
 
--- guest_beat: the beat of a guest
+-- pull_worker_beat: the beat of a pull worker
 select beat from duetime_worker where id = ? and lease is not null
 
--- holdings_head: attempts that a worker holds, with their tasks
+-- running_tasks_head: the tasks that a worker runs
 select t.id, l.handler, cast(t.payload as text), r.attempt, r.claim, r.cancelling, r.claimed_at, r.tries, r.crashes, r.due_at, t.due_at,
     t.submitted_at, t.submitted_by, t.expires_at, t.timeout, cast(t.retry as text), t.meta, t.key, nullif(l.collection, ''), l.priority,
     t.schedule, t.planned_at
 from duetime_running as r cross join duetime_task as t on t.seq = r.task cross join duetime_lane as l on l.id = t.lane
 where r.worker = :worker
 
--- holdings_among: only those of these tasks
+-- running_tasks_among: only those of these tasks
 and r.id in (select value from json_each(:ids))
 
--- holdings_order: as they would be started
+-- running_tasks_order: as they would be started
 order by r.claim, l.priority desc, r.due_at, r.task

@@ -8,41 +8,41 @@ import pytest
 
 from duetime.clock import SECOND, ManualClock
 from duetime.errors import InvalidValue
-from duetime.store.protocol import Store
-from duetime.store.schedules import DutyTurn
+from duetime.store import Store
+from duetime.store.schedules import DutyLease
 from tests.conformance.conftest import Another
 
 
 async def test_a_turn_is_taken_by_the_first_and_by_nobody_else_until_it_is_over(store: Store, clock: ManualClock) -> None:
     began_at = clock.now()
-    assert await store.take_duty("firing", "ann", 10) == DutyTurn(True, "ann", began_at + 10 * SECOND, began_at)
-    assert await store.take_duty("firing", "bob", 10) == DutyTurn(False, "ann", began_at + 10 * SECOND, began_at)
+    assert await store.take_duty("firing", "ann", 10) == DutyLease(True, "ann", began_at + 10 * SECOND, began_at)
+    assert await store.take_duty("firing", "bob", 10) == DutyLease(False, "ann", began_at + 10 * SECOND, began_at)
     clock.advance(9.999999)
-    assert await store.take_duty("firing", "bob", 10) == DutyTurn(False, "ann", began_at + 10 * SECOND, clock.now())
+    assert await store.take_duty("firing", "bob", 10) == DutyLease(False, "ann", began_at + 10 * SECOND, clock.now())
     clock.advance(0.000001)
-    assert await store.take_duty("firing", "bob", 10) == DutyTurn(True, "bob", clock.now() + 10 * SECOND, clock.now())
-    assert (await store.take_duty("firing", "ann", 10)).held is False
+    assert await store.take_duty("firing", "bob", 10) == DutyLease(True, "bob", clock.now() + 10 * SECOND, clock.now())
+    assert (await store.take_duty("firing", "ann", 10)).granted is False
 
 
 async def test_a_turn_is_kept_by_taking_it_again(store: Store, clock: ManualClock) -> None:
     await store.take_duty("firing", "ann", 10)
     for _ in range(5):
         clock.advance(8)
-        assert await store.take_duty("firing", "ann", 10) == DutyTurn(True, "ann", clock.now() + 10 * SECOND, clock.now())
-        assert (await store.take_duty("firing", "bob", 10)).held is False
+        assert await store.take_duty("firing", "ann", 10) == DutyLease(True, "ann", clock.now() + 10 * SECOND, clock.now())
+        assert (await store.take_duty("firing", "bob", 10)).granted is False
     assert (await store.take_duty("firing", "ann", 0.5)).until_at == clock.now() + SECOND // 2
 
 
 async def test_duties_have_turns_of_their_own(store: Store) -> None:
-    assert (await store.take_duty("firing", "ann", 10)).held
-    assert (await store.take_duty("pruning", "bob", 10)).held
-    assert (await store.take_duty("firing", "bob", 10)).held is False
+    assert (await store.take_duty("firing", "ann", 10)).granted
+    assert (await store.take_duty("pruning", "bob", 10)).granted
+    assert (await store.take_duty("firing", "bob", 10)).granted is False
 
 
 async def test_a_turn_that_is_given_back_is_free_at_once(store: Store, clock: ManualClock) -> None:
     await store.take_duty("firing", "ann", 10)
     await store.leave_duty("firing", "ann")
-    assert await store.take_duty("firing", "bob", 10) == DutyTurn(True, "bob", clock.now() + 10 * SECOND, clock.now())
+    assert await store.take_duty("firing", "bob", 10) == DutyLease(True, "bob", clock.now() + 10 * SECOND, clock.now())
 
 
 async def test_only_who_has_a_turn_can_give_it_back(store: Store) -> None:
@@ -50,7 +50,7 @@ async def test_only_who_has_a_turn_can_give_it_back(store: Store) -> None:
     await store.take_duty("firing", "ann", 10)
     await store.leave_duty("firing", "bob")
     await store.leave_duty("pruning", "ann")
-    assert (await store.take_duty("firing", "bob", 10)).held is False
+    assert (await store.take_duty("firing", "bob", 10)).granted is False
 
 
 async def test_giving_back_a_turn_that_is_over_leaves_the_next_one_alone(store: Store, clock: ManualClock) -> None:
@@ -60,7 +60,7 @@ async def test_giving_back_a_turn_that_is_over_leaves_the_next_one_alone(store: 
     assert (await store.duties())["firing"].until_at == clock.now() - 10 * SECOND
     await store.take_duty("firing", "bob", 10)
     await store.leave_duty("firing", "ann")
-    assert (await store.duties())["firing"] == DutyTurn(True, "bob", clock.now() + 10 * SECOND, clock.now())
+    assert (await store.duties())["firing"] == DutyLease(True, "bob", clock.now() + 10 * SECOND, clock.now())
 
 
 async def test_turns_are_told_also_when_they_are_over(store: Store, clock: ManualClock) -> None:
@@ -69,28 +69,28 @@ async def test_turns_are_told_also_when_they_are_over(store: Store, clock: Manua
     await store.take_duty("firing", "ann", 10)
     await store.take_duty("pruning", "bob", 30)
     assert await store.duties() == {
-        "firing": DutyTurn(True, "ann", began_at + 10 * SECOND, began_at),
-        "pruning": DutyTurn(True, "bob", began_at + 30 * SECOND, began_at),
+        "firing": DutyLease(True, "ann", began_at + 10 * SECOND, began_at),
+        "pruning": DutyLease(True, "bob", began_at + 30 * SECOND, began_at),
     }
     clock.advance(10)
     assert await store.duties() == {
-        "firing": DutyTurn(False, "ann", began_at + 10 * SECOND, clock.now()),
-        "pruning": DutyTurn(True, "bob", began_at + 30 * SECOND, clock.now()),
+        "firing": DutyLease(False, "ann", began_at + 10 * SECOND, clock.now()),
+        "pruning": DutyLease(True, "bob", began_at + 30 * SECOND, clock.now()),
     }
     await store.leave_duty("pruning", "bob")
-    assert (await store.duties())["pruning"] == DutyTurn(False, "bob", clock.now(), clock.now())
+    assert (await store.duties())["pruning"] == DutyLease(False, "bob", clock.now(), clock.now())
 
 
 async def test_a_clock_that_was_set_back_frees_a_turn(store: Store, clock: ManualClock) -> None:
     await store.take_duty("firing", "ann", 60)
-    assert (await store.take_duty("firing", "bob", 10)).held is False
+    assert (await store.take_duty("firing", "bob", 10)).granted is False
     clock.set(clock.now() - 1)
-    assert (await store.duties())["firing"].held is False
-    assert (await store.take_duty("firing", "bob", 10)).held
+    assert (await store.duties())["firing"].granted is False
+    assert (await store.take_duty("firing", "bob", 10)).granted
     clock.set(clock.now() - 50 * SECOND)
-    assert (await store.take_duty("firing", "ann", 10)).held is False  # 60 s ahead is as far as a turn may reach
+    assert (await store.take_duty("firing", "ann", 10)).granted is False  # 60 s ahead is as far as a turn may reach
     clock.set(clock.now() - 3600 * SECOND)
-    assert await store.take_duty("firing", "ann", 10) == DutyTurn(True, "ann", clock.now() + 10 * SECOND, clock.now())
+    assert await store.take_duty("firing", "ann", 10) == DutyLease(True, "ann", clock.now() + 10 * SECOND, clock.now())
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 60.1, 3600, float("nan"), float("inf")])
@@ -104,7 +104,7 @@ async def test_of_many_that_ask_at_once_exactly_one_has_the_turn(store: Store, a
     stores = [store, *[await another() for _ in range(9)]]
     for _ in range(5):
         turns = await asyncio.gather(*(each.take_duty("firing", f"holder {place}", 10) for place, each in enumerate(stores)))
-        [winner] = [place for place, turn in enumerate(turns) if turn.held]
+        [winner] = [place for place, turn in enumerate(turns) if turn.granted]
         assert {turn.holder for turn in turns} == {f"holder {winner}"}
         assert {(turn.until_at, turn.now) for turn in turns} == {(clock.now() + 10 * SECOND, clock.now())}
         clock.advance(10)

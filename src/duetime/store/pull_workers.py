@@ -1,0 +1,87 @@
+"""The role of the seam that is about pull workers: workers in any language, for which a server speaks; a part of `store.shard`.
+
+A pull worker is registered like any worker. `claim`, `settle`, `progress`, `attempts_of`, `unregister`, `reap` and `workers` treat it as
+one. It differs in three things. Beats in its row prove its life on every store, because there is no process here that could hold
+a lock for it. It counts as having confirmed every version of the gates: it has no buffer, what a claim hands to it has started. And
+its lease does not delay claims after a fail-over: a pull worker cannot be stopped from here, only what it reports can be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.store.values import Claim
+
+CONFIRMED_ALL = 2**63 - 1  # the version of the gates that a pull worker counts as having confirmed
+
+
+class PullWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that speaks through a server. `name` is for people; `lease` is how many seconds it counts as alive without a beat."""
+
+    id: str
+    name: str
+    slots: Mapping[str, int]
+    lease: float
+
+
+class RunningTask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A task with an attempt that the store counts as a worker's own: all that is needed to hand it out again and to end it.
+
+    It has what `lifecycle.conclude` asks for. Payload and retry numbers are JSON as text.
+    """
+
+    id: str
+    handler: str
+    payload: str
+    attempt: int
+    claim: int
+    cancelling: bool
+    claimed_at: Instant
+    tries: int
+    crashes: int
+    due_at: Instant
+    since_at: Instant
+    submitted_at: Instant
+    submitted_by: str
+    expires_at: Instant | None
+    timeout: float | None
+    retry: str | None
+    meta: Mapping[str, str] | None
+    key: str | None
+    collection: str | None
+    priority: int
+    schedule: str | None
+    planned_at: Instant | None
+
+
+class PullWorkers(Protocol):
+    """Where pull workers live."""
+
+    async def register_pull_worker(self, worker: PullWorker) -> None:
+        """Make a pull worker known before its first claim. One that registers again begins anew: its name, slots and lease are replaced,
+        and it beats; what it runs stays its own. The id of a worker that is no pull worker is left as it is.
+        """
+        ...
+
+    async def pull_worker(self, id: str) -> PullWorker | None:
+        """Return a registered pull worker; None if there is none of this id, also if another worker has it."""
+        ...
+
+    async def renew_pull_worker(self, id: str) -> bool:
+        """Beat for a pull worker; return whether it is still registered. Nothing beats for other workers."""
+        ...
+
+    async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+        """Claim for a pull worker, whose requests may reach any server: as `claim`, but a number under which the worker still runs
+        attempts brings nothing new. So a claim that is repeated, at any server, takes no further tasks; `running_tasks` returns what
+        the first one took.
+        """
+        ...
+
+    async def running_tasks(self, worker: str, ids: Sequence[str] | None = None) -> list[RunningTask]:
+        """Return the tasks that a worker runs, of these or all, by claim; within a claim higher priority first, then by due time."""
+        ...

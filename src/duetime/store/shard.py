@@ -1,0 +1,237 @@
+"""The half of the seam that is about tasks on their way. Each verb can be done inside one shard: a store that is one atomic whole.
+
+Every sentence of a docstring here is a promise that `tests/conformance` checks on every store. `duetime.store` says what holds for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from duetime.clock import Instant
+from duetime.model.outcome import AttemptRecord, Settlement, Verdict
+from duetime.model.task import NewTask, TaskRecord
+from duetime.store.pull_workers import PullWorkers
+from duetime.store.values import (
+    Added,
+    CancelVerdict,
+    ChangeVerdict,
+    Claim,
+    Edit,
+    Hint,
+    NewWorker,
+    Progress,
+    Renewal,
+    RunningAttempt,
+    WorkerRecord,
+)
+
+
+class Listener(Protocol):
+    """A subscription to wake-ups."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class HintReceiver(Protocol):
+    """A duty that wants to know when gates, cancels or schedules may have changed."""
+
+    def on_hint(self, hint: Hint) -> None: ...
+
+
+class Lease(Protocol):
+    """A worker's proof of life. Its methods are called from a thread of their own and may block."""
+
+    def renew(self) -> Renewal:
+        """Prove that the worker lives and return what the store counts as its attempts.
+
+        Raises StoreUnavailable when it could not be proved. On a store whose liveness is a lock, the lock holds
+        whether or not this succeeds.
+        """
+        ...
+
+    def inheritable(self) -> Sequence[int]:
+        """Return the file descriptors that children must hold so that the worker counts as alive until they end too."""
+        ...
+
+    def close(self) -> None:
+        """Free the thread's own resources; the worker stays registered."""
+        ...
+
+
+class Timekeeping(Protocol):
+    """The store's clock, which decides what is due."""
+
+    def now(self) -> Instant:
+        """Return the store's time, as near as this process knows it."""
+        ...
+
+    def reached(self) -> Instant:
+        """Return an instant that the store's clock has surely reached, unless it was set back since this process last learned of it."""
+        ...
+
+
+class Listening(Protocol):
+    """Wake-ups: hints that there may be something to do. Polling must suffice without them."""
+
+    def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
+        """Call `on_hint` in the running event loop whenever something may have changed. Hints can be lost, doubled and late."""
+        ...
+
+
+class Submitting(Protocol):
+    """How tasks get in."""
+
+    async def add(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added]:
+        """Store new tasks; all of one call in one transaction.
+
+        A task is due at `due_at`, or `delay` after the store's now. It waits as `pending`, or as `blocked` while any of
+        its edges is unmet: a parent that is not final, or one that needed success and ended otherwise, in which case
+        the task is recorded as `cancelled` at once. An edge to an unknown parent makes the whole call raise TaskNotFound.
+
+        At most one live task exists per (handler, key). A new task whose key a live one has is answered by its
+        `if_exists`: "error" → DUPLICATE and nothing stored; "keep" → KEPT; "replace" → REPLACED: the live task takes the
+        new payload, due time, planned time, priority, collection, timeout, retry, expiry, meta and submitter, keeps its id and its
+        attempt numbers, and starts with no tries used, unless it is running: then DUPLICATE. Each answer carries the task that
+        now has the key. Within one call, later tasks see earlier ones. One DUPLICATE does not stop the rest.
+
+        A task whose id is already stored, live or final, is a repeat: REPEATED with the stored task, unchanged.
+        Listeners are woken after the commit.
+        """
+        ...
+
+
+class Claiming(Protocol):
+    """How a worker gets tasks."""
+
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
+        """Hand due tasks to a worker: at most `wants[handler]` per handler and `total` in all.
+
+        A task is due when its position, the later of its due time and its last insertion, is not after the store's now;
+        never before. With `ahead`, in microseconds, those are handed out too that will be due within it: the worker must not begin
+        them before the store's clock has surely reached their due time. Tasks under a closed gate and handlers not asked for are left
+        alone, whatever their number.
+        Within a handler higher priority goes first and then the earlier position, but one start in sixteen (counted per
+        store object and handler) goes to the earliest position of any priority. Handlers are served round robin, so a total
+        smaller than the sum of wants is shared. A due task whose expiry has passed is recorded as
+        `expired` instead. Each claimed task becomes `running` with the next attempt number, owned by the worker under
+        the claim number `claim`, which the worker chose and never uses twice. A worker that is not registered gets
+        nothing. No task is ever handed to two.
+        """
+        ...
+
+
+class Settling(Protocol):
+    """How a worker reports on its attempts."""
+
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+        """Record how attempts ended.
+
+        ACCEPTED if the worker runs exactly this (task, attempt): the task moves to the settlement's state. If a cancel
+        was asked for meanwhile, a settlement that would go back to pending ends as `cancelled` instead. Going back to
+        pending takes the position of the later of its due time and now; one that was claimed ahead is not due before it was.
+        A final state frees the key, frees children whose edges are now met, and cancels those whose edges can no longer be met,
+        and their children likewise.
+        ALREADY if this (task, attempt, worker) was settled before; STALE otherwise. Neither changes anything.
+        """
+        ...
+
+    def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
+        """Return how many of these, from the first, are best settled together: at most `at_most`; 0 if it is better to wait a moment
+        for more. Only a matter of speed.
+        """
+        ...
+
+    async def progress(self, worker: str, marks: Sequence[Progress]) -> None:
+        """Note how far running attempts are. Marks of attempts that are not the worker's are ignored."""
+        ...
+
+
+class Registering(Protocol):
+    """Which workers there are, and what they run."""
+
+    async def register(self, worker: NewWorker) -> Lease:
+        """Make a worker known before its first claim. From now on gates wait for its confirmation."""
+        ...
+
+    async def unregister(self, worker: str) -> None:
+        """Forget a worker that stopped. Attempts that it has not ended go back to pending as Released, without a try."""
+        ...
+
+    async def confirm_gates(self, worker: str, version: int) -> None:
+        """State that the worker starts nothing any more that gates up to this version forbid."""
+        ...
+
+    async def attempts_of(self, worker: str) -> list[RunningAttempt]:
+        """List the attempts that the store counts as the worker's, with their cancel marks."""
+        ...
+
+    async def workers(self) -> list[WorkerRecord]:
+        """List registered workers, also dead ones that have not been reaped."""
+        ...
+
+    async def reap(self, worker: str, beat: int) -> int | None:
+        """Take everything from a dead worker: its attempts end as Lost and the worker is forgotten.
+
+        Each lost task goes back to pending at once; `crashes` grows by one, and a task that was the worker's only
+        attempt is quarantined as `failed` when its crashes reach the limit. A task with a cancel mark ends `cancelled`.
+        Returns how many attempts were taken, or None if nothing was done because the worker is unknown, its beat is not
+        `beat` any more, or the store knows it to be alive.
+        """
+        ...
+
+
+class Changing(Protocol):
+    """What operators and callers do to single tasks."""
+
+    async def cancel(self, ids: Sequence[str]) -> list[CancelVerdict]:
+        """Cancel tasks. A waiting task ends `cancelled` and never starts. A running one is marked and its worker woken."""
+        ...
+
+    async def retry(self, ids: Sequence[str]) -> list[ChangeVerdict]:
+        """Take finished tasks back to pending, due now: same id, attempt numbers go on, no tries or crashes counted.
+
+        Any final state but `succeeded` allows it; others are REFUSED. DUPLICATE if a live task has its key by now.
+        """
+        ...
+
+    async def edit(self, edits: Sequence[Edit]) -> list[ChangeVerdict]:
+        """Change due time, priority or collection of waiting tasks. Running and finished ones are REFUSED.
+
+        One that differs from what was `seen` is OUTDATED and left alone, whatever its state: the comparison and the change are one
+        step, so of several edits with the same `seen` that change anything exactly one succeeds.
+        """
+        ...
+
+
+class Sweeping(Protocol):
+    """Ending tasks that nobody will claim."""
+
+    async def drop(self, limit: int) -> int:
+        """Record up to `limit` due tasks under a closed drop gate as `dropped`; return how many."""
+        ...
+
+    async def expire(self, limit: int) -> int:
+        """Record up to `limit` waiting tasks whose expiry has passed as `expired`; return how many."""
+        ...
+
+
+class LookingUp(Protocol):
+    """Reading single tasks."""
+
+    async def get(self, ids: Sequence[str]) -> list[TaskRecord | None]:
+        """Return tasks by id, live or final."""
+        ...
+
+    async def find(self, handler: str, key: str) -> TaskRecord | None:
+        """Return the live task that has a key, or the latest finished one that had it, or None."""
+        ...
+
+    async def attempts(self, task: str) -> list[AttemptRecord]:
+        """Return all attempts of a task in order, the running one last with no outcome; empty for an unknown id."""
+        ...
+
+
+class Shard(Timekeeping, Listening, Submitting, Claiming, Settling, Registering, PullWorkers, Changing, Sweeping, LookingUp, Protocol):
+    """Tasks on their way, in one atomic whole."""

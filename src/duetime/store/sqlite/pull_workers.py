@@ -1,0 +1,62 @@
+"""Pull workers in the file: their beats are stored in their rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.model.turns import Turns
+from duetime.store.pull_workers import PullWorker, RunningTask
+from duetime.store.sqlite import work
+from duetime.store.sqlite.records import write_json
+from duetime.store.sqlite.statements import SQL
+from duetime.store.values import Claim
+
+_decode_slots = msgspec.json.Decoder(dict[str, int]).decode
+_decode_meta = msgspec.json.Decoder(dict[str, str]).decode
+_FIELDS = RunningTask.__struct_fields__
+
+
+def register(connection: sqlite3.Connection, worker: PullWorker, now: Instant) -> None:
+    slots = msgspec.json.encode(dict(worker.slots)).decode()
+    connection.execute(SQL.insert_pull_worker, {"id": worker.id, "name": worker.name, "slots": slots, "lease": worker.lease, "now": now})
+
+
+def by_id(connection: sqlite3.Connection, id: str) -> PullWorker | None:
+    row = connection.execute(SQL.pull_worker_by_id, (id,)).fetchone()
+    return None if row is None else PullWorker(id=id, name=row[0], slots=_decode_slots(row[1]), lease=row[2])
+
+
+def renew(connection: sqlite3.Connection, id: str, now: Instant) -> bool:
+    return connection.execute(SQL.renew_pull_worker, (now, id)).rowcount > 0
+
+
+def beat(connection: sqlite3.Connection, id: str) -> int | None:
+    """Return a pull worker's beat; None if none has this id."""
+    row = connection.execute(SQL.pull_worker_beat, (id,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def claim(
+    connection: sqlite3.Connection, worker: str, number: int, wants: Mapping[str, int], total: int, now: Instant, turns: Turns
+) -> Claim:
+    """Claim, unless the worker runs attempts under this number; in one write transaction, so that no repeat comes in between."""
+    if connection.execute(SQL.claim_in_use, (worker, number)).fetchone() is not None:
+        return Claim([], now, None)
+    return work.claim(connection, worker, number, wants, total, 0, now, turns)
+
+
+def running_tasks(connection: sqlite3.Connection, worker: str, ids: Sequence[str] | None) -> list[RunningTask]:
+    among = "" if ids is None else SQL.running_tasks_among
+    values = {"worker": worker, "ids": write_json(list(ids or ()))}
+    rows = connection.execute(f"{SQL.running_tasks_head} {among} {SQL.running_tasks_order}", values)
+    return [_running_task(dict(zip(_FIELDS, row, strict=True))) for row in rows]
+
+
+def _running_task(values: dict[str, object]) -> RunningTask:
+    meta = values["meta"]
+    decoded = {"cancelling": bool(values["cancelling"]), "meta": _decode_meta(meta) if isinstance(meta, str) else None}
+    return RunningTask(**{**values, **decoded})  # type: ignore[arg-type]
