@@ -16,7 +16,7 @@ INSTALL = $(PIP) install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test chaos cron check format bench bench-full coverage clean
+.PHONY: help setup demo test chaos cron check format bench bench-full costs coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,9 @@ bench: $(VENV)/.dev ## Measure throughput and lateness beside peers and bare sta
 
 bench-full: $(VENV)/.dev ## The same at full size
 	@$(BIN)/python -m bench --full $(ARGS)
+
+costs: $(VENV)/.dev ## Measure what a task costs in CPU, statements and bytes; beside another checkout: make costs ARGS="--against PATH"
+	@$(BIN)/python -m bench.costs $(ARGS)
 
 coverage: $(VENV)/.dev ## Write docs/coverage.md: which test covers which capability
 	@$(BIN)/python -m tools.coverage
