@@ -14,7 +14,7 @@ from rich.table import Table
 
 from bench.costs.ledger import COSTS, KEPT, PAGE, Ledger, Row, grown, kept, shown
 from bench.costs.measuring import CASES, ROOT, Version, measure
-from bench.costs.stores import MeasuredStore, SqliteFile, running_postgres
+from bench.costs.stores import MeasuredStore, running_postgres, sqlite_file
 from bench.rounds import ROUNDS, console
 
 STORES = ("sqlite", "postgres")
@@ -100,7 +100,9 @@ def main() -> int:
     versions = [Version("before", options.against.resolve())] if options.against else []
     versions.append(Version("after", ROOT))
     with contextlib.ExitStack() as stack:
-        stores: list[MeasuredStore] = [SqliteFile()] if "sqlite" in options.stores else []
+        stores: list[MeasuredStore] = []
+        if "sqlite" in options.stores:
+            stores.append(stack.enter_context(sqlite_file()))
         if "postgres" in options.stores:
             stores.append(stack.enter_context(running_postgres()))
         ledgers = take(versions, stores, options)

@@ -62,11 +62,11 @@ class SqliteFile:
     version = sqlite3.sqlite_version
     embedded = True
 
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="duetime-costs-")
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def fresh(self, version: str, prepare: Callable[[str], None]) -> str:
-        prepared, used = (Path(self._folder.name, name, "costs.db") for name in (version, "used"))
+        prepared, used = (self._folder / name / "costs.db" for name in (version, "used"))
         if not prepared.exists():
             prepared.parent.mkdir()
             prepare(f"sqlite:///{prepared}")
@@ -136,6 +136,12 @@ class PostgresServer:
             return self._meter.since(before)
         server = family_microseconds(self._postgres.pid) - before["server"]  # first, so that the question for the log is not in it
         return {"server": server, "wal": self.read()["wal"] - before["wal"]}
+
+
+@contextlib.contextmanager
+def sqlite_file() -> Iterator[SqliteFile]:
+    with tempfile.TemporaryDirectory(prefix="duetime-costs-") as folder:
+        yield SqliteFile(Path(folder))
 
 
 @contextlib.contextmanager

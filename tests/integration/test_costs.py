@@ -83,8 +83,8 @@ def test_round_trips_and_transactions_are_counted_on_the_wire() -> None:
     assert {**meter.since(before), "longest": 0} == {"statements": 4, "round_trips": 4, "transactions": 2, "longest": 0}
 
 
-def test_a_case_is_measured_on_sqlite() -> None:
-    version, store, tasks = Version("now", ROOT), SqliteFile(), 50
+def test_a_case_is_measured_on_sqlite(tmp_path: Path) -> None:
+    version, store, tasks = Version("now", ROOT), SqliteFile(tmp_path), 50
     counts = measure(version, store, "plain", tasks, count=True)
     assert counts["submit"]["transactions"] * tasks == pytest.approx(1)  # one call, one commit
     assert counts["submit"]["statements"] >= 1  # every task is a row of its own
