@@ -28,7 +28,7 @@ from duetime import App, Context, Next
 from duetime.ids import new_id
 from duetime.model.figures import FigureKey
 from duetime.model.gate import Gates
-from duetime.model.outcome import Settlement, Verdict
+from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.store import Store
 from duetime.store.traits import Traits
 from duetime.store.values import Claim, ClaimedTask, Hint, NewWorker, Progress, Renewal
@@ -66,13 +66,13 @@ class NoStore:
         now = self.now()
         return Claim(self._tasks[begin:end], now, now if end < len(self._tasks) else None)
 
-    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         self.settles += 1
         await asyncio.sleep(self._round_trip)
         self.settled += len(settlements)
         if self.settled == len(self._tasks):
             self.done.set()
-        return [Verdict.ACCEPTED] * len(settlements)
+        return [SettleVerdict.ACCEPTED] * len(settlements)
 
     def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
         return min(len(settlements), at_most)

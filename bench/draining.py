@@ -22,7 +22,7 @@ import msgspec
 from bench.rounds import Report, answer, in_process, interleave, median, median_ratio
 from bench.submitting import rows
 from duetime import App
-from duetime.model.outcome import Settlement, Verdict
+from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.model.task import State
 from duetime.store.sqlite.connection import connect
 from duetime.store.sqlite.records import write_json
@@ -45,7 +45,7 @@ async def duetime(folder: str) -> dict[str, float]:
         async with app.worker() as worker:
             settle = app.store.settle
 
-            async def counted(worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+            async def counted(worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
                 nonlocal settles
                 settles += 1
                 return await settle(worker, settlements)

@@ -6,7 +6,7 @@ from duetime.app.registry import Handlers
 from duetime.client.client import Bulk
 from duetime.client.gates import GateInfo, GateSet
 from duetime.client.schedules.info import ScheduleInfo
-from duetime.client.schedules.wishes import Schedule
+from duetime.client.schedules.schedule import Schedule
 from duetime.errors import (
     Conflict,
     DuetimeError,

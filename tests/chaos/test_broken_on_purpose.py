@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from duetime.model.turns import Turns
+from duetime.model.claim_order import ClaimOrder
 from duetime.store.sqlite import liveness, work
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import Claim
@@ -82,8 +82,10 @@ def no_check_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = work.claim
 
-    def hasty(connection: Any, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int, now: int, turns: Turns) -> Claim:
-        return claim(connection, worker, number, wants, total, lead, now + 5_000_000, turns)
+    def hasty(
+        connection: Any, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int, now: int, order: ClaimOrder
+    ) -> Claim:
+        return claim(connection, worker, number, wants, total, lead, now + 5_000_000, order)
 
     monkeypatch.setattr(work, "claim", hasty)
 

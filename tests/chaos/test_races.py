@@ -9,7 +9,7 @@ import pytest
 
 from duetime.duties import Reaper
 from duetime.errors import StoreUnavailable
-from duetime.model.outcome import Outcome, Verdict
+from duetime.model.outcome import Outcome, SettleVerdict
 from duetime.model.task import State
 from duetime.runtime.service import Alarms
 from duetime.store.values import AddVerdict
@@ -24,7 +24,7 @@ async def test_t1_a_task_that_ends_between_a_reapers_look_and_its_write_stays_en
         await store.add([wish() for _ in range(3)])
         worker = await hire(store)
         first, second, third = await worker.take()
-        assert await worker.end(first, State.SUCCEEDED) is Verdict.ACCEPTED  # the look comes after this and before the rest
+        assert await worker.end(first, State.SUCCEEDED) is SettleVerdict.ACCEPTED  # the look comes after this and before the rest
         beat = await beat_of(other, worker)
         accepted, finals, _ = await settling.settle(worker.id, [ended(second, State.SUCCEEDED, at=store.now())])
         assert (accepted, finals) == (None, 1)
@@ -35,7 +35,7 @@ async def test_t1_a_task_that_ends_between_a_reapers_look_and_its_write_stays_en
         assert [await state_of(store, task) for task in (first, second, third)] == [State.SUCCEEDED, State.SUCCEEDED, State.PENDING]
         successor = await hire(other)
         assert [(task.id, task.attempt) for task in await successor.take()] == [(third.id, 2)]
-        assert await worker.end(third, State.SUCCEEDED) is Verdict.STALE
+        assert await worker.end(third, State.SUCCEEDED) is SettleVerdict.STALE
         assert await store.inspect(repair=False) == []
 
 
@@ -53,7 +53,7 @@ async def test_t1_a_settle_that_comes_while_a_reaper_works_is_told_that_it_is_to
             await holding.rollback()
             assert await reaping == 1
             assert (await ending)[:2] == ([], 0)
-        assert await worker.end(claimed, State.SUCCEEDED) is Verdict.STALE
+        assert await worker.end(claimed, State.SUCCEEDED) is SettleVerdict.STALE
         record = await get(store, task)
         assert (record.state, record.attempt, record.crashes) == (State.PENDING, 1, 1)
 
@@ -70,8 +70,8 @@ async def test_t2_a_second_reaper_with_an_old_list_takes_nothing(postgres_url: s
         again = await hire(store, worker.id)
         claimed = await again.take_one()
         assert await other.reap(worker.id, seen.beat) is None, "it lives, whatever the old list says"
-        assert await worker.end(lost, State.SUCCEEDED) is Verdict.STALE
-        assert await again.end(claimed, State.SUCCEEDED) is Verdict.ACCEPTED
+        assert await worker.end(lost, State.SUCCEEDED) is SettleVerdict.STALE
+        assert await again.end(claimed, State.SUCCEEDED) is SettleVerdict.ACCEPTED
         record = await get(store, task)
         assert (record.state, record.attempt) == (State.SUCCEEDED, 2)
 
@@ -83,7 +83,7 @@ async def test_t3_a_server_that_dies_in_the_middle_of_a_reaping_loses_and_double
         await store.add([wish() for _ in range(5)])
         worker = await hire(store)
         claimed = await worker.take()
-        assert await worker.end(claimed[0], State.SUCCEEDED) is Verdict.ACCEPTED
+        assert await worker.end(claimed[0], State.SUCCEEDED) is SettleVerdict.ACCEPTED
         beat = await beat_of(store, worker)
         async with half_way(ground.url) as holding:
             await holding.lock_claims(worker.id)
@@ -131,7 +131,7 @@ async def test_t7_a_worker_that_dies_between_claim_and_start_takes_no_slot_with_
         successor = await hire(store)
         claimed = await successor.take_one()
         assert (claimed.id, claimed.attempt, claimed.tries) == (task.id, 2, 0)
-        assert await successor.end(claimed, State.SUCCEEDED) is Verdict.ACCEPTED
+        assert await successor.end(claimed, State.SUCCEEDED) is SettleVerdict.ACCEPTED
         await add(store, key="only one")
 
 
@@ -141,12 +141,12 @@ async def test_t10_what_has_succeeded_stays_so_when_its_worker_dies_right_after(
         await store.add([wish() for _ in range(2)])
         worker = await hire(store)
         done, left = await worker.take()
-        assert await worker.end(done, State.SUCCEEDED) is Verdict.ACCEPTED
+        assert await worker.end(done, State.SUCCEEDED) is SettleVerdict.ACCEPTED
         assert await reap(other, worker) == 1
         assert await state_of(other, done) is State.SUCCEEDED
         assert await state_of(other, left) is State.PENDING
         assert [attempt.outcome for attempt in await store.attempts(done.id)] == [Outcome.SUCCEEDED]
-        assert await worker.end(done, State.SUCCEEDED) is Verdict.ALREADY
+        assert await worker.end(done, State.SUCCEEDED) is SettleVerdict.ALREADY
         assert await store.inspect(repair=False) == []
 
 

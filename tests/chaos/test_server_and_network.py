@@ -11,7 +11,7 @@ import pytest
 
 from duetime.clock import SECOND
 from duetime.errors import StoreUnavailable
-from duetime.model.outcome import Verdict
+from duetime.model.outcome import SettleVerdict
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.postgres.store import PostgresStore
@@ -381,7 +381,7 @@ async def test_what_goes_back_is_found_although_it_waited_between_reading_the_cl
         await pass_numbers(other)
         await looks_find_nothing(second)
         await holder.commit()
-        assert await settling is Verdict.ACCEPTED
+        assert await settling is SettleVerdict.ACCEPTED
         assert [each.id for each in await second.take()] == [task.id]
 
 

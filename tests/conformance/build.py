@@ -11,7 +11,7 @@ from duetime.clock import Instant
 from duetime.duties.reaper import LOOK_EVERY, Reaper
 from duetime.ids import key_shard, new_id
 from duetime.model.gate import Gate, GateAction
-from duetime.model.outcome import Outcome, Settlement, Verdict
+from duetime.model.outcome import Outcome, Settlement, SettleVerdict
 from duetime.model.task import Edge, ErrorInfo, NewTask, State, TaskRecord
 from duetime.store import Store
 from duetime.store.shard import Lease
@@ -75,7 +75,7 @@ class Worker:
         [task] = await self.take(wants={handler: 1}, total=1)
         return task
 
-    async def end(self, task: ClaimedTask, state: State, **facts: Any) -> Verdict:
+    async def end(self, task: ClaimedTask, state: State, **facts: Any) -> SettleVerdict:
         """Settle one attempt now."""
         [verdict] = await self.store.settle(self.id, [ended(task, state, at=self.store.now(), **facts)])
         return verdict
@@ -83,7 +83,7 @@ class Worker:
     async def run(self, state: State, handler: str = "work", **facts: Any) -> ClaimedTask:
         """Claim one task of a handler and settle it."""
         task = await self.take_one(handler)
-        assert await self.end(task, state, **facts) is Verdict.ACCEPTED
+        assert await self.end(task, state, **facts) is SettleVerdict.ACCEPTED
         return task
 
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from duetime.clock import Instant, ManualClock
 from duetime.model.gate import Gate, GateAction, Gates
 from duetime.model.lifecycle import as_cancelled
-from duetime.model.outcome import Outcome, Settlement, Verdict
+from duetime.model.outcome import Outcome, Settlement, SettleVerdict
 from duetime.model.task import FINAL, NewTask, State
 from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict, Edit
 
@@ -112,17 +112,17 @@ class Dictionary:
         assert attempt == entry.attempt, "attempt numbers must go on without a gap"
         entry.state, entry.worker = State.RUNNING, worker
 
-    def settle(self, worker: str, settlement: Settlement) -> Verdict:
+    def settle(self, worker: str, settlement: Settlement) -> SettleVerdict:
         entry = self.tasks.get(settlement.id)
         if entry is None:
-            return Verdict.STALE
+            return SettleVerdict.STALE
         if entry.state is not State.RUNNING or (entry.attempt, entry.worker) != (settlement.attempt, worker):
             before = entry.words.get((settlement.attempt, worker))
             # what a reaper or a farewell wrote in a worker's name is not its own word
             theirs = before in (Outcome.LOST, Outcome.RELEASED) and before is not settlement.outcome
-            return Verdict.STALE if before is None or theirs else Verdict.ALREADY
+            return SettleVerdict.STALE if before is None or theirs else SettleVerdict.ALREADY
         self.end(entry, settlement)
-        return Verdict.ACCEPTED
+        return SettleVerdict.ACCEPTED
 
     def end(self, entry: Entry, settlement: Settlement) -> None:
         assert entry.worker is not None

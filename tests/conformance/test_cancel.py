@@ -6,7 +6,7 @@ import pytest
 
 from duetime.clock import SECOND, ManualClock
 from duetime.ids import new_id
-from duetime.model.outcome import Verdict
+from duetime.model.outcome import SettleVerdict
 from duetime.model.task import FINAL, State
 from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict
@@ -63,7 +63,7 @@ async def test_only_the_cancelled_one_of_a_batch_is_marked(store: Store, worker:
     marks = {held.id: held.cancelling for held in await store.attempts_of(worker.id)}
     assert marks == {task.id: task is claimed[2] for task in claimed}
     for task in claimed:
-        assert await worker.end(task, State.PENDING) is Verdict.ACCEPTED
+        assert await worker.end(task, State.PENDING) is SettleVerdict.ACCEPTED
     states = [(await get(store, task)).state for task in claimed]
     assert states == [State.PENDING, State.PENDING, State.CANCELLED, State.PENDING, State.PENDING]
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
-from duetime.model.outcome import Verdict
+from duetime.model.outcome import SettleVerdict
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict
@@ -28,7 +28,7 @@ async def test_claimers_on_several_store_objects_never_share_a_task(store: Store
             idle = 0 if tasks else idle + 1
             given.update((task.id, task.attempt) for task in tasks)
             settlements = [ended(task, State.PENDING if task.attempt == 1 else State.SUCCEEDED, at=worker.store.now()) for task in tasks]
-            assert set(await worker.store.settle(worker.id, settlements)) <= {Verdict.ACCEPTED}
+            assert set(await worker.store.settle(worker.id, settlements)) <= {SettleVerdict.ACCEPTED}
 
     await asyncio.gather(*(work(worker) for worker in workers))
     everything = {added.record.id for added in answers}
@@ -105,7 +105,7 @@ async def test_a_task_that_is_cancelled_and_claimed_at_once_has_one_fate(store: 
         else:
             assert verdict is CancelVerdict.CANCELLING
             [task] = tasks
-            assert await worker.end(task, State.PENDING) is Verdict.ACCEPTED
+            assert await worker.end(task, State.PENDING) is SettleVerdict.ACCEPTED
             assert await state_of(store, record) is State.CANCELLED
 
 
@@ -122,7 +122,7 @@ async def test_of_many_settlements_one_is_accepted(store: Store, another: Anothe
     await add(store)
     settlement = ended(await worker.take_one(), State.SUCCEEDED, at=clock.now())
     verdicts = await asyncio.gather(*(stores[number % 2].settle(worker.id, [settlement]) for number in range(10)))
-    assert Counter(verdict for [verdict] in verdicts) == {Verdict.ACCEPTED: 1, Verdict.ALREADY: 9}
+    assert Counter(verdict for [verdict] in verdicts) == {SettleVerdict.ACCEPTED: 1, SettleVerdict.ALREADY: 9}
 
 
 async def test_gates_and_cancels_of_one_store_object_hold_on_another(store: Store, another: Another, hire: Hire) -> None:

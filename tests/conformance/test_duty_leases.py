@@ -1,4 +1,4 @@
-"""Turns at duties: one at a time by the store's clock, and only to spare work."""
+"""ClaimOrder at duties: one at a time by the store's clock, and only to spare work."""
 
 from __future__ import annotations
 

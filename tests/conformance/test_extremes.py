@@ -9,7 +9,7 @@ import pytest
 
 from duetime.clock import LATEST, ManualClock
 from duetime.model.gate import Gate, GateAction
-from duetime.model.outcome import Verdict
+from duetime.model.outcome import SettleVerdict
 from duetime.model.query import Query
 from duetime.model.task import ErrorInfo, State
 from duetime.store import Store
@@ -72,8 +72,8 @@ async def test_a_huge_batch_lives_its_whole_life(store: Store, worker: Worker, c
     assert {task.id for task in claimed} == {wished.id for wished in wishes}
     assert len(claimed) == len(await store.attempts_of(worker.id)) == MANY
     settlements = [ended(task, State.SUCCEEDED, at=clock.now()) for task in claimed]
-    assert set(await store.settle(worker.id, settlements)) == {Verdict.ACCEPTED}
-    assert set(await store.settle(worker.id, settlements)) == {Verdict.ALREADY}
+    assert set(await store.settle(worker.id, settlements)) == {SettleVerdict.ACCEPTED}
+    assert set(await store.settle(worker.id, settlements)) == {SettleVerdict.ALREADY}
     assert len(await store.prune(State.SUCCEEDED, clock.now() + 1, PLENTY)) == MANY
 
 

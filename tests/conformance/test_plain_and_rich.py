@@ -10,7 +10,7 @@ import pytest
 from duetime.clock import SECOND, ManualClock
 from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
-from duetime.model.outcome import Outcome, Verdict
+from duetime.model.outcome import Outcome, SettleVerdict
 from duetime.model.query import Query
 from duetime.model.task import NewTask, State, TaskRecord
 from duetime.store import Store
@@ -83,11 +83,11 @@ async def test_they_succeed_in_one_batch(store: Store, worker: Worker, clock: Ma
     await check(store, records, State.RUNNING)
     clock.advance(1)
     settlements = [ended(task, State.SUCCEEDED, at=clock.now() + place, result=result) for place, task in enumerate(tasks)]
-    assert await store.settle(worker.id, settlements) == [Verdict.ACCEPTED] * MANY
+    assert await store.settle(worker.id, settlements) == [SettleVerdict.ACCEPTED] * MANY
     for record in await check(store, records, State.SUCCEEDED):
         assert (record.result, record.attempt, record.worker) == (result, 1, worker.id)
         assert record.due_at == records[0].due_at
-    assert await store.settle(worker.id, settlements) == [Verdict.ALREADY] * MANY
+    assert await store.settle(worker.id, settlements) == [SettleVerdict.ALREADY] * MANY
 
 
 async def test_part_of_a_claim_succeeds_and_part_goes_back(store: Store, worker: Worker, clock: ManualClock) -> None:
@@ -147,7 +147,8 @@ async def test_they_come_back_as_they_were(
     tasks = await worker.take()
     assert {task.id for task in tasks} == {record.id for record in records}
     await check(store, records, State.RUNNING)
-    assert await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=clock.now()) for task in tasks]) == [Verdict.ACCEPTED] * MANY
+    settlements = [ended(task, State.SUCCEEDED, at=clock.now()) for task in tasks]
+    assert await store.settle(worker.id, settlements) == [SettleVerdict.ACCEPTED] * MANY
     await check(store, records, State.SUCCEEDED)
 
 

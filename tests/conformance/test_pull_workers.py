@@ -10,7 +10,7 @@ from duetime.clock import SECOND, ManualClock
 from duetime.duties import Reaper
 from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
-from duetime.model.outcome import Outcome, Verdict
+from duetime.model.outcome import Outcome, SettleVerdict
 from duetime.model.task import State
 from duetime.runtime.service import Alarms
 from duetime.store import Store
@@ -104,8 +104,8 @@ async def test_a_pull_worker_claims_and_settles_like_a_worker(store: Store, cloc
     running = await get(store, record)
     assert (running.state, running.worker, running.started_at) == (State.RUNNING, puller.id, clock.now())
     done = ended(task, State.SUCCEEDED, at=clock.now(), result=b"7")
-    assert await store.settle(puller.id, [done]) == [Verdict.ACCEPTED]
-    assert await store.settle(puller.id, [done]) == [Verdict.ALREADY]
+    assert await store.settle(puller.id, [done]) == [SettleVerdict.ACCEPTED]
+    assert await store.settle(puller.id, [done]) == [SettleVerdict.ALREADY]
     assert await state_of(store, record) is State.SUCCEEDED
 
 
@@ -150,9 +150,9 @@ async def test_a_task_that_comes_back_through_another_server_can_be_settled_at_t
     await add(store)
     [first] = await claim(store, puller, 1)
     back = ended(first, State.PENDING, at=clock.now(), outcome=Outcome.RELEASED)
-    assert await other.settle(puller.id, [back]) == [Verdict.ACCEPTED]
+    assert await other.settle(puller.id, [back]) == [SettleVerdict.ACCEPTED]
     [second] = await claim(other, puller, 2)
-    assert await store.settle(puller.id, [ended(second, State.SUCCEEDED, at=clock.now())]) == [Verdict.ACCEPTED]
+    assert await store.settle(puller.id, [ended(second, State.SUCCEEDED, at=clock.now())]) == [SettleVerdict.ACCEPTED]
 
 
 # ---- what it holds ----
@@ -226,7 +226,7 @@ async def test_a_pull_worker_is_reaped_at_the_beat_that_was_seen_and_at_no_other
     back = await get(store, record)
     assert (back.state, back.crashes, back.tries) == (State.PENDING, 1, 0)
     assert [attempt.outcome for attempt in await store.attempts(record.id)] == [Outcome.LOST]
-    assert await store.settle(puller.id, [ended(task, State.SUCCEEDED, at=clock.now())]) == [Verdict.STALE]
+    assert await store.settle(puller.id, [ended(task, State.SUCCEEDED, at=clock.now())]) == [SettleVerdict.STALE]
     assert await store.reap(puller.id, seen.beat) is None
 
 

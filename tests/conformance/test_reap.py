@@ -7,7 +7,7 @@ import pytest
 from duetime.clock import ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.lifecycle import QUARANTINE_CRASHES
-from duetime.model.outcome import Outcome, Settlement, Verdict
+from duetime.model.outcome import Outcome, Settlement, SettleVerdict
 from duetime.model.task import State
 from duetime.store import Store
 from tests.conformance.build import Worker, add, get, needs, state_of, task_in, wish
@@ -136,10 +136,10 @@ async def test_the_word_of_a_reaped_worker_comes_too_late(store: Store, dead_wor
     task = await worker.take_one()
     late = Settlement(record.id, 1, Outcome.SUCCEEDED, State.SUCCEEDED, 0, 0, None, store.now())
     [verdict] = await store.settle(dead, [late])
-    assert verdict is not Verdict.ACCEPTED
+    assert verdict is not SettleVerdict.ACCEPTED
     assert await state_of(store, record) is State.RUNNING
     assert (await store.claim(dead, 99, {"work": 1}, 1)).tasks == []
-    assert await worker.end(task, State.SUCCEEDED) is Verdict.ACCEPTED
+    assert await worker.end(task, State.SUCCEEDED) is SettleVerdict.ACCEPTED
 
 
 async def test_dead_workers_do_not_hold_a_gate_back(store: Store, dead_worker: Dead, worker: Worker) -> None:

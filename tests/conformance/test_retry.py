@@ -7,7 +7,7 @@ import pytest
 from duetime.clock import DAY, SECOND, ManualClock
 from duetime.ids import new_id
 from duetime.model.lifecycle import MOVES
-from duetime.model.outcome import Verdict
+from duetime.model.outcome import SettleVerdict
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.values import ChangeVerdict
@@ -53,7 +53,7 @@ async def test_tries_and_crashes_start_again_and_attempt_numbers_go_on(store: St
     await store.retry([record.id])
     task = await worker.take_one()
     assert (task.attempt, task.tries, task.crashes) == (3, 0, 0)
-    assert await worker.end(task, State.SUCCEEDED) is Verdict.ACCEPTED
+    assert await worker.end(task, State.SUCCEEDED) is SettleVerdict.ACCEPTED
     after = await get(store, record)
     assert (after.state, after.error, after.attempt) == (State.SUCCEEDED, None, 3)
     assert [attempt.attempt for attempt in await store.attempts(record.id)] == [1, 2, 3]
@@ -103,9 +103,9 @@ async def test_a_settlement_from_before_the_retry_stays_settled(store: Store, wo
     record = await add(store)
     task = await worker.run(State.FAILED)
     await store.retry([record.id])
-    assert await worker.end(task, State.SUCCEEDED) is Verdict.ALREADY
+    assert await worker.end(task, State.SUCCEEDED) is SettleVerdict.ALREADY
     await (await hire()).take_one()
-    assert await worker.end(task, State.SUCCEEDED) is Verdict.ALREADY
+    assert await worker.end(task, State.SUCCEEDED) is SettleVerdict.ALREADY
     assert (await get(store, record)).state is State.RUNNING
 
 

@@ -9,7 +9,7 @@ import pytest
 from duetime.clock import SECOND, ManualClock
 from duetime.ids import new_id
 from duetime.model.lifecycle import MOVES
-from duetime.model.outcome import Outcome, Settlement, Verdict
+from duetime.model.outcome import Outcome, Settlement, SettleVerdict
 from duetime.model.task import FINAL, State
 from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict
@@ -25,7 +25,7 @@ async def test_the_holder_of_an_attempt_moves_its_task(store: Store, worker: Wor
     clock.advance(1)
     task = await worker.take_one()
     clock.advance(1)
-    assert await worker.end(task, state) is Verdict.ACCEPTED
+    assert await worker.end(task, state) is SettleVerdict.ACCEPTED
     after = await get(store, record)
     assert after.state is state
     assert after.finished_at == (None if state is State.PENDING else clock.now())
@@ -73,10 +73,10 @@ async def test_a_repeated_settlement_is_already_known_and_changes_nothing(
     """Also when the second says something else: the first word holds."""
     record = await add(store)
     task = await worker.take_one()
-    assert await worker.end(task, state, error=error()) is Verdict.ACCEPTED
+    assert await worker.end(task, state, error=error()) is SettleVerdict.ACCEPTED
     before, history = await get(store, record), await store.attempts(record.id)
     clock.advance(1)
-    assert await worker.end(task, other, result=b"1", tries=7) is Verdict.ALREADY
+    assert await worker.end(task, other, result=b"1", tries=7) is SettleVerdict.ALREADY
     assert await get(store, record) == before
     assert await store.attempts(record.id) == history
 
@@ -84,14 +84,14 @@ async def test_a_repeated_settlement_is_already_known_and_changes_nothing(
 async def test_a_settlement_twice_in_one_call_is_accepted_once(store: Store, worker: Worker, clock: ManualClock) -> None:
     await add(store)
     settlement = ended(await worker.take_one(), State.SUCCEEDED, at=clock.now())
-    assert await store.settle(worker.id, [settlement, settlement]) == [Verdict.ACCEPTED, Verdict.ALREADY]
+    assert await store.settle(worker.id, [settlement, settlement]) == [SettleVerdict.ACCEPTED, SettleVerdict.ALREADY]
 
 
 async def test_a_huge_batch_may_hold_every_settlement_twice(store: Store, worker: Worker, clock: ManualClock) -> None:
     await store.add([wish() for _ in range(5_000)])
     settlements = [ended(task, State.SUCCEEDED, at=clock.now()) for task in await worker.take()]
     verdicts = await store.settle(worker.id, settlements + settlements)
-    assert verdicts == [Verdict.ACCEPTED] * 5_000 + [Verdict.ALREADY] * 5_000
+    assert verdicts == [SettleVerdict.ACCEPTED] * 5_000 + [SettleVerdict.ALREADY] * 5_000
 
 
 async def test_another_worker_may_not_settle(store: Store, worker: Worker, hire: Hire) -> None:
@@ -99,10 +99,10 @@ async def test_another_worker_may_not_settle(store: Store, worker: Worker, hire:
     task = await worker.take_one()
     before = await get(store, record)
     for state in AFTER_RUNNING:
-        assert await (await hire()).end(task, state) is Verdict.STALE
-        assert (await store.settle("nobody", [ended(task, state, at=store.now())])) == [Verdict.STALE]
+        assert await (await hire()).end(task, state) is SettleVerdict.STALE
+        assert (await store.settle("nobody", [ended(task, state, at=store.now())])) == [SettleVerdict.STALE]
     assert await get(store, record) == before
-    assert await worker.end(task, State.SUCCEEDED) is Verdict.ACCEPTED
+    assert await worker.end(task, State.SUCCEEDED) is SettleVerdict.ACCEPTED
 
 
 @pytest.mark.parametrize("attempt", [0, 1, 3, 4])
@@ -112,9 +112,9 @@ async def test_another_attempt_may_not_be_settled(store: Store, worker: Worker, 
     task = await worker.take_one()
     before = await get(store, record)
     wrong = Settlement(record.id, attempt, Outcome.SUCCEEDED, State.SUCCEEDED, 0, 0, None, clock.now())
-    assert await store.settle(worker.id, [wrong]) == [Verdict.STALE]
+    assert await store.settle(worker.id, [wrong]) == [SettleVerdict.STALE]
     assert await get(store, record) == before
-    assert await worker.end(task, State.SUCCEEDED) is Verdict.ACCEPTED
+    assert await worker.end(task, State.SUCCEEDED) is SettleVerdict.ACCEPTED
 
 
 async def test_a_late_word_on_an_earlier_attempt_does_not_touch_the_running_one(store: Store, worker: Worker, hire: Hire) -> None:
@@ -124,10 +124,10 @@ async def test_a_late_word_on_an_earlier_attempt_does_not_touch_the_running_one(
     second_worker = await hire()
     second = await second_worker.take_one()
     before = await get(store, record)
-    assert await worker.end(first, State.SUCCEEDED) is Verdict.ALREADY
+    assert await worker.end(first, State.SUCCEEDED) is SettleVerdict.ALREADY
     assert await get(store, record) == before
-    assert await second_worker.end(second, State.FAILED) is Verdict.ACCEPTED
-    assert await worker.end(first, State.SUCCEEDED) is Verdict.ALREADY
+    assert await second_worker.end(second, State.FAILED) is SettleVerdict.ACCEPTED
+    assert await worker.end(first, State.SUCCEEDED) is SettleVerdict.ALREADY
     assert await state_of(store, record) is State.FAILED
 
 
@@ -138,13 +138,13 @@ async def test_a_task_that_does_not_run_cannot_be_settled(store: Store, worker: 
     stranger = await hire()
     for attempt in (0, 1, 2):
         wrong = Settlement(record.id, attempt, USUAL_OUTCOME[target], target, 1, 0, None, store.now(), store.now())
-        assert await store.settle(stranger.id, [wrong]) == [Verdict.STALE]
+        assert await store.settle(stranger.id, [wrong]) == [SettleVerdict.STALE]
     assert await get(store, record) == record
 
 
 async def test_an_unknown_task_is_stale(store: Store, worker: Worker) -> None:
     unknown = Settlement(new_id(), 1, Outcome.SUCCEEDED, State.SUCCEEDED, 0, 0, None, store.now())
-    assert await store.settle(worker.id, [unknown]) == [Verdict.STALE]
+    assert await store.settle(worker.id, [unknown]) == [SettleVerdict.STALE]
     assert await store.get([unknown.id]) == [None]
 
 
@@ -154,7 +154,7 @@ async def test_a_released_attempt_cannot_be_settled_any_more(store: Store, worke
     task = await gone.take_one()
     await store.unregister(gone.id)
     before = await get(store, record)
-    assert await gone.end(task, State.SUCCEEDED) is not Verdict.ACCEPTED
+    assert await gone.end(task, State.SUCCEEDED) is not SettleVerdict.ACCEPTED
     assert await get(store, record) == before
     assert (await worker.take_one()).attempt == 2
 
@@ -166,7 +166,7 @@ async def test_verdicts_come_in_the_order_of_the_settlements(store: Store, worke
     await worker.end(second, State.FAILED)
     settlements = [ended(task, State.SUCCEEDED, at=clock.now()) for task in (third, foreign, second, first)]
     verdicts = await store.settle(worker.id, settlements)
-    assert verdicts == [Verdict.ACCEPTED, Verdict.STALE, Verdict.ALREADY, Verdict.ACCEPTED]
+    assert verdicts == [SettleVerdict.ACCEPTED, SettleVerdict.STALE, SettleVerdict.ALREADY, SettleVerdict.ACCEPTED]
     assert await state_of(store, foreign) is State.RUNNING
     assert await state_of(store, second) is State.FAILED
 
@@ -175,7 +175,7 @@ async def test_a_batch_may_end_in_all_ways_at_once(store: Store, worker: Worker,
     await store.add([wish() for _ in range(40)])
     claimed = await worker.take()
     endings = [ended(task, AFTER_RUNNING[place % 4], at=clock.now()) for place, task in enumerate(claimed)]
-    assert set(await store.settle(worker.id, endings)) == {Verdict.ACCEPTED}
+    assert set(await store.settle(worker.id, endings)) == {SettleVerdict.ACCEPTED}
     records = await store.get([task.id for task in claimed])
     assert [record.state for record in records if record] == [AFTER_RUNNING[place % 4] for place in range(40)]
 
@@ -184,7 +184,7 @@ async def test_a_claimed_batch_may_be_settled_piece_by_piece_and_out_of_order(st
     await store.add([wish() for _ in range(20)])
     claimed = await worker.take()
     for place in (*range(19, 0, -2), *range(0, 20, 2)):
-        assert await worker.end(claimed[place], State.SUCCEEDED) is Verdict.ACCEPTED
+        assert await worker.end(claimed[place], State.SUCCEEDED) is SettleVerdict.ACCEPTED
     assert await store.attempts_of(worker.id) == []
 
 
@@ -196,7 +196,7 @@ async def test_a_cancel_asked_for_meanwhile_turns_going_back_into_cancelled(
     task = await worker.take_one()
     assert await store.cancel([record.id]) == [CancelVerdict.CANCELLING]
     clock.advance(1)
-    assert await worker.end(task, State.PENDING, outcome=outcome, error=error()) is Verdict.ACCEPTED
+    assert await worker.end(task, State.PENDING, outcome=outcome, error=error()) is SettleVerdict.ACCEPTED
     after = await get(store, record)
     assert (after.state, after.finished_at, after.error) == (State.CANCELLED, clock.now(), error())
     assert [attempt.outcome for attempt in await store.attempts(record.id)] == [outcome]
@@ -209,7 +209,7 @@ async def test_a_cancel_does_not_change_an_attempt_that_finished_first(store: St
     record = await add(store)
     task = await worker.take_one()
     await store.cancel([record.id])
-    assert await worker.end(task, state, result=b"1") is Verdict.ACCEPTED
+    assert await worker.end(task, state, result=b"1") is SettleVerdict.ACCEPTED
     assert await state_of(store, record) is state
 
 

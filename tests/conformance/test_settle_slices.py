@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from duetime.clock import SECOND, ManualClock
-from duetime.model.outcome import Verdict
+from duetime.model.outcome import SettleVerdict
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.values import Progress
@@ -22,7 +22,7 @@ async def test_every_task_of_a_claim_keeps_its_own_facts(store: Store, worker: W
     starts = {task.id: clock.now() + number * 1_000 for number, task in enumerate(tasks)}
     clock.advance(1)
     settlements = [ended(task, State.SUCCEEDED, at=starts[task.id] + 500, started_at=starts[task.id]) for task in tasks]
-    assert await store.settle(worker.id, settlements) == [Verdict.ACCEPTED] * MANY
+    assert await store.settle(worker.id, settlements) == [SettleVerdict.ACCEPTED] * MANY
     for task in tasks:
         record = await get(store, task)
         assert (record.state, record.attempt, record.started_at) == (State.SUCCEEDED, 1, starts[task.id])
@@ -30,7 +30,7 @@ async def test_every_task_of_a_claim_keeps_its_own_facts(store: Store, worker: W
     assert await store.attempts_of(worker.id) == []
     counts = await store.counts()
     assert sum(lane.due + lane.later + lane.running for lane in counts.lanes) == 0
-    assert await store.settle(worker.id, settlements) == [Verdict.ALREADY] * MANY
+    assert await store.settle(worker.id, settlements) == [SettleVerdict.ALREADY] * MANY
     assert await store.inspect(repair=False) == []
 
 
@@ -54,9 +54,9 @@ async def test_what_somebody_else_said_of_one_attempt_is_not_said_again(
     await store.add([wish() for _ in range(MANY)])
     tasks = await worker.take(total=MANY)
     failed = ended(tasks[3], State.FAILED, at=clock.now())
-    assert await other.settle(worker.id, [failed]) == [Verdict.ACCEPTED]
+    assert await other.settle(worker.id, [failed]) == [SettleVerdict.ACCEPTED]
     verdicts = await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=clock.now() + SECOND) for task in tasks])
-    assert verdicts == [Verdict.ALREADY if task is tasks[3] else Verdict.ACCEPTED for task in tasks]
+    assert verdicts == [SettleVerdict.ALREADY if task is tasks[3] else SettleVerdict.ACCEPTED for task in tasks]
     assert (await get(store, tasks[3])).state is State.FAILED
     assert await store.inspect(repair=False) == []
 
@@ -66,7 +66,7 @@ async def test_a_whole_claim_of_another_worker_stays_as_it_is(store: Store, work
     await store.add([wish() for _ in range(MANY)])
     tasks = await worker.take(total=MANY)
     settlements = [ended(task, State.SUCCEEDED, at=clock.now()) for task in tasks]
-    assert await store.settle(thief.id, settlements) == [Verdict.STALE] * MANY
+    assert await store.settle(thief.id, settlements) == [SettleVerdict.STALE] * MANY
     assert len(await store.attempts_of(worker.id)) == MANY
 
 
@@ -75,15 +75,15 @@ async def test_a_claim_can_end_in_slices_one_after_another_or_at_once(store: Sto
     tasks = await worker.take(total=4 * MANY)
     settlements = [ended(task, State.SUCCEEDED, at=clock.now() + number) for number, task in enumerate(tasks)]
     slices = [settlements[start : start + MANY] for start in range(0, 4 * MANY, MANY)]
-    assert await store.settle(worker.id, slices[1]) == [Verdict.ACCEPTED] * MANY
+    assert await store.settle(worker.id, slices[1]) == [SettleVerdict.ACCEPTED] * MANY
     assert {held.id for held in await store.attempts_of(worker.id)} == {s.id for s in settlements} - {s.id for s in slices[1]}
     assert [lane.running for lane in (await store.counts()).lanes] == [3 * MANY]
     assert await store.inspect(repair=False) == []
     rest = await asyncio.gather(*(store.settle(worker.id, some) for some in (slices[0], slices[2], slices[3])))
-    assert rest == [[Verdict.ACCEPTED] * MANY] * 3
+    assert rest == [[SettleVerdict.ACCEPTED] * MANY] * 3
     assert await store.attempts_of(worker.id) == []
     assert [(await get(store, said.id)).finished_at for said in settlements] == [said.finished_at for said in settlements]
-    assert await store.settle(worker.id, settlements) == [Verdict.ALREADY] * 4 * MANY
+    assert await store.settle(worker.id, settlements) == [SettleVerdict.ALREADY] * 4 * MANY
     assert await store.inspect(repair=False) == []
 
 
@@ -91,10 +91,10 @@ async def test_places_that_overlap_a_settled_slice_are_settled_once(store: Store
     await store.add([wish() for _ in range(2 * MANY)])
     tasks = await worker.take(total=2 * MANY)
     said = [ended(task, State.SUCCEEDED, at=clock.now()) for task in tasks]
-    assert await store.settle(worker.id, said[:MANY]) == [Verdict.ACCEPTED] * MANY
+    assert await store.settle(worker.id, said[:MANY]) == [SettleVerdict.ACCEPTED] * MANY
     verdicts = await store.settle(worker.id, said[MANY // 2 : MANY + MANY // 2])
-    assert verdicts == [Verdict.ALREADY] * (MANY // 2) + [Verdict.ACCEPTED] * (MANY // 2)
-    assert await store.settle(worker.id, said[MANY + MANY // 2 :]) == [Verdict.ACCEPTED] * (MANY // 2)
+    assert verdicts == [SettleVerdict.ALREADY] * (MANY // 2) + [SettleVerdict.ACCEPTED] * (MANY // 2)
+    assert await store.settle(worker.id, said[MANY + MANY // 2 :]) == [SettleVerdict.ACCEPTED] * (MANY // 2)
     assert await store.attempts_of(worker.id) == []
     assert await store.inspect(repair=False) == []
 
@@ -123,7 +123,8 @@ async def test_places_of_one_claim_that_differ_keep_their_differences(store: Sto
     for task in back:
         await worker.end(task, State.PENDING, due_at=expires_at + SECOND)
     for some in (low, rest):
-        assert set(await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=clock.now()) for task in some])) == {Verdict.ACCEPTED}
+        settlements = [ended(task, State.SUCCEEDED, at=clock.now()) for task in some]
+        assert set(await store.settle(worker.id, settlements)) == {SettleVerdict.ACCEPTED}
     for task in (*low, *rest):
         record = await get(store, task)
         assert (record.state, record.priority, record.attempt, record.crashes) == (

@@ -18,7 +18,7 @@ from duetime.clock import SECOND, ManualClock
 from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.lifecycle import conclude
-from duetime.model.outcome import Ended, Outcome, Running, Settlement, Verdict
+from duetime.model.outcome import Ended, Outcome, Running, Settlement, SettleVerdict
 from duetime.model.query import Query
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, Edge, IfExists, NewTask, State
@@ -220,7 +220,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         now = self.clock.now()
         settlement = Settlement(entry.wish.id, attempt, Outcome.SUCCEEDED, state, 0, 0, now, now, now)
-        assert self.model.settle(worker, settlement) is not Verdict.ACCEPTED
+        assert self.model.settle(worker, settlement) is not SettleVerdict.ACCEPTED
         self.say(worker, [settlement])
 
     @precondition(lambda self: self.model.tasks)

@@ -273,12 +273,12 @@ async def test_deleting_removes_the_schedule_and_leaves_its_tasks(app: App, cloc
     assert len(await planned(app)) == 1
 
 
-@pytest.mark.parametrize(("health", "seconds"), [("ok", 0), ("ok", 309), ("late", 311), ("held", 311), ("paused", 311), ("ended", 311)])
+@pytest.mark.parametrize(("health", "seconds"), [("ok", 0), ("ok", 309), ("late", 311), ("gated", 311), ("paused", 311), ("ended", 311)])
 async def test_health_says_what_to_look_at(app: App, clock: ManualClock, health: str, seconds: int) -> None:
     await app.schedules.put(Schedule("s", "sweep", Every(minutes=5), count=1))
     clock.advance(seconds)
     match health:
-        case "held":
+        case "gated":
             await app.gates.pause("sweep")
         case "paused":
             await app.schedules.pause("s")
@@ -356,7 +356,7 @@ async def test_the_payload_for_a_handler_of_another_program_is_checked_by_its_de
 
 async def test_a_schedule_that_others_keep_changing_is_a_conflict(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     await app.schedules.put(Schedule("s", "sweep", Every(60)))
-    monkeypatch.setattr("duetime.client.schedules.writes.TURNS", 3)
+    monkeypatch.setattr("duetime.client.schedules.writes.MAX_RETRIES", 3)
     written = app.store.write_schedules
     turns = 0
 

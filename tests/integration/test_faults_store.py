@@ -14,7 +14,7 @@ from duetime.duties import Reaper
 from duetime.errors import DuetimeError
 from duetime.ids import new_id
 from duetime.model.lifecycle import conclude
-from duetime.model.outcome import Ended, Outcome, Settlement, Verdict
+from duetime.model.outcome import Ended, Outcome, Settlement, SettleVerdict
 from duetime.model.task import NewTask
 from duetime.runtime.service import Alarms
 from duetime.store.sqlite import liveness
@@ -212,7 +212,7 @@ class Forgetful(SqliteStore):
             raise StoreUnavailable("the reply was lost")
         return reply
 
-    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         verdicts = await super().settle(worker, settlements)
         if self.forget_settles:
             self.forget_settles -= 1
@@ -277,7 +277,7 @@ async def test_an_outcome_that_cannot_be_stored_does_not_hold_up_the_others(
 
     settle = store.settle
 
-    async def picky(worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def picky(worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         if any(each.error is not None and each.error.message == "poison" for each in settlements):
             raise UnicodeEncodeError("utf-8", "x", 0, 1, "cannot be written")
         return await settle(worker, settlements)
@@ -353,11 +353,11 @@ async def test_a_settle_that_races_with_a_reaper_is_either_accepted_or_too_late(
         lease.close()
         records = await one.get([task.id for task in claim.tasks])
         if reaped:
-            assert verdicts == [Verdict.STALE] * 5
+            assert verdicts == [SettleVerdict.STALE] * 5
             assert [record and record.state for record in records] == [State.PENDING] * 5
             await one.cancel([task.id for task in claim.tasks])
         else:
-            assert verdicts == [Verdict.ACCEPTED] * 5
+            assert verdicts == [SettleVerdict.ACCEPTED] * 5
             assert [record and record.state for record in records] == [State.SUCCEEDED] * 5
         taken, finished = taken + bool(reaped), finished + (not reaped)
     await other.close()

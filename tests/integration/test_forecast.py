@@ -10,7 +10,7 @@ from typing import Any
 
 from duetime import App
 from duetime.client.schedules.forecasting import look_ahead
-from duetime.client.schedules.wishes import Schedule
+from duetime.client.schedules.schedule import Schedule
 from duetime.clock import SECOND, Instant, ManualClock, to_instant
 from duetime.duties.firing import Firing
 from duetime.model.forecast import HOUR, MINUTE

@@ -14,7 +14,7 @@ import pytest
 
 from duetime.clock import SECOND
 from duetime.model.gate import Gate, GateAction
-from duetime.model.outcome import Verdict
+from duetime.model.outcome import SettleVerdict
 from duetime.model.task import NewTask, State
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.postgres.submit import Submission
@@ -81,32 +81,32 @@ async def test_what_went_back_stays_when_it_is_claimed_beside_what_an_old_view_a
 
 async def test_no_number_is_used_twice_although_the_task_was_added_again(store: PostgresStore, worker: Worker, postgres_url: str) -> None:
     task, first = await running_twice(store, worker, postgres_url)
-    assert await worker.end(first, State.PENDING) is Verdict.ACCEPTED
+    assert await worker.end(first, State.PENDING) is SettleVerdict.ACCEPTED
     second = await worker.take_one()
     assert (second.id, second.attempt, second.tries) == (task.id, 2, 1)
-    assert await worker.end(first, State.SUCCEEDED) is not Verdict.ACCEPTED
-    assert await worker.end(second, State.SUCCEEDED) is Verdict.ACCEPTED
+    assert await worker.end(first, State.SUCCEEDED) is not SettleVerdict.ACCEPTED
+    assert await worker.end(second, State.SUCCEEDED) is SettleVerdict.ACCEPTED
     assert [attempt.attempt for attempt in await store.attempts(task.id)] == [1, 2]
 
 
 async def test_a_cancel_meets_the_running_task_and_not_its_repeat(store: PostgresStore, worker: Worker, postgres_url: str) -> None:
     task, claimed = await running_twice(store, worker, postgres_url)
     assert await store.cancel([task.id]) == [CancelVerdict.CANCELLING]
-    assert await worker.end(claimed, State.SUCCEEDED) is Verdict.ACCEPTED
+    assert await worker.end(claimed, State.SUCCEEDED) is SettleVerdict.ACCEPTED
     assert await state_of(store, task) is State.SUCCEEDED
 
 
 async def test_an_edit_meets_the_running_task_and_not_its_repeat(store: PostgresStore, worker: Worker, postgres_url: str) -> None:
     task, claimed = await running_twice(store, worker, postgres_url)
     assert await store.edit([Edit(id=task.id, priority=9)]) == [ChangeVerdict.REFUSED]
-    assert await worker.end(claimed, State.SUCCEEDED) is Verdict.ACCEPTED
+    assert await worker.end(claimed, State.SUCCEEDED) is SettleVerdict.ACCEPTED
 
 
 async def test_a_drop_gate_leaves_the_running_task_alone(store: PostgresStore, worker: Worker, postgres_url: str) -> None:
     task, claimed = await running_twice(store, worker, postgres_url)
     await store.put_gate(Gate(handler="work", action=GateAction.DROP))
     assert await store.drop(10) == 0
-    assert await worker.end(claimed, State.SUCCEEDED) is Verdict.ACCEPTED
+    assert await worker.end(claimed, State.SUCCEEDED) is SettleVerdict.ACCEPTED
     assert await state_of(store, task) is State.SUCCEEDED
 
 

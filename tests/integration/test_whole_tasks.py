@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from duetime.model.outcome import Outcome, Verdict
+from duetime.model.outcome import Outcome, SettleVerdict
 from duetime.model.task import NewTask, State
 from duetime.store import Store
 from duetime.store.open import store_from_url
@@ -234,7 +234,7 @@ async def test_who_only_repeats_what_is_there_locks_nothing(store: Store, worker
     server.rows("begin")
     assert {added.verdict for added in await store.add_on(server.connection, [waiting, running])} == {AddVerdict.REPEATED}
     async with asyncio.timeout(5):
-        assert await worker.end(task, State.PENDING, outcome=Outcome.RELEASED) is Verdict.ACCEPTED
+        assert await worker.end(task, State.PENDING, outcome=Outcome.RELEASED) is SettleVerdict.ACCEPTED
         await store.cancel([waiting.id, running.id])
     server.rows("commit")
     assert {await state_of(store, each) for each in (waiting, running)} == {State.CANCELLED}
@@ -250,7 +250,7 @@ async def test_a_parent_does_not_end_unseen_while_its_child_is_added(store: Stor
     await server.waits()
     assert not ending.done()
     server.rows("commit")
-    assert await ending is Verdict.ACCEPTED
+    assert await ending is SettleVerdict.ACCEPTED
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.RELEASED])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from duetime import App, Context, Fatal, State, Task
-from duetime.model.outcome import Settlement, Verdict
+from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.store import Store
 from duetime.store.values import Claim
 from duetime.worker import queues, settler
@@ -238,7 +238,7 @@ async def test_a_store_that_takes_outcomes_slowly_is_not_run_away_from(app: App,
     async with app:
         settle = app.store.settle
 
-        async def slowly(worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+        async def slowly(worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
             await takes_them.wait()
             return await settle(worker, settlements)
 

@@ -19,7 +19,7 @@ from duetime import App, Context, Next, RetryLater, RetryPolicy, State, Task
 from duetime.clock import LATEST
 from duetime.ids import new_id
 from duetime.model.lifecycle import succeed
-from duetime.model.outcome import Outcome, Settlement, Verdict
+from duetime.model.outcome import Outcome, Settlement, SettleVerdict
 from duetime.model.task import NewTask
 from duetime.targets.output import DEFAULT_CAP
 from duetime.worker import executor, settler
@@ -410,7 +410,7 @@ async def test_a_success_counts_although_the_lease_was_in_doubt_and_only_if_the_
         kept, taken = [await stubborn.now(name=name) for name in ("kept", "taken")]
         await until("both run", lambda: len(begun) == 2)
         lost = msgspec.structs.replace(settlement_of(worker, taken.id), outcome=Outcome.LOST, state=State.PENDING, due_at=LATEST)
-        assert await app.store.settle(worker.id, [lost]) == [Verdict.ACCEPTED]
+        assert await app.store.settle(worker.id, [lost]) == [SettleVerdict.ACCEPTED]
         worker.executor.stop_all(Stop.LOST)
         assert await app.result(kept, timeout=20) == "kept"
         await until("the other has ended too", lambda: not worker.executor.running and len(worker.settler) == 0)
@@ -430,7 +430,7 @@ async def test_results_of_many_megabytes_are_written_in_several_batches(app: App
     sizes: list[int] = []
     settle = app.store.settle
 
-    async def counted(worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def counted(worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         sizes.append(sum(len(settlement.result or b"") for settlement in settlements))
         return await settle(worker, settlements)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from duetime import App, Context, InvalidValue, RetryPolicy, State, StoreUnavailable
-from duetime.model.outcome import Settlement, Verdict
+from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.runtime import service
 from duetime.runtime.service import LONGEST_REMINDER, NO_PROGRESS, Alarms, Pulse, Service
 from duetime.store.shard import Lease
@@ -217,7 +217,7 @@ class FaultyStore(SqliteStore):
         await self._reach()
         return await super().claim(worker, claim, wants, total, ahead=ahead)
 
-    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         await self._reach()
         return await super().settle(worker, settlements)
 

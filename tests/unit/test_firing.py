@@ -14,7 +14,18 @@ from duetime.model import steering
 from duetime.model.firing import FALLBACK, LOOK_FOR_ROOM, MOST_AT_ONCE, Step, due_of_occurrence, next_look, next_planned, step
 from duetime.model.occurrences import LARGEST_RESULT, ended_run
 from duetime.model.rules import AfterEnd, At, Cron, DayCalendar, Every, Plan, Rule, plan_of
-from duetime.model.schedule import MOST_RUNS, Ends, Facts, LastRun, Run, ScheduleRecord, ScheduleSpec, Skip, SkipReason, occurrence_id
+from duetime.model.schedule import (
+    MOST_RUNS,
+    Ends,
+    LastRun,
+    Run,
+    ScheduleFacts,
+    ScheduleRecord,
+    ScheduleSpec,
+    Skip,
+    SkipReason,
+    occurrence_id,
+)
 from duetime.model.skips import MOST_COUNTED
 from duetime.model.task import Edge, ErrorInfo, State, TaskRecord
 
@@ -33,7 +44,7 @@ def made(rule: Rule | None = None, *, now: Instant = START, **options: Any) -> S
 
 
 def stepped(record: ScheduleRecord, now: Instant, *ended: LastRun) -> Step:
-    chosen = step(record, Facts(plan_for(record.spec), Ends(ended)), now)
+    chosen = step(record, ScheduleFacts(plan_for(record.spec), Ends(ended)), now)
     return replace(chosen, record=replace(chosen.record, version=record.version + 1))
 
 
@@ -323,7 +334,7 @@ def test_the_last_result_is_handed_to_the_next_run() -> None:
 
 def test_a_run_that_is_not_stored_any_more_has_ended() -> None:
     record = with_run(made(), "pruned")
-    chosen = step(record, Facts(plan_for(record.spec), Ends((), ("pruned",))), START + MINUTE)
+    chosen = step(record, ScheduleFacts(plan_for(record.spec), Ends((), ("pruned",))), START + MINUTE)
     assert minutes(chosen) == [1]
     assert (chosen.record.state.last, chosen.record.state.failures) == (None, 0)
 
@@ -357,7 +368,7 @@ def test_a_delay_goes_on_after_an_outage_whatever_the_policy(missed: str) -> Non
 
 def test_a_delay_that_meets_a_triggered_run_counts_anew() -> None:
     record = made(AfterEnd(90))
-    record = steering.trigger(record, Facts(plan_for(record.spec)), START + 60 * SECOND).record
+    record = steering.trigger(record, ScheduleFacts(plan_for(record.spec)), START + 60 * SECOND).record
     chosen = stepped(record, START + 90 * SECOND)
     assert left_out(chosen, SkipReason.OVERLAP) == [1]
     assert chosen.record.next_at == START + 180 * SECOND
@@ -458,7 +469,7 @@ def test_a_changed_calendar_plans_anew_from_now_on() -> None:
 
 def test_running_now_moves_neither_cursor_nor_count() -> None:
     record = steering.pause(made(count=1), plan_for(made().spec), START).record
-    facts = Facts(plan_for(record.spec))
+    facts = ScheduleFacts(plan_for(record.spec))
     chosen = steering.trigger(record, facts, START + 5, payload=b'{"x":1}', by="ann")
     [task] = chosen.tasks
     assert (task.planned_at, task.due_at, task.payload, task.submitted_by) == (START + 5, START + 5, b'{"x":1}', "ann")
@@ -475,7 +486,7 @@ def test_running_now_moves_neither_cursor_nor_count() -> None:
 )
 def test_running_now_while_others_run(overlap: str, live: int, edges: int) -> None:
     record = with_run(made(), *map(str, range(live)))
-    chosen = steering.trigger(record, Facts(plan_for(record.spec)), START + 5, overlap=overlap)
+    chosen = steering.trigger(record, ScheduleFacts(plan_for(record.spec)), START + 5, overlap=overlap)
     assert len(chosen.tasks[0].edges) == edges
     assert chosen.record.state.cancel == (("0", "1") if overlap == "cancel" else ())
 
@@ -484,7 +495,7 @@ def test_running_now_while_others_run(overlap: str, live: int, edges: int) -> No
 def test_running_now_is_refused_where_the_policy_leaves_no_room(overlap: str, live: int) -> None:
     record = with_run(made(), *map(str, range(live)))
     with pytest.raises(Conflict, match="not ended"):
-        steering.trigger(record, Facts(plan_for(record.spec)), START + 5, overlap=overlap)
+        steering.trigger(record, ScheduleFacts(plan_for(record.spec)), START + 5, overlap=overlap)
 
 
 def test_a_triggered_run_counts_for_the_overlap_policy_and_a_backfill_does_not() -> None:

@@ -11,7 +11,7 @@ from duetime.clock import SECOND, Instant
 from duetime.model import steering
 from duetime.model.firing import MOST_AT_ONCE, Course, Step, noted, single, step
 from duetime.model.rules import AfterEnd, At, Cron, Every, Plan, Rule, Window, plan_of
-from duetime.model.schedule import MOST_RUNS, Ends, Facts, LastRun, ScheduleSpec, Skip
+from duetime.model.schedule import MOST_RUNS, Ends, LastRun, ScheduleFacts, ScheduleSpec, Skip
 from duetime.model.skips import MOST_SINGLE
 from duetime.model.task import NewTask, State
 
@@ -97,7 +97,7 @@ class Life:
         self.record = replace(after, version=before.version + 1)
 
     def step(self) -> Step:
-        facts = Facts(self.plan, Ends(tuple(self.ended), tuple(self.gone)))
+        facts = ScheduleFacts(self.plan, Ends(tuple(self.ended), tuple(self.gone)))
         state = noted(self.record.state, facts.ends, self.now)
         short = single(self.record, state, self.plan, self.now)
         assert short is None or short == Course(self.record, state, self.plan, self.now).followed(), "the short way does the same"
@@ -186,7 +186,7 @@ def test_every_planned_instant_is_accounted_for_once(
             case "edit", other:
                 life.edit(other)  # type: ignore[arg-type]
             case "trigger", _ if len(life.record.state.runs) < MOST_RUNS:
-                life.take(steering.trigger(life.record, Facts(life.plan), life.now))
+                life.take(steering.trigger(life.record, ScheduleFacts(life.plan), life.now))
     life.now = max(life.now, life.record.state.cursor)
     life.catch_up()
     note(f"{life.record}")

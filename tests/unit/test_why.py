@@ -9,7 +9,7 @@ from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Outcome
 from duetime.model.task import ErrorInfo, State, TaskRecord
-from duetime.model.why import Facts, ReasonKind, why
+from duetime.model.why import ReasonKind, WhyFacts, why
 
 NOW = 1_800_000_000 * SECOND
 BUSY: dict[str, Any] = {"live_workers": 2, "workers_of_handler": 2, "slots": 4, "running": 1}
@@ -22,11 +22,11 @@ def record(state: State = State.PENDING, **facts: Any) -> TaskRecord:
 
 
 def reasons(task: TaskRecord, **facts: Any) -> dict[ReasonKind, str]:
-    return {reason.kind: reason.text for reason in why(task, Facts(now=NOW, **facts))}
+    return {reason.kind: reason.text for reason in why(task, WhyFacts(now=NOW, **facts))}
 
 
 def test_a_due_time_in_the_future_is_a_reason() -> None:
-    found = why(record(due_at=NOW + 90 * SECOND), Facts(now=NOW, **BUSY))
+    found = why(record(due_at=NOW + 90 * SECOND), WhyFacts(now=NOW, **BUSY))
     assert [reason.kind for reason in found] == [ReasonKind.LATER]
     assert found[0].text == "it is due in 1 min 30 s, at 2027-01-15 08:01:30 UTC"
     assert found[0].until_at is not None
@@ -109,4 +109,4 @@ def test_a_final_task_tells_how_it_ended(state: State, facts: dict[str, Any], te
 
 @pytest.mark.parametrize("state", list(State))
 def test_every_state_has_a_reason(state: State) -> None:
-    assert why(record(state), Facts(now=NOW))
+    assert why(record(state), WhyFacts(now=NOW))

@@ -15,7 +15,7 @@ from duetime.api.route import Route
 from duetime.clock import Instant, to_datetime
 from duetime.ids import is_id
 from duetime.model.access import Scope
-from duetime.model.outcome import Ended, Outcome, Verdict
+from duetime.model.outcome import Ended, Outcome, SettleVerdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, check_name
 from duetime.store.pull_workers import PullWorker
@@ -132,7 +132,7 @@ async def append_logs(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_logs)
     told = await _guests(call).holds(body.worker, call.path["id"], body.attempt, call.allow)
-    if told.verdict is Verdict.ACCEPTED:
+    if told.verdict is SettleVerdict.ACCEPTED:
         await call.app.output.keep(call.path["id"], body.attempt, body.text)
     return _told(told)
 

@@ -20,8 +20,8 @@ from duetime.api.tasks import task_answer
 from duetime.client.schedules.backfill import Backfill
 from duetime.client.schedules.declaring import SchedulePlan
 from duetime.client.schedules.info import ScheduleInfo
+from duetime.client.schedules.schedule import Schedule
 from duetime.client.schedules.service import Schedules
-from duetime.client.schedules.wishes import Schedule
 from duetime.clock import to_datetime, to_instant
 from duetime.errors import DuetimeError, InvalidValue
 from duetime.model.access import Scope

@@ -24,7 +24,7 @@ from duetime.client.admission import SubmitHook
 from duetime.client.client import Client
 from duetime.client.insight import Insight
 from duetime.client.output import Outputs
-from duetime.client.schedules.wishes import Schedule
+from duetime.client.schedules.schedule import Schedule
 from duetime.clock import Seconds
 from duetime.config import Config, Settings, read_setting
 from duetime.config import load as load_config

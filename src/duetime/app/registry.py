@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
 from duetime.app.handlers import AnyHandler, Handler, one_of, policy_or_default, positive
-from duetime.client.schedules.wishes import Schedule, rule_from
+from duetime.client.schedules.schedule import Schedule, rule_from
 from duetime.clock import Seconds
 from duetime.errors import InvalidHandler, InvalidValue
 from duetime.model.retry import RetryPolicy

@@ -12,8 +12,8 @@ import msgspec
 
 from duetime.client.admission import HANDLERS_OWN, Admission, SubmitHook
 from duetime.client.gates import GateKeeper
+from duetime.client.schedules.schedule import Schedule
 from duetime.client.schedules.service import Calendars, Schedules
-from duetime.client.schedules.wishes import Schedule
 from duetime.clock import Seconds, to_seconds
 from duetime.errors import ChangedMeanwhile, Conflict, DuplicateKey, DuplicateKeys, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
 from duetime.ids import is_id

@@ -15,7 +15,7 @@ from duetime.model.outcome import Outcome
 from duetime.model.retry import DEFAULT_ATTEMPTS
 from duetime.model.rules.reading import duration_text
 from duetime.model.task import FINAL, ErrorInfo, State, TaskRecord
-from duetime.model.why import Facts, Reason, why
+from duetime.model.why import Reason, WhyFacts, why
 from duetime.store import Store
 from duetime.store.values import Counts, Declaration, WorkerRecord
 
@@ -176,17 +176,17 @@ class Insight:
         """Give what all workers have counted together."""
         return await self._store.figures()
 
-    async def _facts(self, record: TaskRecord) -> Facts:
+    async def _facts(self, record: TaskRecord) -> WhyFacts:
         now = self._store.now()
         attempts = await self._store.attempts(record.id)
         last = next((each for each in reversed(attempts) if each.outcome is not None), None)
         allowed = await self._tries_allowed(record)
         if record.state in FINAL or record.state is State.RUNNING:
-            return Facts(now=now, tries_allowed=allowed)
+            return WhyFacts(now=now, tries_allowed=allowed)
         live = [worker for worker in await self._store.workers() if lives(worker, now)]
         own = [worker for worker in live if record.handler in worker.slots]
         lanes = [lane for lane in (await self._store.counts()).lanes if lane.handler == record.handler]
-        return Facts(
+        return WhyFacts(
             now=now,
             gate=(await self._store.gates()).holding(record.handler, record.collection, now),
             live_workers=len(live),

@@ -21,7 +21,7 @@ from duetime.errors import StoreUnavailable
 from duetime.model.firing import Step, step
 from duetime.model.occurrences import ends_of
 from duetime.model.rules import DayCalendar, Plan, Rule, plan_of
-from duetime.model.schedule import Facts, ScheduleRecord, ScheduleSpec
+from duetime.model.schedule import ScheduleFacts, ScheduleRecord, ScheduleSpec
 from duetime.model.task import TaskRecord
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
@@ -255,7 +255,8 @@ class Firing(Service):
     def _step(self, record: ScheduleRecord, tasks: Mapping[str, TaskRecord], now: Instant) -> Step:
         try:
             plan = self._plan_of(record.spec)
-            return step(record, Facts(plan, ends_of(record.state.runs, tasks, now)) if record.state.runs else Facts(plan), now)
+            runs = record.state.runs
+            return step(record, ScheduleFacts(plan, ends_of(runs, tasks, now)) if runs else ScheduleFacts(plan), now)
         except Exception as error:
             return self._put_off(record, error, now)
 

@@ -16,7 +16,7 @@ from duetime.clock import SECOND, Instant
 from duetime.model.occurrences import due_of_occurrence, task_of, waits_in_vain
 from duetime.model.policies import Missed, read_missed, read_overlap
 from duetime.model.rules import Plan
-from duetime.model.schedule import MOST_RUNS, Ends, Facts, Pause, Run, ScheduleRecord, ScheduleState, Skip, SkipReason
+from duetime.model.schedule import MOST_RUNS, Ends, Pause, Run, ScheduleFacts, ScheduleRecord, ScheduleState, Skip, SkipReason
 from duetime.model.skips import MOST_COUNTED, Skips, count_between
 from duetime.model.task import Edge, NewTask, State
 
@@ -36,7 +36,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     skips: tuple[Skip, ...] = ()
 
 
-def step(record: ScheduleRecord, facts: Facts, now: Instant) -> Step:
+def step(record: ScheduleRecord, facts: ScheduleFacts, now: Instant) -> Step:
     """Decide what to do for a schedule now. Who asks has told the tasks in `state.cancel` to stop."""
     state, spec = noted(record.state, facts.ends, now), record.spec
     if state.paused is None and spec.pause_after is not None and state.failures >= spec.pause_after:

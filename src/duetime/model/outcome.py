@@ -66,7 +66,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     error: ErrorInfo | None = None
 
 
-class Verdict(StrEnum):
+class SettleVerdict(StrEnum):
     """A store's answer to a settlement: done now, done before (a repeat), or not this attempt's to say."""
 
     ACCEPTED = "accepted"

@@ -150,7 +150,7 @@ class Ends(msgspec.Struct, frozen=True):
     gone: tuple[str, ...] = ()  # runs that are not stored any more: they have ended, and nobody knows how
 
 
-class Facts(msgspec.Struct, frozen=True):
+class ScheduleFacts(msgspec.Struct, frozen=True):
     """What firing needs to know of a schedule besides its record: its plan, and which of its runs have ended."""
 
     plan: Plan

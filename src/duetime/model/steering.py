@@ -15,9 +15,9 @@ from duetime.model.policies import read_overlap
 from duetime.model.rules import Plan
 from duetime.model.schedule import (
     MOST_RUNS,
-    Facts,
     Pause,
     Run,
+    ScheduleFacts,
     ScheduleRecord,
     ScheduleSpec,
     ScheduleState,
@@ -105,7 +105,7 @@ def resume(record: ScheduleRecord, plan: Plan, now: Instant, *, by: str = "", ca
 
 def trigger(
     record: ScheduleRecord,
-    facts: Facts,
+    facts: ScheduleFacts,
     now: Instant,
     *,
     payload: bytes | None = None,

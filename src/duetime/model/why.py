@@ -37,7 +37,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What must be known besides the task itself. Slots and running tasks are the handler's, over all live workers."""
 
     now: Instant
@@ -52,7 +52,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     last_error: ErrorInfo | None = None
 
 
-def why(task: TaskRecord, facts: Facts) -> list[Reason]:
+def why(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
     """Give everything that holds a task now, the longest-lasting first where that is known; for a final one, how it ended."""
     match task.state:
         case State.RUNNING:
@@ -68,7 +68,7 @@ def why(task: TaskRecord, facts: Facts) -> list[Reason]:
             assert_never(task.state)
 
 
-def _held(task: TaskRecord, facts: Facts) -> list[Reason]:
+def _held(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
     reasons = []
     if task.due_at > facts.now:
         reasons.append(_later(task, facts))
@@ -85,7 +85,7 @@ def _held(task: TaskRecord, facts: Facts) -> list[Reason]:
     return reasons
 
 
-def _later(task: TaskRecord, facts: Facts) -> Reason:
+def _later(task: TaskRecord, facts: WhyFacts) -> Reason:
     due_at = to_datetime(task.due_at)
     left = _span(task.due_at - facts.now)
     if facts.last_outcome is Outcome.RETRY_LATER:
@@ -107,7 +107,7 @@ def _gate(gate: Gate) -> Reason:
     return Reason(kind=ReasonKind.GATE, text=text, until_at=until_at, by=gate.set_by or None)
 
 
-def _ready(task: TaskRecord, facts: Facts) -> Reason:
+def _ready(task: TaskRecord, facts: WhyFacts) -> Reason:
     free = _count(facts.slots - facts.running, "slot")
     return Reason(
         kind=ReasonKind.READY,
@@ -115,7 +115,7 @@ def _ready(task: TaskRecord, facts: Facts) -> Reason:
     )
 
 
-def _running(task: TaskRecord, facts: Facts) -> Reason:
+def _running(task: TaskRecord, facts: WhyFacts) -> Reason:
     since = "" if task.started_at is None else f" for {_span(facts.now - task.started_at)}"
     far = "" if task.progress is None else f", {task.progress:.0%} done"
     said = f" ({task.progress_text})" if task.progress_text else ""
@@ -124,7 +124,7 @@ def _running(task: TaskRecord, facts: Facts) -> Reason:
     return Reason(kind=ReasonKind.RUNNING, text=text, by=task.worker)
 
 
-def _finished(task: TaskRecord, facts: Facts) -> Reason:
+def _finished(task: TaskRecord, facts: WhyFacts) -> Reason:
     ago = "" if task.finished_at is None else f" {_span(facts.now - task.finished_at)} ago"
     match task.state:
         case State.SUCCEEDED:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from duetime.client.admission import HANDLERS_OWN, Admission, SubmitHook, refuse_others
 from duetime.client.client import AnyTask, Bulk, Client, TaskPage, id_of, taken_keys, waiting_time
-from duetime.client.schedules.wishes import Schedule
+from duetime.client.schedules.schedule import Schedule
 from duetime.clock import Seconds, to_instant, to_seconds
 from duetime.errors import DuetimeError, PayloadTooLarge, TaskNotFound, UnknownHandler
 from duetime.model.query import MAX_PAGE, Query

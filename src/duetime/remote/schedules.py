@@ -16,8 +16,8 @@ from duetime.client.schedules.backfill import read as read_backfill
 from duetime.client.schedules.declaring import SchedulePlan, refuse_twice
 from duetime.client.schedules.forecasting import LONGEST, Ahead
 from duetime.client.schedules.info import ScheduleInfo, SkipInfo
+from duetime.client.schedules.schedule import RULES, Named, Schedule
 from duetime.client.schedules.service import MOST_PREVIEWED, MOST_SKIPS, Refuse, Schedules, Stored
-from duetime.client.schedules.wishes import RULES, Named, Schedule
 from duetime.clock import to_instant
 from duetime.errors import ChangedMeanwhile, Conflict, DuetimeError, InvalidValue
 from duetime.model.forecast import MOST_OCCURRENCES

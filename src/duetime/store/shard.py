@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from duetime.clock import Instant
-from duetime.model.outcome import AttemptRecord, Settlement, Verdict
+from duetime.model.outcome import AttemptRecord, Settlement, SettleVerdict
 from duetime.model.task import NewTask, TaskRecord
 from duetime.store.pull_workers import PullWorkers
 from duetime.store.values import (
@@ -125,7 +125,7 @@ class Claiming(Protocol):
 class Settling(Protocol):
     """How a worker reports on its attempts."""
 
-    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         """Record how attempts ended.
 
         ACCEPTED if the worker runs exactly this (task, attempt): the task moves to the settlement's state. If a cancel

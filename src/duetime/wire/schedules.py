@@ -11,8 +11,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from duetime.client.schedules.declaring import Action, Difference, SchedulePlan
-from duetime.client.schedules.info import Health, PauseInfo, ScheduleInfo, SkipInfo
-from duetime.client.schedules.wishes import LONGEST, LONGEST_NOTE, Schedule
+from duetime.client.schedules.info import PauseInfo, ScheduleHealth, ScheduleInfo, SkipInfo
+from duetime.client.schedules.schedule import LONGEST, LONGEST_NOTE, Schedule
 from duetime.clock import to_seconds
 from duetime.model.query import MAX_PAGE
 from duetime.model.retry import RetryPolicy
@@ -151,7 +151,7 @@ class SkipQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     """A stored schedule. `schedule` is the body that would make it again. Instants are in UTC; `zone` is that of the rule.
 
-    `health` is ok, failing (the last run failed), paused, held (a gate is closed), late (nobody fires), ended (nothing more is planned)
+    `health` is ok, failing (the last run failed), paused, gated (a gate is closed), late (nobody fires), ended (nothing more is planned)
     or broken (`problem` says why). `fired` and `missed` count occurrences that became tasks and that did not.
     """
 
@@ -161,7 +161,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     zone: str
     next_at: datetime | None
-    health: Health
+    health: ScheduleHealth
     problem: str
     last: LastRunView | None
     paused: PauseInfo | None

@@ -10,7 +10,7 @@ from itertools import accumulate, chain
 import msgspec
 
 from duetime.errors import StoreUnavailable
-from duetime.model.outcome import Settlement, Verdict
+from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.model.task import ErrorInfo
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
@@ -150,10 +150,10 @@ class Settler(Service):
             self._make_room()
         if self._schedules:
             self._note_ended(batch)
-        if verdicts.count(Verdict.ACCEPTED) == len(batch):
+        if verdicts.count(SettleVerdict.ACCEPTED) == len(batch):
             return
         for settlement, verdict in zip(batch, verdicts, strict=True):
-            if verdict is Verdict.STALE:
+            if verdict is SettleVerdict.STALE:
                 self.stale += 1
                 logger.warning(
                     "attempt %d of task %s ended %s, but the task is no longer this worker's; nothing was changed",

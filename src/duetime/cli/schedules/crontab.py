@@ -13,7 +13,7 @@ from duetime.cli.session import Audited, json_option, on_store, store_option
 
 if TYPE_CHECKING:
     from duetime.app.app import App
-    from duetime.client.schedules.wishes import Schedule
+    from duetime.client.schedules.schedule import Schedule
     from duetime.model.crontab import Crontab, Entry
     from duetime.model.task import IfExists
 
@@ -84,7 +84,7 @@ def _complain(crontab: Crontab, skip_refused: bool) -> None:
 
 
 def _wish(entry: Entry, handler: str, prefix: str, leave_out: tuple[str, ...]) -> Schedule:
-    from duetime.client.schedules.wishes import Schedule
+    from duetime.client.schedules.schedule import Schedule
 
     payload: dict[str, Any] = {"command": entry.command}
     for part in PARTS:

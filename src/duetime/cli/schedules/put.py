@@ -74,7 +74,7 @@ def put(
         raise click.UsageError(f"{min(twice)} is given both as NAME=VALUE and in --payload")
 
     async def use(app: App) -> tuple[ScheduleInfo, datetime]:
-        from duetime.client.schedules.wishes import Schedule
+        from duetime.client.schedules.schedule import Schedule
 
         given = {each: value for each, value in options.items() if value is not None and value != () and value != {}}
         wish = Schedule(name, rule=rule, payload={**(payload or {}), **arguments}, **given)

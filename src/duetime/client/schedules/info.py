@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from duetime.client.schedules.wishes import Schedule, schedule_of
+from duetime.client.schedules.schedule import Schedule, schedule_of
 from duetime.clock import SECOND, Instant, to_datetime
 from duetime.errors import InvalidValue
 from duetime.model.firing import has_ended, next_planned
@@ -19,7 +19,7 @@ from duetime.model.rules import DayCalendar, Plan, Rule, describe, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec, Skip, SkipReason
 from duetime.targets.occurrence import LastRunView, last_run_view
 
-Health: TypeAlias = Literal["ok", "failing", "paused", "late", "held", "ended", "broken"]
+ScheduleHealth: TypeAlias = Literal["ok", "failing", "paused", "late", "gated", "ended", "broken"]
 
 
 class PauseInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A stored schedule. Instants are shown on the clock of the rule's `zone`.
 
     `schedule` is the wish that would make it again. `next_at` is the next planned instant; while one is late, that one. `health` is
-    "ok", "failing" (the last run failed), "paused", "held" (a gate is closed), "late" (due for longer than its grace, and nobody fires),
+    "ok", "failing" (the last run failed), "paused", "gated" (a gate is closed), "late" (due for longer than its grace, and nobody fires),
     "ended" (nothing more is planned) or "broken" (it cannot be planned any more, for example without a calendar; `problem` says why).
     `fired` and `missed` count occurrences that became tasks and that did not, `failures` the failed runs in a row. `running` are its tasks
     that had not ended when it was last looked at. `declared` is the revision of the program that declared it, if one did. `tag` is
@@ -49,7 +49,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     zone: str
     next_at: datetime | None
-    health: Health
+    health: ScheduleHealth
     last: LastRunView | None
     paused: PauseInfo | None
     fired: int
@@ -140,15 +140,15 @@ def tag_of(record: ScheduleRecord) -> str:
     return hashlib.blake2b(msgspec.json.encode(facts), digest_size=12).hexdigest()
 
 
-def health_of(record: ScheduleRecord, next_at: Instant | None, gates: Gates, now: Instant, *, waits: bool) -> Health:
-    """Judge a schedule by the first that holds of: paused, ended, held, late, failing."""
+def health_of(record: ScheduleRecord, next_at: Instant | None, gates: Gates, now: Instant, *, waits: bool) -> ScheduleHealth:
+    """Judge a schedule by the first that holds of: paused, ended, gated, late, failing."""
     spec, state = record.spec, record.state
     if state.paused is not None:
         return "paused"
     if next_at is None and (not waits or has_ended(record, state) or (spec.end_at is not None and spec.end_at < now)):
         return "ended"
     if gates.holding(spec.handler, spec.collection, now) is not None:
-        return "held"
+        return "gated"
     if next_at is not None and next_at + spec.grace * SECOND < now:
         return "late"
     return "failing" if state.failures else "ok"

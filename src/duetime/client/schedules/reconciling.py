@@ -8,14 +8,14 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from duetime.client.schedules.declaring import Difference, SchedulePlan, compare, fingerprint, surplus
-from duetime.client.schedules.writes import TURNS, Known, between_turns, every_schedule, given_up, look
+from duetime.client.schedules.writes import MAX_RETRIES, Known, back_off, every_schedule, given_up, look
 from duetime.errors import DuetimeError
 from duetime.model.firing import Step
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec
 from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 
-# Turns in which declarations are written all or nothing. Thousands of schedules that fire all the time may leave no such moment; then
+# ClaimOrder in which declarations are written all or nothing. Thousands of schedules that fire all the time may leave no such moment; then
 # those that others have changed meanwhile are written a turn later than the rest.
 TOGETHER = 30
 
@@ -43,15 +43,15 @@ class Reconciliation:
         if remove:
             names += [each.name for each in await self._surplus(specs, prefix)]
         done: dict[str, Difference] = {}
-        for turn in range(TURNS):
+        for retry in range(MAX_RETRIES):
             known = await look(self._store, names)
             self._check(known.records)
             gone = [record for name, record in known.records.items() if name not in specs and record is not None]
             differences = self._differences(specs, known.records, gone)
-            if await self._write(differences, specs, known, done, together=turn < TOGETHER):
+            if await self._write(differences, specs, known, done, together=retry < TOGETHER):
                 outcome = {**{each.name: each for each in differences}, **done}
                 return SchedulePlan(list(outcome.values()))
-            await between_turns(turn)
+            await back_off(retry)
         raise given_up(f"some of {len(names)} schedules")
 
     async def _write(

@@ -21,7 +21,7 @@ from duetime.client.schedules.declaring import SchedulePlan, refuse_twice
 from duetime.client.schedules.forecasting import Ahead, look_ahead
 from duetime.client.schedules.info import ScheduleInfo, SkipInfo, plan_for, plan_or_none, schedule_info, skip_info, tag_of
 from duetime.client.schedules.reconciling import Reconciliation, Refuse
-from duetime.client.schedules.wishes import LONGEST_NOTE, RULES, Named, Schedule
+from duetime.client.schedules.schedule import LONGEST_NOTE, RULES, Named, Schedule
 from duetime.client.schedules.writes import Decide, Known, change, gates_and_calendars, pages, write_of
 from duetime.clock import to_datetime, to_instant
 from duetime.errors import (

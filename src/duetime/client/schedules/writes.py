@@ -16,12 +16,12 @@ from duetime.model.firing import Step
 from duetime.model.gate import Gates
 from duetime.model.occurrences import ends_of
 from duetime.model.rules import DayCalendar
-from duetime.model.schedule import Facts, ScheduleRecord
+from duetime.model.schedule import ScheduleFacts, ScheduleRecord
 from duetime.model.task import TaskRecord
 from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 
-TURNS = 200
+MAX_RETRIES = 200
 LONGEST_WAIT = 0.1
 PAGE = 1_000
 
@@ -34,9 +34,9 @@ class Known(msgspec.Struct, frozen=True):
     now: Instant
     tasks: Mapping[str, TaskRecord | None] = {}  # the runs that the schedules remember, if they were asked for
 
-    def facts(self, record: ScheduleRecord) -> Facts:
+    def facts(self, record: ScheduleRecord) -> ScheduleFacts:
         """Give what a rule needs to know of a schedule besides its record."""
-        return Facts(plan_for(record.spec, self.calendars), ends_of(record.state.runs, self.tasks, self.now))
+        return ScheduleFacts(plan_for(record.spec, self.calendars), ends_of(record.state.runs, self.tasks, self.now))
 
 
 Decide: TypeAlias = Callable[[Known], ScheduleWrite | None]
@@ -55,24 +55,24 @@ async def change(store: Store, name: str, decide: Decide, *, with_runs: bool = F
 
     Each turn that is lost was won by somebody else, so this ends; after many turns it gives up with Conflict.
     """
-    for turn in range(TURNS):
+    for retry in range(MAX_RETRIES):
         known = await look(store, [name], with_runs=with_runs)
         write = decide(known)
         if write is None:
             return known.records[name]
         if all(await store.write_schedules([write])):
             return None if write.record is None else msgspec.structs.replace(write.record, version=write.expected + 1)
-        await between_turns(turn)
+        await back_off(retry)
     raise given_up(name)
 
 
-async def between_turns(turn: int) -> None:
+async def back_off(retries: int) -> None:
     """Wait a little after a lost turn, by chance, so that those who compete do not meet again."""
-    await asyncio.sleep(random.random() * min(LONGEST_WAIT, 0.001 * 2 ** min(turn, 10)))
+    await asyncio.sleep(random.random() * min(LONGEST_WAIT, 0.001 * 2 ** min(retries, 10)))
 
 
 def given_up(what: str) -> Conflict:
-    return Conflict(f"{what} was changed by others {TURNS} times while this change was tried; try again")
+    return Conflict(f"{what} was changed by others {MAX_RETRIES} times while this change was tried; try again")
 
 
 async def pages(store: Store, filter: ScheduleFilter, limit: int | None = None) -> AsyncIterator[list[ScheduleRecord]]:

@@ -12,7 +12,7 @@ from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.access import AuditEntry, TokenRecord
 from duetime.model.figures import FigureKey
 from duetime.model.gate import Gate, Gates
-from duetime.model.outcome import AttemptRecord, Settlement, Verdict
+from duetime.model.outcome import AttemptRecord, Settlement, SettleVerdict
 from duetime.model.query import Page, Query
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip
@@ -245,7 +245,7 @@ class PostgresStore:
         self._opened  # noqa: B018  raises if it is not open
         return await self._claims.claim(worker, claim, wants, total, ahead)
 
-    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         self._opened  # noqa: B018
         if not settlements:
             return []

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from duetime.clock import SECOND, Instant
+from duetime.model.claim_order import ClaimOrder, DueEntry, LaneFacts, choose
 from duetime.model.gate import Gates
 from duetime.model.lifecycle import conclude
-from duetime.model.outcome import Ended, Outcome, Running, Settlement, Verdict
+from duetime.model.outcome import Ended, Outcome, Running, Settlement, SettleVerdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo
-from duetime.model.turns import LaneFacts, Place, Turns, choose
 from duetime.store.postgres import arrays
 from duetime.store.postgres import gates as gating
 from duetime.store.postgres.clock import ServerClock, monotonic
@@ -54,7 +54,7 @@ class Claims:
         self._polls = polls
         self._poll = FIRST_POLL
         self._gates = Gates(-1, [])
-        self._turns = Turns()
+        self._claim_order = ClaimOrder()
         self._held: dict[str, Held] = {}  # by worker
 
     async def claim(self, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int) -> Claim:
@@ -100,15 +100,15 @@ class Claims:
             return [], {lane.id: min(wants[lane.handler], total) for lane in lanes}
         limit = min(total, max(wants.values()))
         parameters = [self._clock.parameter, [lane.id for lane in lanes], [lane.floor for lane in lanes], limit + 1, lead]
-        heads: dict[int, list[Place]] = {
-            row[0]: [(place,) for place in row[1]] for row in await self._database.rows(self._sql.peek, parameters)
+        heads: dict[int, list[DueEntry]] = {
+            row[0]: [(position,) for position in row[1]] for row in await self._database.rows(self._sql.peek, parameters)
         }
 
-        def scan(lane: int, limit: int) -> Iterator[Place]:
+        def scan(lane: int, limit: int) -> Iterator[DueEntry]:
             return iter(heads[lane][:limit])
 
         facts = [LaneFacts(lane.id, lane.handler, lane.priority) for lane in lanes if lane.id in heads]
-        order = [lane for lane, _ in choose(facts, wants, total, self._turns, scan).places]
+        order = [lane for lane, _ in choose(facts, wants, total, self._claim_order, scan).entries]
         return order, dict(Counter(order))
 
     async def _take(
@@ -148,7 +148,7 @@ class Claims:
         if alone:
             if current:
                 self._lanes.taken(chosen[0], last_pos or 0, full=size >= asked)
-            self._turns.count(chosen[0].handler, size)
+            self._claim_order.count(chosen[0].handler, size)
         if looks and current:
             self._lanes.looked(seen_at, oldest, next_number, places, lanes)
         if ids is None:
@@ -173,7 +173,7 @@ class Claims:
                 pass  # it is not, or no longer, as this process remembers it
             else:
                 held.forget_slices(slices)
-                return Settled([Verdict.ACCEPTED] * len(settlements), True, earliest)
+                return Settled([SettleVerdict.ACCEPTED] * len(settlements), True, earliest)
         return await self._settle_matched(worker, settlements, held)
 
     async def _settle_matched(self, worker: str, settlements: Sequence[Settlement], held: Held) -> Settled:
@@ -184,7 +184,7 @@ class Claims:
         parameters = [self._clock.parameter, worker, claims, *columns(once)]
         [[accepted, finals, earliest]] = await self._database.rows(self._sql.settle, parameters)
         if accepted is None and once is settlements:
-            return Settled([Verdict.ACCEPTED] * len(settlements), finals > 0, earliest)
+            return Settled([SettleVerdict.ACCEPTED] * len(settlements), finals > 0, earliest)
         taken = range(1, len(once) + 1) if accepted is None else set(accepted)
         by_place = {(s.id, s.attempt): place in taken for place, s in enumerate(once, 1)}
         before = await self._settled_before(worker, [s for s in once if not by_place[s.id, s.attempt]])
@@ -192,11 +192,11 @@ class Claims:
         for settlement in settlements:
             place = (settlement.id, settlement.attempt)
             if by_place.get(place):
-                verdicts.append(Verdict.ACCEPTED)
+                verdicts.append(SettleVerdict.ACCEPTED)
                 by_place[place] = False
                 before.add(place)  # said twice in one call
             else:
-                verdicts.append(Verdict.ALREADY if place in before else Verdict.STALE)
+                verdicts.append(SettleVerdict.ALREADY if place in before else SettleVerdict.STALE)
         return Settled(verdicts, finals > 0, earliest)
 
     async def _settled_before(self, worker: str, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
@@ -251,7 +251,7 @@ def _in_order(tasks: Sequence[ClaimedTask], lanes: Sequence[int], order: Sequenc
 class Settled(NamedTuple):
     """What a settle did: a verdict per settlement, whether anything ended for good, and the earliest new position."""
 
-    verdicts: list[Verdict]
+    verdicts: list[SettleVerdict]
     finished: bool
     earliest: Instant | None
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.turns import Turns
+from duetime.model.claim_order import ClaimOrder
 from duetime.store.pull_workers import PullWorker, RunningTask
 from duetime.store.sqlite import work
 from duetime.store.sqlite.records import write_json
@@ -41,12 +41,12 @@ def beat(connection: sqlite3.Connection, id: str) -> int | None:
 
 
 def claim(
-    connection: sqlite3.Connection, worker: str, number: int, wants: Mapping[str, int], total: int, now: Instant, turns: Turns
+    connection: sqlite3.Connection, worker: str, number: int, wants: Mapping[str, int], total: int, now: Instant, order: ClaimOrder
 ) -> Claim:
     """Claim, unless the worker runs attempts under this number; in one write transaction, so that no repeat comes in between."""
     if connection.execute(SQL.claim_in_use, (worker, number)).fetchone() is not None:
         return Claim([], now, None)
-    return work.claim(connection, worker, number, wants, total, 0, now, turns)
+    return work.claim(connection, worker, number, wants, total, 0, now, order)
 
 
 def running_tasks(connection: sqlite3.Connection, worker: str, ids: Sequence[str] | None) -> list[RunningTask]:

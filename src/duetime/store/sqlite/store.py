@@ -19,14 +19,14 @@ import msgspec
 from duetime.clock import Clock, Instant, SystemClock
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.access import AuditEntry, TokenRecord
+from duetime.model.claim_order import ClaimOrder
 from duetime.model.figures import FigureKey
 from duetime.model.gate import Gate, Gates
-from duetime.model.outcome import AttemptRecord, Settlement, Verdict
+from duetime.model.outcome import AttemptRecord, Settlement, SettleVerdict
 from duetime.model.query import Page, Query
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip
 from duetime.model.task import FINAL, NewTask, State, TaskRecord
-from duetime.model.turns import Turns
 from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
 from duetime.store.output import KeptOutput, OutputChunk, OutputHits, OutputPosition, OutputSearch
 from duetime.store.pull_workers import PullWorker, RunningTask
@@ -84,7 +84,7 @@ class SqliteStore:
         self.reached: Callable[[], Instant] = self._clock.now
         durability = SYNCHRONOUS[synchronous] if path != ":memory:" else "Nothing survives the end of the process (:memory:)."
         self.traits = Traits(atomic="call", durability=durability, liveness="lock", output_batch=output.AT_ONCE)
-        self._turns = Turns()
+        self._claim_order = ClaimOrder()
         self._locks: dict[str, liveness.WorkerLock] = {}
         self._temporary: str | None = None
         self._door = asyncio.Lock()
@@ -248,10 +248,10 @@ class SqliteStore:
     async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
         # urgent: what it brings can run while the outcomes that wait beside it are written
         return await self._write(
-            lambda connection: work.claim(connection, worker, claim, wants, total, ahead, self._clock.now(), self._turns), urgent=True
+            lambda connection: work.claim(connection, worker, claim, wants, total, ahead, self._clock.now(), self._claim_order), urgent=True
         )
 
-    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         if not settlements:
             return []
         settled = await self._write(lambda connection: work.settle(connection, worker, settlements, self._clock.now()))
@@ -317,7 +317,8 @@ class SqliteStore:
 
     async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
         return await self._write(
-            lambda connection: pull_workers.claim(connection, worker, claim, wants, total, self._clock.now(), self._turns), urgent=True
+            lambda connection: pull_workers.claim(connection, worker, claim, wants, total, self._clock.now(), self._claim_order),
+            urgent=True,
         )
 
     async def running_tasks(self, worker: str, ids: Sequence[str] | None = None) -> list[RunningTask]:

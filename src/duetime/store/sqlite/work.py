@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from duetime.clock import Instant
+from duetime.model.claim_order import ClaimOrder, LaneFacts, choose
 from duetime.model.gate import Gates
 from duetime.model.lifecycle import as_cancelled, conclude, unmet
-from duetime.model.outcome import Ended, Outcome, Running, Settlement, Verdict
+from duetime.model.outcome import Ended, Outcome, Running, Settlement, SettleVerdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, State
-from duetime.model.turns import LaneFacts, Turns, choose
 from duetime.store.sqlite.gates import read_gates
 from duetime.store.sqlite.records import write_error, write_json
 from duetime.store.sqlite.statements import SQL
@@ -32,14 +32,21 @@ class _Lane(NamedTuple):
 
 
 def claim(
-    connection: sqlite3.Connection, worker: str, number: int, wants: Mapping[str, int], total: int, ahead: int, now: Instant, turns: Turns
+    connection: sqlite3.Connection,
+    worker: str,
+    number: int,
+    wants: Mapping[str, int],
+    total: int,
+    ahead: int,
+    now: Instant,
+    order: ClaimOrder,
 ) -> Claim:
     """Hand due tasks to a worker; see the contract in `store.shard`."""
     if connection.execute(SQL.worker_known, (worker,)).fetchone() is None:
         return Claim([], now, None)
     until = now + ahead
     lanes, opens_at = _open_lanes(connection, wants, read_gates(connection, now), now, until)
-    chosen, exhausted = _choose(connection, lanes, wants, total, until, turns)
+    chosen, exhausted = _choose(connection, lanes, wants, total, until, order)
     if connection.execute(SQL.expired_tasks, (now, 1)).fetchone():
         chosen = _without_expired(connection, chosen, now)
     tasks = _take(connection, worker, number, chosen, now)
@@ -68,7 +75,7 @@ def _open_lanes(
 
 
 def _choose(
-    connection: sqlite3.Connection, lanes: Mapping[int, _Lane], wants: Mapping[str, int], total: int, now: Instant, turns: Turns
+    connection: sqlite3.Connection, lanes: Mapping[int, _Lane], wants: Mapping[str, int], total: int, now: Instant, order: ClaimOrder
 ) -> tuple[list[int], list[int]]:
     """Choose tasks: within a handler by priority and age, between handlers in turn. Also tell which lanes are empty now."""
     if len(lanes) == 1:
@@ -76,7 +83,7 @@ def _choose(
         (lane,) = lanes.values()
         limit = min(wants[lane.handler], total)
         tasks: list[int] = _read_rows(connection.execute(SQL.first_in_lane, (lane.id, now, limit)))
-        turns.count(lane.handler, len(tasks))
+        order.count(lane.handler, len(tasks))
         return tasks, [lane.id] if len(tasks) < limit else []
 
     def scan(lane: int, limit: int) -> Iterator[tuple[int, int]]:
@@ -84,8 +91,8 @@ def _choose(
         return ((row[1], row[2]) for row in connection.execute(SQL.scan_lane, (lane, now, limit)))
 
     facts = [LaneFacts(lane.id, lane.handler, lane.priority) for lane in lanes.values()]
-    places, exhausted = choose(facts, wants, total, turns, scan)
-    return [place[1] for _, place in places], exhausted
+    entries, exhausted = choose(facts, wants, total, order, scan)
+    return [entry[1] for _, entry in entries], exhausted
 
 
 def _take(connection: sqlite3.Connection, worker: str, number: int, chosen: Sequence[int], now: Instant) -> list[ClaimedTask]:
@@ -244,7 +251,7 @@ def _expire(connection: sqlite3.Connection, tasks: Iterable[int], now: Instant) 
 class Settled(NamedTuple):
     """What a settle did: a verdict per settlement, whether anything ended for good, and the earliest new position."""
 
-    verdicts: list[Verdict]
+    verdicts: list[SettleVerdict]
     finished: bool
     earliest: Instant | None
 
@@ -253,7 +260,7 @@ def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Se
     """Record how attempts ended; only those that the worker holds at this very number."""
     ids = write_json([settlement.id for settlement in settlements])
     held = {row[0]: row for row in _read_rows(connection.execute(SQL.held_by_worker, (worker, ids)))}
-    verdicts: list[Verdict] = []
+    verdicts: list[SettleVerdict] = []
     accepted: list[tuple[Sequence[Any], Settlement]] = []
     ended: set[tuple[str, int]] = set()
     for settlement in settlements:
@@ -262,11 +269,11 @@ def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Se
             del held[settlement.id]
             accepted.append((row, as_cancelled(settlement) if row[6] else settlement))
             ended.add((settlement.id, settlement.attempt))
-            verdicts.append(Verdict.ACCEPTED)
+            verdicts.append(SettleVerdict.ACCEPTED)
         elif (settlement.id, settlement.attempt) in ended or _settled_before(connection, worker, settlement):
-            verdicts.append(Verdict.ALREADY)
+            verdicts.append(SettleVerdict.ALREADY)
         else:
-            verdicts.append(Verdict.STALE)
+            verdicts.append(SettleVerdict.STALE)
     earliest = _apply(connection, worker, accepted, now)
     return Settled(verdicts, any(done.state is not State.PENDING for _, done in accepted), earliest)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from duetime.clock import SECOND, Instant
 from duetime.errors import Conflict
-from duetime.model.outcome import Ended, Outcome, Verdict
+from duetime.model.outcome import Ended, Outcome, SettleVerdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, State
 from duetime.store.pull_workers import PullWorker, RunningTask
@@ -53,14 +53,14 @@ class Renewed(msgspec.Struct, frozen=True):
 class Completed(msgspec.Struct, frozen=True):
     """The answer to how an attempt ended, and the task's state now."""
 
-    verdict: Verdict
+    verdict: SettleVerdict
     state: State
 
 
 class Told(msgspec.Struct, frozen=True):
     """The answer to progress or output: whether it counts, and whether the attempt shall stop."""
 
-    verdict: Verdict
+    verdict: SettleVerdict
     cancelling: bool
 
 

@@ -19,7 +19,7 @@ from duetime.ids import is_id, new_id
 from duetime.model.figures import STALE_WRITES, FigureKey
 from duetime.model.gate import Gates
 from duetime.model.lifecycle import conclude
-from duetime.model.outcome import Ended, Outcome, Settlement, Verdict
+from duetime.model.outcome import Ended, Outcome, Settlement, SettleVerdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, TaskRecord
 from duetime.store import Store
@@ -217,35 +217,35 @@ class Guests:
                 ended = Ended(Outcome.CANCELLED)
             [(settlement, verdict)] = await self._end(worker, [(held, ended)])
             # going back may have been turned into a cancel, which the store alone knows; a final state is what was said
-            if verdict is Verdict.ACCEPTED and settlement.state in FINAL:
+            if verdict is SettleVerdict.ACCEPTED and settlement.state in FINAL:
                 return Completed(verdict, settlement.state)
-            if verdict is Verdict.ACCEPTED:
+            if verdict is SettleVerdict.ACCEPTED:
                 return Completed(verdict, (await self._record(task)).state)
         record, verdict = await self._record(task), await self._said_before(worker, task, attempt, ended.outcome)
-        if verdict is Verdict.STALE:
+        if verdict is SettleVerdict.STALE:
             self._stale += 1
             logger.warning("guest %s: attempt %d of task %s is no longer its own; nothing was changed", worker[:80], attempt, task)
         return Completed(verdict, record.state)
 
-    async def _said_before(self, worker: str, task: str, attempt: int, outcome: Outcome) -> Verdict:
+    async def _said_before(self, worker: str, task: str, attempt: int, outcome: Outcome) -> SettleVerdict:
         """Tell a repeat from a word that comes too late: an attempt that ran out of time was ended in the guest's name, not by it."""
         own = OWN_WORD | ({Outcome.RELEASED} if outcome is Outcome.RELEASED else set())
         for record in await self._store().attempts(task):
             if record.attempt == attempt and record.worker == worker and record.outcome in own:
-                return Verdict.ALREADY
-        return Verdict.STALE
+                return SettleVerdict.ALREADY
+        return SettleVerdict.STALE
 
     async def progress(self, worker: str, task: str, attempt: int, fraction: float, text: str, allow: Allow) -> Told:
         """Note how far an attempt is."""
         told = await self.holds(worker, task, attempt, allow)
-        if told.verdict is Verdict.ACCEPTED:
+        if told.verdict is SettleVerdict.ACCEPTED:
             await self._store().progress(worker, [Progress(task, attempt, fraction, text)])
         return told
 
     async def holds(self, worker: str, task: str, attempt: int, allow: Allow) -> Told:
         """Tell whether a guest holds exactly this attempt, and whether it shall stop it."""
         held = await self._hold(worker, task, attempt, allow)
-        return Told(Verdict.STALE, False) if held is None else Told(Verdict.ACCEPTED, held.holding.cancelling)
+        return Told(SettleVerdict.STALE, False) if held is None else Told(SettleVerdict.ACCEPTED, held.holding.cancelling)
 
     async def _hold(self, worker: str, task: str, attempt: int, allow: Allow) -> Held | None:
         """Give an attempt, if it is the guest's own; TaskNotFound if there is no such task."""
@@ -277,7 +277,7 @@ class Guests:
         await self._end(guest.id, [(each, timed_out(each)) for each in late])
         return [each for each in held if each.deadline_at > now], [each.holding.id for each in late]
 
-    async def _end(self, guest: str, ends: Sequence[tuple[Held, Ended]]) -> list[tuple[Settlement, Verdict]]:
+    async def _end(self, guest: str, ends: Sequence[tuple[Held, Ended]]) -> list[tuple[Settlement, SettleVerdict]]:
         """End attempts of a guest; the store checks that they are its own."""
         if not ends:
             return []
@@ -289,7 +289,7 @@ class Guests:
         ]
         verdicts = await store.settle(guest, settlements)
         for (holding, _), settlement, verdict in zip(held, settlements, verdicts, strict=True):
-            if verdict is Verdict.ACCEPTED:
+            if verdict is SettleVerdict.ACCEPTED:
                 self._tallies[holding.handler].note(settlement, holding.due_at)
         schedules = {each.schedule for each, _ in held if each.schedule is not None}
         if schedules:

@@ -1,0 +1,99 @@
+"""The order in which due tasks are claimed: within a handler by priority and age, between handlers round robin."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+# Of so many claimed tasks of a handler, one is the task that has waited longest, whatever its priority.
+OLDEST_EVERY = 16
+
+
+class LaneFacts(NamedTuple):
+    """What the order of claims depends on."""
+
+    id: int
+    handler: str
+    priority: int
+
+
+DueEntry = tuple[Any, ...]  # the position first, then what the store needs to compare and find the entry
+Scan = Callable[[int, int], Iterator[DueEntry]]  # (lane, limit): the due entries of a lane in order
+
+
+class ClaimOrder:
+    """How many tasks each handler was given, and which handler came last. Lives as long as the store object."""
+
+    def __init__(self) -> None:
+        self.claimed: dict[str, int] = {}
+        self.last_handler = ""
+
+    def count(self, handler: str, tasks: int) -> None:
+        self.claimed[handler] = self.claimed.get(handler, 0) + tasks
+
+
+class Chosen(NamedTuple):
+    """Due entries in the order to start them, each with its lane, and the lanes that have no further due entry."""
+
+    entries: list[tuple[int, DueEntry]]
+    exhausted: list[int]
+
+
+class _Heads:
+    """The next due entry of each lane of one handler."""
+
+    def __init__(self, lanes: Iterable[LaneFacts], limit: int, scan: Scan) -> None:
+        self._scans: dict[int, Iterator[DueEntry]] = {}
+        self._heads: list[tuple[int, DueEntry, int]] = []  # minus priority, entry, lane
+        self.exhausted: list[int] = []
+        for lane in lanes:
+            self._scans[lane.id] = scan(lane.id, limit + 1)
+            self._advance(lane.id, -lane.priority)
+
+    def _advance(self, lane: int, rank: int) -> None:
+        entry = next(self._scans[lane], None)
+        if entry is None:
+            self.exhausted.append(lane)
+        else:
+            heapq.heappush(self._heads, (rank, entry, lane))
+
+    def pop(self, *, oldest: bool) -> tuple[int, DueEntry] | None:
+        """Remove and return the entry of the highest priority, or the oldest of all."""
+        if not self._heads:
+            return None
+        if oldest and len(self._heads) > 1:
+            head = min(self._heads, key=lambda head: head[1:])
+            self._heads.remove(head)
+            heapq.heapify(self._heads)
+        else:
+            head = heapq.heappop(self._heads)
+        rank, entry, lane = head
+        self._advance(lane, rank)
+        return lane, entry
+
+
+def choose(lanes: Iterable[LaneFacts], wants: Mapping[str, int], total: int, order: ClaimOrder, scan: Scan) -> Chosen:
+    """Choose at most `wants[handler]` entries per handler and `total` in all, and note in `order` what was chosen."""
+    by_handler: dict[str, list[LaneFacts]] = {}
+    for lane in lanes:
+        by_handler.setdefault(lane.handler, []).append(lane)
+    # the handler after the one that came last goes first
+    handlers = sorted(by_handler, key=lambda name: (name <= order.last_handler, name))
+    heads = {name: _Heads(by_handler[name], min(wants[name], total), scan) for name in handlers}
+    left = {name: wants[name] for name in handlers}
+    entries: list[tuple[int, DueEntry]] = []
+    while handlers and len(entries) < total:
+        for name in list(handlers):
+            count = order.claimed.get(name, 0)
+            entry = heads[name].pop(oldest=count % OLDEST_EVERY == OLDEST_EVERY - 1) if left[name] else None
+            if entry is None:
+                handlers.remove(name)
+                continue
+            order.claimed[name] = count + 1
+            order.last_handler = name
+            left[name] -= 1
+            entries.append(entry)
+            if len(entries) == total:
+                break
+    return Chosen(entries, [lane for head in heads.values() for lane in head.exhausted])
