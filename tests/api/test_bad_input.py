@@ -69,7 +69,7 @@ async def test_a_body_that_is_no_task_is_refused(http: Client, body: bytes, stat
         ({"collection": "\u0000"}, "/collection"),
         ({"if_exists": "maybe"}, "/if_exists"),
         ({"timeout": 0}, "/timeout"),
-        ({"retry": {"attempts": 0}}, "/retry/attempts"),
+        ({"retry": {"tries": 0}}, "/retry/tries"),
         ({"retry": {"trys": 1}}, "/retry/trys"),
         ({"expires": -1}, "/expires"),
         ({"meta": {"a": 1}}, "/meta"),

@@ -44,7 +44,7 @@ def of(samples: Samples, name: str, **labels: str) -> float:
 async def worked(app: App) -> AsyncIterator[App]:
     """An app whose tasks ended in several ways, in a worker that is gone."""
 
-    @app.task(retry=RetryPolicy(attempts=2, base=0, jitter=0))
+    @app.task(retry=RetryPolicy(tries=2, base=0, jitter=0))
     async def flaky(ctx: Context) -> None:
         if ctx.attempt == 1:
             raise ValueError("not yet")

@@ -33,7 +33,7 @@ class Talk:
 
     def __init__(self, app: App) -> None:
         self.words: asyncio.Queue[str | None] = asyncio.Queue()
-        app.task(name="talk", retry=RetryPolicy(attempts=2, base=0.0))(self.talk)
+        app.task(name="talk", retry=RetryPolicy(tries=2, base=0.0))(self.talk)
 
     async def talk(self, ctx: Context) -> None:
         while (word := await self.words.get()) is not None:

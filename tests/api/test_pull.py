@@ -53,14 +53,14 @@ async def task(http: Client, id: str) -> Any:
 
 async def test_a_worker_says_what_it_has_and_is_listed(http: Client) -> None:
     schema = {"type": "object", "properties": {"width": {"type": "integer"}}, "required": ["width"]}
-    offer = {"slots": 4, "schema": schema, "timeout": 7, "retry": {"attempts": 2, "base": 0}, "doc": "Make it smaller."}
+    offer = {"slots": 4, "schema": schema, "timeout": 7, "retry": {"tries": 2, "base": 0}, "doc": "Make it smaller."}
     done = (await http("POST", "/v1/workers", {"name": "box 7", "handlers": {"resize": offer}, "lease": 12}, status=201)).json
     assert (done["lease"], done["renew_every"]) == (12, 4)
     [listed] = (await http("GET", "/v1/workers")).json["items"]
     assert (listed["id"], listed["host"], listed["pull"], listed["slots"]) == (done["id"], "box 7", True, {"resize": 4})
     [handler] = [each for each in (await http("GET", "/v1/handlers")).json["items"] if each["name"] == "resize"]
     assert (handler["schema"], handler["doc"], handler["timeout"], handler["slots"]) == (schema, "Make it smaller.", 7, 4)
-    assert handler["retry"]["attempts"] == 2
+    assert handler["retry"]["tries"] == 2
     await http.problem("POST", "/v1/tasks", {"handler": "resize", "payload": {"width": "x"}}, status=422)
     await http("POST", "/v1/tasks", {"handler": "resize", "payload": {"width": 3}}, status=201)
 
@@ -273,9 +273,9 @@ async def test_the_end_of_an_attempt_is_stored_once(http: Client, worker: PullWo
 
 
 async def test_a_failure_is_tried_again_as_the_handler_or_the_task_says(http: Client) -> None:
-    worker = await register(http, handlers={"resize": {"slots": 5, "retry": {"attempts": 2, "base": 0}}})
+    worker = await register(http, handlers={"resize": {"slots": 5, "retry": {"tries": 2, "base": 0}}})
     [usual] = await submit(http)
-    [own] = await submit(http, retry={"attempts": 1})
+    [own] = await submit(http, retry={"tries": 1})
     error = {"type": "RangeError", "message": "too wide", "details": "at line 7"}
     items = {item["id"]: item for item in await worker.claim(limit=5)}
     assert await worker.complete(items[usual], outcome="failed", error=error) == ("accepted", "pending")
@@ -295,7 +295,7 @@ async def test_a_fatal_failure_is_not_tried_again(http: Client, worker: PullWork
 
 
 async def test_a_retry_uses_up_no_try(http: Client, worker: PullWorker) -> None:
-    await submit(http, retry={"attempts": 1})
+    await submit(http, retry={"tries": 1})
     [item] = await worker.claim()
     assert await worker.complete(item, outcome="retry", delay=0, error={"message": "busy"}) == ("accepted", "pending")
     [again] = await worker.claim(wait=30)
@@ -412,7 +412,7 @@ async def test_what_never_reached_the_worker_goes_back_when_it_says_so(http: Cli
 async def test_an_attempt_that_runs_too_long_is_ended_for_it(url: str, app: App) -> None:
     clock = ManualClock()
     async with app.using_store(store_from_url(url, clock=clock)), served(app) as http:
-        worker = await register(http, handlers={"resize": {"timeout": 20, "retry": {"attempts": 1}}})
+        worker = await register(http, handlers={"resize": {"timeout": 20, "retry": {"tries": 1}}})
         [id] = await submit(http)
         [item] = await worker.claim()
         clock.advance(19)
@@ -598,6 +598,6 @@ async def test_a_result_that_is_too_large_uses_up_a_try_of_the_javascript_worker
 
 async def fails_by_refusal(http: Client, payload: Any) -> None:
     """Submit a task with one try whose result the server refuses."""
-    body = {"handler": "resize", "payload": payload, "retry": {"attempts": 1}}
+    body = {"handler": "resize", "payload": payload, "retry": {"tries": 1}}
     bad = (await http("POST", "/v1/tasks", body, status=201, wait=30)).json
     assert (bad["state"], bad["error"]["type"], bad["tries"]) == ("failed", "Refused", 1)

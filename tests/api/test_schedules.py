@@ -125,7 +125,7 @@ async def test_all_options_come_back_as_they_were_sent(http: Client) -> None:
         "collection": "eu",
         "priority": 0,
         "timeout": 5,
-        "retry": {"attempts": 2, "base": 3},
+        "retry": {"tries": 2, "base": 3},
         "expires": 3600,
         "meta": {"tenant": "x"},
         "note": "<b>'quoted' \"note\"</b>",
@@ -133,7 +133,7 @@ async def test_all_options_come_back_as_they_were_sent(http: Client) -> None:
     info = (await http("PUT", "/v1/schedules/all", {**GREET, "every": 60, **options}, status=201)).json
     stored = info["schedule"]
     numbers = stored.pop("retry")
-    assert (numbers["attempts"], numbers["base"]) == (2, 3)
+    assert (numbers["tries"], numbers["base"]) == (2, 3)
     assert {name: stored[name] for name in options if name != "retry"} == {
         name: value for name, value in options.items() if name != "retry"
     }

@@ -57,7 +57,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"every": 60, "meta": {"duetime.zone": "x"}}, "/meta", "meta names that begin with 'duetime.'"),
     ({"every": 60, "priority": 10}, "/priority", "<= 9"),
     ({"every": 60, "timeout": 0}, "/timeout", "> 0"),
-    ({"every": 60, "retry": {"attempts": 0}}, "/retry/attempts", ">= 1"),
+    ({"every": 60, "retry": {"tries": 0}}, "/retry/tries", ">= 1"),
     ({"every": 60, "payload": {"name": 7}}, "/payload/name", "name does not fit"),
     ({"every": 60, "payload": {}}, "/payload/name", "name"),
     ({"every": 60, "handler": "nobody"}, "/handler", "nobody"),

@@ -28,11 +28,11 @@ async def test_a_task_is_stored_and_has_an_address(http: Client) -> None:
 async def test_all_options_of_a_task_are_taken_over(http: Client) -> None:
     task = await http.submit(
         due_at="2031-05-06T07:08:09+02:00", key="ключ", collection="eu", priority=9, timeout=12.5, expires=60,
-        retry={"attempts": 3, "base": 2}, meta={"tenant": "café"},
+        retry={"tries": 3, "base": 2}, meta={"tenant": "café"},
     )  # fmt: skip
     assert (task["due_at"], task["expires_at"]) == ("2031-05-06T05:08:09Z", "2031-05-06T05:09:09Z")
     assert (task["key"], task["collection"], task["priority"], task["timeout"]) == ("ключ", "eu", 9, 12.5)
-    assert (task["retry"]["attempts"], task["retry"]["base"], task["meta"]) == (3, 2.0, {"tenant": "café"})
+    assert (task["retry"]["tries"], task["retry"]["base"], task["meta"]) == (3, 2.0, {"tenant": "café"})
     assert (await http.submit(expires="2031-01-01T00:00:00Z"))["expires_at"] == "2031-01-01T00:00:00Z"
 
 

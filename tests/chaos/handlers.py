@@ -37,7 +37,7 @@ if "CHAOS_FILE_LIMIT" in os.environ:
 
     threading.Thread(target=follow_the_limit, daemon=True).start()
 
-AT_ONCE = RetryPolicy(attempts=5, base=0.01, cap=0.01)
+AT_ONCE = RetryPolicy(tries=5, base=0.01, cap=0.01)
 
 
 @app.task(concurrency=int(os.environ.get("CHAOS_SLOTS", "8")), retry=AT_ONCE)

@@ -27,12 +27,12 @@ class Scene:
         self.patience = 30.0  # seconds for what should be found
         self._noticed: set[str] = set()
 
-        @app.task(retry=RetryPolicy(attempts=2, base=0.0))
+        @app.task(retry=RetryPolicy(tries=2, base=0.0))
         async def waits(ctx: Context) -> None:
             with journal.attempt(ctx):
                 await self.ends.wait()
 
-        @app.task(timeout=0.1, retry=RetryPolicy(attempts=2, base=0.0))
+        @app.task(timeout=0.1, retry=RetryPolicy(tries=2, base=0.0))
         def deaf(ctx: Context) -> None:
             with journal.attempt(ctx):
                 end = time.monotonic() + (1.0 if ctx.attempt == 1 else 0.0)

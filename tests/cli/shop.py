@@ -21,7 +21,7 @@ async def greet(ctx: Context, name: str, times: int = 1) -> str:
     return f"hello {name}"
 
 
-@app.task(retry=RetryPolicy(attempts=1))
+@app.task(retry=RetryPolicy(tries=1))
 async def fail(text: str) -> None:
     print("before it fails")
     raise ValueError(text)
@@ -32,7 +32,7 @@ async def refuse(text: str) -> None:
     raise Fatal(text)
 
 
-@app.task(retry=RetryPolicy(attempts=3, base=0, cap=0))
+@app.task(retry=RetryPolicy(tries=3, base=0, cap=0))
 async def second_time(ctx: Context) -> int:
     print(f"this is attempt {ctx.attempt}")
     if ctx.attempt == 1:
@@ -55,7 +55,7 @@ def in_child(path: str) -> None:
     time.sleep(3_600)
 
 
-@app.task(timeout=2, retry=RetryPolicy(attempts=1))
+@app.task(timeout=2, retry=RetryPolicy(tries=1))
 def stubborn(path: str) -> None:
     """Never end in the first process that runs it, whatever is raised here."""
     mark = Path(path)

@@ -44,7 +44,7 @@ async def test_a_claimed_task_carries_all_that_an_attempt_needs(store: Store, wo
         collection="eu",
         priority=9,
         timeout=12.5,
-        retry=b'{"attempts": 3}',
+        retry=b'{"tries": 3}',
         expires_in=90 * SECOND,
         meta={"trace": "00-ab"},
         submitted_by="web-1",
@@ -55,7 +55,7 @@ async def test_a_claimed_task_carries_all_that_an_attempt_needs(store: Store, wo
     claim = await worker.claim()
     assert claim.now == clock.now()
     [task] = claim.tasks
-    assert (task.payload, task.retry) == ('{"order_id": 7}', '{"attempts": 3}')
+    assert (task.payload, task.retry) == ('{"order_id": 7}', '{"tries": 3}')
     same = "id handler due_at submitted_at submitted_by expires_at timeout meta key collection priority schedule planned_at"
     for name in same.split():
         assert getattr(task, name) == getattr(record, name), name

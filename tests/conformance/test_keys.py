@@ -50,7 +50,7 @@ def replacement(clock: ManualClock) -> dict[str, Any]:
         "priority": 8,
         "collection": "eu",
         "timeout": 4.0,
-        "retry": b'{"attempts": 2}',
+        "retry": b'{"tries": 2}',
         "expires_at": clock.now() + 90 * SECOND,
         "meta": {"trace": "new"},
         "planned_at": clock.now() + 60 * SECOND,

@@ -160,7 +160,7 @@ async def test_a_task_that_comes_back_through_another_server_can_be_settled_at_t
 
 async def test_holdings_tell_all_that_an_attempt_needs(store: Store, clock: ManualClock) -> None:
     puller = await enlist(store)
-    facts: dict[str, Any] = {"key": "k", "collection": "eu", "priority": 7, "timeout": 3.5, "retry": b'{"attempts":2}'}
+    facts: dict[str, Any] = {"key": "k", "collection": "eu", "priority": 7, "timeout": 3.5, "retry": b'{"tries":2}'}
     facts |= {"meta": {"a": HOSTILE}, "schedule": "s", "planned_at": 5, "expires_at": clock.now() + SECOND, "submitted_by": "anna"}
     await add(store, payload=b'{"text":"\xe2\x98\x83"}', **facts)
     [task] = await claim(store, puller, 3)

@@ -195,7 +195,7 @@ async def test_a_declaration_replaces_an_earlier_one_of_the_same_name(store: Sto
         priority=9,
         concurrency=3,
         isolation="process",
-        retry=b'{"attempts": 2}',
+        retry=b'{"tries": 2}',
     )
     await store.declare([new])
     first, second = await store.declarations()

@@ -45,7 +45,7 @@ def full_record(now: int) -> ScheduleRecord:
         collection="eu",
         priority=8,
         timeout=12.5,
-        retry=msgspec.Raw(b'{"attempts":3}'),
+        retry=msgspec.Raw(b'{"tries":3}'),
         expires_in=5 * SECOND,
         meta={"tenant": "ä{},\\"},
         note='for "ann"',
@@ -221,7 +221,7 @@ async def test_tasks_come_with_their_schedule_as_if_they_were_added(store: Store
         "collection": "eu",
         "priority": 7,
         "timeout": 5.0,
-        "retry": b'{"attempts":2}',
+        "retry": b'{"tries":2}',
         "expires_in": SECOND,
         "meta": {"a": "b"},
     }

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 HANDLERS = ("a", "b")
 CHILDREN = "after"  # a handler without gates and expiries: which of two rules ends a child is left open by the contract
-POLICY = RetryPolicy(attempts=3, base=1, factor=2, cap=10, jitter=0)
+POLICY = RetryPolicy(tries=3, base=1, factor=2, cap=10, jitter=0)
 STEPS = 50
 
 handlers = st.sampled_from(HANDLERS)

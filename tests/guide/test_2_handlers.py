@@ -87,7 +87,7 @@ async def test_arguments_and_results_keep_their_types(app: App) -> None:
 async def test_an_exception_is_retried_with_back_off_until_the_tries_are_used_up(app: App) -> None:
     calls: list[int] = []
 
-    @app.task(retry=RetryPolicy(attempts=3, base=0.02, jitter=0))
+    @app.task(retry=RetryPolicy(tries=3, base=0.02, jitter=0))
     async def flaky(ctx: Context, succeed_at: int) -> int:
         calls.append(ctx.attempt)
         if ctx.attempt < succeed_at:
@@ -105,7 +105,7 @@ async def test_an_exception_is_retried_with_back_off_until_the_tries_are_used_up
 
 @pytest.mark.covers("CEL.3")
 async def test_only_some_exceptions_are_worth_another_try(app: App) -> None:
-    @app.task(retry=RetryPolicy(attempts=3, base=0.01, only=(ConnectionError,)))
+    @app.task(retry=RetryPolicy(tries=3, base=0.01, only=(ConnectionError,)))
     async def call(kind: str) -> None:
         raise ConnectionError("down") if kind == "network" else ValueError("wrong")
 

@@ -60,7 +60,7 @@ async def test_a_gate_can_open_by_itself(app: App) -> None:
 async def test_why_says_what_holds_a_task(app: App) -> None:
     going_on = asyncio.Event()
 
-    @app.task(concurrency=1, retry=RetryPolicy(attempts=3, base=60, jitter=0))
+    @app.task(concurrency=1, retry=RetryPolicy(tries=3, base=60, jitter=0))
     async def job(fail: bool = False) -> None:
         if fail:
             raise ValueError("no stock")

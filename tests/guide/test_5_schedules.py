@@ -102,7 +102,7 @@ async def test_pause_with_a_note_resume_run_now_and_repeat_the_past(app: App, t:
 
 
 async def test_a_schedule_can_pause_itself_when_its_runs_fail_in_a_row(app: App, t: Kit) -> None:
-    @app.schedule(every=timedelta(hours=1), pause_after=3, retry=RetryPolicy(attempts=1))
+    @app.schedule(every=timedelta(hours=1), pause_after=3, retry=RetryPolicy(tries=1))
     async def fragile() -> None:
         raise ValueError("no stock service")
 

@@ -66,7 +66,7 @@ opened: list[Stock] = []
 seen: list[object] = []
 
 
-@app.task(retry=RetryPolicy(attempts=4, base=10))
+@app.task(retry=RetryPolicy(tries=4, base=10))
 async def expire_order(ctx: Context, order_id: int) -> str:
     orders[order_id] = "expired"
     ctx.get(Stock).items += 1
@@ -79,7 +79,7 @@ async def note(what: str, urgent: bool = False) -> str:
     return what
 
 
-@app.task(retry=RetryPolicy(attempts=3, base=10, factor=2, jitter=0.5))
+@app.task(retry=RetryPolicy(tries=3, base=10, factor=2, jitter=0.5))
 async def flaky(failures: int) -> str:
     ctx = current()
     seen.append(ctx.attempt)
@@ -229,7 +229,7 @@ async def test_a_retry_waits_for_its_back_off_without_chance() -> None:
 
 async def test_a_task_that_fails_too_often_is_failed_for_good() -> None:
     async with using(app) as t:
-        task = await flaky.options(retry=RetryPolicy(attempts=2, base=3600, jitter=1.0)).now(failures=9)
+        task = await flaky.options(retry=RetryPolicy(tries=2, base=3600, jitter=1.0)).now(failures=9)
         ran = await t.advance(hours=1)
         assert [type(each.error) for each in ran] == [ConnectionError, ConnectionError]
         dead = t.task(task)
@@ -624,7 +624,7 @@ async def test_handlers_declared_inside_the_block_run_too() -> None:
 async def test_a_timeout_follows_the_real_clock_as_a_safety_net() -> None:
     own = App("sqlite:///:memory:")
 
-    @own.task(timeout=0.05, retry=RetryPolicy.fixed(60, attempts=2))
+    @own.task(timeout=0.05, retry=RetryPolicy.fixed(60, tries=2))
     async def hang() -> None:
         await asyncio.sleep(60)
 

@@ -23,7 +23,7 @@ from tests.guide.waiting import until
 async def test_returning_acknowledges_fatal_rejects_and_retry_later_requeues(app: App) -> None:
     calls: list[str] = []
 
-    @app.task(retry=RetryPolicy(attempts=2, base=0.01))
+    @app.task(retry=RetryPolicy(tries=2, base=0.01))
     async def consume(ctx: Context, word: str) -> str:
         calls.append(word)
         if word == "reject":
@@ -62,7 +62,7 @@ async def test_a_ladder_of_delays_is_climbed_step_by_step_and_then_it_is_over(ap
 
 
 async def test_retrying_ends_so_long_after_the_due_time(app: App) -> None:
-    @app.task(retry=RetryPolicy(attempts=100, base=600, factor=1, cap=600, within=timedelta(hours=1)))
+    @app.task(retry=RetryPolicy(tries=100, base=600, factor=1, cap=600, within=timedelta(hours=1)))
     async def notify() -> None:
         raise ConnectionError("the shop does not answer")
 
@@ -73,12 +73,12 @@ async def test_retrying_ends_so_long_after_the_due_time(app: App) -> None:
 
 
 async def test_a_task_may_bring_its_own_policy(app: App) -> None:
-    @app.task(retry=RetryPolicy(attempts=5, base=0.01, never=(KeyError,)))
+    @app.task(retry=RetryPolicy(tries=5, base=0.01, never=(KeyError,)))
     async def notify(fault: str) -> None:
         raise KeyError(fault) if fault == "bug" else ConnectionError(fault)
 
     async with app.worker():
-        twice = notify.options(retry=RetryPolicy.fixed(0.01, attempts=2))
+        twice = notify.options(retry=RetryPolicy.fixed(0.01, tries=2))
         network, bug = await twice.now(fault="network"), await twice.now(fault="bug")
         for task in (network, bug):
             with pytest.raises(TaskFailed):
@@ -88,7 +88,7 @@ async def test_a_task_may_bring_its_own_policy(app: App) -> None:
 
 @pytest.mark.covers("RMQ.2")
 async def test_a_dead_letter_tells_why_how_often_and_when(app: App) -> None:
-    @app.task(retry=RetryPolicy.fixed(0.02, attempts=3))
+    @app.task(retry=RetryPolicy.fixed(0.02, tries=3))
     async def deliver(ctx: Context, parcel: int) -> None:
         raise ConnectionError(f"no answer to call {ctx.attempt}") if ctx.attempt < 3 else ValueError("unknown address")
 
@@ -114,7 +114,7 @@ async def test_a_dead_letter_tells_why_how_often_and_when(app: App) -> None:
 
 @pytest.mark.covers("YZ.3")
 async def test_an_attempt_that_does_not_finish_in_its_time_comes_back(app: App) -> None:
-    @app.task(timeout=0.1, retry=RetryPolicy(attempts=3, base=0.01))
+    @app.task(timeout=0.1, retry=RetryPolicy(tries=3, base=0.01))
     async def hang(ctx: Context) -> int:
         if ctx.attempt == 1:
             await asyncio.sleep(60)
@@ -229,7 +229,7 @@ async def test_middleware_may_decide_how_an_attempt_ends(app: App) -> None:
         except PermissionError as error:
             raise Fatal("nobody may do this") from error
 
-    @app.task(retry=RetryPolicy(attempts=3, base=0.01))
+    @app.task(retry=RetryPolicy(tries=3, base=0.01))
     async def copy(problem: str) -> str:
         raise {"exists": FileExistsError, "forbidden": PermissionError, "busy": BlockingIOError}[problem](problem)
 
@@ -246,7 +246,7 @@ async def test_middleware_may_decide_how_an_attempt_ends(app: App) -> None:
 async def test_every_attempt_carries_the_same_key_and_a_growing_fence(app: App) -> None:
     seen: list[tuple[str, int]] = []
 
-    @app.task(retry=RetryPolicy(attempts=3, base=0.01))
+    @app.task(retry=RetryPolicy(tries=3, base=0.01))
     async def charge(ctx: Context) -> None:
         seen.append((ctx.idempotency_key, ctx.fence))
         raise ValueError
@@ -290,7 +290,7 @@ async def test_the_lifespan_gives_several_things_and_lasts_as_long_as_the_worker
 
 
 async def test_what_an_attempt_prints_and_logs_is_kept_apart_from_others(app: App) -> None:
-    @app.task(retry=RetryPolicy(attempts=2, base=0.01))
+    @app.task(retry=RetryPolicy(tries=2, base=0.01))
     async def speak(ctx: Context, silent: bool = False) -> None:
         if not silent:
             print(f"printed in attempt {ctx.attempt}")
@@ -317,7 +317,7 @@ from duetime import App, Context, RetryPolicy
 
 app = App({url!r})
 
-@app.task(isolation="process", retry=RetryPolicy(attempts=5, base=0.01))
+@app.task(isolation="process", retry=RetryPolicy(tries=5, base=0.01))
 def develop(ctx: Context, name: str) -> list[object]:
     if name == "poison":
         os._exit(3)

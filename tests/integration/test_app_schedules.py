@@ -102,7 +102,7 @@ async def test_the_wish_that_a_stored_schedule_shows_makes_it_again(app: App) ->
         collection="eu",
         priority=2,
         timeout=9,
-        retry=RetryPolicy(attempts=2),
+        retry=RetryPolicy(tries=2),
         expires=60,
         meta={"tenant": "a"},
         note="n",
@@ -433,7 +433,7 @@ async def test_the_next_run_is_told_how_the_last_one_went(tmp_path: object) -> N
     app = App(f"sqlite:///{tmp_path}/duetime.db")
     seen: asyncio.Queue[object] = asyncio.Queue()
 
-    @app.task(retry=RetryPolicy(attempts=1))
+    @app.task(retry=RetryPolicy(tries=1))
     async def fragile(ctx: Context) -> int:
         assert ctx.occurrence is not None
         await seen.put(ctx.occurrence)

@@ -147,7 +147,7 @@ async def test_a_submitted_task_tells_all_that_was_asked(app: App) -> None:
         key="order-7",
         collection="eu",
         timeout=timedelta(seconds=5),
-        retry=RetryPolicy(attempts=2),
+        retry=RetryPolicy(tries=2),
         expires=3600,
         meta={"tenant": "a"},
     ).at(FAR, order_id=7)
@@ -156,7 +156,7 @@ async def test_a_submitted_task_tells_all_that_was_asked(app: App) -> None:
     assert (task.due_at, task.expires_at) == (FAR, FAR + timedelta(hours=1))
     assert (own_meta(task.meta), task.submitted_by) == ({"tenant": "a"}, "anna@shop")
     assert task.retry is not None
-    assert task.retry["attempts"] == 2
+    assert task.retry["tries"] == 2
     assert await app.get(task) == task
 
 

@@ -120,7 +120,7 @@ async def test_a_worker_runs_them_one_after_the_other(tmp_path: object) -> None:
     app = App(f"sqlite:///{tmp_path}/duetime.db")
     seen: list[tuple[str, datetime]] = []
 
-    @app.task(retry=RetryPolicy(attempts=1))
+    @app.task(retry=RetryPolicy(tries=1))
     async def count(ctx: Context) -> None:
         occurrence = ctx.occurrence
         assert isinstance(occurrence, Occurrence)

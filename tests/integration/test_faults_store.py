@@ -231,7 +231,7 @@ async def forgetful(path: Path) -> AsyncIterator[tuple[App, Forgetful]]:
 async def test_a_claim_whose_reply_was_lost_goes_back_with_its_counts(forgetful: tuple[App, Forgetful]) -> None:
     app, store = forgetful
 
-    @app.task(retry=RetryPolicy(attempts=2, base=0.0))
+    @app.task(retry=RetryPolicy(tries=2, base=0.0))
     async def handler(ctx: Context) -> int:
         if ctx.attempt == 1:
             store.forget_claims = 1  # the next one, which is this task's second attempt

@@ -123,7 +123,7 @@ async def has(app: App, task: Task[None], text: str) -> bool:
 
 
 async def test_attempts_are_told_apart_and_what_is_left_is_shipped_when_the_worker_stops(app: App, spools: Path) -> None:
-    @app.task(retry=RetryPolicy(attempts=3, base=0.0))
+    @app.task(retry=RetryPolicy(tries=3, base=0.0))
     async def stumble(ctx: Context) -> None:
         print(f"attempt {ctx.attempt}")
         if ctx.attempt < 3:

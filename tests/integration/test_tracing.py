@@ -204,7 +204,7 @@ async def test_attempts_that_do_not_succeed_say_how_they_ended(spans_file: Path,
         if ctx.attempt == 1:
             raise RetryLater(timedelta(0))
 
-    @fresh.task(timeout=0.05, retry=RetryPolicy(attempts=1))
+    @fresh.task(timeout=0.05, retry=RetryPolicy(tries=1))
     async def slow() -> None:
         await asyncio.sleep(60)
 

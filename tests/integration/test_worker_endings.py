@@ -202,7 +202,7 @@ async def test_a_result_that_cannot_be_stored_is_fatal_and_never_retried(app: Ap
 
 
 async def test_a_payload_that_no_longer_fits_ends_alone_and_the_rest_of_its_batch_starts(app: App) -> None:
-    @app.task(retry=RetryPolicy(attempts=3, base=0.01))
+    @app.task(retry=RetryPolicy(tries=3, base=0.01))
     async def handler(number: int) -> int:
         return number
 
@@ -284,7 +284,7 @@ async def test_a_thread_that_outlives_its_timeout_is_never_joined_by_a_second_at
     running = 0
     most = 0
 
-    @app.task(timeout=0.1, retry=RetryPolicy(attempts=3, base=0.0))
+    @app.task(timeout=0.1, retry=RetryPolicy(tries=3, base=0.0))
     def stubborn(ctx: Context) -> None:
         nonlocal running, most
         running += 1

@@ -70,7 +70,7 @@ def in_process() -> int:
     return os.getpid()
 
 
-@app.task(retry=RetryPolicy(attempts=3, base=0, jitter=0))
+@app.task(retry=RetryPolicy(tries=3, base=0, jitter=0))
 async def flaky(ctx: Context) -> str:
     if ctx.attempt < 3:
         raise ValueError("not yet")

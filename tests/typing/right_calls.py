@@ -70,7 +70,7 @@ def sync_without(order_id: int) -> float:
 async def nothing() -> None: ...
 
 
-@app.task(timeout=30, retry=RetryPolicy(attempts=8, base=1, cap=300), concurrency=50, priority=7)
+@app.task(timeout=30, retry=RetryPolicy(tries=8, base=1, cap=300), concurrency=50, priority=7)
 async def with_options(ctx: Context, order_id: int) -> str:
     return ""
 

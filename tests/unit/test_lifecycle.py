@@ -17,7 +17,7 @@ from duetime.model.task import FINAL, LIVE, ErrorInfo, State
 
 NOW = 1_800_000_000 * SECOND
 ERROR = ErrorInfo("ValueError", "no such order")
-PLAIN = RetryPolicy(attempts=3, base=10, factor=2, jitter=0)
+PLAIN = RetryPolicy(tries=3, base=10, factor=2, jitter=0)
 
 
 def running(**facts: Any) -> Running:
@@ -62,7 +62,7 @@ def test_success_keeps_the_result() -> None:
 
 
 def test_fatal_fails_whatever_the_policy() -> None:
-    settlement = settled(Outcome.FATAL, RetryPolicy(attempts=100), error=ERROR)
+    settlement = settled(Outcome.FATAL, RetryPolicy(tries=100), error=ERROR)
     assert (settlement.state, settlement.error, settlement.tries) == (State.FAILED, ERROR, 0)
 
 
@@ -110,7 +110,7 @@ def test_a_retry_after_the_expiry_fails_the_task() -> None:
 
 
 def test_a_retry_beyond_the_policys_time_fails_the_task() -> None:
-    policy = RetryPolicy(attempts=9, base=10, jitter=0, within=60)
+    policy = RetryPolicy(tries=9, base=10, jitter=0, within=60)
     assert settled(Outcome.FAILED, policy, of=running(since_at=NOW - 50 * SECOND)).state is State.PENDING
     assert settled(Outcome.FAILED, policy, of=running(since_at=NOW - 50 * SECOND - 1)).state is State.FAILED
 
@@ -180,7 +180,7 @@ def test_a_loss_without_a_crash_counts_no_crash() -> None:
     age=st.integers(0, 30 * DAY),
     lifetime=st.none() | st.integers(0, 30 * DAY),
     chance=st.floats(0, 1),
-    attempts=st.integers(1, 10),
+    allowed=st.integers(1, 10),
 )
 def test_a_conclusion_is_always_a_legal_move(
     outcome: Outcome,
@@ -193,12 +193,12 @@ def test_a_conclusion_is_always_a_legal_move(
     age: int,
     lifetime: int | None,
     chance: float,
-    attempts: int,
+    allowed: int,
 ) -> None:
     expires_at = None if lifetime is None else NOW - age + lifetime
     before = running(tries=tries, crashes=crashes, since_at=NOW - age, expires_at=expires_at)
     ended = Ended(outcome, delay=delay, retriable=retriable, crashed=crashed, alone=alone)
-    settlement = conclude(before, ended, RetryPolicy(attempts=attempts), started_at=None, now=NOW, chance=chance)
+    settlement = conclude(before, ended, RetryPolicy(tries=allowed), started_at=None, now=NOW, chance=chance)
     assert settlement.state in MOVES[State.RUNNING]
     assert (settlement.due_at is None) == (settlement.state is not State.PENDING)
     assert settlement.tries - tries == (outcome in (Outcome.FAILED, Outcome.TIMED_OUT))
@@ -207,7 +207,7 @@ def test_a_conclusion_is_always_a_legal_move(
         assert settlement.due_at >= NOW
         if outcome in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.RETRY_LATER) and expires_at is not None:
             assert settlement.due_at < expires_at
-    if outcome in (Outcome.FAILED, Outcome.TIMED_OUT) and settlement.tries >= attempts:
+    if outcome in (Outcome.FAILED, Outcome.TIMED_OUT) and settlement.tries >= allowed:
         assert settlement.state is State.FAILED
 
 

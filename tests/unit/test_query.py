@@ -185,11 +185,11 @@ def test_people_are_shown_datetimes_and_decoded_payloads() -> None:
         submitted_at=0,
         finished_at=2 * SECOND,
         result=b"[1, 2]",
-        retry=b'{"attempts": 3}',
+        retry=b'{"tries": 3}',
     )
     task = shown(record)
     assert task.due_at == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert task.finished_at == datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
-    assert (task.payload, task.result, task.retry, task.meta) == ({"order_id": 7}, [1, 2], {"attempts": 3}, {})
+    assert (task.payload, task.result, task.retry, task.meta) == ({"order_id": 7}, [1, 2], {"tries": 3}, {})
     assert (task.final, task.expires_at, task.started_at) == (True, None, None)
     assert not shown(msgspec.structs.replace(record, state=State.RUNNING)).final

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.errors import InvalidValue
-from duetime.model.retry import DEFAULT_ATTEMPTS, RetryPolicy
+from duetime.model.retry import DEFAULT_TRIES, RetryPolicy
 
 durations = st.floats(0, 1e6)
 chances = st.floats(0, 1)
 policies = st.builds(
     RetryPolicy,
-    attempts=st.none() | st.integers(1, 100),
+    tries=st.none() | st.integers(1, 100),
     base=durations,
     factor=st.floats(1, 100),
     cap=durations,
@@ -28,43 +28,43 @@ policies = st.builds(
 
 
 def test_delays_grow_by_the_factor_up_to_the_cap() -> None:
-    policy = RetryPolicy(attempts=8, base=1, factor=2, cap=20, jitter=0)
+    policy = RetryPolicy(tries=8, base=1, factor=2, cap=20, jitter=0)
     assert [policy.delay(tries, 0.5) for tries in range(1, 9)] == [1, 2, 4, 8, 16, 20, 20, None]
 
 
 def test_the_default_policy_tries_five_times() -> None:
     policy = RetryPolicy()
-    assert policy.tries == DEFAULT_ATTEMPTS == 5
+    assert policy.max_tries == DEFAULT_TRIES == 5
     assert [policy.delay(tries, 0) for tries in range(1, 6)] == [1, 2, 4, 8, None]
 
 
-def test_attempts_count_the_first_try() -> None:
-    assert RetryPolicy(attempts=1).delay(1, 0) is None
-    assert RetryPolicy(attempts=2).delay(1, 0) == 1
+def test_the_first_try_counts() -> None:
+    assert RetryPolicy(tries=1).delay(1, 0) is None
+    assert RetryPolicy(tries=2).delay(1, 0) == 1
     assert RetryPolicy.none().delay(1, 0) is None
-    assert RetryPolicy.none().tries == 1
+    assert RetryPolicy.none().max_tries == 1
 
 
 def test_a_fixed_policy_waits_the_same_time_before_each_try() -> None:
-    policy = RetryPolicy.fixed(7, attempts=4)
+    policy = RetryPolicy.fixed(7, tries=4)
     assert [policy.delay(tries, 0.9) for tries in range(1, 5)] == [7, 7, 7, None]
-    assert RetryPolicy.fixed(timedelta(minutes=1)).tries == 5
+    assert RetryPolicy.fixed(timedelta(minutes=1)).max_tries == 5
     assert RetryPolicy.fixed(timedelta(minutes=1)).delay(1, 0.5) == 60
 
 
 def test_a_ladder_waits_its_delays_and_gives_up() -> None:
     policy = RetryPolicy.ladder(1, timedelta(seconds=30), 300.5)
-    assert policy.tries == 4
+    assert policy.max_tries == 4
     assert [policy.delay(tries, 0.9) for tries in range(1, 5)] == [1, 30, 300.5, None]
 
 
-def test_the_last_of_the_delays_repeats_when_more_attempts_are_asked_for() -> None:
-    policy = RetryPolicy(attempts=6, delays=(1, 5), jitter=0)
+def test_the_last_of_the_delays_repeats_when_more_tries_are_asked_for() -> None:
+    policy = RetryPolicy(tries=6, delays=(1, 5), jitter=0)
     assert [policy.delay(tries, 0) for tries in range(1, 7)] == [1, 5, 5, 5, 5, None]
 
 
-def test_fewer_attempts_than_delays_end_the_ladder_early() -> None:
-    policy = RetryPolicy(attempts=2, delays=(1, 5, 10), jitter=0)
+def test_fewer_tries_than_delays_end_the_ladder_early() -> None:
+    policy = RetryPolicy(tries=2, delays=(1, 5, 10), jitter=0)
     assert [policy.delay(tries, 0) for tries in range(1, 4)] == [1, None, None]
 
 
@@ -77,7 +77,7 @@ def test_chance_takes_away_at_most_the_share_of_jitter() -> None:
 @given(policies, st.integers(1, 200), chances)
 def test_every_delay_lies_within_its_bounds(policy: RetryPolicy, tries: int, chance: float) -> None:
     delay = policy.delay(tries, chance)
-    if tries >= policy.tries:
+    if tries >= policy.max_tries:
         assert delay is None
         return
     assert delay is not None
@@ -90,7 +90,7 @@ def test_every_delay_lies_within_its_bounds(policy: RetryPolicy, tries: int, cha
 
 @given(st.integers(1, 10_000), st.floats(1, 100))
 def test_a_late_try_never_overflows(tries: int, factor: float) -> None:
-    policy = RetryPolicy(attempts=20_000, base=1, factor=factor, cap=300)
+    policy = RetryPolicy(tries=20_000, base=1, factor=factor, cap=300)
     delay = policy.delay(tries, 0)
     assert delay is not None
     assert 0 <= delay <= 300
@@ -106,16 +106,16 @@ def test_delays_without_chance_never_shrink(policy: RetryPolicy) -> None:
 @given(policies, chances)
 def test_numbers_survive_the_way_through_a_store(policy: RetryPolicy, chance: float) -> None:
     again = RetryPolicy().with_numbers(policy.numbers())
-    assert again.tries == policy.tries
+    assert again.max_tries == policy.max_tries
     assert [again.delay(tries, chance) for tries in range(1, 12)] == [policy.delay(tries, chance) for tries in range(1, 12)]
     assert again.within == policy.within
     assert again.numbers() == policy.numbers()
 
 
 def test_numbers_hold_no_names_and_durations_become_seconds() -> None:
-    policy = RetryPolicy(attempts=3, base=timedelta(minutes=1), cap=timedelta(hours=1), within=timedelta(days=1), only=(ValueError,))
+    policy = RetryPolicy(tries=3, base=timedelta(minutes=1), cap=timedelta(hours=1), within=timedelta(days=1), only=(ValueError,))
     assert msgspec.json.decode(policy.numbers()) == {
-        "attempts": 3,
+        "tries": 3,
         "base": 60,
         "factor": 2,
         "cap": 3600,
@@ -126,8 +126,8 @@ def test_numbers_hold_no_names_and_durations_become_seconds() -> None:
 
 
 def test_stored_numbers_keep_the_filters_of_the_code() -> None:
-    code = RetryPolicy(attempts=9, only=(OSError,), never=(FileNotFoundError,))
-    merged = code.with_numbers(RetryPolicy(attempts=2, base=5).numbers())
+    code = RetryPolicy(tries=9, only=(OSError,), never=(FileNotFoundError,))
+    merged = code.with_numbers(RetryPolicy(tries=2, base=5).numbers())
     assert (merged.tries, merged.base, merged.only, merged.never) == (2, 5, (OSError,), (FileNotFoundError,))
 
 
@@ -152,10 +152,10 @@ def test_only_and_never_choose_by_type(only: Any, never: Any, error: BaseExcepti
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attempts": 0}, "attempts must be a whole number of at least 1"),
-        ({"attempts": -1}, "got -1"),
-        ({"attempts": True}, "attempts must be a whole number"),
-        ({"attempts": 2.5}, "got 2.5"),
+        ({"tries": 0}, "tries must be a whole number of at least 1"),
+        ({"tries": -1}, "got -1"),
+        ({"tries": True}, "tries must be a whole number"),
+        ({"tries": 2.5}, "got 2.5"),
         ({"base": -1}, "base and cap must not be negative"),
         ({"cap": -0.5}, "cap=-0.5"),
         ({"base": float("nan")}, "base must be finite"),
@@ -164,9 +164,9 @@ def test_only_and_never_choose_by_type(only: Any, never: Any, error: BaseExcepti
         ({"factor": 0.5}, "factor must lie between 1 and 100, got 0.5"),
         ({"factor": 101}, "factor must lie between 1 and 100"),
         ({"factor": float("nan")}, "factor must lie between 1 and 100"),
-        ({"jitter": 1.1}, "jitter is a share between 0 and 1, got 1.1"),
-        ({"jitter": -0.1}, "jitter is a share between 0 and 1"),
-        ({"jitter": float("nan")}, "jitter is a share between 0 and 1"),
+        ({"jitter": 1.1}, "jitter must lie between 0 and 1, got 1.1"),
+        ({"jitter": -0.1}, "jitter must lie between 0 and 1"),
+        ({"jitter": float("nan")}, "jitter must lie between 0 and 1"),
         ({"delays": ()}, "delays must name at least one delay"),
         ({"delays": (1, -1)}, "none negative"),
         ({"delays": (1, None)}, "delays must be seconds or a timedelta, got NoneType"),

@@ -199,7 +199,7 @@ def positive(duration: Seconds, what: str) -> float:
 
 def policy_or_default(retry: RetryPolicy | None) -> RetryPolicy:
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise InvalidValue(f"retry must be a RetryPolicy, for example RetryPolicy(attempts=3), got {retry!r}")
+        raise InvalidValue(f"retry must be a RetryPolicy, for example RetryPolicy(tries=3), got {retry!r}")
     return retry or RetryPolicy()
 
 

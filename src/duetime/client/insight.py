@@ -12,7 +12,7 @@ import msgspec
 from duetime.clock import SECOND, Instant, to_datetime
 from duetime.model.figures import DURATION, LATENESS, Distribution, FigureKey, distributions
 from duetime.model.outcome import Outcome
-from duetime.model.retry import DEFAULT_ATTEMPTS
+from duetime.model.retry import DEFAULT_TRIES
 from duetime.model.rules.reading import duration_text
 from duetime.model.task import FINAL, ErrorInfo, State, TaskRecord
 from duetime.model.why import Reason, WhyFacts, why
@@ -220,7 +220,7 @@ class Insight:
             declared = {each.name: each for each in await self._store.declarations()}.get(record.handler)
             numbers = b"{}" if declared is None else declared.retry
         policy: dict[str, Any] = msgspec.json.decode(numbers)
-        return int(policy.get("attempts", DEFAULT_ATTEMPTS))
+        return int(policy.get("tries", DEFAULT_TRIES))
 
 
 def silence(worker: WorkerRecord, now: Instant) -> float | None:

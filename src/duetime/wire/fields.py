@@ -29,7 +29,7 @@ Cursor = Annotated[str, Meta(min_length=1, max_length=1_000, description="The `n
 class RetryNumbers(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A retry policy in numbers; what is left out has the default of RetryPolicy."""
 
-    attempts: Annotated[int, Meta(ge=1, le=1_000_000, description="Tries, the first included.")] | UnsetType | None = UNSET
+    tries: Annotated[int, Meta(ge=1, le=1_000_000, description="The first included.")] | UnsetType | None = UNSET
     base: Duration | UnsetType = UNSET
     factor: Annotated[float, Meta(ge=1, le=100)] | UnsetType = UNSET
     cap: Duration | UnsetType = UNSET

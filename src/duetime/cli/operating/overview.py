@@ -41,7 +41,7 @@ def handlers(as_json: bool) -> None:
 
 def _handler_row(handler: HandlerInfo) -> tuple[object, ...]:
     about = handler.doc.strip().partition("\n")[0]
-    tries = handler.retry.get("attempts")
+    tries = handler.retry.get("tries")
     states = [f"{handler.states[state]:,}" for state in (State.PENDING, State.RUNNING, State.FAILED)]
     policies = (handler.priority, f"{handler.timeout:g} s", tries, handler.isolation)
     return (handler.name, handler.workers, handler.slots, *policies, *states, about)

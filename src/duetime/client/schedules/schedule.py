@@ -103,7 +103,7 @@ class Schedule(_Main, frozen=True, kw_only=True):
             if value is not None and to_seconds(value, name) <= 0:
                 raise InvalidValue(f"{name} must be positive, got {value}")
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
-            raise InvalidValue(f"retry must be a RetryPolicy, for example RetryPolicy(attempts=3), got {self.retry!r}")
+            raise InvalidValue(f"retry must be a RetryPolicy, for example RetryPolicy(tries=3), got {self.retry!r}")
         if self.retry is not None and (self.retry.only or self.retry.never):
             raise InvalidValue(
                 "the exception types of a retry policy live in code and are not stored: name them where the handler is declared"
