@@ -3,7 +3,7 @@
 import itertools
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given, note, settings
+from hypothesis import example, given, note, settings
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
@@ -16,7 +16,8 @@ from duetime.model.skips import MOST_SINGLE
 from duetime.model.task import NewTask, State
 
 START = 1_800_000_000 * SECOND
-MOST_STEPS = 200  # until nothing is due any more
+# until nothing is due any more: the most that a policy below makes up for, then what is on time within the longest grace, then the ends
+MOST_STEPS = (100_000 + 601) // MOST_AT_ONCE + 10
 
 rules = some.sampled_from(
     [
@@ -161,6 +162,11 @@ class Life:
 
 
 @settings(max_examples=500)
+@example(
+    rule=Every(1),
+    options={"missed": "all at most 100000", "overlap": "queue all", "grace": 600.0},
+    happened=[(2 * 86_400 * SECOND, ("back", 0))] * 2,
+)
 @given(rule=rules, options=policies, happened=some.lists(some.tuples(spans, events), min_size=1, max_size=20))
 def test_every_planned_instant_is_accounted_for_once(
     rule: Rule, options: dict[str, object], happened: list[tuple[int, tuple[str, object]]]
