@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from duetime.clock import SECOND, Instant
 from duetime.errors import Conflict
 from duetime.model import steering
-from duetime.model.firing import FALLBACK, LOOK_FOR_ROOM, MOST_AT_ONCE, Step, due_of_occurrence, next_look, next_planned, step
+from duetime.model.firing import FALLBACK, LOOK_WHEN_FULL, MOST_AT_ONCE, Step, due_of_occurrence, next_look, next_planned, step
 from duetime.model.occurrences import LARGEST_RESULT, ended_run
 from duetime.model.rules import AfterEnd, At, Cron, DayCalendar, Every, Plan, Rule, plan_of
 from duetime.model.schedule import (
@@ -216,9 +216,9 @@ def test_no_more_live_runs_are_remembered_than_allowed_and_the_rest_waits() -> N
         record = stepped(record, now).record
     assert len(record.state.runs) == MOST_RUNS
     full = stepped(record, now)
-    assert (full.tasks, full.skips, full.record.next_at) == ((), (), now + LOOK_FOR_ROOM)
+    assert (full.tasks, full.skips, full.record.next_at) == ((), (), now + LOOK_WHEN_FULL)
     ended = [an_end(run.task) for run in record.state.runs[:10]]
-    assert len(stepped(full.record, now + LOOK_FOR_ROOM, *ended).tasks) == 10
+    assert len(stepped(full.record, now + LOOK_WHEN_FULL, *ended).tasks) == 10
 
 
 def test_without_catching_up_what_finds_no_room_is_left_out() -> None:
@@ -439,7 +439,7 @@ def test_another_rule_begins_now() -> None:
 def test_other_changes_leave_the_cursor_alone(change: dict[str, Any]) -> None:
     record = made(missed="all")
     spec = replace(record.spec, **change)
-    assert not steering.edited(record.spec, spec)
+    assert not steering.plan_differs(record.spec, spec)
     changed = steering.put("nightly", spec, plan_for(spec), START + 3 * MINUTE, id="", old=record, old_plan=plan_for(record.spec))
     assert (changed.skips, changed.record.state.cursor, changed.record.next_at) == ((), START, START + MINUTE)
     assert changed.record.revision == 2
@@ -511,7 +511,7 @@ def test_a_triggered_run_counts_for_the_overlap_policy_and_a_backfill_does_not()
 def test_when_to_look_is_the_next_occurrence() -> None:
     record = made()
     plan = plan_for(record.spec)
-    assert next_look(record, plan, START) == next_planned(record, plan) == START + MINUTE
+    assert next_look(record, record.state, plan, START) == next_planned(record, plan) == START + MINUTE
 
 
 def test_a_skip_has_a_reason_and_a_time() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from duetime.clock import SECOND, Instant
 from duetime.model import steering
-from duetime.model.firing import MOST_AT_ONCE, Course, Step, noted, single, step
+from duetime.model.firing import MOST_AT_ONCE, Step, StepBuilder, single_step, step, with_ends
 from duetime.model.rules import AfterEnd, At, Cron, Every, Plan, Rule, Window, plan_of
 from duetime.model.schedule import MOST_RUNS, Ends, LastRun, ScheduleFacts, ScheduleSpec, Skip
 from duetime.model.skips import MOST_SINGLE
@@ -99,9 +99,9 @@ class Life:
 
     def step(self) -> Step:
         facts = ScheduleFacts(self.plan, Ends(tuple(self.ended), tuple(self.gone)))
-        state = noted(self.record.state, facts.ends, self.now)
-        short = single(self.record, state, self.plan, self.now)
-        assert short is None or short == Course(self.record, state, self.plan, self.now).followed(), "the short way does the same"
+        state = with_ends(self.record.state, facts.ends, self.now)
+        short = single_step(self.record, state, self.plan, self.now)
+        assert short is None or short == StepBuilder(self.record, state, self.plan, self.now).build(), "the short way does the same"
         chosen = step(self.record, facts, self.now)
         self.ended, self.gone = [], []
         assert len(chosen.tasks) <= MOST_AT_ONCE, "a step is bounded"
@@ -246,8 +246,8 @@ def test_the_short_way_is_taken_for_one_occurrence_in_time() -> None:
     taken = []
     for _ in range(3):
         life.now = life.record.next_at or 0
-        taken.append(single(life.record, life.record.state, life.plan, life.now))
+        taken.append(single_step(life.record, life.record.state, life.plan, life.now))
         life.step()
     assert None not in taken
     life.now += 3_600 * SECOND
-    assert single(life.record, life.record.state, life.plan, life.now) is None, "many were missed"
+    assert single_step(life.record, life.record.state, life.plan, life.now) is None, "many were missed"

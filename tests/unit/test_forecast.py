@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from duetime.cli.schedules.forecast import BLOCKS, plot
 from duetime.clock import SECOND, to_datetime, to_instant
-from duetime.model.forecast import HOUR, Forecast, Prospect, forecast
+from duetime.model.forecast import HOUR, Forecast, ForecastInput, forecast
 from duetime.model.occurrences import due_of_occurrence
 from duetime.model.rules import AfterEnd, At, Cron, Every, Rule, plan_of
 from duetime.model.schedule import Pause, Run, ScheduleRecord, ScheduleSpec, ScheduleState
@@ -21,15 +21,15 @@ from duetime.model.schedule import Pause, Run, ScheduleRecord, ScheduleSpec, Sch
 START = to_instant(datetime(2030, 1, 7, tzinfo=UTC))
 
 
-def prospect(name: str, rule: Rule, duration: float = 1.0, *, handler: str = "sweep", **spec: Any) -> Prospect:
+def prospect(name: str, rule: Rule, duration: float = 1.0, *, handler: str = "sweep", **spec: Any) -> ForecastInput:
     made = ScheduleSpec(handler=handler, rule=rule, **spec)
     plan = plan_of(rule, start_at=made.start_at, end_at=made.end_at)
     state = ScheduleState(cursor=START, ended_at=START)
     record = ScheduleRecord(name=name, id=f"id of {name}", version=1, revision=1, spec=made, state=state, next_at=None)
-    return Prospect(record=record, plan=plan, duration=duration, measured=True)
+    return ForecastInput(record=record, plan=plan, duration=duration, measured=True)
 
 
-def look(*prospects: Prospect, hours: float = 24, slots: Mapping[str, int] | None = None, **options: Any) -> Forecast:
+def look(*prospects: ForecastInput, hours: float = 24, slots: Mapping[str, int] | None = None, **options: Any) -> Forecast:
     return forecast(prospects, start_at=START, until_at=START + round(hours * HOUR), slots=slots, **options)
 
 

@@ -1,11 +1,12 @@
-"""What becomes of a schedule when its time has come: which occurrences become tasks, which do not, and when to look again.
+"""Firing: which occurrences of a schedule become tasks, which are skipped, and when to look at it again.
 
-Every planned instant after the cursor and up to `now` is accounted for, once: as a task or as a part of a skip. One step does a bounded
-part of that and moves the cursor; the next one goes on from there. `model.steering` has what operators do to a schedule.
+Every planned instant after the cursor and up to `now` is accounted for once: as a task or as a part of a skip. One step does a bounded
+part of that and moves the cursor; the next step continues from there. `model.steering` has what operators do to a schedule.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -13,7 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from duetime.clock import SECOND, Instant
-from duetime.model.occurrences import due_of_occurrence, task_of, waits_in_vain
+from duetime.model.occurrences import due_of_occurrence, has_nothing_to_wait_for, task_of
+from duetime.model.overlap import decide_overlap
 from duetime.model.policies import Missed, read_missed, read_overlap
 from duetime.model.rules import Plan
 from duetime.model.schedule import MOST_RUNS, Ends, Pause, Run, ScheduleFacts, ScheduleRecord, ScheduleState, Skip, SkipReason
@@ -22,14 +24,14 @@ from duetime.model.task import Edge, NewTask, State
 
 __all__ = ["Step", "due_of_occurrence", "next_look", "next_planned", "step"]
 
-MOST_AT_ONCE: Final = 500  # occurrences that one step turns into tasks, or leaves out one by one
-FALLBACK: Final = 60 * SECOND  # when to look for the end of a run that nobody has told of
+MOST_AT_ONCE: Final = 500  # occurrences that one step decides one by one
+FALLBACK: Final = 60 * SECOND  # when to look for the end of a run that no worker has reported
 LONGEST_LOOK: Final = 3_600 * SECOND
-LOOK_FOR_ROOM: Final = 5 * SECOND
+LOOK_WHEN_FULL: Final = 5 * SECOND
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it shall be stored, with the tasks and skips that belong to that."""
+    """What to store: the schedule after the step, and the new tasks and skips."""
 
     record: ScheduleRecord
     tasks: tuple[NewTask[object], ...] = ()
@@ -37,20 +39,20 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step(record: ScheduleRecord, facts: ScheduleFacts, now: Instant) -> Step:
-    """Decide what to do for a schedule now. Who asks has told the tasks in `state.cancel` to stop."""
-    state, spec = noted(record.state, facts.ends, now), record.spec
+    """Decide what to do for a schedule now. The caller has already cancelled the tasks in `state.cancel`."""
+    state, spec = with_ends(record.state, facts.ends, now), record.spec
     if state.paused is None and spec.pause_after is not None and state.failures >= spec.pause_after:
         runs = "run has" if state.failures == 1 else "runs in a row have"
         state = replace(state, paused=Pause(at=now, note=f"{state.failures} {runs} failed", automatic=True))
     if state.paused is not None:
-        return Step(record=moved(record, state, facts.plan, now))
+        return Step(record=with_state(record, state, facts.plan, now))
     if has_ended(record, state):
-        return Step(record=moved(record, replace(state, cursor=max(state.cursor, now)), facts.plan, now))
-    return single(record, state, facts.plan, now) or Course(record, state, facts.plan, now).followed()
+        return Step(record=with_state(record, replace(state, cursor=max(state.cursor, now)), facts.plan, now))
+    return single_step(record, state, facts.plan, now) or StepBuilder(record, state, facts.plan, now).build()
 
 
-def noted(state: ScheduleState, ends: Ends, now: Instant) -> ScheduleState:
-    """Take note of runs that have ended, and that what was to be cancelled has been."""
+def with_ends(state: ScheduleState, ends: Ends, now: Instant) -> ScheduleState:
+    """Return the state without the runs that have ended, and with nothing left to cancel."""
     if not ends.ended and not ends.gone:
         return replace(state, cancel=()) if state.cancel else state
     kinds = {run.task: run.kind for run in state.runs}
@@ -62,7 +64,7 @@ def noted(state: ScheduleState, ends: Ends, now: Instant) -> ScheduleState:
         last = ended
         failures = failures + 1 if ended.state is State.FAILED else 0 if ended.state is State.SUCCEEDED else failures
         if kind == "rule":
-            # what is planned before the cursor is never fired, and an end may be told late
+            # what is planned before the cursor is never fired, and an end may be reported late
             ended_at = max(ended.finished_at, state.cursor, ended_at or 0)
     over = {ended.task for ended in ends.ended}.union(ends.gone)
     if any(kinds.get(task) == "rule" for task in ends.gone):
@@ -73,23 +75,19 @@ def noted(state: ScheduleState, ends: Ends, now: Instant) -> ScheduleState:
     return replace(state, runs=runs, last=last, failures=failures, ended_at=ended_at, cancel=())
 
 
-def moved(record: ScheduleRecord, state: ScheduleState, plan: Plan, now: Instant) -> ScheduleRecord:
-    """Give the record in another state, with the instant at which to look at it again."""
-    return replace(record, state=state, next_at=look_of(record, state, plan, now))
+def with_state(record: ScheduleRecord, state: ScheduleState, plan: Plan, now: Instant) -> ScheduleRecord:
+    """Return the record with another state, and with the instant at which to look at it again."""
+    return replace(record, state=state, next_at=next_look(record, state, plan, now))
 
 
-def next_look(record: ScheduleRecord, plan: Plan, now: Instant) -> Instant | None:
-    """Give when to look at a schedule again, as it stands."""
-    return look_of(record, record.state, plan, now)
-
-
-def look_of(record: ScheduleRecord, state: ScheduleState, plan: Plan, now: Instant) -> Instant | None:
+def next_look(record: ScheduleRecord, state: ScheduleState, plan: Plan, now: Instant) -> Instant | None:
+    """Return when to look at a schedule again; None if never."""
     if state.cancel:
         return now
     if state.paused is None and not has_ended(record, state):
         found = plan.after(state.cursor, state.ended_at)
         if plan.waits and (found is None or state.ended_at is None) and (record.spec.end_at is None or now < record.spec.end_at):
-            # the end of a run is told by the worker that had it; this is for a worker that could not
+            # a worker reports the end of its run; this is for a worker that could not
             found = now + FALLBACK if found is None else min(found, now + FALLBACK)
         if found is not None:
             return found
@@ -100,13 +98,13 @@ def look_of(record: ScheduleRecord, state: ScheduleState, plan: Plan, now: Insta
 
 
 def next_planned(record: ScheduleRecord, plan: Plan) -> Instant | None:
-    """Give a schedule's next occurrence; None if it is paused or has ended, or if that depends on a run that has not."""
+    """Return a schedule's next occurrence; None if it is paused or has ended, or if the next one depends on a live run."""
     state = record.state
     return None if state.paused is not None or has_ended(record, state) else plan.after(state.cursor, state.ended_at)
 
 
 def has_ended(record: ScheduleRecord, state: ScheduleState) -> bool:
-    """Tell whether a schedule has fired as often as it may."""
+    """Return whether a schedule has fired as often as it may."""
     return record.spec.count is not None and state.fired >= record.spec.count
 
 
@@ -115,10 +113,10 @@ def planned_after(plan: Plan, cursor: Instant) -> Instant | None:
     return plan.after(cursor)
 
 
-def single(record: ScheduleRecord, state: ScheduleState, plan: Plan, now: Instant) -> Step | None:
-    """Decide the case that nearly all steps are: one occurrence, in time, that nothing stands in the way of. None if it is another.
+def single_step(record: ScheduleRecord, state: ScheduleState, plan: Plan, now: Instant) -> Step | None:
+    """Return the step of the usual case: one occurrence, on time, that no policy skips. Return None in any other case.
 
-    Does what `Course` would do, in a third of the time.
+    `StepBuilder` would return the same; this takes a third of the time.
     """
     spec = record.spec
     if plan.waits or spec.count is not None or state.cancel:
@@ -145,8 +143,8 @@ def single(record: ScheduleRecord, state: ScheduleState, plan: Plan, now: Instan
     return Step(record=replace(record, state=fired, next_at=following), tasks=(task,))
 
 
-class Course:
-    """One step on its way through the planned instants: from the cursor on, one occurrence or one whole stretch at a time."""
+class StepBuilder:
+    """Walks through the planned instants from the cursor on, one occurrence or one whole stretch at a time."""
 
     def __init__(self, record: ScheduleRecord, state: ScheduleState, plan: Plan, now: Instant) -> None:
         spec = record.spec
@@ -158,13 +156,13 @@ class Course:
         self._live = [run.task for run in state.runs if run.kind != "backfill"]
         self._cancel: tuple[str, ...] = ()
         self._fired = state.fired
-        self._room = MOST_AT_ONCE
-        self._beyond: Instant | None = None  # the first occurrence after those that were taken
+        self._left = MOST_AT_ONCE  # occurrences that this step may still decide
+        self._following: Instant | None = None  # the first occurrence after those that were decided
         self._full = False  # no more live runs can be remembered; the rest waits
         self._tasks: list[NewTask[object]] = []
-        self._left_out = Skips(record.name, now)
+        self._skips = Skips(record.name, now)
 
-    def followed(self) -> Step:
+    def build(self) -> Step:
         """Go as far as one step may."""
         now, plan = self._now, self._plan
         done = True
@@ -172,28 +170,28 @@ class Course:
         if upcoming is not None and upcoming <= now:
             on_time = now - int(self._spec.grace * SECOND)
             if upcoming < on_time:
-                done = self._make_up(upcoming, on_time - 1)
+                done = self._catch_up(upcoming, on_time - 1)
                 upcoming = self._upcoming() if done else None
             done = done and self._fire_until(now, upcoming)
-            upcoming = self._beyond
+            upcoming = self._following
         ended = self._all_fired
         cursor = max(self._cursor, now) if done or ended else self._cursor
         ended_at = self._ended_at
-        if plan.waits and waits_in_vain(plan, cursor, ended_at) and all(run.kind != "rule" for run in self._runs):
-            ended_at = now  # the occurrence was left out: the delay counts anew, or nothing would ever come
-        state = self._moved(cursor, ended_at)
+        if plan.waits and has_nothing_to_wait_for(plan, cursor, ended_at) and all(run.kind != "rule" for run in self._runs):
+            ended_at = now  # the occurrence was skipped: the delay starts again, or nothing would ever follow
+        state = self._new_state(cursor, ended_at)
         next_at: Instant | None
         if not done and not ended:
-            next_at = now + LOOK_FOR_ROOM if self._full else now
+            next_at = now + LOOK_WHEN_FULL if self._full else now
         elif self._cancel or ended or plan.waits or upcoming is None:
-            next_at = look_of(self._record, state, plan, now)
+            next_at = next_look(self._record, state, plan, now)
         else:
-            next_at = upcoming  # nothing is planned between the cursor's last place and it
-        return Step(record=replace(self._record, state=state, next_at=next_at), tasks=tuple(self._tasks), skips=self._left_out.told())
+            next_at = upcoming  # nothing is planned between the cursor and it
+        return Step(record=replace(self._record, state=state, next_at=next_at), tasks=tuple(self._tasks), skips=self._skips.collected())
 
-    def _moved(self, cursor: Instant, ended_at: Instant | None) -> ScheduleState:
+    def _new_state(self, cursor: Instant, ended_at: Instant | None) -> ScheduleState:
         state = self._state
-        if not self._tasks and not self._left_out.count:
+        if not self._tasks and not self._skips.count:
             return replace(state, cursor=cursor, ended_at=ended_at)
         return replace(
             state,
@@ -202,7 +200,7 @@ class Course:
             runs=tuple(self._runs),
             cancel=self._cancel,
             fired=self._fired,
-            missed=state.missed + self._left_out.count,
+            missed=state.missed + self._skips.count,
             paced_at=self._paced_at,
             fired_at=self._now if self._tasks else state.fired_at,
             planned_at=self._tasks[-1].planned_at if self._tasks else state.planned_at,
@@ -210,59 +208,58 @@ class Course:
 
     # ---- missed occurrences ----
 
-    def _make_up(self, first: Instant, until: Instant) -> bool:
-        """Do what the policy says about all that was planned up to an instant, `first` the earliest; tell whether all of it is done."""
+    def _catch_up(self, first: Instant, until: Instant) -> bool:
+        """Apply the policy to all missed occurrences up to an instant; `first` is the earliest. Return whether all are done."""
         match self._missed.kind:
             case "skip":
-                self._leave_out(until)
+                self._skip_until(until)
             case "latest":
                 on_time = self._plan.after(until, self._ended_at)
                 if on_time is not None and on_time <= self._now:
-                    self._leave_out(until)
+                    self._skip_until(until)
                 else:
-                    self._leave_out(self._last(until) - 1)
+                    self._skip_until(self._last(until) - 1)
                     return self._fire_until(until, self._upcoming())
             case "earliest":
-                if not self._take(first):
+                if not self._decide(first):
                     return False
-                self._leave_out(until)
+                self._skip_until(until)
             case "all":
-                return self._make_up_all(self._missed, until)
+                return self._catch_up_all(self._missed, until)
         return True
 
-    def _make_up_all(self, policy: Missed, until: Instant) -> bool:
+    def _catch_up_all(self, policy: Missed, until: Instant) -> bool:
         if policy.within is not None:
-            self._leave_out(min(until, self._now - int(policy.within * SECOND) - 1))
+            self._skip_until(min(until, self._now - int(policy.within * SECOND) - 1))
         surplus = self._count(until) - policy.at_most
         if surplus > 0:
-            self._leave_out(self._place(surplus), SkipReason.FULL)
+            self._skip_until(self._nth(surplus), SkipReason.FULL)
             if surplus + policy.at_most >= MOST_COUNTED:
                 return False  # that was not all of them
         return self._fire_until(until, self._upcoming(), policy.interval)
 
-    def _leave_out(self, until: Instant, reason: SkipReason = SkipReason.MISSED) -> None:
-        """Leave out all that is planned up to an instant."""
+    def _skip_until(self, until: Instant, reason: SkipReason = SkipReason.MISSED) -> None:
+        """Skip everything that is planned up to an instant."""
         if until > self._cursor and not self._all_fired:
-            self._left_out.stretch(self._plan, self._ended_at, self._cursor, until, reason)
+            self._skips.add_stretch(self._plan, self._ended_at, self._cursor, until, reason)
             self._cursor = until
 
     def _last(self, until: Instant) -> Instant:
-        """Give the last planned instant up to another; there is one."""
+        """Return the last planned instant up to another. There is one."""
         found = (self._plan.last(self._cursor, until), self._waited())
         return max((instant for instant in found if instant is not None and instant <= until), default=until)
 
     def _count(self, until: Instant) -> int:
         return count_between(self._plan, self._ended_at, self._cursor, until)
 
-    def _place(self, number: int) -> Instant:
-        """Give the planned instant that is the number-th from the cursor on."""
+    def _nth(self, number: int) -> Instant:
+        """Return the number-th planned instant after the cursor."""
         found = self._cursor
         for _ in range(number):
             found = self._plan.after(found, self._ended_at) or found
         return found
 
     def _upcoming(self) -> Instant | None:
-        """Give the next occurrence."""
         if self._plan.waits:
             return self._plan.after(self._cursor, self._ended_at)
         return planned_after(self._plan, self._cursor)
@@ -273,60 +270,45 @@ class Course:
     # ---- one by one ----
 
     def _fire_until(self, until: Instant, upcoming: Instant | None, interval: int = 0) -> bool:
-        """Take each occurrence up to an instant, `upcoming` the next; tell whether all are done.
+        """Decide each occurrence up to an instant; `upcoming` is the next. Return whether all are done.
 
-        With an interval their due times are spread from now on.
+        With an interval, due times are that far apart, from now on.
         """
         while upcoming is not None and upcoming <= until:
-            if not self._take(upcoming, interval):
+            if not self._decide(upcoming, interval):
                 return False
             upcoming = self._upcoming()
-        self._beyond = upcoming
+        self._following = upcoming
         self._cursor = max(self._cursor, until)
         return True
 
-    def _take(self, planned_at: Instant, interval: int = 0) -> bool:
-        """Make a task of an occurrence unless the overlap policy leaves it out; False if it has to wait for another step."""
-        if self._room <= 0 or self._all_fired:
+    def _decide(self, planned_at: Instant, interval: int = 0) -> bool:
+        """Make a task of an occurrence, or a skip if the overlap policy says so. Return False if it has to wait for another step."""
+        if self._left <= 0 or self._all_fired:
             return False
         if len(self._runs) >= MOST_RUNS and self._overlap.kind in ("queue all", "allow") and self._missed.kind == "all":
             self._full = True
             return False
-        self._room -= 1
+        self._left -= 1
         self._cursor = planned_at
-        reason = self._hindrance()
-        if reason is not None:
-            self._left_out.one(planned_at, reason)
+        refused, waits_for = decide_overlap(self._overlap, self._live, len(self._runs))
+        if refused is not None:
+            self._skips.add(planned_at, refused)
         else:
-            self._fire(planned_at, interval)
+            self._fire(planned_at, interval, waits_for)
         return True
 
     @property
     def _all_fired(self) -> bool:
         return self._spec.count is not None and self._fired >= self._spec.count
 
-    def _hindrance(self) -> SkipReason | None:
-        """Judge by the runs that have not ended."""
-        live, overlap = len(self._live), self._overlap
-        match overlap.kind:
-            case "skip" if live:
-                return SkipReason.OVERLAP
-            case "queue one" if live >= 2:
-                return SkipReason.OVERLAP
-            case "allow" if overlap.limit is not None and live >= overlap.limit:
-                return SkipReason.OVERLAP
-        return SkipReason.FULL if len(self._runs) >= MOST_RUNS else None
-
-    def _fire(self, planned_at: Instant, interval: int) -> None:
+    def _fire(self, planned_at: Instant, interval: int, waits_for: Sequence[str]) -> None:
         due_at = due_of_occurrence(self._record, planned_at)
         if interval:
             due_at = self._paced_at = max(self._now, (self._paced_at or 0) + interval)
-        edges: tuple[Edge, ...] = ()
-        if self._live and self._overlap.kind in ("queue one", "queue all"):
-            edges = (Edge(self._live[-1], "end"),)
-        elif self._live and self._overlap.kind == "cancel":
-            edges = tuple(Edge(task, "end") for task in self._live)
-            self._cancel = tuple(self._live)
+        edges = tuple([Edge(task, "end") for task in waits_for])
+        if waits_for and self._overlap.kind == "cancel":
+            self._cancel = tuple(waits_for)
         task = task_of(self._record, self._plan.zone, planned_at, due_at=due_at, edges=edges, last=self._state.last)
         self._tasks.append(task)
         self._runs.append(Run(task.id, planned_at))

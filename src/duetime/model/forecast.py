@@ -1,8 +1,8 @@
-"""Looking ahead: the rules of all schedules in virtual time, and the load that follows from them.
+"""The forecast: the rules of all schedules in virtual time, and the load that follows from them.
 
-What is assumed: every occurrence is fired at its planned instant, a run begins when it is due and takes as long as runs of its handler
-took before, runs that go on now end after one more such time, and gates are open. Slots are not waited for; where runs of several
-schedules would need more of them than there are, that is told as a collision.
+It assumes that every occurrence is fired at its planned instant, that a run begins when it is due and takes as long as earlier runs of its
+handler, that a live run ends after one more such time, and that gates are open. No run waits for a slot; where runs of several
+schedules need more slots than there are, the forecast reports a collision.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ import msgspec
 
 from duetime.clock import SECOND, Instant
 from duetime.model.occurrences import due_of_occurrence
+from duetime.model.overlap import decide_overlap
 from duetime.model.policies import Overlap, read_overlap
 from duetime.model.rules import Plan
-from duetime.model.schedule import MOST_RUNS, ScheduleRecord
+from duetime.model.schedule import ScheduleRecord
 
 HOUR = 3_600 * SECOND
 MINUTE = 60 * SECOND
-DEFAULT_DURATION = 1.0  # seconds that a run is taken to last before any run of its handler has ended
+DEFAULT_DURATION = 1.0  # seconds: the assumed length of a run if no run of its handler has ended yet
 MOST_OCCURRENCES = 1_000_000
-MOST_COLLISIONS = 1_000  # kinds of them that are told apart
+MOST_COLLISIONS = 1_000  # kinds of them that are reported
 _NAMES_SHOWN = 20
 
 
-class Prospect(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as the forecast needs it. `duration` is in seconds; `measured`: taken from runs that have ended."""
+class ForecastInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as the forecast needs it. `duration` is in seconds; `measured`: it comes from runs that have ended."""
 
     record: ScheduleRecord
     plan: Plan
@@ -38,7 +39,7 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hour(msgspec.Struct, frozen=True):
-    """One hour: runs that begin in it, seconds of work, and how many runs go on at once at most."""
+    """One hour: the runs that begin in it, the seconds of work, and the most runs at once."""
 
     at: Instant
     runs: int
@@ -47,7 +48,7 @@ class Hour(msgspec.Struct, frozen=True):
 
 
 class Minute(msgspec.Struct, frozen=True):
-    """The minute in which the most runs begin, and of which schedules these are, the most frequent ones first."""
+    """The minute in which the most runs begin, and their schedules, the most frequent first."""
 
     at: Instant
     runs: int
@@ -58,7 +59,7 @@ class Minute(msgspec.Struct, frozen=True):
 class Collision(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of one handler that need more slots at once than there are, made by at least two schedules.
 
-    `times` stretches of time with the same schedules, the first one at `first_at`; `seconds` is their length in all.
+    `times` counts the stretches with the same schedules, the first one at `first_at`; `seconds` is their total length.
     """
 
     handler: str
@@ -71,7 +72,7 @@ class Collision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What one schedule will do. `skipped`: occurrences that the overlap policy leaves out."""
+    """What one schedule will do. `skipped` counts the occurrences that the overlap policy skips."""
 
     schedule: str
     handler: str
@@ -83,7 +84,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be expected between two instants. `cut`: there were too many occurrences, it ends earlier than asked for."""
+    """The expected load between two instants. `cut`: there were too many occurrences, so it ends earlier than requested."""
 
     start_at: Instant
     until_at: Instant
@@ -101,14 +102,14 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forecast(
-    prospects: Sequence[Prospect],
+    prospects: Sequence[ForecastInput],
     *,
     start_at: Instant,
     until_at: Instant,
     slots: Mapping[str, int] | None = None,
     limit: int = MOST_OCCURRENCES,
 ) -> Forecast:
-    """Run the rules from `start_at` (exclusive) until `until_at` (inclusive); `slots` are those of handlers, where they are known."""
+    """Run the rules from `start_at` (exclusive) until `until_at` (inclusive). `slots` are those of each handler, where known."""
     runs = Runs(prospects, start_at)
     cut_at = runs.plan_until(until_at, limit)
     until_at = until_at if cut_at is None else cut_at
@@ -144,9 +145,9 @@ def forecast(
 
 
 class Runs:
-    """All runs, in columns because there may be a million: when they start and end, and the number of their schedule."""
+    """All runs, in columns because there may be a million: start, end, and the index of the schedule."""
 
-    def __init__(self, prospects: Sequence[Prospect], start_at: Instant) -> None:
+    def __init__(self, prospects: Sequence[ForecastInput], start_at: Instant) -> None:
         self.prospects = prospects
         self.starts = array("q")
         self.ends = array("q")
@@ -154,10 +155,10 @@ class Runs:
         self.fired = [0] * len(prospects)
         self.skipped = [0] * len(prospects)
         self.occurrences = 0
-        self._courses = [_Course(prospect, start_at) for prospect in prospects]
+        self._courses = [_VirtualSchedule(prospect, start_at) for prospect in prospects]
 
     def plan_until(self, until_at: Instant, limit: int) -> Instant | None:
-        """Go through the occurrences of all schedules in the order of time; give the instant up to which the limit sufficed, if not all."""
+        """Plan the occurrences of all schedules in the order of time. Return the instant at which the limit was reached, if it was."""
         heap = [(course.first, number) for number, course in enumerate(self._courses) if course.first is not None]
         heap = [entry for entry in heap if entry[0] <= until_at]
         heapq.heapify(heap)
@@ -167,7 +168,7 @@ class Runs:
                 return planned_at - 1
             self.occurrences += 1
             course = self._courses[number]
-            self._take(number, course, planned_at)
+            self._decide(number, course, planned_at)
             following = course.after(planned_at)
             if following is None or following > until_at:
                 heapq.heappop(heap)
@@ -175,22 +176,18 @@ class Runs:
                 heapq.heapreplace(heap, (following, number))
         return None
 
-    def _take(self, number: int, course: _Course, planned_at: Instant) -> None:
-        """Decide what one occurrence becomes, as firing does."""
+    def _decide(self, number: int, course: _VirtualSchedule, planned_at: Instant) -> None:
+        """Plan a run for one occurrence, or skip it."""
         course.live = [end for end in course.live if end > planned_at]
-        live, overlap = course.live, course.overlap
         start = due_of_occurrence(course.record, planned_at)
-        if live and overlap.kind != "allow":
-            if overlap.kind == "skip" or (overlap.kind == "queue one" and len(live) > 1) or len(live) >= MOST_RUNS:
-                self.skipped[number] += 1
-                return
-            if overlap.kind == "cancel":
-                self._cancel(course, planned_at)
-            else:
-                start = max(start, live[-1])
-        elif len(live) >= (MOST_RUNS if overlap.limit is None else overlap.limit):
+        refused, waits_for = decide_overlap(course.overlap, course.live, len(course.live))
+        if refused is not None:
             self.skipped[number] += 1
             return
+        if course.overlap.kind == "cancel":
+            self._cancel(course, planned_at)
+        elif waits_for:
+            start = max(start, waits_for[-1])
         end = start + course.length
         course.fire(len(self.starts), end)
         self.fired[number] += 1
@@ -198,15 +195,15 @@ class Runs:
         self.ends.append(end)
         self.owners.append(number)
 
-    def _cancel(self, course: _Course, at: Instant) -> None:
-        """End the live runs of a schedule now; one that has not begun never does."""
-        for place in course.places:
-            self.ends[place] = max(self.starts[place], min(self.ends[place], at))
+    def _cancel(self, course: _VirtualSchedule, at: Instant) -> None:
+        """End the live runs of a schedule; one that has not begun never does."""
+        for index in course.indices:
+            self.ends[index] = max(self.starts[index], min(self.ends[index], at))
         course.live = []
-        course.places = []
+        course.indices = []
 
     def busy_until(self, until_at: Instant) -> list[float]:
-        """Give the seconds of work of each schedule."""
+        """Return the seconds of work of each schedule."""
         busy = [0] * len(self.prospects)
         for start, end, owner in zip(self.starts, self.ends, self.owners, strict=True):
             if start < until_at:
@@ -214,10 +211,10 @@ class Runs:
         return [each / SECOND for each in busy]
 
 
-class _Course:
-    """One schedule on its way through virtual time."""
+class _VirtualSchedule:
+    """One schedule while virtual time passes."""
 
-    def __init__(self, prospect: Prospect, start_at: Instant) -> None:
+    def __init__(self, prospect: ForecastInput, start_at: Instant) -> None:
         record = prospect.record
         state, spec = record.state, record.spec
         self.record = record
@@ -226,7 +223,7 @@ class _Course:
         self.overlap: Overlap = read_overlap(spec.overlap)
         self.left = None if spec.count is None else max(0, spec.count - state.fired)
         self.live = [start_at + self.length for _ in state.runs]  # the ends of its live runs, the latest last
-        self.places: list[int] = []  # where those of them stand that the forecast has begun, for `cancel`
+        self.indices: list[int] = []  # of the live runs that the forecast has planned, for `cancel`
         self.ended_at = self.live[-1] if self.live else state.ended_at
         self.first = self._first(start_at)
 
@@ -237,15 +234,15 @@ class _Course:
         if self.plan.waits and self.ended_at is not None:
             waited = self.plan.waited(self.record.state.cursor, self.ended_at)
             if waited is not None and waited <= start_at:
-                return start_at + 1  # its delay is over: it is about to be fired
+                return start_at + 1  # its delay is over: it fires at once
         return found
 
     def after(self, planned_at: Instant) -> Instant | None:
         return None if self.left == 0 else self.plan.after(planned_at, self.ended_at)
 
-    def fire(self, place: int, end: Instant) -> None:
+    def fire(self, index: int, end: Instant) -> None:
         if self.overlap.kind == "cancel":
-            self.places.append(place)
+            self.indices.append(index)
         self.live.append(end)
         self.live.sort()
         self.ended_at = self.live[-1]
@@ -254,7 +251,7 @@ class _Course:
 
 
 def _hours(runs: Runs, start_at: Instant, until_at: Instant) -> Iterator[Hour]:
-    """Sweep over starts and ends once; in each hour add up what goes on."""
+    """Walk over starts and ends once and add up the runs of each hour."""
     pairs = [(start, min(end, until_at)) for start, end in zip(runs.starts, runs.ends, strict=True) if start <= until_at]
     starts = sorted(start for start, _ in pairs)
     lasting = [(start, end) for start, end in pairs if end > start]
@@ -273,7 +270,7 @@ def _hours(runs: Runs, start_at: Instant, until_at: Instant) -> Iterator[Hour]:
             at = moment
             if moment >= stop:
                 break
-            if end <= start:  # a run that ends makes room for one that begins at the same instant
+            if end <= start:  # a run that ends frees its slot for one that begins at the same instant
                 going, ended = going - 1, ended + 1
             else:
                 going, begun = going + 1, begun + 1
@@ -293,7 +290,7 @@ def _busiest(runs: Runs, until_at: Instant) -> Minute | None:
 
 
 def _collisions(runs: Runs, until_at: Instant, slots: Mapping[str, int]) -> tuple[tuple[Collision, ...], int]:
-    """Find where handlers would need more slots than they have; the worst first."""
+    """Return where handlers need more slots than they have, the worst first, and how many collisions were not reported."""
     owners_of: dict[str, set[int]] = defaultdict(set)
     for number, prospect in enumerate(runs.prospects):
         owners_of[prospect.record.spec.handler].add(number)
@@ -327,7 +324,7 @@ def _collisions(runs: Runs, until_at: Instant, slots: Mapping[str, int]) -> tupl
 
 
 def _crowded(moments: Sequence[tuple[Instant, int, int]], slots: int) -> Iterator[tuple[Instant, Instant, int, frozenset[int]]]:
-    """Give the stretches in which more runs go on than there are slots, if they are of at least two schedules."""
+    """Yield the stretches in which runs of at least two schedules need more slots than there are."""
     going: Counter[int] = Counter()
     number = most = 0
     since: Instant | None = None

@@ -1,4 +1,4 @@
-"""From an occurrence to its task, and from the end of that task to what the next one is told."""
+"""The task of an occurrence, and how a run ended, as the next run gets it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def due_of_occurrence(record: ScheduleRecord, planned_at: Instant) -> Instant:
-    """Give when an occurrence's task is due: as planned, or later by a part of the jitter that is always the same for it."""
+    """Return when an occurrence's task is due: as planned, or later by a share of the jitter that is the same for each computation."""
     jitter = record.spec.jitter
     if not jitter:
         return planned_at
@@ -43,9 +43,9 @@ def task_of(
     last: LastRun | None = None,
     submitted_by: str = SUBMITTED_BY,
 ) -> NewTask[object]:
-    """Make the task of an occurrence. `zone` is the one that the rule is told in, `last` the run that ended last."""
+    """Make the task of an occurrence. `zone` is the rule's time zone, `last` the run that ended last."""
     spec = record.spec
-    meta = told_of(zone, planned_at)
+    meta = occurrence_meta(zone, planned_at)
     if spec.meta or kind != "rule" or last is not None:
         meta = {**spec.meta, **meta}
         if kind != "rule":
@@ -70,19 +70,19 @@ def task_of(
     )
 
 
-@lru_cache(maxsize=4_096)  # schedules that fire together mostly share instant and zone; nobody changes the meta of a wish
-def told_of(zone: str, planned_at: Instant) -> dict[str, str]:
-    """Give what every task of an occurrence carries in its meta."""
+@lru_cache(maxsize=4_096)  # schedules that fire together mostly share instant and zone; nobody changes the meta of a new task
+def occurrence_meta(zone: str, planned_at: Instant) -> dict[str, str]:
+    """Return what every task of an occurrence carries in its meta."""
     return {"duetime.zone": zone, "duetime.local": local_text(zone, planned_at)}
 
 
 def local_text(zone: str, planned_at: Instant) -> str:
-    """Write an instant as the clock of a zone shows it, with its offset."""
+    """Return an instant as local time of a zone, with its offset."""
     return to_datetime(planned_at).astimezone(ZoneInfo(zone)).isoformat()
 
 
 def ended_run(run: Run, task: TaskRecord, now: Instant) -> LastRun | None:
-    """Tell how a run ended, short enough to be handed on; None if it has not ended."""
+    """Return how a run ended, short enough for the next run's meta; None if it has not ended."""
     if task.state not in FINAL:
         return None
     error = task.error
@@ -98,7 +98,7 @@ def ended_run(run: Run, task: TaskRecord, now: Instant) -> LastRun | None:
 
 
 def ends_of(runs: Iterable[Run], tasks: Mapping[str, TaskRecord | None], now: Instant) -> Ends:
-    """Tell which of these runs have ended, by what is stored of them."""
+    """Return which of these runs have ended, by their stored tasks."""
     ended: list[LastRun] = []
     gone: list[str] = []
     for run in runs:
@@ -111,6 +111,6 @@ def ends_of(runs: Iterable[Run], tasks: Mapping[str, TaskRecord | None], now: In
     return Ends(tuple(ended), tuple(gone))
 
 
-def waits_in_vain(plan: Plan, cursor: Instant, ended_at: Instant | None) -> bool:
-    """Tell whether a rule that waits for the end of a run has none to wait for, or one whose delay was over before the cursor."""
+def has_nothing_to_wait_for(plan: Plan, cursor: Instant, ended_at: Instant | None) -> bool:
+    """Return whether a rule that waits for the end of a run has none to wait for, or one whose delay ended before the cursor."""
     return plan.waits and (ended_at is None or plan.waited(cursor, ended_at) is None)

@@ -1,4 +1,4 @@
-"""What becomes of occurrences that were missed, or that come while an earlier run has not ended. Written as a few words.
+"""The policies for missed occurrences and for overlapping runs. People write them in a few words.
 
 missed   skip │ latest │ earliest │ all [within DURATION] [at most N] [at N/s│min│h]
 overlap  skip │ queue one │ queue all │ cancel │ allow [N]
@@ -16,7 +16,7 @@ from duetime.clock import SECOND
 from duetime.errors import InvalidValue
 from duetime.model.rules.reading import read_duration
 
-DEFAULT_AT_MOST: Final = 1_000  # missed occurrences that "all" makes up for
+DEFAULT_AT_MOST: Final = 1_000  # missed occurrences that "all" catches up with
 MOST_AT_MOST: Final = 100_000
 MOST_ALLOWED: Final = 1_000
 LONGEST_WITHIN: Final = 3_660 * 86_400.0
@@ -26,9 +26,9 @@ _ALL = re.compile(r"all(?: within (?P<within>.+?))?(?: at most (?P<most>\S+))?(?
 
 
 class Missed(msgspec.Struct, frozen=True):
-    """Which missed occurrences still become tasks. The rest of the fields is for "all".
+    """Which missed occurrences still become tasks. The other fields are for "all".
 
-    `within` is how many seconds ago one may have been planned, `at_most` how many are made up for (the oldest are left out), and
+    `within` is how many seconds ago one may have been planned, `at_most` how many become tasks (the oldest are skipped), and
     `rate` per `per` how fast.
     """
 
@@ -40,7 +40,7 @@ class Missed(msgspec.Struct, frozen=True):
 
     @property
     def interval(self) -> int:
-        """Microseconds between the due times of two tasks that make up for missed occurrences."""
+        """Microseconds between the due times of two tasks of missed occurrences."""
         return 0 if self.rate is None else _PER[self.per] // self.rate
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Missed(msgspec.Struct, frozen=True):
 
 
 class Overlap(msgspec.Struct, frozen=True):
-    """What an occurrence does while earlier runs have not ended; `limit` is how many "allow" lets run at once."""
+    """What an occurrence does while earlier runs have not ended. `limit` is how many runs "allow" permits at once."""
 
     kind: Literal["skip", "queue one", "queue all", "cancel", "allow"]
     limit: int | None = None
@@ -104,7 +104,7 @@ def _words(text: object, refuse: Refuse) -> str:
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """Says what a policy may be."""
+    """Raises the error that says what a policy may be."""
 
     name: str
     allowed: str
@@ -128,7 +128,7 @@ def _number(text: str, most: int, name: str, example: str) -> int:
 
 
 def _written(seconds: float) -> str:
-    """Write a duration in one way only: "1h30m"."""
+    """Return a duration in its one canonical form: "1h30m"."""
     left, parts = round(seconds * 1_000), []
     for size, unit in _UNITS:
         number, left = divmod(left, size)

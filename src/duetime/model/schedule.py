@@ -1,8 +1,8 @@
 """Schedules: stored rules that create tasks, one per occurrence.
 
-A `ScheduleSpec` is what people ask for. A `ScheduleRecord` is what a store keeps: the spec, and the state that firing moves on.
-Every write of a record counts its `version` up and succeeds only if nobody else has written it meanwhile. That is the fence: each planned
-instant is accounted for exactly once, however many processes look at it. `model.firing` decides, a store only writes.
+A `ScheduleSpec` is what people want. A `ScheduleRecord` is what a store holds: the spec, and the state that firing changes.
+Every write of a record increments its `version` and succeeds only if nobody else has written it meanwhile. So each planned instant is
+accounted for exactly once, however many processes fire the schedule. `model.firing` decides, a store only writes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Pause(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
-    """A task of a schedule that had not ended when the schedule was last looked at."""
+    """A task of a schedule that had not ended at the last step."""
 
     task: str
     planned_at: Instant
@@ -72,7 +72,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LastRun(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the run that ended last went. A `result` too large to be handed on is left out; the task has it."""
+    """How the last run ended. A large `result` is left out; the task has it."""
 
     task: str
     state: State
@@ -84,28 +84,28 @@ class LastRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What firing and operators have made of a schedule. Everything planned up to `cursor` is accounted for."""
+    """What changes while a schedule lives. Everything planned up to `cursor` is accounted for."""
 
     cursor: Instant
     paused: Pause | None = None
     fired: int = 0  # occurrences of the rule that became tasks
     missed: int = 0  # occurrences that did not
     failures: int = 0  # failed runs in a row, the latest ones
-    ended_at: Instant | None = None  # when the rule's last run ended, or from when on a delay counts instead; None while one runs
+    ended_at: Instant | None = None  # when the rule's last run ended, or another instant from which a delay counts; None while one runs
     runs: tuple[Run, ...] = ()
     last: LastRun | None = None
-    cancel: tuple[str, ...] = ()  # tasks that the overlap policy has given up and that have not been told yet
-    fired_at: Instant | None = None  # when it last became a task
+    cancel: tuple[str, ...] = ()  # tasks that the overlap policy cancels and that have not been cancelled yet
+    fired_at: Instant | None = None  # when a task was last made
     planned_at: Instant | None = None  # the last occurrence that became a task
-    paced_at: Instant | None = None  # the latest due time that the rate of catching up has given
-    declaration: str = ""  # the fingerprint of what code declared last; what operators change leaves it alone
+    paced_at: Instant | None = None  # the latest due time of a task that the rate of catching up has spread
+    declaration: str = ""  # the fingerprint of what code declared last; operators' changes do not affect it
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored schedule. `id` is its own and random: one that is deleted and made again under its name is another one.
+    """A stored schedule. `id` is random: a schedule that is deleted and created again under its name is another one.
 
-    `next_at` is when to look at it again: its next occurrence, or the present if there is something left to do; None if nothing is
-    in sight. `revision` counts changes of the spec. `declared` is the revision of the program that declared it, None if nobody's code did.
+    `next_at` is when to look at it again: its next occurrence, or the present if something is left to do; None if nothing is planned.
+    `revision` counts changes of the spec. `declared` is the revision of the program that declared it, None if no program did.
     """
 
     name: str
@@ -124,7 +124,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SkipReason(StrEnum):
     """Why an occurrence became no task."""
 
-    MISSED = "missed"  # nobody fired it in time, and the policy for missed ones leaves it out
+    MISSED = "missed"  # nobody fired it in time, and the policy for missed ones skips it
     OVERLAP = "overlap"  # an earlier run had not ended
     PAUSED = "paused"  # it fell into a pause that was not caught up with
     CHANGED = "changed"  # the schedule was changed before it was fired
@@ -132,7 +132,7 @@ class SkipReason(StrEnum):
 
 
 class Skip(msgspec.Struct, frozen=True, kw_only=True):
-    """Occurrences that became no task. One, or a run of them: `count` from `planned_at` to `until_at`."""
+    """Occurrences that became no task: `count` of them from `planned_at` to `until_at`."""
 
     schedule: str
     planned_at: Instant
@@ -147,7 +147,7 @@ class Ends(msgspec.Struct, frozen=True):
     """Which runs of a schedule have ended."""
 
     ended: tuple[LastRun, ...] = ()  # in the order of their ends
-    gone: tuple[str, ...] = ()  # runs that are not stored any more: they have ended, and nobody knows how
+    gone: tuple[str, ...] = ()  # runs that are not stored any more: they have ended in an unknown way
 
 
 class ScheduleFacts(msgspec.Struct, frozen=True):
@@ -163,7 +163,7 @@ def occurrence_id(schedule_id: str, planned_at: Instant, kind: RunKind = "rule",
     return f"{_time_of(planned_at)}-7{_shard_of(schedule_id)}-{_VARIANT[digest[0]]}{digest[1:4]}-{digest[4:]}"
 
 
-_VARIANT = {f"{nibble:x}": f"{8 | nibble & 3:x}" for nibble in range(16)}  # the first two bits of that place are always 10
+_VARIANT = {f"{nibble:x}": f"{8 | nibble & 3:x}" for nibble in range(16)}  # the variant: its first two bits are always 10
 
 
 @lru_cache(maxsize=4_096)  # schedules that fire together share their instant

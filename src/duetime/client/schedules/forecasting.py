@@ -12,7 +12,7 @@ from duetime.client.schedules.info import plan_for
 from duetime.client.schedules.writes import every_schedule
 from duetime.clock import DAY, SECOND, Instant
 from duetime.errors import InvalidValue
-from duetime.model.forecast import DEFAULT_DURATION, MOST_OCCURRENCES, Forecast, Prospect, forecast
+from duetime.model.forecast import DEFAULT_DURATION, MOST_OCCURRENCES, Forecast, ForecastInput, forecast
 from duetime.model.query import Query
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord
@@ -45,7 +45,7 @@ async def look_ahead(
     records = [record for record in await every_schedule(store) if chosen(record)]
     calendars = await store.calendars()
     durations = await _durations(store, {record.spec.handler for record in records if record.state.paused is None})
-    prospects: list[Prospect] = []
+    prospects: list[ForecastInput] = []
     paused: list[str] = []
     broken: dict[str, str] = {}
     for record in records:
@@ -63,9 +63,9 @@ async def look_ahead(
     return Ahead(ahead, tuple(paused), broken)
 
 
-def _prospect(record: ScheduleRecord, calendars: Mapping[str, DayCalendar], measured: float | None) -> Prospect:
+def _prospect(record: ScheduleRecord, calendars: Mapping[str, DayCalendar], measured: float | None) -> ForecastInput:
     duration = DEFAULT_DURATION if measured is None else measured
-    return Prospect(record=record, plan=plan_for(record.spec, calendars), duration=duration, measured=measured is not None)
+    return ForecastInput(record=record, plan=plan_for(record.spec, calendars), duration=duration, measured=measured is not None)
 
 
 async def _durations(store: Store, handlers: Iterable[str]) -> dict[str, float]:

@@ -36,7 +36,7 @@ from duetime.errors import (
 )
 from duetime.ids import new_id
 from duetime.model import steering
-from duetime.model.firing import Step, noted
+from duetime.model.firing import Step, with_ends
 from duetime.model.forecast import MOST_OCCURRENCES
 from duetime.model.gate import Gates
 from duetime.model.occurrences import ends_of
@@ -452,7 +452,7 @@ class Schedules:
         tasks = {task.id: task for task in (await self._store.get(ids) if ids else []) if task is not None}
         now = self._store.now()
         present = [
-            replace(record, state=noted(record.state, ends_of(record.state.runs[-MOST_RUNS_SHOWN:], tasks, now), now))
+            replace(record, state=with_ends(record.state, ends_of(record.state.runs[-MOST_RUNS_SHOWN:], tasks, now), now))
             if record.state.runs
             else record
             for record in records
