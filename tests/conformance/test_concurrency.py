@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from duetime.client.gates import barrier
 from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import SettleVerdict
@@ -133,6 +134,20 @@ async def test_gates_and_cancels_of_one_store_object_hold_on_another(store: Stor
     version = await store.put_gate(Gate(handler="work", action=GateAction.PAUSE))
     assert await worker.take() == []
     await other.confirm_gates(worker.id, version)
-    assert (await store.barrier(version)).confirmed == [worker.id]
+    assert (await barrier(store, version)).confirmed == [worker.id]
     await store.remove_gate("work", None)
     assert len(await worker.take()) == 1
+
+
+async def test_the_tasks_of_one_call_are_seen_together(store: Store, another: Another) -> None:
+    """Where a call is atomic; elsewhere those of each shard are."""
+    other = await another()
+    tasks = [wish(key=f"k{number}") for number in range(300)]
+    adding = asyncio.create_task(store.add(tasks))
+    seen = {0}
+    while not adding.done():
+        seen.add(sum(found is not None for found in await other.get([task.id for task in tasks])))
+    await adding
+    if store.traits.atomic == "call":
+        assert seen <= {0, len(tasks)}
+    assert None not in await other.get([task.id for task in tasks])

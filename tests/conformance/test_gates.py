@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from duetime.client.gates import barrier
 from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import State
@@ -165,14 +166,14 @@ async def test_a_timed_gate_can_be_prolonged(store: Store, worker: Worker, clock
 async def test_a_gate_waits_for_every_worker_to_confirm(store: Store, hire: Hire) -> None:
     first, second = await hire(), await hire()
     version = await store.put_gate(pause())
-    barrier = await store.barrier(version)
-    assert (barrier.confirmed, sorted(barrier.waiting)) == ([], sorted([first.id, second.id]))
+    reached = await barrier(store, version)
+    assert (reached.confirmed, sorted(reached.waiting)) == ([], sorted([first.id, second.id]))
     await store.confirm_gates(first.id, version)
-    barrier = await store.barrier(version)
-    assert (barrier.confirmed, barrier.waiting) == ([first.id], [second.id])
+    reached = await barrier(store, version)
+    assert (reached.confirmed, reached.waiting) == ([first.id], [second.id])
     await store.confirm_gates(second.id, version)
-    barrier = await store.barrier(version)
-    assert (sorted(barrier.confirmed), barrier.waiting) == (sorted([first.id, second.id]), [])
+    reached = await barrier(store, version)
+    assert (sorted(reached.confirmed), reached.waiting) == (sorted([first.id, second.id]), [])
     assert {record.seen_gates for record in await store.workers()} == {version}
 
 
@@ -181,9 +182,9 @@ async def test_confirming_a_version_confirms_all_before_it_and_none_after(store:
     second = await store.put_gate(pause("b"))
     third = await store.put_gate(pause("c"))
     await store.confirm_gates(worker.id, second)
-    assert (await store.barrier(first)).waiting == []
-    assert (await store.barrier(second)).confirmed == [worker.id]
-    assert (await store.barrier(third)).waiting == [worker.id]
+    assert (await barrier(store, first)).waiting == []
+    assert (await barrier(store, second)).confirmed == [worker.id]
+    assert (await barrier(store, third)).waiting == [worker.id]
 
 
 async def test_a_late_confirmation_of_an_earlier_version_takes_nothing_back(store: Store, worker: Worker) -> None:
@@ -191,14 +192,14 @@ async def test_a_late_confirmation_of_an_earlier_version_takes_nothing_back(stor
     second = await store.put_gate(pause("b"))
     await store.confirm_gates(worker.id, second)
     await store.confirm_gates(worker.id, first)
-    assert (await store.barrier(second)).confirmed == [worker.id]
+    assert (await barrier(store, second)).confirmed == [worker.id]
 
 
 async def test_without_workers_a_barrier_is_empty(store: Store, hire: Hire) -> None:
     gone = await hire()
     await store.unregister(gone.id)
-    barrier = await store.barrier(await store.put_gate(pause()))
-    assert (barrier.confirmed, barrier.waiting) == ([], [])
+    reached = await barrier(store, await store.put_gate(pause()))
+    assert (reached.confirmed, reached.waiting) == ([], [])
 
 
 async def test_an_unknown_worker_may_confirm_without_effect(store: Store) -> None:

@@ -36,10 +36,22 @@ async def test_a_store_tells_what_it_is(store: Store, place: Place, clock: Manua
     assert "://" in store.url
     assert len(store.traits.durability) > 20
     assert store.traits.liveness in ("lock", "lease")
+    assert store.traits.atomic in ("call", "shard")
     assert store.output_folder is None or store.output_folder
     assert store.now() == clock.now()
     clock.advance(1.5)
     assert store.now() == clock.now()
+
+
+async def test_an_open_store_answers_a_ping_and_a_closed_one_does_not(place: Place, clock: ManualClock, tmp_path: Path) -> None:
+    store = store_from_url(place.url(tmp_path), clock=clock)
+    with pytest.raises(StoreUnavailable):
+        await store.ping()
+    await store.open()
+    await store.ping()
+    await store.close()
+    with pytest.raises(StoreUnavailable):
+        await store.ping()
 
 
 async def test_a_store_may_be_opened_from_several_coroutines_at_once(place: Place, clock: ManualClock, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from duetime.client.gates import barrier
 from duetime.clock import SECOND, ManualClock
 from duetime.duties import Reaper
 from duetime.ids import new_id
@@ -203,8 +204,8 @@ async def test_a_pull_worker_holds_no_gate_back(store: Store) -> None:
     puller = await enlist(store)
     await add(store)
     version = await store.put_gate(Gate(handler="work", action=GateAction.PAUSE))
-    barrier = await store.barrier(version)
-    assert (barrier.confirmed, barrier.waiting) == ([puller.id], [])
+    reached = await barrier(store, version)
+    assert (reached.confirmed, reached.waiting) == ([puller.id], [])
     assert await claim(store, puller) == []
 
 

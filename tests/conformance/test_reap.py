@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from duetime.client.gates import barrier
 from duetime.clock import ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.lifecycle import QUARANTINE_CRASHES
@@ -148,8 +149,8 @@ async def test_dead_workers_do_not_hold_a_gate_back(store: Store, dead_worker: D
     await store.confirm_gates(worker.id, version)
     if store.traits.liveness == "lease":
         await reap(store, dead)
-    barrier = await store.barrier(version)
-    assert (barrier.confirmed, barrier.waiting) == ([worker.id], [])
+    reached = await barrier(store, version)
+    assert (reached.confirmed, reached.waiting) == ([worker.id], [])
 
 
 @pytest.mark.parametrize("size", [1, 200])

@@ -66,6 +66,8 @@ def test_no_worker_for_the_handler_is_told_apart_from_no_worker_at_all() -> None
 def test_full_slots_are_counted() -> None:
     found = reasons(record(), live_workers=2, workers_of_handler=2, slots=4, running=4, due_before=7)
     assert found == {ReasonKind.SLOTS_FULL: "all slots of h are taken: 4 run in 4 slots, and 7 due tasks of it wait"}
+    found = reasons(record(), live_workers=2, workers_of_handler=2, slots=4, running=4, due_before=1_000, more_due=True)
+    assert found == {ReasonKind.SLOTS_FULL: "all slots of h are taken: 4 run in 4 slots, and 1,000+ due tasks of it wait"}
 
 
 def test_everything_that_holds_a_task_is_told() -> None:

@@ -14,7 +14,8 @@ from duetime.errors import InvalidValue
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import check_name
 from duetime.store import Store
-from duetime.store.values import GateBarrier, Hint, HintKind
+from duetime.store.shard import Registering
+from duetime.store.values import Hint, HintKind
 
 # A gate is in force within one round trip of each worker; a worker that does not answer is reaped after its lease (15 s).
 IN_FORCE_WITHIN = 20.0
@@ -57,6 +58,22 @@ class GateSet(msgspec.Struct, frozen=True, kw_only=True):
         return "in force" if self.in_force else f"in force on {len(self.confirmed)} of {total} workers"
 
 
+class GateBarrier(msgspec.Struct, frozen=True):
+    """Which live workers have confirmed a version of the gates."""
+
+    confirmed: list[str]
+    waiting: list[str]
+
+
+async def barrier(store: Registering, version: int) -> GateBarrier:
+    """Return which live workers have confirmed at least this version and which have not. Workers known to be dead do not count."""
+    live = [worker for worker in await store.workers() if worker.alive is not False]
+    return GateBarrier(
+        confirmed=[worker.id for worker in live if worker.seen_gates >= version],
+        waiting=[worker.id for worker in live if worker.seen_gates < version],
+    )
+
+
 def gate_info(gate: Gate) -> GateInfo:
     return GateInfo(
         handler=gate.handler,
@@ -92,7 +109,7 @@ class GateKeeper:
     ) -> GateSet:
         """Let no such task start until the gate opens: by itself after `lasting`, or by `open`.
 
-        Returns when every live worker has confirmed it, or after `timeout`; the answer tells which.
+        Returns when every live worker has confirmed it, or after `timeout`; the answer says which.
         """
         gate = self._gate(GateAction.PAUSE, handler, collection, lasting, note)
         return await self.put(gate, timeout=timeout, allow_unknown=allow_unknown)
@@ -118,16 +135,16 @@ class GateKeeper:
         if not allow_unknown:
             await self._known(gate.handler)
         version = await self._store.put_gate(gate)
-        barrier = await self._confirmed(version, seconds)
-        return GateSet(gate=gate_info(gate), version=version, confirmed=barrier.confirmed, waiting=barrier.waiting)
+        reached = await self._confirmed(version, seconds)
+        return GateSet(gate=gate_info(gate), version=version, confirmed=reached.confirmed, waiting=reached.waiting)
 
     async def open(self, handler: str | Named, *, collection: str | None = None) -> bool:
-        """Remove a gate; tells whether there was one."""
+        """Remove a gate; return whether there was one."""
         await self._opened()
         return await self._store.remove_gate(_name(handler), collection) is not None
 
     async def list(self) -> list[GateInfo]:
-        """Give the closed gates, by handler and collection."""
+        """Return the closed gates, by handler and collection."""
         await self._opened()
         gates = [gate_info(gate) for gate in await self._store.gates()]
         return sorted(gates, key=lambda gate: (gate.handler, gate.collection or ""))
@@ -147,23 +164,23 @@ class GateKeeper:
     async def _confirmed(self, version: int, seconds: float) -> GateBarrier:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        news = asyncio.Event()
+        changed = asyncio.Event()
 
-        def heard(hint: Hint) -> None:
+        def on_hint(hint: Hint) -> None:
             if hint.kind in (HintKind.GATES, HintKind.ANY):
-                news.set()
+                changed.set()
 
-        listener = self._store.listen(heard)
+        listener = self._store.listen(on_hint)
         try:
             while True:
-                news.clear()
-                barrier = await self._store.barrier(version)
+                changed.clear()
+                reached = await barrier(self._store, version)
                 left = min(LOOK_AGAIN, end - loop.time())
-                if not barrier.waiting or left <= 0:
-                    return barrier
+                if not reached.waiting or left <= 0:
+                    return reached
                 try:
                     async with asyncio.timeout(left):
-                        await news.wait()
+                        await changed.wait()
                 except TimeoutError:
                     continue
         finally:

@@ -185,15 +185,16 @@ class Insight:
             return WhyFacts(now=now, tries_allowed=allowed)
         live = [worker for worker in await self._store.workers() if lives(worker, now)]
         own = [worker for worker in live if record.handler in worker.slots]
-        lanes = [lane for lane in (await self._store.counts()).lanes if lane.handler == record.handler]
+        load = await self._store.handler_load(record.handler)
         return WhyFacts(
             now=now,
             gate=(await self._store.gates()).holding(record.handler, record.collection, now),
             live_workers=len(live),
             workers_of_handler=len(own),
             slots=sum(worker.slots[record.handler] for worker in own),
-            running=sum(lane.running for lane in lanes),
-            due_before=max(0, sum(lane.due for lane in lanes) - 1),
+            running=load.running,
+            due_before=load.due if load.more else max(0, load.due - 1),
+            more_due=load.more,
             tries_allowed=allowed,
             last_outcome=last.outcome if last else None,
             last_error=last.error if last else None,

@@ -7,7 +7,7 @@ import logging
 
 from duetime.model.figures import ATTEMPTS_LOST, WORKERS_LOST, FigureKey
 from duetime.runtime.service import Alarms, Service
-from duetime.store import Store
+from duetime.store.shard import Registering
 from duetime.store.values import WorkerRecord
 
 logger = logging.getLogger("duetime.duties")
@@ -27,7 +27,7 @@ class Reaper(Service):
 
     name = "reaper"
 
-    def __init__(self, store: Store, alarms: Alarms, *, lease: float) -> None:
+    def __init__(self, store: Registering, alarms: Alarms, *, lease: float) -> None:
         super().__init__(alarms)
         self._store = store
         self._lease = lease

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from duetime.runtime.service import Alarms, Service
-from duetime.store import Store
+from duetime.store.shard import Sweeping
 
 BATCH = 2_000
 LOOK_EVERY = 1.0
@@ -14,7 +14,7 @@ class Sweeper(Service):
 
     name = "sweeper"
 
-    def __init__(self, store: Store, alarms: Alarms) -> None:
+    def __init__(self, store: Sweeping, alarms: Alarms) -> None:
         super().__init__(alarms)
         self._store = store
 

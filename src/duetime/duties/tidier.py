@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from duetime.runtime.service import Alarms, Service
-from duetime.store import Store
+from duetime.store.control import Upkeep
 
 LOOK_EVERY = 5.0
 
@@ -15,7 +15,7 @@ class Tidier(Service):
 
     name = "tidier"
 
-    def __init__(self, store: Store, alarms: Alarms) -> None:
+    def __init__(self, store: Upkeep, alarms: Alarms) -> None:
         super().__init__(alarms)
         self._store = store
 

@@ -47,6 +47,7 @@ class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
     running: int = 0
     due_before: int = 0
+    more_due: bool = False  # than were counted
     tries_allowed: int = 1
     last_outcome: Outcome | None = None
     last_error: ErrorInfo | None = None
@@ -79,7 +80,8 @@ def _held(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
         text = f"no live worker runs {task.handler}; there is {others}. Start one: duetime worker APP"
         reasons.append(Reason(kind=ReasonKind.NO_WORKER, text=text))
     elif task.due_at <= facts.now and facts.gate is None and facts.running >= facts.slots:
-        ahead = f", and {_count(facts.due_before, 'due task')} of it wait" if facts.due_before else ""
+        count = f"{facts.due_before:,}+ due tasks" if facts.more_due else _count(facts.due_before, "due task")
+        ahead = f", and {count} of it wait" if facts.due_before else ""
         text = f"all slots of {task.handler} are taken: {facts.running} run in {_count(facts.slots, 'slot')}{ahead}"
         reasons.append(Reason(kind=ReasonKind.SLOTS_FULL, text=text))
     return reasons

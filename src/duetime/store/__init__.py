@@ -1,10 +1,11 @@
-"""The seam between Duetime and where it keeps things: verbs in batches, each atomic, each answered per item.
+"""The seam between Duetime and where it keeps things: verbs in batches, answered per item.
 
 `Store` is the sum of its roles: those of `store.shard` (tasks on their way) and of `store.control` (everything else). Whoever needs
 one role asks for that one. Every sentence of a docstring there is a promise that `tests/conformance` checks on every store. What holds
 for all verbs:
 
-* **Atomic.** A verb happens whole or not at all, also when the process or the server dies in the middle of it.
+* **Atomic.** What a verb does to one item happens whole or not at all, also when the process or the server dies in the middle of it;
+  with `traits.atomic == "call"` so does the whole call, otherwise what it does to each shard.
 * **Durable.** When a verb that writes returns, its effect is committed with the durability that `traits.durability` states.
 * **Time.** The store's clock decides. A store is opened with a clock only by tests.
 * **Answers in order.** A list of answers has one entry per item of the batch, in the order of the batch.
@@ -52,6 +53,10 @@ class Store(Shard, Control, Protocol):
 
     async def close(self) -> None:
         """Finish what was begun and free all resources. Closing twice is harmless."""
+        ...
+
+    async def ping(self) -> None:
+        """Return when the store has answered and would take a write; changes nothing. StoreUnavailable if it does not."""
         ...
 
     def script(self) -> str:

@@ -17,7 +17,7 @@ from duetime.store.access import AccessStore
 from duetime.store.figures import FigureStore
 from duetime.store.output import OutputStore
 from duetime.store.schedules import ScheduleStore
-from duetime.store.values import Added, Counts, Declaration, GateBarrier, Inconsistency, Pruned
+from duetime.store.values import Added, Counts, Declaration, HandlerLoad, Inconsistency, Pruned
 
 
 class CallersTransactions(Protocol):
@@ -64,10 +64,6 @@ class GateStore(Protocol):
         """Return all gates with their version. Gates whose time is over are left out."""
         ...
 
-    async def barrier(self, version: int) -> GateBarrier:
-        """Return which live workers have confirmed at least this version and which have not. Dead workers do not count."""
-        ...
-
 
 class Listing(Protocol):
     """Reading many tasks at once."""
@@ -81,6 +77,10 @@ class Listing(Protocol):
 
     async def counts(self) -> Counts:
         """Count tasks by lane and by final state."""
+        ...
+
+    async def handler_load(self, handler: str) -> HandlerLoad:
+        """Count what a handler runs and what of it is due. Looks at no waiting or finished task of another handler."""
         ...
 
 

@@ -63,7 +63,7 @@ class ScheduleStore(Protocol):
     """Where schedules live."""
 
     async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
-        """Write schedules, each with its tasks and skips, in one transaction.
+        """Write schedules, each with its tasks and skips, in one transaction: schedules live in one place, however many shards there are.
 
         True if the schedule was stored at exactly the expected version: then the record stands at the next version (1 for a new one), its
         tasks were added as by `add` (one whose id is stored already stays as it is), and its skips are kept. False if not: then nothing

@@ -84,7 +84,7 @@ class Submitting(Protocol):
     """How tasks get in."""
 
     async def add(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added]:
-        """Store new tasks; all of one call in one transaction.
+        """Store new tasks: each whole or not at all, and where `traits.atomic` is "call" all of one call.
 
         A task is due at `due_at`, or `delay` after the store's now. It waits as `pending`, or as `blocked` while any of
         its edges is unmet: a parent that is not final, or one that needed success and ended otherwise, in which case

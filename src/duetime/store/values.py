@@ -176,13 +176,6 @@ class Progress(msgspec.Struct, frozen=True):
     text: str
 
 
-class GateBarrier(msgspec.Struct, frozen=True):
-    """Which live workers have confirmed a version of the gates."""
-
-    confirmed: list[str]
-    waiting: list[str]
-
-
 class LaneCount(msgspec.Struct, frozen=True, kw_only=True):
     """How many tasks a lane holds, by what they wait for. `oldest_due_at` is of those that are due."""
 
@@ -210,6 +203,18 @@ class Counts(msgspec.Struct, frozen=True):
     now: Instant
     lanes: list[LaneCount]
     finals: list[FinalCount]
+
+
+MOST_COUNTED = 1_000
+
+
+class HandlerLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy a handler is. `due` is counted up to MOST_COUNTED; `more`: there are further ones. `oldest_due_at` is of those counted."""
+
+    running: int
+    due: int
+    more: bool
+    oldest_due_at: Instant | None
 
 
 class Inconsistency(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 
 from duetime.app.app import App
 from duetime.clock import Instant, ManualClock
+from duetime.model.gate import Gate
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.query import MAX_PAGE, Query
 from duetime.model.retry import RetryPolicy
@@ -22,7 +23,7 @@ from duetime.store.schedules import ScheduleWrite
 from duetime.store.sqlite import read
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.store import SqliteStore
-from duetime.store.values import Added, CancelVerdict, ClaimedTask, GateBarrier
+from duetime.store.values import Added, CancelVerdict, ClaimedTask
 from duetime.worker.attempt import Attempt, Stop
 from duetime.worker.executor import Executor
 from duetime.worker.queues import HandlerQueue
@@ -88,10 +89,11 @@ class SteppedStore(SqliteStore):
                 asyncio.get_running_loop().call_soon(self.stop, task_id)  # not inside the very code that is to stop
         return verdicts
 
-    async def barrier(self, version: int) -> GateBarrier:
+    async def put_gate(self, gate: Gate) -> int:
+        version = await super().put_gate(gate)
         if self.take_gates is not None:
             await self.take_gates()
-        return await super().barrier(version)
+        return version
 
     async def remove_gate(self, handler: str, collection: str | None) -> int | None:
         version = await super().remove_gate(handler, collection)

@@ -17,7 +17,7 @@ from duetime.store.postgres import output
 from duetime.store.postgres.records import all_records_by_id, is_uuid, live_tasks, read_error, read_record, since
 from duetime.store.postgres.runner import Runner
 from duetime.store.sql import Statements
-from duetime.store.values import Counts, FinalCount, LaneCount, RunningAttempt, WorkerRecord
+from duetime.store.values import MOST_COUNTED, Counts, FinalCount, HandlerLoad, LaneCount, RunningAttempt, WorkerRecord
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -275,6 +275,11 @@ async def counts(run: Runner, sql: Statements, now: Instant | None) -> Counts:
     lanes.sort(key=lambda lane: (lane.handler, lane.collection or "", lane.priority))
     finals.sort(key=lambda final: (final.handler, final.state))
     return Counts(now_at, lanes, finals)
+
+
+async def handler_load(run: Runner, sql: Statements, handler: str, now: Instant | None) -> HandlerLoad:
+    [[running, due, oldest]] = await run.rows(sql.handler_load, [now, handler, MOST_COUNTED + 1])
+    return HandlerLoad(running=running, due=min(due, MOST_COUNTED), more=due > MOST_COUNTED, oldest_due_at=oldest)
 
 
 async def workers(run: Runner, sql: Statements) -> list[WorkerRecord]:

@@ -55,7 +55,7 @@ from duetime.store.values import (
     Counts,
     Declaration,
     Edit,
-    GateBarrier,
+    HandlerLoad,
     Hint,
     HintKind,
     Inconsistency,
@@ -147,6 +147,9 @@ class PostgresStore:
             await self._wakeups.close()
             await self._patient.close()
             await database.close()
+
+    async def ping(self) -> None:
+        await self._opened.rows(self._sql.ping)
 
     def script(self) -> str:
         return schema.script(self._address.schema)
@@ -351,13 +354,6 @@ class PostgresStore:
     async def gates(self) -> Gates:
         return await gates.read_gates(self._opened, self._sql, self._clock.parameter)
 
-    async def barrier(self, version: int) -> GateBarrier:
-        workers = await self.workers()
-        return GateBarrier(
-            confirmed=[worker.id for worker in workers if worker.seen_gates >= version],
-            waiting=[worker.id for worker in workers if worker.seen_gates < version],
-        )
-
     # ---- schedules ----
 
     async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
@@ -521,6 +517,9 @@ class PostgresStore:
 
     async def counts(self) -> Counts:
         return await read.counts(self._opened_patiently, self._sql, self._clock.parameter)
+
+    async def handler_load(self, handler: str) -> HandlerLoad:
+        return await read.handler_load(self._opened, self._sql, handler, self._clock.parameter)
 
     # ---- wake-ups ----
 

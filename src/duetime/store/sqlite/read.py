@@ -17,7 +17,7 @@ from duetime.store.pull_workers import CONFIRMED_ALL
 from duetime.store.sqlite import liveness, output
 from duetime.store.sqlite.records import read_error, read_record
 from duetime.store.sqlite.statements import SQL
-from duetime.store.values import Counts, FinalCount, LaneCount, RunningAttempt, WorkerRecord
+from duetime.store.values import MOST_COUNTED, Counts, FinalCount, HandlerLoad, LaneCount, RunningAttempt, WorkerRecord
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -167,6 +167,12 @@ def counts(connection: sqlite3.Connection, now: Instant) -> Counts:
         lanes[tuple(place)] = msgspec.structs.replace(lane(*place), running=running)
     finals = [FinalCount(handler, State(state), count) for handler, state, count in connection.execute(SQL.count_final)]
     return Counts(now, [lanes[place] for place in sorted(lanes)], finals)
+
+
+def handler_load(connection: sqlite3.Connection, handler: str, now: Instant) -> HandlerLoad:
+    values = {"handler": handler, "now": now, "limit": MOST_COUNTED + 1}
+    running, due, oldest = connection.execute(SQL.handler_load, values).fetchone()
+    return HandlerLoad(running=running, due=min(due, MOST_COUNTED), more=due > MOST_COUNTED, oldest_due_at=oldest)
 
 
 def workers(connection: sqlite3.Connection, folder: Path) -> list[WorkerRecord]:

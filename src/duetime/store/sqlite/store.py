@@ -48,7 +48,7 @@ from duetime.store.values import (
     Counts,
     Declaration,
     Edit,
-    GateBarrier,
+    HandlerLoad,
     Hint,
     HintKind,
     Inconsistency,
@@ -178,6 +178,10 @@ class SqliteStore:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+
+    async def ping(self) -> None:
+        # the writer is asked, because tasks have to be written; it costs no commit, because it changes nothing
+        await self._write(lambda connection: connection.execute(SQL.ping).close())
 
     def script(self) -> str:
         return schema.script()
@@ -367,13 +371,6 @@ class SqliteStore:
     async def gates(self) -> Gates:
         return await self._read(lambda connection: gates.read_gates(connection, self._clock.now()))
 
-    async def barrier(self, version: int) -> GateBarrier:
-        live = [worker for worker in await self.workers() if worker.alive is not False]
-        return GateBarrier(
-            confirmed=[worker.id for worker in live if worker.seen_gates >= version],
-            waiting=[worker.id for worker in live if worker.seen_gates < version],
-        )
-
     # ---- schedules ----
 
     async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
@@ -521,6 +518,9 @@ class SqliteStore:
 
     async def counts(self) -> Counts:
         return await self._read(lambda connection: read.counts(connection, self._clock.now()))
+
+    async def handler_load(self, handler: str) -> HandlerLoad:
+        return await self._read(lambda connection: read.handler_load(connection, handler, self._clock.now()))
 
     # ---- wake-ups ----
 

@@ -170,3 +170,6 @@ on conflict (name) do update set declaration = excluded.declaration
 
 -- all_handlers: every declared handler
 select declaration from duetime.handler order by name collate "C"
+
+-- ping: a write that changes nothing; a server that only reads refuses it
+update duetime.control set gates_version = gates_version where false

@@ -254,3 +254,20 @@ from sums as s join duetime.lane as l on l.id = s.lane where s.state <> 'live' g
 select w.id, w.host, w.pid, w.slots, w.started_at, w.beat, w.beat_at, w.seen_gates, coalesce(w.guest_lease, w.lease), w.guest_lease is not null,
     coalesce((select sum(c.open) from duetime.claim as c where c.worker = w.id), 0)::integer
 from duetime.worker as w order by w.started_at, w.id
+
+-- handler_load: what a handler runs, and what of it is due, up to a limit: only its own lanes are looked into. Of claims there is one per batch.
+with own as materialized (
+    select l.id, f.floor from duetime.lane as l join duetime.lane_floor as f on f.id = l.id where l.handler = $2::text
+), waiting as materialized (
+    select d.due_at from own as l cross join lateral (
+        select d.due_at from duetime.due as d
+        where d.lane = l.id and d.pos >= l.floor and d.pos <= coalesce($1::bigint, duetime.clock()) order by d.pos limit $3::integer
+    ) as d limit $3::integer
+), running as materialized (
+    select coalesce(sum(case when cardinality(c.lanes) = 1 then c.open else (
+        select count(*) from unnest(c.lanes) with ordinality as a (lane, index)
+        where get_bit(c.done, a.index::integer - 1) <> 1 and a.lane in (select l.id from own as l)
+    ) end), 0)::bigint as n
+    from duetime.claim as c where c.lanes && array(select l.id from own as l)
+)
+select (select r.n from running as r), count(*), min(w.due_at) from waiting as w

@@ -151,3 +151,12 @@ select l.handler, l.collection, l.priority, count(*) from duetime_running as r j
 
 -- count_final: finished tasks by handler and state
 select l.handler, t.state, count(*) from duetime_task as t join duetime_lane as l on l.id = t.lane where t.state is not null group by l.handler, t.state
+
+-- handler_load: what a handler runs, and what of it is due, up to a limit: only its own lanes are looked into. Running attempts are as many
+-- as the slots of all workers; an index by lane would cost every claim.
+with own as materialized (
+    select id from duetime_lane where handler = :handler
+), waiting as materialized (
+    select d.due_at from own as l cross join duetime_due as d on d.lane = l.id and d.pos <= :now limit :limit
+)
+select (select count(*) from duetime_running as r where r.lane in (select id from own)), count(*), min(due_at) from waiting

@@ -1,0 +1,38 @@
+"""How busy a handler is: a bounded count, for people who ask why a task waits."""
+
+from __future__ import annotations
+
+from duetime.clock import SECOND, ManualClock
+from duetime.model.task import State
+from duetime.store import Store
+from duetime.store.values import MOST_COUNTED, HandlerLoad
+from tests.conformance.build import Worker, add, needs, wish
+
+
+async def test_a_handler_that_nobody_knows_has_nothing_to_do(store: Store) -> None:
+    assert await store.handler_load("nobody") == HandlerLoad(running=0, due=0, more=False, oldest_due_at=None)
+
+
+async def test_what_runs_and_what_is_due_of_a_handler_is_counted(store: Store, worker: Worker, clock: ManualClock) -> None:
+    began_at = clock.now()
+    parent = await add(store, "work", delay=60 * SECOND)
+    await store.add([wish("work", collection=collection, priority=priority) for collection in ("eu", None) for priority in (1, 5, 9)])
+    await store.add([wish("other") for _ in range(5)])
+    await store.add([wish("work", edges=(needs(parent),)), wish("work", delay=2 * SECOND)])
+    taken = await worker.take(wants={"work": 2, "other": 3})
+    assert await store.handler_load("work") == HandlerLoad(running=2, due=4, more=False, oldest_due_at=began_at)
+    assert await store.handler_load("other") == HandlerLoad(running=3, due=2, more=False, oldest_due_at=began_at)
+    clock.advance(2)
+    for task in taken:
+        await worker.end(task, State.SUCCEEDED)
+    await worker.take(wants={"work": 4})
+    assert await store.handler_load("work") == HandlerLoad(running=4, due=1, more=False, oldest_due_at=began_at)
+    assert await store.handler_load("other") == HandlerLoad(running=0, due=2, more=False, oldest_due_at=began_at)
+
+
+async def test_no_more_than_a_thousand_are_counted(store: Store, clock: ManualClock) -> None:
+    half = MOST_COUNTED // 2
+    await store.add([wish("work", priority=1) for _ in range(half)] + [wish("work", priority=9) for _ in range(half)])
+    assert await store.handler_load("work") == HandlerLoad(running=0, due=MOST_COUNTED, more=False, oldest_due_at=clock.now())
+    await add(store, "work")
+    assert await store.handler_load("work") == HandlerLoad(running=0, due=MOST_COUNTED, more=True, oldest_due_at=clock.now())
