@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from duetime.cli.demo.command import verdict
-from duetime.cli.demo.report import Facts, Order, Product, Report, examine, print_report, read_journal
+from duetime.cli.demo.report import Evidence, Order, Product, Report, examine, print_report, read_journal
 from duetime.cli.demo.shop import Entry
 
 COMMAND = [sys.executable, "-m", "duetime.cli", "demo"]
@@ -79,9 +79,9 @@ def attempt(
     return [start] if ended_at is None else [start, msgspec.structs.replace(start, ended_at=ended_at, result=result)]
 
 
-def a_good_story() -> Facts:
+def a_good_story() -> Evidence:
     """Order 1 expires, 2 is paid in time, 3 is hit by the kill and expires in its second attempt, 4 is paid while it runs."""
-    return Facts(
+    return Evidence(
         orders=[order(1, "expired"), order(2, "paid", paid_at=5_000), order(3, "expired"), order(4, "paid", paid_at=11_000)],
         products=[Product(0, 100, 96)],
         journal=[
@@ -101,7 +101,7 @@ def breaches(report: Report) -> dict[str, list[int]]:
 
 def test_a_good_story_has_no_breach_and_tells_the_hit_orders_apart() -> None:
     report = examine(a_good_story())
-    assert report.kept
+    assert report.all_kept
     assert breaches(report) == {}
     assert tuple(report.breaches) == BREACHES
     assert (report.placed, report.cancelled, report.paid_late, report.expired, report.run_twice, report.pieces) == (4, 1, 1, 2, 1, 4)
@@ -110,10 +110,10 @@ def test_a_good_story_has_no_breach_and_tells_the_hit_orders_apart() -> None:
 
 
 def test_an_attempt_that_was_claimed_but_never_started_counts_as_hit() -> None:
-    facts = a_good_story()
-    journal = [entry for entry in facts.journal if entry.pid != KILLED]
-    report = examine(msgspec.structs.replace(facts, journal=journal))
-    assert report.kept
+    evidence = a_good_story()
+    journal = [entry for entry in evidence.journal if entry.pid != KILLED]
+    report = examine(msgspec.structs.replace(evidence, journal=journal))
+    assert report.all_kept
     assert [late for _, late in report.hit] == [10_001]
 
 
@@ -145,23 +145,23 @@ def also(*entries: Entry) -> Callable[[list[Entry]], list[Entry]]:
     ],
 )
 def test_a_corrupted_journal_is_a_breach(corrupt: Callable[[list[Entry]], list[Entry]], expected: dict[str, list[int]]) -> None:
-    facts = a_good_story()
-    report = examine(msgspec.structs.replace(facts, journal=corrupt(list(facts.journal))))
+    evidence = a_good_story()
+    report = examine(msgspec.structs.replace(evidence, journal=corrupt(list(evidence.journal))))
     assert breaches(report) == expected
-    assert not report.kept
+    assert not report.all_kept
 
 
 def test_an_open_order_is_lost_and_a_wrong_stock_is_found() -> None:
-    facts = a_good_story()
-    orders = [*facts.orders, order(5, "open")]
-    report = examine(msgspec.structs.replace(facts, orders=orders, products=[Product(0, 100, 95)]))
+    evidence = a_good_story()
+    orders = [*evidence.orders, order(5, "open")]
+    report = examine(msgspec.structs.replace(evidence, orders=orders, products=[Product(0, 100, 95)]))
     assert breaches(report) == {"lost": [5], "stock wrong": [0]}
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_report_fits_the_terminal_and_names_what_is_broken(width: int) -> None:
-    facts = a_good_story()
-    broken = msgspec.structs.replace(facts, journal=without(1)(list(facts.journal)))
+    evidence = a_good_story()
+    broken = msgspec.structs.replace(evidence, journal=without(1)(list(evidence.journal)))
     written = io.StringIO()
     print_report(Console(width=width, file=written), examine(broken), broken)
     lines = written.getvalue().splitlines()

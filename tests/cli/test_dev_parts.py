@@ -13,7 +13,7 @@ import pytest
 
 from duetime import App
 from duetime.cli.dev.sample import sample_of
-from duetime.cli.dev.watching import Watching, folder_of
+from duetime.cli.dev.watching import Watcher, folder_of
 
 
 class Place(msgspec.Struct):
@@ -80,7 +80,7 @@ def test_changes_of_what_was_imported_and_new_files_are_seen(tmp_path: Path) -> 
     for name in (".hidden", "__pycache__", "node_modules", "env"):
         (tmp_path / name).mkdir()
     (tmp_path / "env" / "pyvenv.cfg").write_text("")
-    watching = Watching(tmp_path)
+    watching = Watcher(tmp_path)
     watching.note_imported([str(imported)])
     other.write_text("22")
     for name in (".hidden", "__pycache__", "node_modules", "env"):
@@ -98,16 +98,16 @@ def test_changes_of_what_was_imported_and_new_files_are_seen(tmp_path: Path) -> 
 
 def test_every_file_counts_while_nothing_is_imported(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1")
-    watching = Watching(tmp_path)
+    watching = Watcher(tmp_path)
     (tmp_path / "broken.py").write_text("22")
     assert watching.changes() == ["broken.py"]
 
 
 def test_of_a_folder_that_is_too_large_only_what_was_imported_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.cli.dev.watching.MOST_FILES", 2)
+    monkeypatch.setattr("duetime.cli.dev.watching.MAX_FILES", 2)
     for number in range(4):
         (tmp_path / f"module_{number}.py").write_text("1")
-    watching = Watching(tmp_path)
+    watching = Watcher(tmp_path)
     assert watching.too_large
     watching.note_imported([str(tmp_path / "module_1.py")])
     assert watching.changes() == []

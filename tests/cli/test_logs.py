@@ -47,7 +47,7 @@ def test_output_is_found_by_its_words(duetime: CommandLine, ids: list[str]) -> N
     limited = duetime("logs", "--search", "hello", "--limit", "1")
     assert ids[1] in limited.stdout
     assert "--limit shows more" in limited.stderr
-    assert "no output has these words" in duetime("logs", "--search", "nobody").stderr
+    assert "no logs have these words" in duetime("logs", "--search", "nobody").stderr
 
 
 def test_tasks_are_filtered_by_words_of_their_output(duetime: CommandLine, ids: list[str]) -> None:
@@ -76,7 +76,7 @@ def test_following_a_task_that_does_not_run_says_once_that_it_waits(duetime: Com
     finally:
         following.kill()
         following.wait()
-    assert said == f"task {ids[0]} is pending: waiting for it to run; `duetime why {ids[0]}` tells what keeps it\n"
+    assert said == f"task {ids[0]} is pending: waiting for it to run; `duetime why {ids[0]}` explains why it waits\n"
     assert stderr == ""
     assert following.returncode == 0
 

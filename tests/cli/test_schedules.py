@@ -185,7 +185,7 @@ def test_a_backfill_counts_asks_and_submits(duetime: CommandLine, shop: Shop) ->
     done = duetime.json(*stretch, "--yes", "--concurrency", "2")
     assert (len(done["tasks"]), done["planned"][0], done["dry_run"]) == (5, "2020-01-01T00:00:00Z", False)
     assert set(duetime.ids("--schedule", "daily")) == set(done["tasks"])
-    assert duetime.lines(*stretch, "--yes") == ["daily: 0 occurrences submitted, 5 left alone because of the task that they have"]
+    assert duetime.lines(*stretch, "--yes") == ["daily: 0 occurrences submitted, 5 left alone because they have a task already"]
 
 
 # ---- as code ----

@@ -62,7 +62,7 @@ def test_it_serves_until_it_is_told_to_stop(program: Program, duetime: CommandLi
         running.until_said(r"^duetime: the server has stopped$")
         assert running.process.wait(30) == 0
     assert "A returned write survives" in running.said
-    assert "There are no tokens: whoever reaches this address may do everything." in running.said
+    assert "There are no tokens: anyone who reaches this address may do everything." in running.said
     assert "/openapi.json" in running.said
 
 

@@ -174,7 +174,7 @@ def test_the_doctor_takes_tasks_back_from_a_worker_that_it_has_seen_silent_for_a
     began_at = time.monotonic()
     answer = duetime("doctor", "--repair")
     assert time.monotonic() - began_at >= 1.0
-    assert "watching 1 silent worker for a lease, up to 1 s: who does not beat meanwhile is dead\n" in answer.stderr
+    assert "watching 1 silent worker for a lease, up to 1 s: one that does not beat meanwhile is dead\n" in answer.stderr
     assert f"repaired: silent worker: {dead}: {'pull worker resizer' if pull else 'process 4711 on there'} has not " in answer.stdout
     assert answer.stdout.endswith("1 problem, repaired\n")
     found = duetime.json("task", task)
@@ -207,7 +207,7 @@ def test_a_worker_that_beats_while_it_is_watched_keeps_its_tasks(duetime: Comman
 
     monkeypatch.setattr(show, "note", beat)
     answer = duetime("doctor", "--repair")
-    assert said == ["watching 1 silent worker for a lease, up to 30 s: who does not beat meanwhile is dead"]
+    assert said == ["watching 1 silent worker for a lease, up to 30 s: one that does not beat meanwhile is dead"]
     assert re.search(rf"^note: silent worker: {silent}: .*; it beat again while it was watched$", answer.stdout, re.MULTILINE)
     assert answer.stdout.endswith("no problems\n")
     assert duetime.json("task", task)["state"] == "running"

@@ -266,9 +266,9 @@ def test_without_its_supervisor_each_process_finishes_and_ends(program: Program,
 def test_one_that_starts_itself_anew_stays_supervised(program: Program, duetime: CommandLine, tmp_path: Path) -> None:
     with supervised(program, "--grace", "1") as supervisor:
         task_id = duetime.submit("stubborn", f"path={tmp_path}/mark")
-        supervisor.until_said(r"worker \d \(process \d+\) has started itself anew, as worker \w{16} instead of \w{16}$")
+        supervisor.until_said(r"worker \d \(process \d+\) has restarted itself, as worker \w{16} instead of \w{16}$")
         until(lambda: duetime.json("task", task_id)["state"] == "succeeded", lambda: "the task to run in the new process")
-        number = int(re.findall(r"worker (\d) \(process \d+\) has started itself anew", supervisor.said)[0])
+        number = int(re.findall(r"worker (\d) \(process \d+\) has restarted itself", supervisor.said)[0])
         supervisor.until_ready(number, times=2)
         assert len(supervisor.pids(number)) == 1
         supervisor.process.kill()

@@ -34,7 +34,7 @@ def test_a_token_is_rotated_and_revoked_by_name_by_id_or_by_itself(duetime: Comm
     first = duetime.json("tokens", "create", "shop", "--scope", "read", "--note", "the web shop")
     assert TOKEN.fullmatch(first["token"])
     second = duetime("tokens", "rotate", first["id"], "--grace", "1h")
-    assert "The old secret is good until" in second.stderr
+    assert "The old secret is valid until" in second.stderr
     assert second.stdout.strip() != first["token"]
     third = duetime("tokens", "rotate", "shop", "--grace", "0", "--expires", "2100-01-01T00:00:00Z")
     assert "old secret" not in third.stderr

@@ -70,7 +70,7 @@ def test_output_is_kept_per_attempt(program: Program, duetime: CommandLine) -> N
         assert printed.startswith("hello Ada 0\nhello Ada 1\n")
         assert printed.endswith("INFO duetime.task: greeted Ada\n")
         duetime("submit", "refuse", "text=x", "--wait", code=1)
-        assert "no output" in duetime("logs", duetime.ids("--handler", "refuse")[0]).stderr
+        assert "has no logs" in duetime("logs", duetime.ids("--handler", "refuse")[0]).stderr
 
 
 @pytest.mark.covers("FEN.7")
@@ -183,7 +183,7 @@ def test_it_starts_anew_in_place_when_code_never_ends(program: Program, duetime:
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
     assert f"attempt 1 of task {task_id} (stubborn) does not end: this process lets the others finish" in worker.said
-    assert "starting anew in process" in worker.said
+    assert "restarting in process" in worker.said
     assert [attempt["outcome"] for attempt in duetime.json("task", task_id)["attempts"]] == ["lost", "succeeded"]
 
 

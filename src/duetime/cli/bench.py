@@ -1,7 +1,7 @@
-"""`duetime bench`: what this machine and a store can do, with no-op tasks of its own.
+"""The `bench` command: measure a store on this machine with no-op tasks.
 
-Works on a throw-away SQLite file unless a URL is given. Its handlers are called `duetime.bench.…`, so that tasks of a store
-in use are never touched; what it leaves in a store that you named is pruned like any finished task.
+Without a URL it uses a throw-away SQLite file. Its handlers are named `duetime.bench.…`, so it never touches the tasks of a store
+in use. What it leaves in such a store is pruned like any finished task.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PICKUPS = 200
 DUE, EVERY = 500, 4 * MILLISECOND
 
 
-class Figure(msgspec.Struct, frozen=True):
-    """One measured figure."""
+class Measurement(msgspec.Struct, frozen=True):
+    """One measured value."""
 
     name: str
     value: float
@@ -40,7 +40,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 @click.command(name="bench")
-@click.option("--url", help="Measure on this store; without it on a throw-away SQLite file.")
+@click.option("--url", help="Measure this store; otherwise a throw-away SQLite file.")
 @click.option("--tasks", default=20_000, show_default=True, type=click.IntRange(100, 10_000_000), help="How many tasks to drain.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(url: str | None, tasks: int, as_json: bool) -> None:
@@ -48,34 +48,34 @@ def command(url: str | None, tasks: int, as_json: bool) -> None:
     with ExitStack() as stack:
         if url is None:
             url = f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/bench.db"
-        figures, durability = asyncio.run(measure(url, tasks))
+        measurements, durability = asyncio.run(measure(url, tasks))
     if as_json:
-        click.echo(msgspec.json.encode({"durability": durability, "figures": figures}))
+        click.echo(msgspec.json.encode({"durability": durability, "measurements": measurements}))
         return
-    columns = [Column("figure", whole=True), Column("value", right=True), Column(""), Column("how", spare=1)]
-    print_table(columns, [(each.name, f"{each.value:,.1f}", each.unit, each.detail) for each in figures], empty="nothing measured")
-    click.echo(f"{durability} Figures of one run on this machine; compare only with others taken beside them.")
+    columns = [Column("measurement", whole=True), Column("value", right=True), Column(""), Column("how", spare=1)]
+    print_table(columns, [(each.name, f"{each.value:,.1f}", each.unit, each.detail) for each in measurements], empty="nothing measured")
+    click.echo(f"{durability} These are measurements of one run on this machine; compare them only with others taken beside them.")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command with arguments that `duetime` passes on."""
+    """Run the command with the arguments that `duetime` passes on."""
     return command.main(args=list(arguments), prog_name="duetime bench", standalone_mode=False) or 0
 
 
-async def measure(url: str, tasks: int) -> tuple[list[Figure], str]:
-    """Take all figures on one store, one after the other."""
+async def measure(url: str, tasks: int) -> tuple[list[Measurement], str]:
+    """Take all measurements on one store, one after the other."""
     app = App(url)
     async with app:
         bench = Bench(app)
         await bench.refuse_leftovers()
-        figures = [await bench.submitting(tasks)]
+        measurements = [await bench.submitting(tasks)]
         async with app.worker(handlers=[bench.noop, bench.due]) as worker:
-            figures += [await bench.draining(worker, tasks), await bench.pickup(), *await bench.lateness()]
-        return figures, app.store.traits.durability
+            measurements += [await bench.draining(worker, tasks), await bench.pickup(), *await bench.lateness()]
+        return measurements, app.store.traits.durability
 
 
 class Bench:
-    """The handlers and what they note."""
+    """The handlers, and the starts that they record."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -95,31 +95,31 @@ class Bench:
         if left:
             raise InvalidValue(f"tasks of an earlier bench still wait in this store; first run `duetime cancel --handler {left[0]}`")
 
-    async def submitting(self, tasks: int) -> Figure:
+    async def submitting(self, tasks: int) -> Measurement:
         began = time.monotonic()
         for start in range(0, tasks, BATCH):
             await self._app.submit_many([self.noop.new(number=number) for number in range(start, min(start + BATCH, tasks))])
-        return Figure("submit_many", tasks / (time.monotonic() - began), "tasks/s", f"{BATCH:,} a call")
+        return Measurement("submit_many", tasks / (time.monotonic() - began), "tasks/s", f"{BATCH:,} a call")
 
-    async def draining(self, worker: Worker, tasks: int) -> Figure:
+    async def draining(self, worker: Worker, tasks: int) -> Measurement:
         began = time.monotonic()
         while worker.executor.finished < tasks or len(worker.settler):  # noqa: ASYNC110  # an event per attempt would be measured too
             await asyncio.sleep(0.005)
-        return Figure("drain", tasks / (time.monotonic() - began), "tasks/s", "completions written, history kept")
+        return Measurement("drain", tasks / (time.monotonic() - began), "tasks/s", "completions written, history kept")
 
-    async def pickup(self) -> Figure:
-        """Take the time from the call of `.now()` to the start of the handler, one at a time."""
+    async def pickup(self) -> Measurement:
+        """Measure the time from the call of `.now()` to the start of the handler, one task at a time."""
         waits = []
         for number in range(PICKUPS):
-            asked_at = self._app.store.now()
+            called_at = self._app.store.now()
             await self.due.now(number=number)
             await self._until(number + 1)
-            waits.append(self._started[number] - asked_at)
+            waits.append(self._started[number] - called_at)
             await asyncio.sleep(0.005)
-        return Figure("pickup p50", statistics.median(waits) / MILLISECOND, "ms", "idle worker, submitting included")
+        return Measurement("pickup p50", statistics.median(waits) / MILLISECOND, "ms", "idle worker, submitting included")
 
-    async def lateness(self) -> list[Figure]:
-        """Take how late tasks start that are due at regular instants."""
+    async def lateness(self) -> list[Measurement]:
+        """Measure how late tasks start that are due at regular instants."""
         self._started.clear()
         first = self._app.store.now() + SECOND // 2
         due_at = [first + number * EVERY for number in range(DUE)]
@@ -127,7 +127,7 @@ class Bench:
         await self._until(DUE)
         late = sorted(self._started[number] - at for number, at in enumerate(due_at))
         detail = f"{DUE} tasks, one every {EVERY / MILLISECOND:g} ms"
-        return [Figure(f"lateness p{share}", late[DUE * share // 100] / MILLISECOND, "ms", detail) for share in (50, 99)]
+        return [Measurement(f"lateness p{share}", late[DUE * share // 100] / MILLISECOND, "ms", detail) for share in (50, 99)]
 
     async def _until(self, started: int) -> None:
         while len(self._started) < started:  # noqa: ASYNC110  # likewise

@@ -1,4 +1,4 @@
-"""How a command ends: one table from kinds of errors to exit codes, and one line on stderr that says what to do."""
+"""How a command fails: a table from errors to exit codes, and one line on stderr that says what to do."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def exit_code(error: BaseException) -> int:
 
 
 def report(error: BaseException) -> int:
-    """Say on stderr what went wrong, in one line, and give the exit code."""
+    """Print what went wrong as one line on stderr, and return the exit code."""
     if os.environ.get("DUETIME_DEBUG") == "1":
         traceback.print_exception(error)
-    complain(_line(error))
+    print_error(_line(error))
     return exit_code(error)
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     click.echo(f"duetime: {' '.join(message.split())}", err=True)
 
 
@@ -68,11 +68,11 @@ def _line(error: BaseException) -> str:
             return _as_options(str(error))
         case _:
             last = traceback.extract_tb(error.__traceback__)[-1:]
-            place = f" ({last[0].filename}, line {last[0].lineno})" if last else ""
-            return f"unexpected {type(error).__name__}: {error}{place}; DUETIME_DEBUG=1 shows the traceback"
+            where = f" ({last[0].filename}, line {last[0].lineno})" if last else ""
+            return f"unexpected {type(error).__name__}: {error}{where}; DUETIME_DEBUG=1 shows the traceback"
 
 
-# The library names arguments of functions; people at a terminal need the options.
+# The messages of the library name arguments of functions; at a terminal the same things are options.
 _OPTIONS = {
     "allow_unknown=True": "--allow-unknown",
     'if_exists="keep"': "--if-exists keep",
@@ -90,13 +90,13 @@ def _as_options(message: str) -> str:
 
 
 def _sentence(message: str) -> str:
-    """Write click's messages as we write ours: small first letter, no full stop."""
+    """Bring a message of click into our form: lower-case first letter, no full stop."""
     message = message.rstrip(".")
     return message[:1].lower() + message[1:] if message[1:2].islower() else message
 
 
-def forget_output() -> None:
-    """Let the interpreter end quietly although nobody reads what it still has to write."""
+def discard_output() -> None:
+    """Let the interpreter exit quietly although nobody reads what it still has to flush."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)

@@ -17,10 +17,10 @@ FORM = "expected module:name, such as shop.tasks:app"
 
 
 def find_app(path: str, url: str | None) -> App:
-    """Import `module:name`, the current folder first on the path.
+    """Import `module:name`, with the current folder first on the path.
 
-    A URL that was asked for is put into the environment, where the App, its handlers and its sub-processes all find it. An
-    App that names its own store keeps that: working on another one than its handlers submit to would tear them apart.
+    `url` is put into the environment, where the App, its handlers and its sub-processes find it. An App that names another store
+    is refused: its handlers would submit to one store and its worker would run from the other.
     """
     from duetime.app.app import App
 
@@ -54,11 +54,11 @@ def _import(name: str) -> object:
             raise click.UsageError(f"there is no module {missing!r} in {os.getcwd()} or among the installed packages; {FORM}") from None
         raise click.ClickException(f"{name} cannot be imported: it needs the module {missing!r}, which is not installed") from problem
     except Exception as problem:
-        raise click.ClickException(f"{name} cannot be imported: {type(problem).__name__}: {problem}{_place(problem)}") from problem
+        raise click.ClickException(f"{name} cannot be imported: {type(problem).__name__}: {problem}{_location(problem)}") from problem
 
 
-def _place(problem: Exception) -> str:
-    """Say where an import failed, unless the problem's own words do."""
+def _location(problem: Exception) -> str:
+    """Return where an import failed, unless the message itself says it."""
     if isinstance(problem, SyntaxError) and problem.filename is not None:
         return ""
     frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith("<frozen ")]

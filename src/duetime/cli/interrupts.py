@@ -1,7 +1,7 @@
-"""^C in a command that waits for a store: it ends in order, once, wherever it is.
+"""^C in a command that waits for a store: the command is cancelled once and cleans up.
 
-`asyncio.run` raises KeyboardInterrupt at the second ^C in whatever Python happens to run, also inside the event loop; `timeout -s INT`
-sends two at once, and a command was seen to hang after that. Here a signal is a callback of the event loop like any other.
+`asyncio.run` raises KeyboardInterrupt at the second ^C, in whatever Python code runs then, also inside the event loop. `timeout -s INT`
+sends two at once, and a command was seen to hang after that. Here the signal is an ordinary callback of the event loop.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from duetime.cli.failures import INTERRUPTED
 
 T = TypeVar("T")
 
-IMPATIENT_AFTER = 0.5  # seconds after which another ^C is meant, and ends the process at once
+IMPATIENT_AFTER = 0.5  # seconds after the first ^C; a later one ends the process at once
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a command; KeyboardInterrupt after ^C, when it has ended in order."""
+    """Run a coroutine. After ^C it is cancelled, and when it has ended KeyboardInterrupt is raised."""
     first_at: float | None = None
 
     async def guarded() -> T:
@@ -39,7 +39,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
                     sys.stdout.flush()
                 os._exit(INTERRUPTED)
 
-        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread: no signals come here
+        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not the main thread: it receives no signals
             loop.add_signal_handler(signal.SIGINT, interrupted)
         return await main
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from duetime.cli.dev.command import dev
-from duetime.cli.failures import DONE, forget_output, report
+from duetime.cli.failures import DONE, discard_output, report
 from duetime.cli.hosting.server import server
 from duetime.cli.hosting.worker import worker
 from duetime.cli.operating.doctor import doctor
@@ -26,7 +26,7 @@ from duetime.cli.tasks.submit import submit
 
 
 class _ReaderGone(Exception):
-    """Whoever read our output has ended; not an OSError, because click has its own opinion about those."""
+    """The reader of our output has ended. Not an OSError, because click handles those itself."""
 
 
 class CommandLine(click.Group):
@@ -34,11 +34,11 @@ class CommandLine(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            answer = super().invoke(ctx)
+            result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
             raise _ReaderGone from None
-        return answer
+        return result
 
     def main(
         self,
@@ -51,20 +51,20 @@ class CommandLine(click.Group):
     ) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character must not end a command
+                stream.reconfigure(errors="backslashreplace")  # a character that the terminal lacks must not end the command
         try:
             code = super().main(
                 args, prog_name or "duetime", complete_var, standalone_mode=False, windows_expand_args=windows_expand_args, **extra
             )
         except _ReaderGone:
-            forget_output()
+            discard_output()
             code = DONE
         except (Exception, KeyboardInterrupt) as error:
             code = report(error)
         sys.exit(code if isinstance(code, int) else DONE)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Give the commands in the order in which they were added: by what people do, not by name."""
+        """Return the commands in the order in which they were added: by what people do, not by name."""
         return list(self.commands)
 
 
@@ -78,31 +78,31 @@ def cli() -> None:
     """
 
 
-_PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
+_PASS_THROUGH = {"ignore_unknown_options": True, "help_option_names": []}
 
 
-@click.command(context_settings=_PASSED_ON)
+@click.command(context_settings=_PASS_THROUGH)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def demo(arguments: tuple[str, ...]) -> None:
-    """Show it at work.
+    """Show Duetime at work.
 
     Unpaid orders expire on time although a worker is killed.
     """
     from duetime.cli.demo.command import run
 
-    _end(run(list(arguments)))
+    _exit(run(list(arguments)))
 
 
-@click.command(context_settings=_PASSED_ON)
+@click.command(context_settings=_PASS_THROUGH)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
     """Measure throughput and lateness here."""
     from duetime.cli.bench import run
 
-    _end(run(list(arguments)))
+    _exit(run(list(arguments)))
 
 
-def _end(code: int | None) -> None:
+def _exit(code: int | None) -> None:
     raise click.exceptions.Exit(code or DONE)
 
 

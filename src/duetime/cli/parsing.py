@@ -1,4 +1,4 @@
-"""What people type: durations, instants, filters' moments, and NAME=VALUE. Used as callbacks of click's options."""
+"""What people type: durations, instants, zones, JSON and NAME=VALUE. The functions are callbacks of click's options."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ INSTANT = "ISO"
 MOMENT = "ISO|AGE"
 
 
-def _read(parse: Callable[[str], T], *, many: bool = False) -> Callback:
-    """Make an option's callback of a function that raises InvalidValue."""
+def _callback(parse: Callable[[str], T], *, many: bool = False) -> Callback:
+    """Turn a parser that raises InvalidValue into the callback of an option."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         if value is None:
@@ -46,7 +46,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_instant(text: str) -> datetime:
-    """Read ISO 8601 with a zone; without one it would be a guess whose clock is meant."""
+    """Read ISO 8601 with a zone; without one nobody knows whose clock is meant."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -86,13 +86,13 @@ def _zone(text: str) -> str:
     return read_zone(text)
 
 
-duration = _read(parse_seconds)
-instant = _read(parse_instant)
-instants = _read(parse_instant, many=True)
-zone = _read(_zone)
-expiry = _read(parse_expiry)
-past_moment = _read(_moment(-1))  # 1h is an hour ago
-future_moment = _read(_moment(1))  # 1h is in an hour
+duration = _callback(parse_seconds)
+instant = _callback(parse_instant)
+instants = _callback(parse_instant, many=True)
+zone = _callback(_zone)
+expiry = _callback(parse_expiry)
+past_moment = _callback(_moment(-1))  # 1h is an hour ago
+future_moment = _callback(_moment(1))  # 1h is in an hour
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -102,7 +102,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _once(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+def _unique(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     found: dict[str, T] = {}
     for name, value in pairs:
         if name in found:
@@ -112,11 +112,11 @@ def _once(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 def _text_map(texts: Iterable[str]) -> dict[str, str]:
-    return _once(_pair(text) for text in texts)
+    return _unique(_pair(text) for text in texts)
 
 
 def _argument_map(texts: Iterable[str]) -> dict[str, Any]:
-    """Read NAME=VALUE arguments; a value that is JSON means that, any other is text."""
+    """Read NAME=VALUE arguments. A value that is JSON is read as JSON, any other is text."""
     return {name: _json_or_text(value) for name, value in _text_map(texts).items()}
 
 
@@ -128,10 +128,10 @@ def _json_or_text(value: str) -> Any:
 
 
 def _payload(text: str) -> dict[str, Any]:
-    """Read a JSON object: given itself, from @file, or from standard input for -."""
+    """Read a JSON object: the text itself, @file, or - for standard input."""
     value: Any
     try:
-        value = msgspec.json.decode(_source(text))
+        value = msgspec.json.decode(_read_source(text))
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise InvalidValue(f"the payload is not JSON: {problem}") from None
     if not isinstance(value, dict):
@@ -139,7 +139,7 @@ def _payload(text: str) -> dict[str, Any]:
     return value
 
 
-def _source(text: str) -> str | bytes:
+def _read_source(text: str) -> str | bytes:
     if text == "-":
         return sys.stdin.buffer.read()
     if not text.startswith("@"):
@@ -151,16 +151,16 @@ def _source(text: str) -> str | bytes:
 
 
 def _text(text: str) -> str:
-    """Read text: given itself, from @file, or from standard input for -."""
+    """Read text: the text itself, @file, or - for standard input."""
     try:
-        source = _source(text)
+        source = _read_source(text)
         return source if isinstance(source, str) else source.decode()
     except UnicodeError:
         raise InvalidValue(f"{text} is not UTF-8 text") from None
 
 
-text = _read(_text)
-texts = _read(_text, many=True)
-text_map = _read(_text_map)
-argument_map = _read(_argument_map)
-payload = _read(_payload)
+text = _callback(_text)
+texts = _callback(_text, many=True)
+text_map = _callback(_text_map)
+argument_map = _callback(_argument_map)
+payload = _callback(_payload)

@@ -21,9 +21,9 @@ _URL = "duetime.url"
 
 
 def store_option(function: Function) -> Function:
-    """Add --url. A group and its commands may both have it; the one nearest to the verb counts."""
+    """Add --url. A group and its commands may both have it; the innermost one counts."""
 
-    def keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    def remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
             ctx.meta[_URL] = value
 
@@ -31,7 +31,7 @@ def store_option(function: Function) -> Function:
         "--url",
         metavar="URL",
         expose_value=False,
-        callback=keep,
+        callback=remember,
         help="The store, or a server (https://…, with DUETIME_TOKEN); otherwise DUETIME_URL, or else sqlite:///duetime.db.",
     )(function)
 
@@ -41,24 +41,24 @@ def json_option(function: Function) -> Function:
 
 
 def given_url() -> str | None:
-    """Give what --url said."""
+    """Return the value of --url."""
     url: str | None = click.get_current_context().meta.get(_URL)
     return url
 
 
 class Audited(NamedTuple):
-    """An operator's action for the audit: what, on what, and how its answer tells what came of it and whether it was done."""
+    """An operator's action as the audit records it: its name, its subject, and how to read its details and success from what it returns."""
 
     action: str
     subject: str
-    told: Callable[[Any], str] = lambda answer: ""
-    done: Callable[[Any], bool] = lambda answer: True
+    detail: Callable[[Any], str] = lambda result: ""
+    done: Callable[[Any], bool] = lambda result: True
 
 
 def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, creates: bool = False, audited: Audited | None = None) -> T:
-    """Run a verb on the opened store, and keep it in the audit if it is an operator's; a server that is asked instead does that itself.
+    """Open the store, run `use` on it, and record the action in the audit. A server records its own.
 
-    Only verbs that put something into a store may create it: a mistyped URL must not look like an empty store.
+    Only commands that write may create a store (`creates`): a mistyped URL must not look like an empty store.
     """
     from duetime.app.app import App
 
@@ -69,19 +69,19 @@ def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, crea
             refuse_missing(opened.store.url)
             await opened.store.open(migrate=False)
         async with opened:
-            return await use(opened) if audited is None or not opened.has_store else await _kept(opened, use, audited)
+            return await use(opened) if audited is None or not opened.has_store else await _recorded(opened, use, audited)
 
     return interrupts.run(run())
 
 
-async def _kept(app: App, use: Callable[[App], Awaitable[T]], audited: Audited) -> T:
+async def _recorded(app: App, use: Callable[[App], Awaitable[T]], audited: Audited) -> T:
     from duetime.model.access import AuditOutcome
 
     async with app.tokens.audit.acting(audited.action, audited.subject) as act:
-        answer = await use(app)
-        act.detail = audited.told(answer)
-        act.outcome = AuditOutcome.DONE if audited.done(answer) else AuditOutcome.REFUSED
-        return answer
+        result = await use(app)
+        act.detail = audited.detail(result)
+        act.outcome = AuditOutcome.DONE if audited.done(result) else AuditOutcome.REFUSED
+        return result
 
 
 def refuse_missing(url: str) -> None:
@@ -91,6 +91,6 @@ def refuse_missing(url: str) -> None:
 
 
 def file_of(url: str) -> Path | None:
-    """Give the file behind a store's URL, if it is one."""
+    """Return the file that a SQLite URL names; None for any other URL."""
     scheme, separator, path = url.partition(":///")
     return Path(path) if separator and scheme == "sqlite" and path != ":memory:" else None

@@ -1,4 +1,4 @@
-"""Showing things: tables for people, JSON for programs, progress for those who wait. `rich` is imported only when a table is drawn."""
+"""What commands print: tables for people, JSON for programs, progress while they wait. `rich` is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import msgspec
 if TYPE_CHECKING:
     from rich.console import Console
 
-# As good as no limit: what is piped into another program is neither cut nor folded.
+# Practically no limit: what is piped into another program is neither cut nor wrapped.
 _UNBOUNDED = 10_000
 _GAP = 2
-_CUT_TO = 14  # a spare column is still worth showing with so many characters
+_CUT_TO = 14  # characters to which a spare column may be cut before it is left out
 SHOW_AFTER = 0.4
 _NOTHING = ("–", "0")
 
@@ -37,8 +37,8 @@ COLOURS = {
 class Column(msgspec.Struct, frozen=True):
     """A column of a table.
 
-    `whole`: never cut, because people copy from it. `spare`: left out where it holds nothing or the terminal has no room
-    for it, the highest number first; 0 always stays.
+    `whole`: never cut, because people copy from it. `spare`: left out when it is empty or the terminal is too narrow, the
+    highest number first; 0 always stays.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print rows as a table that fits the terminal; where there is none, everything, one full line per row."""
+    """Print rows as a table that fits the terminal. Without a terminal print everything, one full line per row."""
     texts = [[printable(cell) for cell in row] for row in rows]
     if not texts:
         note(empty)
@@ -59,7 +59,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, 
 
 
 def _print_lines(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> None:
-    """Print a table for another program: plain, and twenty times as fast as rich draws it."""
+    """Print a table for another program: plain, and twenty times as fast as with rich."""
     lines = [[column.title for column in columns], *texts]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     for line in lines:
@@ -74,37 +74,37 @@ def _draw(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     console = _console()
-    places = _fitting(columns, texts, console.width)
+    indexes = _fitting(columns, texts, console.width)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for place in places:
-        column = columns[place]
-        # rich narrows the columns that it may wrap; their cells are cut instead, so that a row stays one line
+    for index in indexes:
+        column = columns[index]
+        # rich narrows columns by wrapping; their cells are cut instead, so that a row stays one line
         table.add_column(column.title, no_wrap=column.whole, overflow="ellipsis", justify="right" if column.right else "left")
     for row in texts:
-        cells = (row[place] for place in places)
+        cells = (row[index] for index in indexes)
         table.add_row(*(Text(cell, style=COLOURS.get(cell, ""), no_wrap=True, overflow="ellipsis") for cell in cells))
     _print(table, console)
 
 
-def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Choose the columns that a terminal has room for."""
+def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], available: int) -> list[int]:
+    """Return the indexes of the columns that fit into a terminal of this width."""
     from rich.cells import cell_len
 
-    def width(place: int) -> int:
-        needed = max(cell_len(columns[place].title), *(cell_len(row[place]) for row in rows))
-        return min(needed, _CUT_TO) if columns[place].spare and not columns[place].whole else needed
+    def width(index: int) -> int:
+        needed = max(cell_len(columns[index].title), *(cell_len(row[index]) for row in rows))
+        return min(needed, _CUT_TO) if columns[index].spare and not columns[index].whole else needed
 
-    places = [place for place, column in enumerate(columns) if not column.spare or any(row[place] not in _NOTHING for row in rows)]
-    while sum(width(place) + _GAP for place in places) - _GAP > room:
-        spare = max(places, key=lambda place: columns[place].spare)
+    indexes = [index for index, column in enumerate(columns) if not column.spare or any(row[index] not in _NOTHING for row in rows)]
+    while sum(width(index) + _GAP for index in indexes) - _GAP > available:
+        spare = max(indexes, key=lambda index: columns[index].spare)
         if not columns[spare].spare:
             break
-        places.remove(spare)
-    return places
+        indexes.remove(spare)
+    return indexes
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Print names and values below each other, without those that are empty."""
+    """Print names and values, one pair per line, without the empty ones."""
     from rich.table import Table
     from rich.text import Text
 
@@ -134,7 +134,7 @@ def _console() -> Console:
 
 
 def printable(value: object) -> str:
-    """Give a value as text without what could play tricks with a terminal, or end a line."""
+    """Return a value as text on one line, with control characters escaped."""
     text = "–" if value is None or value == "" else str(value)
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
@@ -147,7 +147,7 @@ def print_json(document: object) -> None:
 
 
 def print_json_list(items: Iterable[object]) -> None:
-    """Print a whole list in the shape that all lists have."""
+    """Print a list in the form that all lists have: `items` and `next`."""
     _begin_list()
     first = True
     for item in items:
@@ -157,7 +157,7 @@ def print_json_list(items: Iterable[object]) -> None:
 
 
 async def stream_json_list(items: AsyncIterator[object], cursor: Callable[[], str | None]) -> None:
-    """Print a list as it arrives, one item per line: however long it is, no more than a page is held in memory."""
+    """Print a list as it arrives, one item per line. However long it is, only one page is in memory."""
     _begin_list()
     first = True
     async for item in items:
@@ -182,7 +182,7 @@ def _end_list(cursor: str | None) -> None:
 
 
 def note(message: str) -> None:
-    """Tell people something that is not part of the answer."""
+    """Print a remark on stderr: it is not part of the result."""
     click.echo(message, err=True)
 
 
@@ -191,7 +191,7 @@ def count(number: int, one: str, many: str | None = None) -> str:
 
 
 def span(length: timedelta) -> str:
-    """Give a length of time in the one or two units that matter."""
+    """Format a length of time in the one or two units that matter."""
     seconds = abs(length.total_seconds())
     if seconds < 1:
         return f"{seconds * 1_000:.0f} ms"
@@ -204,7 +204,7 @@ def span(length: timedelta) -> str:
 
 
 def relative(when: datetime, now: datetime) -> str:
-    """Give an instant as people speak of it."""
+    """Format an instant relative to now: `in 5.0 s`, `2 h 3 min ago`."""
     return f"in {span(when - now)}" if when > now else f"{span(now - when)} ago"
 
 
@@ -216,7 +216,7 @@ def absolute(when: datetime | None) -> str | None:
 
 
 class _Live(Protocol):
-    """What draws on the terminal until it is stopped."""
+    """Something that draws on the terminal until it is stopped."""
 
     def start(self) -> None: ...
 
@@ -224,8 +224,8 @@ class _Live(Protocol):
 
 
 @contextmanager
-def _patiently(live: _Live) -> Iterator[None]:
-    """Draw only what takes so long that people would wonder."""
+def _delayed(live: _Live) -> Iterator[None]:
+    """Start drawing only after a moment, so that quick commands show nothing."""
     timer = threading.Timer(SHOW_AFTER, live.start)
     timer.daemon = True
     timer.start()
@@ -239,7 +239,7 @@ def _patiently(live: _Live) -> Iterator[None]:
 
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal that something goes on; give a function that changes the words."""
+    """Show on a terminal that something is going on; yield a function that changes the text."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return
@@ -247,13 +247,13 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
     from rich.text import Text
 
     status = Console(stderr=True).status(Text(printable(text)))
-    with _patiently(status):
+    with _delayed(status):
         yield lambda text: status.update(Text(printable(text)))
 
 
 @contextmanager
 def bar(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how far something is; give a function that advances. Without a total it only shows that it goes on."""
+    """Show a progress bar on a terminal; yield a function that advances it. Without a total it only shows activity."""
     if not sys.stderr.isatty():
         yield lambda steps: None
         return
@@ -264,5 +264,5 @@ def bar(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
     name = TextColumn("{task.description}", markup=False)
     progress = Progress(name, BarColumn(), *counted, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
     task = progress.add_task(printable(text), total=total)
-    with _patiently(progress):
+    with _delayed(progress):
         yield lambda steps: progress.advance(task, steps)

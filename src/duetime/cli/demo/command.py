@@ -1,6 +1,6 @@
-"""The command `duetime demo`: thousands of unpaid orders expire on time although a worker is killed in the middle.
+"""The `demo` command: thousands of unpaid orders expire on time although a worker is killed in the middle.
 
-`shop.py` is the shop, `screen.py` what is seen meanwhile, `report.py` the examination at the end; here is the story.
+This file is the story. `shop.py` is the shop, `screen.py` shows the progress, `report.py` checks the result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.text import Text
 from duetime.cli.failures import DONE, REFUSED
 
 if TYPE_CHECKING:
-    from duetime.cli.demo.report import Facts
+    from duetime.cli.demo.report import Evidence
 
 PRODUCTS = 20
 PAYING = 0.6
@@ -36,7 +36,7 @@ PATIENCE = 30.0  # seconds to wait for the last expiry before it counts as lost
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the demo with the arguments of the command line, and give the exit code."""
+    """Run the demo with the arguments of the command line, and return the exit code."""
     code: int = command.main(list(arguments), "duetime demo", standalone_mode=False) or 0
     return code
 
@@ -65,7 +65,7 @@ def command(orders: int, seconds: float, synchronous: str, keep: bool) -> int:
         demo = Demo(console, workers, orders, seconds)
         asyncio.run(demo.play())
         workers.stop()
-        return verdict(console, demo.facts())
+        return verdict(console, demo.evidence())
     except ExceptionGroup as group:  # of the TaskGroup; the first is what went wrong
         raise group.exceptions[0] from None
     finally:
@@ -85,7 +85,7 @@ class Workers:
         self.deaths: dict[int, int] = {}  # process id and instant of those that were killed
 
     def start(self) -> int:
-        """Start one more and give its process id. A session of its own keeps Ctrl-C for the demo, which stops it in order."""
+        """Start one more and return its process id. It has its own session, so that Ctrl-C reaches only the demo, which then stops it."""
         with self._log(len(self.processes)).open("wb") as log:
             arguments = [sys.executable, "-m", "duetime.cli", "worker", "duetime.cli.demo.shop:app"]
             process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -93,7 +93,7 @@ class Workers:
         return process.pid
 
     def kill(self, number: int) -> None:
-        """Kill one without warning. It is dead, and noted so, when this returns."""
+        """Kill one without warning, wait until it is dead, and record the instant."""
         from duetime.cli.demo.shop import now
 
         process = self.processes[number]
@@ -102,14 +102,14 @@ class Workers:
         self.deaths[process.pid] = now()
 
     def check(self) -> None:
-        """Raise if one has ended that nobody killed."""
+        """Raise if one has ended that was not killed."""
         for number, process in enumerate(self.processes):
             if process.poll() is not None and process.pid not in self.deaths:
                 tail = self._log(number).read_text(errors="replace").strip()[-2_000:]
                 raise click.ClickException(f"worker {number + 1} ended with status {process.returncode}: {tail or 'it said nothing'}")
 
     def states(self) -> list[str]:
-        """Say of each whether it lives, for the display."""
+        """Describe each one for the display: alive or killed."""
         return [f"{process.pid} {'✗ killed' if process.pid in self.deaths else '● alive'}" for process in self.processes]
 
     def stop(self) -> None:
@@ -130,10 +130,10 @@ class Workers:
 
 
 class Demo:
-    """The story, told step by step to whoever watches."""
+    """The story, step by step."""
 
     def __init__(self, console: Console, workers: Workers, orders: int, seconds: float) -> None:
-        # imported here, when the environment names the folder: the shop's App is made by the import
+        # imported only here, because importing the shop creates its App in the folder that the environment names
         from duetime.cli.demo import shop
         from duetime.cli.demo.screen import Screen
 
@@ -150,7 +150,7 @@ class Demo:
         self._refused = 0
 
     async def play(self) -> None:
-        """Open the shop, let customers and workers loose, and wait until every order has ended."""
+        """Open the shop, run customers and workers, and wait until every order has ended."""
         async with self._shop.app:
             self._open_shop()
             await self._start_workers()
@@ -234,7 +234,7 @@ class Demo:
             self._screen.look()
         self._workers.kill(0)
         self._screen.look()
-        hit = self._screen.buried(victim)
+        hit = self._screen.forget(victim)
         self._screen.say(f"Worker 1 (process {victim}) is killed by SIGKILL in the middle of {hit} attempts. Worker 2 goes on.", "bold red")
         await asyncio.sleep(self._seconds * REPLACE)
         self._screen.say(f"A new worker takes its place (process {self._workers.start()}).")
@@ -249,26 +249,26 @@ class Demo:
             await asyncio.sleep(0.1)
         self._screen.say(f"Some orders have not ended {PATIENCE:g} s after they were due. The workers are told to stop.", "bold red")
 
-    def facts(self) -> Facts:
-        """Gather what the report rests on: the shop's tables, the journal, and what the customers were answered."""
-        from duetime.cli.demo.report import Facts, Order, Product, read_journal
+    def evidence(self) -> Evidence:
+        """Collect what the report is computed from: the shop's tables, the journal, and the answers to the customers."""
+        from duetime.cli.demo.report import Evidence, Order, Product, read_journal
 
         with contextlib.closing(self._db):
             orders = [Order(*row) for row in self._db.execute("select * from orders order by id")]
             products = [Product(*row) for row in self._db.execute("select * from products")]
         journal, _ = read_journal(self._shop.JOURNAL)
-        return Facts(
+        return Evidence(
             orders=orders, products=products, journal=journal, cancelled=self._cancelled, deaths=self._workers.deaths, refused=self._refused
         )
 
 
-def verdict(console: Console, facts: Facts) -> int:
-    """Examine and print what happened; the exit code says whether every promise was kept."""
+def verdict(console: Console, evidence: Evidence) -> int:
+    """Check and print what happened; the exit code says whether every promise was kept."""
     from duetime.cli.demo.report import examine, print_report
 
-    report = examine(facts)
-    print_report(console, report, facts)
-    if report.kept:
+    report = examine(evidence)
+    print_report(console, report, evidence)
+    if report.all_kept:
         console.print(Text("Every promise was kept.", "bold green"))
         return DONE
     broken = ", ".join(f"{name} {len(found):,}" for name, found in report.breaches.items() if found)
@@ -277,7 +277,7 @@ def verdict(console: Console, facts: Facts) -> int:
 
 
 def look_around(console: Console, folder: Path) -> None:
-    """Name commands that show what is left in the folder."""
+    """Print commands that show what is left in the folder."""
     from duetime.cli.demo.report import read_journal
 
     journal, _ = read_journal(folder / "journal.jsonl")

@@ -1,4 +1,4 @@
-"""What `duetime demo` says at the end: computed from the shop's tables and the journal of its handlers, not from Duetime."""
+"""The report of `duetime demo`, computed from the shop's tables and the journal of its handlers, not from Duetime."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Product(msgspec.Struct, frozen=True):
     stock: int
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the report rests on. `cancelled` are the instants at which a cancel was answered with `cancelled`;
-    `deaths` those at which killed processes were seen to be dead."""
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What the report is computed from. `cancelled`: when a cancel was answered with `cancelled`, by order.
+    `deaths`: when a killed process was seen to be dead, by process id."""
 
     orders: Sequence[Order]
     products: Sequence[Product]
@@ -67,7 +67,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found; instants and durations in microseconds, breaches as ids of orders (or products)."""
+    """The findings: instants and durations in microseconds, breaches as ids of orders (or products)."""
 
     placed: int
     cancelled: int
@@ -82,12 +82,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     breaches: Mapping[str, Sequence[int]]
 
     @property
-    def kept(self) -> bool:
+    def all_kept(self) -> bool:
         return not any(self.breaches.values())
 
 
 def read_journal(path: Path, offset: int = 0) -> tuple[list[Entry], int]:
-    """Read the whole lines that follow an offset, and tell where the next ones will begin."""
+    """Read the complete lines after an offset, and return them with the offset of the next ones."""
     if not path.exists():
         return [], offset
     with path.open("rb") as file:
@@ -100,51 +100,51 @@ def read_journal(path: Path, offset: int = 0) -> tuple[list[Entry], int]:
 # ---- examining ----
 
 
-def examine(facts: Facts) -> Report:
-    """Hold the journal against the shop's tables."""
-    runs = _runs(facts.journal)
+def examine(evidence: Evidence) -> Report:
+    """Compare the journal with the shop's tables."""
+    runs = _runs(evidence.journal)
     lateness, hit = [], []
-    for order in facts.orders:
+    for order in evidence.orders:
         of_order = runs.get(order.id, [])
         done = [run for run in of_order if run.result in ("restored", "expired", "paid")]
         if not done:
             continue
-        if _was_hit(of_order, facts.deaths):
+        if _was_hit(of_order, evidence.deaths):
             hit.append((done[0].started_at, done[0].started_at - order.expires_at))
         else:
             lateness.append((of_order[0].started_at, of_order[0].started_at - order.expires_at))
-    by_state = _count(facts.orders, lambda order: order.state)
+    by_state = _count(evidence.orders, lambda order: order.state)
     return Report(
-        placed=len(facts.orders),
-        cancelled=len(facts.cancelled),
-        paid_late=by_state.get("paid", 0) - len(facts.cancelled),
-        refused=facts.refused,
+        placed=len(evidence.orders),
+        cancelled=len(evidence.cancelled),
+        paid_late=by_state.get("paid", 0) - len(evidence.cancelled),
+        refused=evidence.refused,
         expired=by_state.get("expired", 0),
         attempts=sum(len(of_order) for of_order in runs.values()),
         lateness=lateness,
         hit=hit,
         run_twice=sum(len(of_order) > 1 for of_order in runs.values()),
-        pieces=sum(order.quantity for order in facts.orders if order.state == "expired"),
+        pieces=sum(order.quantity for order in evidence.orders if order.state == "expired"),
         breaches={
-            "lost": [order.id for order in facts.orders if _is_lost(order, runs.get(order.id, []))],
+            "lost": [order.id for order in evidence.orders if _is_lost(order, runs.get(order.id, []))],
             "expired although paid": [
                 order.id
-                for order in facts.orders
+                for order in evidence.orders
                 if (order.paid_at is not None and order.expired_at is not None)
                 or (order.state == "paid" and any(run.result == "restored" for run in runs.get(order.id, [])))
             ],
             "started although cancelled": [
-                order for order, at in facts.cancelled.items() if any(run.started_at > at for run in runs.get(order, []))
+                order for order, at in evidence.cancelled.items() if any(run.started_at > at for run in runs.get(order, []))
             ],
-            "overlapping": [order for order, of_order in runs.items() if _overlap(of_order, facts.deaths)],
-            "early": [order.id for order in facts.orders if any(run.started_at < order.expires_at for run in runs.get(order.id, []))],
-            "stock wrong": _wrong_stock(facts),
+            "overlapping": [order for order, of_order in runs.items() if _overlap(of_order, evidence.deaths)],
+            "early": [order.id for order in evidence.orders if any(run.started_at < order.expires_at for run in runs.get(order.id, []))],
+            "stock wrong": _wrong_stock(evidence),
         },
     )
 
 
 def _runs(journal: Iterable[Entry]) -> dict[int, list[Entry]]:
-    """Give the attempts of each order, the first one first; one that was killed has only a start."""
+    """Return the attempts of each order, oldest first. One that was killed has only a start."""
     ends = {(entry.task, entry.attempt, entry.started_at): entry for entry in journal if entry.ended_at is not None}
     runs: dict[int, list[Entry]] = defaultdict(list)
     for entry in journal:
@@ -156,7 +156,7 @@ def _runs(journal: Iterable[Entry]) -> dict[int, list[Entry]]:
 
 
 def _was_hit(runs: Sequence[Entry], deaths: Mapping[int, int]) -> bool:
-    """Tell whether a kill took an attempt: one that had started, or one that was claimed (its number is missing here)."""
+    """Return whether the kill ended an attempt: a started one, or one that was only claimed (its number is missing here)."""
     return runs[0].attempt > 1 or (len(runs) > 1 and any(run.pid in deaths for run in runs))
 
 
@@ -165,7 +165,7 @@ def _is_lost(order: Order, runs: Sequence[Entry]) -> bool:
 
 
 def _overlap(runs: Sequence[Entry], deaths: Mapping[int, int]) -> bool:
-    """Tell whether an attempt began before an earlier one was over; a killed one was over when its process was."""
+    """Return whether an attempt began before an earlier one was over; a killed one was over when its process was dead."""
     over = -math.inf
     for run in runs:
         if run.started_at < over:
@@ -174,13 +174,13 @@ def _overlap(runs: Sequence[Entry], deaths: Mapping[int, int]) -> bool:
     return False
 
 
-def _wrong_stock(facts: Facts) -> list[int]:
-    """Give the products of which there are more or fewer left than were delivered and not sold."""
+def _wrong_stock(evidence: Evidence) -> list[int]:
+    """Return the products whose stock is not what was delivered and not sold."""
     sold: dict[int, int] = defaultdict(int)
-    for order in facts.orders:
+    for order in evidence.orders:
         if order.state == "paid":
             sold[order.product] += order.quantity
-    return [product.id for product in facts.products if product.stock != product.delivered - sold[product.id]]
+    return [product.id for product in evidence.products if product.stock != product.delivered - sold[product.id]]
 
 
 def _count(items: Iterable[T], key: Callable[[T], str]) -> dict[str, int]:
@@ -194,7 +194,7 @@ def _count(items: Iterable[T], key: Callable[[T], str]) -> dict[str, int]:
 
 
 def percentile(ordered: Sequence[int], percent: float) -> int:
-    """Give the smallest value that so many per cent do not exceed."""
+    """Return the smallest value that this many per cent do not exceed."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
@@ -204,14 +204,14 @@ def duration(micros: float) -> str:
     return f"{micros / 1_000:.1f} ms" if abs(micros) < 100_000 else f"{micros / 1_000:.0f} ms"
 
 
-def print_report(console: Console, report: Report, facts: Facts) -> None:
-    """Print the findings, the lateness in figures and as a picture, and what happened when."""
+def print_report(console: Console, report: Report, evidence: Evidence) -> None:
+    """Print the findings, the lateness as numbers and as a histogram, and a timeline."""
     width = min(console.width, WIDEST)
     with console.capture() as captured:
-        for part in (_findings(report), _lateness(report), _histogram(report, width), _timeline(report, facts, width)):
+        for part in (_findings(report), _lateness(report), _histogram(report, width), _timeline(report, evidence, width)):
             console.print()
             console.print(part, width=width)
-    # rich fills lines with blanks, which nobody wants in a file
+    # rich pads lines with blanks, which nobody wants in a file
     lines = captured.get().splitlines()
     console.file.write("\n".join(lines if console.is_terminal else [line.rstrip() for line in lines]) + "\n\n")
 
@@ -247,24 +247,24 @@ def _lateness(report: Report) -> Group:
     table.add_row("", *(Text(title, "dim") for title in ("orders", "p50", "p95", "p99", "max")))
     for name, samples in (("not touched by the kill", report.lateness), ("hit by the kill", report.hit)):
         ordered = sorted(late for _, late in samples)
-        figures = [duration(percentile(ordered, percent)) for percent in percents] if ordered else ["–"] * len(percents)
-        table.add_row(name, f"{len(ordered):,}", *figures)
+        numbers = [duration(percentile(ordered, percent)) for percent in percents] if ordered else ["–"] * len(percents)
+        table.add_row(name, f"{len(ordered):,}", *numbers)
     remark = Text("  (those hit: from their due time to the start of the attempt that finished)", "dim")
     return Group(Text("Lateness: from the due time to the start of the handler", "bold"), table, remark)
 
 
 def _histogram(report: Report, width: int) -> Group:
-    """Draw how many starts were how late, in rows that grow by factors."""
+    """Draw how many starts were how late; the rows grow by factors."""
     normal, hit = [0] * len(BOUNDS), [0] * len(BOUNDS)
     for counts, samples in ((normal, report.lateness), (hit, report.hit)):
         for _, late in samples:
             counts[next(row for row, bound in enumerate(BOUNDS) if late < bound * 1_000)] += 1
     totals = [one + other for one, other in zip(normal, hit, strict=True)]
     filled = [row for row, total in enumerate(totals) if total] or [0]
-    room = width - 48
+    longest = width - 48
     lines = [Text("How many started how late", "bold")]
     for row in range(filled[0], filled[-1] + 1):
-        bar = _bar(totals[row] / max(totals) * room) if totals[row] else ""
+        bar = _bar(totals[row] / max(totals) * longest) if totals[row] else ""
         line = Text(f"{_row_name(row):>16}  ").append(bar, "red" if hit[row] > normal[row] else "green")
         line.append(f" {totals[row]:,}" if totals[row] else "")
         if hit[row]:
@@ -287,10 +287,10 @@ def _bar(length: float) -> str:
     return "█" * whole + (LEFT_EIGHTHS[part] if part else "") or "▏"
 
 
-def _timeline(report: Report, facts: Facts, width: int) -> Group:
-    """Draw what happened in each half-second (or as much as fits), one row per kind of event."""
+def _timeline(report: Report, evidence: Evidence, width: int) -> Group:
+    """Draw what happened in each half-second (or more, to fit the width), one row per kind of event."""
     starts = sorted([*report.lateness, *report.hit])
-    begin = min((order.placed_at for order in facts.orders), default=0)
+    begin = min((order.placed_at for order in evidence.orders), default=0)
     end = max([begin, *(at for at, _ in starts)])
     columns = width - 11
     step = SECOND // 2 * math.ceil((end - begin + 1) / (columns * SECOND // 2))
@@ -307,18 +307,18 @@ def _timeline(report: Report, facts: Facts, width: int) -> Group:
     for at, late in starts:
         worst[(at - begin) // step] = max(worst[(at - begin) // step], math.log10(max(late, 1_000) / 1_000) + 0.2)
     rows = (
-        ("placed", "cyan", per_bin(order.placed_at for order in facts.orders)),
-        ("paid", "blue", per_bin(order.paid_at for order in facts.orders)),
-        ("expired", "green", per_bin(order.expired_at for order in facts.orders)),
+        ("placed", "cyan", per_bin(order.placed_at for order in evidence.orders)),
+        ("paid", "blue", per_bin(order.paid_at for order in evidence.orders)),
+        ("expired", "green", per_bin(order.expired_at for order in evidence.orders)),
         ("worst lateness", "yellow", worst),
     )
     lines = [Text(f"What happened in each {step / SECOND:g} s (the last row: worst lateness, logarithmic)", "bold")]
     lines += [Text(f"{name.removeprefix('worst '):>9}  ").append(_sparkline(values), colour) for name, colour, values in rows]
     marks = Text(" " * 11)
-    for at in sorted(facts.deaths.values()):
+    for at in sorted(evidence.deaths.values()):
         column = 11 + min(bins - 1, max(0, (at - begin) // step))
         marks.append(" " * max(0, column - len(marks))).append(f"▲ SIGKILL at {(at - begin) / SECOND:.1f} s", "bold red")
-    if facts.deaths:
+    if evidence.deaths:
         lines.append(marks)
     return Group(*lines)
 

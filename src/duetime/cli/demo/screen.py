@@ -1,4 +1,4 @@
-"""What `duetime demo` shows while it runs: the story line by line, and beneath it how far everything is."""
+"""What `duetime demo` shows while it runs: the story line by line, and the progress beneath it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAIN_LINE_EVERY = 2.0  # seconds, where there is no terminal to draw on
 
 
 class Screen:
-    """Follows the journal, which tells what runs, and shows it: live on a terminal, otherwise as a line now and then."""
+    """Follows the journal of what runs and shows it: live on a terminal, otherwise as a line now and then."""
 
     def __init__(self, console: Console, orders: int) -> None:
         self._console = console
@@ -30,7 +30,7 @@ class Screen:
         self._offset = 0
         self._plain_at = PLAIN_LINE_EVERY
         self._live: Live | None = None
-        self._told: set[str] = set()
+        self._said: set[str] = set()
         self._running: dict[tuple[str, int], Entry] = {}
         self._expired: set[int] = set()
         self._lateness: list[int] = []  # of first attempts, sorted
@@ -53,17 +53,17 @@ class Screen:
     def elapsed(self) -> float:
         return time.monotonic() - self._began
 
-    # ---- telling ----
+    # ---- the story ----
 
     def print(self, text: str | Text) -> None:
-        """Print a paragraph: folded on a terminal, but not too wide to read; a single line elsewhere."""
+        """Print a paragraph: wrapped on a terminal, a single line elsewhere."""
         if self._console.is_terminal:
             self._console.print(text, width=min(self._console.width, WIDEST))
         else:
             self._console.print(text, soft_wrap=True)
 
     def say(self, text: str, style: str = "") -> None:
-        """Tell one step of the story, with its time."""
+        """Print one step of the story, with its time."""
         if not self._console.is_terminal:
             self.print(f"{self.elapsed():>5.1f} s  {text}")
             return
@@ -74,14 +74,14 @@ class Screen:
         self._console.print(line, width=min(self._console.width, WIDEST))
 
     def say_once(self, text: str, topic: str) -> None:
-        if topic not in self._told:
-            self._told.add(topic)
+        if topic not in self._said:
+            self._said.add(topic)
             self.say(text)
 
     # ---- following the journal ----
 
     def look(self) -> None:
-        """Take in what the handlers have written since the last look."""
+        """Read what the handlers have written since the last call."""
         entries, self._offset = read_journal(JOURNAL, self._offset)
         for entry in entries:
             if entry.ended_at is None:
@@ -101,8 +101,8 @@ class Screen:
         """Count the attempts that have started in a process and not ended."""
         return sum(entry.pid == pid for entry in self._running.values())
 
-    def buried(self, pid: int) -> int:
-        """Count those of a process that was killed, and forget them."""
+    def forget(self, pid: int) -> int:
+        """Forget the attempts of a killed process, and return how many there were."""
         dead = [key for key, entry in self._running.items() if entry.pid == pid]
         for key in dead:
             del self._running[key]

@@ -45,10 +45,10 @@ app = App(f"sqlite:///{quote(str(DATABASE))}?synchronous={SYNCHRONOUS}")
 
 @app.task(concurrency=32, timeout=30)
 def expire_order(ctx: Context, order_id: int) -> str:
-    """Give the goods of an unpaid order back to the stock.
+    """Return the goods of an unpaid order to the stock.
 
-    A worker may die after the commit and before Duetime hears of it; then another attempt runs. The order's own state makes
-    that harmless: it leaves `open` exactly once.
+    A worker may die after the commit and before it tells Duetime; then another attempt runs. The order's own state makes that
+    harmless: it leaves `open` exactly once.
     """
     with journal(ctx, order_id) as entry:
         time.sleep(PROVIDER_ANSWERS_IN)  # a last question to the payment provider: is money on its way?
@@ -77,7 +77,7 @@ async def place_order(db: sqlite3.Connection, order_id: int, product: int, quant
 
 
 async def pay_order(db: sqlite3.Connection, order_id: int) -> str:
-    """Mark an order as paid and cancel its expiry; tell what the cancel answered, or that the payment came too late."""
+    """Mark an order as paid and cancel its expiry. Return the answer to the cancel, or that the payment came too late."""
     with transaction(db):
         paid = db.execute("update orders set state = 'paid', paid_at = ? where id = ? and state = 'open'", (now(), order_id)).rowcount
     if not paid:
@@ -89,7 +89,7 @@ async def pay_order(db: sqlite3.Connection, order_id: int) -> str:
 
 
 def connect() -> sqlite3.Connection:
-    """Open the shop's file; transactions are begun by hand, so that they can begin IMMEDIATE."""
+    """Open the shop's file. Transactions are begun explicitly, so that they can be IMMEDIATE."""
     connection = sqlite3.connect(DATABASE, timeout=30, isolation_level=None)
     connection.execute("pragma journal_mode = wal")
     connection.execute(f"pragma synchronous = {SYNCHRONOUS}")
@@ -100,7 +100,7 @@ _of_this_thread = threading.local()
 
 
 def own_connection() -> sqlite3.Connection:
-    """Give the connection of this thread; a `def` handler runs in one of the worker's threads."""
+    """Return the connection of this thread; a `def` handler runs in one of the worker's threads."""
     if not hasattr(_of_this_thread, "connection"):
         _of_this_thread.connection = connect()
     connection: sqlite3.Connection = _of_this_thread.connection
@@ -145,7 +145,7 @@ class Entry(msgspec.Struct):
 
 @contextmanager
 def journal(ctx: Context, order_id: int) -> Iterator[Entry]:
-    """Write a line before and after an attempt. What is written here was really run, whatever Duetime believes."""
+    """Write a line before and after an attempt: what really ran, whatever Duetime believes."""
     entry = Entry(order_id, ctx.task.id, ctx.attempt, os.getpid(), micros(ctx.task.due_at), now())
     _append(entry)
     try:

@@ -1,4 +1,4 @@
-"""The `dev` command: API, worker and duties in one go, and anew whenever the code changes."""
+"""The `dev` command: server and worker in one process, which is replaced whenever the code changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from duetime.cli.hosting.log import log_level_option
 from duetime.cli.session import given_url, store_option
 
 EXAMPLE = "duetime.cli.dev.example:app"
-GRACE = 3.0  # seconds for which attempts and requests may go on when the code has changed
+GRACE = 3.0  # seconds that attempts and requests have to finish when the code has changed
 
 
 @click.command()
@@ -21,20 +21,20 @@ GRACE = 3.0  # seconds for which attempts and requests may go on when the code h
     metavar="N",
     default=8420,
     show_default=True,
-    help="Where to listen on 127.0.0.1; 0: any free port.",
+    help="The port on 127.0.0.1; 0: any free port.",
 )
 @log_level_option("warning")
 @store_option
 def dev(app_path: str | None, port: int, log_level: str) -> None:
-    """Serve and work in one command, and reload when code changes.
+    """Run a server and a worker, and reload when code changes.
 
     APP is module:name; without it, and without DUETIME_APP, a small example is served. It prints three commands to try, and then a line for
     each request and each attempt that ends.
 
-    When code of the APP changes, it is loaded in a new process, which takes over from the old one. What runs then has 3 seconds to end; the
-    rest goes back and runs again. Code that does not load is shown, and the old code goes on.
+    When code of the APP changes, a new process loads it and takes over from the old one. What is running then has 3 seconds to finish; the
+    rest runs again. If the new code does not load, the error is shown and the old code keeps running.
 
-    It listens on loopback only. For other machines, or for production, there are `duetime server` and `duetime worker`.
+    It listens on loopback only. For other machines, or for production, use `duetime server` and `duetime worker`.
     """
     try:
         from duetime.api.server import listen
@@ -42,11 +42,11 @@ def dev(app_path: str | None, port: int, log_level: str) -> None:
         raise click.ClickException(f"the server needs the package {missing.name}: pip install 'duetime[server]'") from None
     from duetime.cli.dev.link import Launch
     from duetime.cli.dev.reloading import Reloading
-    from duetime.cli.dev.watching import Watching, folder_of
+    from duetime.cli.dev.watching import Watcher, folder_of
 
     listener = asyncio.run(listen("127.0.0.1", port))
     listener.listen(2_048)  # from now on requests wait
-    watching = None if app_path is None else Watching(folder_of(app_path))
+    watcher = None if app_path is None else Watcher(folder_of(app_path))
     launch = Launch(
         app=app_path or EXAMPLE,
         link=-1,
@@ -54,7 +54,7 @@ def dev(app_path: str | None, port: int, log_level: str) -> None:
         grace=GRACE,
         log_level=log_level,
         url=given_url(),
-        folder=None if watching is None else str(watching.folder),
+        folder=None if watcher is None else str(watcher.folder),
     )
     with listener:
-        raise click.exceptions.Exit(Reloading(launch, listener, watching).run())
+        raise click.exceptions.Exit(Reloading(launch, listener, watcher).run())

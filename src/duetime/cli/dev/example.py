@@ -18,13 +18,13 @@ async def greet(name: str) -> str:
 
 @app.task
 async def expire_order(order_id: int) -> str:
-    """Act as a shop would on an order that nobody paid."""
+    """Do what a shop does with an order that nobody paid."""
     return f"order {order_id} expired, stock restored"
 
 
 @app.task
 async def slow(ctx: Context, seconds: float = 10) -> str:
-    """Take a while, and tell how far it is."""
+    """Take a while, and report progress."""
     steps = 20
     for step in range(steps):
         await asyncio.sleep(seconds / steps)

@@ -1,6 +1,6 @@
-"""What ties the serving process of `duetime dev` to the one that watches the code: one socket, and a few words over it.
+"""The socket between the two processes of `duetime dev`: the one that serves, and the one that watches the code.
 
-As with `duetime.cli.hosting.lifeline`, the kernel tells either side when the other has ended, however it ended.
+As with `duetime.cli.hosting.lifeline`, each side sees when the other has ended, for whatever reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from duetime.cli.hosting.messages import Lines
+from duetime.cli.hosting.messages import MessageReader
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -26,11 +26,11 @@ class Launch(msgspec.Struct, frozen=True):
     log_level: str
     url: str | None = None
     folder: str | None = None
-    quiet: bool = False  # the commands to try have been shown already
+    quiet: bool = False  # the commands to try were printed already
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """The code could be imported, from these files below the watched folder. The process waits for the word to go on."""
+    """The code was imported, from these files below the watched folder. The process waits for `go`."""
 
     files: list[str]
 
@@ -44,15 +44,15 @@ _messages: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _GO = b"go\n"
 
 
-class WatcherEnd(Lines[Message]):
-    """The end of the process that watches."""
+class WatcherEnd(MessageReader[Message]):
+    """The end of the process that watches the code."""
 
     def __init__(self) -> None:
         self.socket, self.theirs = socket.socketpair()
         self.socket.setblocking(False)
         super().__init__(self.socket, _messages.decode)
 
-    def go_on(self) -> None:
+    def send_go(self) -> None:
         with contextlib.suppress(OSError):
             self.socket.send(_GO)
 
@@ -61,24 +61,24 @@ class WatcherEnd(Lines[Message]):
 
 
 class ServingEnd:
-    """The end of the process that serves. A thread listens: neither an import nor a blocked event loop may hide the watcher's end."""
+    """The end of the process that serves. A thread reads it: an import or a blocked event loop must not hide the watcher's end."""
 
-    def __init__(self, descriptor: int, gone: Callable[[], None]) -> None:
+    def __init__(self, descriptor: int, on_end: Callable[[], None]) -> None:
         os.set_inheritable(descriptor, False)
         self._socket = socket.socket(fileno=descriptor)
-        self._gone = gone
+        self._on_end = on_end
         self._go = threading.Event()
-        threading.Thread(target=self._listen, name="duetime-dev-link", daemon=True).start()
+        threading.Thread(target=self._read, name="duetime-dev-link", daemon=True).start()
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         with contextlib.suppress(OSError):
             self._socket.sendall(msgspec.json.encode(message) + b"\n")
 
     def wait_for_go(self) -> None:
         self._go.wait()
 
-    def _listen(self) -> None:
+    def _read(self) -> None:
         with contextlib.suppress(OSError):
             while self._socket.recv(1_024):
                 self._go.set()
-        self._gone()
+        self._on_end()

@@ -1,8 +1,8 @@
-"""Keeping one process serving while code changes, for `duetime dev`.
+"""Keep one process serving while code changes, for `duetime dev`.
 
-Two processes: this one holds the port and watches the files, and one that serves. New code is imported in a new process while the old
-one still serves. Only when that has worked is the old one told to stop, and the new one takes over when it has ended. The port is open all
-the while, so requests wait in it instead of being refused, and code that does not load changes nothing.
+This process holds the port and watches the files; another one serves. New code is imported in a new process while the old one still
+serves. Only if that works is the old one stopped, and the new one takes over when it has ended. The port stays open, so requests wait
+instead of being refused, and code that does not load changes nothing.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import click
 import msgspec
 
 from duetime.cli.dev.link import Launch, Loaded, WatcherEnd
-from duetime.cli.dev.watching import Watching
+from duetime.cli.dev.watching import Watcher
 from duetime.cli.failures import DONE, INTERRUPTED, REFUSED, UNREACHABLE, USAGE
 
-STOP_MARGIN = 10.0  # seconds beyond the grace for cleaning up, writing outcomes and leaving
+STOP_MARGIN = 10.0  # seconds beyond the grace for cleaning up, writing outcomes and unregistering
 LOOK_EVERY = 0.3
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.5, 30.0
-WELL_AFTER = 60.0  # seconds for which a process must have served, so that its end counts as the first
+WELL_AFTER = 60.0  # after so many seconds of serving, the next end counts as the first
 
 
 def say(line: str) -> None:
     click.echo(f"duetime: {line}", err=True)
 
 
-class Serving:
-    """A process that serves, or is about to. Started as a new program in a process group of its own: ^C reaches this one alone."""
+class ServingChild:
+    """A process that serves, or is about to. It has its own process group, so that ^C reaches only the watching process."""
 
     def __init__(self, launch: Launch, listener: socket.socket) -> None:
         self.link = WatcherEnd()
@@ -60,7 +60,7 @@ class Serving:
         """The exit code once it has ended."""
         return self._process.poll()
 
-    def end(self) -> str:
+    def describe_end(self) -> str:
         code = self._process.returncode
         return f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
 
@@ -77,19 +77,19 @@ class Serving:
 
 
 class Reloading:
-    """Keeps one process serving: `current` does, `successor` has newer code. It has one thread and imports nothing of the App."""
+    """Keeps one process serving: `current` serves, `successor` has newer code. It has one thread and does not import the App."""
 
-    def __init__(self, launch: Launch, listener: socket.socket, watching: Watching | None) -> None:
+    def __init__(self, launch: Launch, listener: socket.socket, watcher: Watcher | None) -> None:
         self._launch = launch
         self._listener = listener
-        self._watching = watching
+        self._watcher = watcher
         self._selector = selectors.DefaultSelector()
-        self._current: Serving | None = None
-        self._successor: Serving | None = None
-        self._leaving: list[Serving] = []  # killed while they loaded: newer code has come meanwhile
+        self._current: ServingChild | None = None
+        self._successor: ServingChild | None = None
+        self._discarded: list[ServingChild] = []  # killed while loading, because still newer code has come
         self._ever_served = False
         self._signals = 0
-        self._ends = 0  # in a row, of processes that nobody told to end
+        self._ends = 0  # in a row, of processes that were not asked to stop
         self._start_at: float | None = None
         self._code = DONE
 
@@ -100,8 +100,8 @@ class Reloading:
         stopping = False
         while True:
             for key, _ in self._selector.select(LOOK_EVERY):
-                self._hear(key.data)
-            self._see_ends()
+                self._on_messages(key.data)
+            self._find_ended()
             if self._signals and not stopping:
                 stopping = True
                 self._stop_all()
@@ -113,14 +113,14 @@ class Reloading:
                 return self._code
             if not stopping:
                 self._look_at_files()
-                self._go_on()
+                self._take_over()
             for process in self._processes:
                 if process.is_overdue(self._launch.grace):
                     process.kill()
 
     @property
-    def _processes(self) -> list[Serving]:
-        return [process for process in (self._current, self._successor, *self._leaving) if process is not None]
+    def _processes(self) -> list[ServingChild]:
+        return [process for process in (self._current, self._successor, *self._discarded) if process is not None]
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
@@ -130,13 +130,13 @@ class Reloading:
     def _start(self) -> None:
         self._start_at = None
         if self._successor is not None:
-            self._leaving.append(self._successor)
+            self._discarded.append(self._successor)
             self._successor.kill()
-        self._successor = Serving(self._launch, self._listener)
+        self._successor = ServingChild(self._launch, self._listener)
         self._selector.register(self._successor.link.socket, selectors.EVENT_READ, self._successor)
 
-    def _go_on(self) -> None:
-        """Let the successor take over as soon as it can."""
+    def _take_over(self) -> None:
+        """Let the successor take over as soon as possible."""
         if self._start_at is not None and time.monotonic() >= self._start_at:
             self._start()
         if self._successor is None or not self._successor.loaded:
@@ -145,14 +145,14 @@ class Reloading:
             self._current.stop()
             return
         self._current, self._successor = self._successor, None
-        self._current.link.go_on()
+        self._current.link.send_go()
 
-    def _hear(self, process: Serving) -> None:
+    def _on_messages(self, process: ServingChild) -> None:
         for message in process.link.receive():
             if isinstance(message, Loaded):
                 process.loaded = True
-                if self._watching is not None and process not in self._leaving:
-                    self._watching.note_imported(message.files)
+                if self._watcher is not None and process not in self._discarded:
+                    self._watcher.note_imported(message.files)
             else:
                 process.serving, process.served_at = True, time.monotonic()
                 self._ever_served = True
@@ -162,7 +162,7 @@ class Reloading:
             process.link.close()
 
     def _look_at_files(self) -> None:
-        changed = [] if self._watching is None else self._watching.changes()
+        changed = [] if self._watcher is None else self._watcher.changes()
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             say(f"{changed[0]}{more} changed: loading the new code")
@@ -171,45 +171,45 @@ class Reloading:
 
     # ---- ends ----
 
-    def _see_ends(self) -> None:
+    def _find_ended(self) -> None:
         for process in self._processes:
             if process.code is None:
                 continue
-            if process in self._leaving:
-                self._leaving.remove(process)
+            if process in self._discarded:
+                self._discarded.remove(process)
             elif process is self._successor:
                 self._successor = None
-                self._not_loaded(process)
+                self._on_load_failure(process)
             elif process is self._current:
                 self._current = None
                 if process.told_to_stop_at is None and not self._signals:
-                    self._ended_by_itself(process)
+                    self._on_unexpected_end(process)
 
-    def _not_loaded(self, process: Serving) -> None:
-        """Say what becomes of it that code could not be loaded; the process has said why."""
+    def _on_load_failure(self, process: ServingChild) -> None:
+        """Report that new code did not load. The process itself has printed the reason."""
         code = process.code or 0
         if self._signals:
             return
-        if self._watching is None or (not self._ever_served and self._current is None and code == USAGE):
+        if self._watcher is None or (not self._ever_served and self._current is None and code == USAGE):
             self._give_up(code)
         elif self._current is not None:
             say("the old code goes on; waiting for the next change")
         else:
-            self._watching.note_imported(())
+            self._watcher.note_imported(())
             say("nothing serves; requests wait for the next change of the code")
 
-    def _ended_by_itself(self, process: Serving) -> None:
+    def _on_unexpected_end(self, process: ServingChild) -> None:
         code = process.code or 0
-        if not process.serving and (self._watching is None or code in (USAGE, UNREACHABLE)) and not self._ever_served:
+        if not process.serving and (self._watcher is None or code in (USAGE, UNREACHABLE)) and not self._ever_served:
             self._give_up(code)
-        elif not process.serving and self._watching is not None:
+        elif not process.serving and self._watcher is not None:
             say("nothing serves; requests wait for the next change of the code")
         else:
             if process.served_at is not None and time.monotonic() - process.served_at > WELL_AFTER:
                 self._ends = 0
             self._ends += 1
             wait = min(FIRST_BACK_OFF * 2 ** min(self._ends - 1, 10), LONGEST_BACK_OFF)
-            say(f"the serving process {process.end()}; it starts again in {wait:g} s, and what it ran runs again")
+            say(f"the serving process {process.describe_end()}; it starts again in {wait:g} s, and what it ran runs again")
             self._start_at = time.monotonic() + wait
 
     def _give_up(self, code: int) -> None:

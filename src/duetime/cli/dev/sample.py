@@ -1,4 +1,4 @@
-"""A payload to show a handler with: made from its schema, and tried, so that the lines which `duetime dev` prints work."""
+"""A sample payload for a handler, made from its schema and checked, so that the commands which `duetime dev` prints work."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from duetime.errors import DuetimeError
 if TYPE_CHECKING:
     from duetime.app.app import App
 
-DEEPEST = 5
+MAX_DEPTH = 5
 _BY_TYPE: dict[str, Any] = {"integer": 7, "number": 1.5, "boolean": True, "null": None, "array": [], "string": "example"}
-# what strings are usually meant to be, by the names of fields; schemas of functions tell no more than that they are strings
+# likely values of strings, by the last word of the field's name; the schema of a function only says that they are strings
 _BY_NAME = {"name": "Ada", "email": "ada@example.com", "url": "https://example.com/", "at": "2030-01-01T00:00:00Z"}
 
 
@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
 
 def sample_of(app: App) -> Sample | None:
-    """Give the first handler that a payload could be made up for; None if there is none."""
+    """Return the first handler for which a payload can be made up, with it; None if there is none."""
     for spec in {spec.name: spec for spec in app.specs.values()}.values():
         try:
             payload = made_up(msgspec.json.decode(spec.payloads.schema()))
@@ -38,7 +38,7 @@ def sample_of(app: App) -> Sample | None:
 
 def made_up(schema: dict[str, Any]) -> dict[str, Any]:
     """Make up an object that fits a schema: its required fields only."""
-    made = _value("", schema, schema.get("$defs", {}), DEEPEST)
+    made = _value("", schema, schema.get("$defs", {}), MAX_DEPTH)
     if not isinstance(made, dict):
         raise ValueError("the schema is not that of an object")
     return made

@@ -1,4 +1,4 @@
-"""The process of `duetime dev` that does everything: API, worker and duties. It loads the code once and ends when that has changed."""
+"""The process of `duetime dev` that runs server and worker. It loads the code once and is replaced when that changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from duetime.cli.dev.link import Launch, Loaded, Serving, ServingEnd
 from duetime.cli.dev.sample import sample_of
 from duetime.cli.dev.watching import imported_below
 from duetime.cli.failures import DONE, report
-from duetime.cli.hosting.host import LAST_WORD
+from duetime.cli.hosting.host import CLEAN_UP
 from duetime.cli.hosting.log import log_to_stderr
 from duetime.cli.importing import find_app
 from duetime.clock import SECOND
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from duetime.app.app import App
     from duetime.worker.attempt import Attempt
 
-LOOK_EVERY = 1.0  # seconds between looks whether more has been imported
-MOST_LINES = 20  # of an attempt's output on the terminal; all of it is in `duetime logs`
-UNINTERESTING = {"/readyz", "/livez", "/healthz", "/metrics"}
-_PLACE = re.compile(r'^[ |]*File "(.+)", line (\d+)', re.MULTILINE)  # in a traceback
+LOOK_EVERY = 1.0  # seconds between checks whether more files have been imported
+MAX_LINES = 20  # of an attempt's logs on the terminal; `duetime logs` has all
+NOT_SHOWN = {"/readyz", "/livez", "/healthz", "/metrics"}
+_TRACEBACK_LINE = re.compile(r'^[ |]*File "(.+)", line (\d+)', re.MULTILINE)
 _OWN = Path(duetime.__file__).parent
 
 
 def say(line: str) -> None:
-    """Write a line to the terminal, past what captures the output of attempts."""
+    """Write a line to the terminal, past the capture of what attempts print."""
     stream = sys.__stderr__
     if stream is not None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
@@ -52,12 +52,12 @@ def say(line: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Keep what comes from outside from commanding the terminal."""
+    """Escape control characters in text that comes from outside."""
     return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
 
 
 class ShownApi(Api):
-    """The API, with a line on the terminal for each request. What follows the `?` is left out: it may be anybody's secret."""
+    """The API, with a line on the terminal for each request. The query is left out, because it may contain secrets."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         began, status = time.perf_counter(), 0
@@ -68,15 +68,15 @@ class ShownApi(Api):
             await send(message)
 
         await super().__call__(scope, receive, noting)
-        if scope["type"] == "http" and scope["path"] not in UNINTERESTING:
+        if scope["type"] == "http" and scope["path"] not in NOT_SHOWN:
             took = time.perf_counter() - began
             address = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
             say(f"{_clock()}  {scope['method']} {printable(address[:200])} {status or 'gone'} ({_milliseconds(took)})")
 
 
 def show_end(attempt: Attempt, settlement: Settlement) -> None:
-    """Write a line on how an attempt ended, beneath what it printed. It says what is stored, whatever the handler's code did."""
-    if settlement.started_at is None:  # it was given back before it began
+    """Write what an attempt printed, and a line on how it ended: what is stored, whatever the handler's code did."""
+    if settlement.started_at is None:  # it was released before it began
         return
     for line in _printed(attempt):
         say(f"{_clock()}  │ {line}")
@@ -87,7 +87,7 @@ def show_end(attempt: Attempt, settlement: Settlement) -> None:
 
 
 def how_it_ended(settlement: Settlement) -> str:
-    """Say in one line what becomes of a task, why, and where its code failed."""
+    """Describe in one line how an attempt ended, why, and where its code failed."""
     if settlement.state is State.PENDING:
         wait = 0 if settlement.due_at is None else (settlement.due_at - settlement.finished_at) / SECOND
         ended = f"{settlement.outcome.replace('_', ' ')}, runs again" + (f" in {wait:.3g} s" if wait >= 0.001 else "")
@@ -98,15 +98,15 @@ def how_it_ended(settlement: Settlement) -> str:
         return ended
     said = f"{error.type}: {error.message}" if error.message else error.type
     first_line = said.partition("\n")[0]
-    return f"{ended}: {printable(first_line[:300])}{_place(error.traceback)}"
+    return f"{ended}: {printable(first_line[:300])}{_location(error.traceback)}"
 
 
-def _place(trace: str) -> str:
-    """Say where code failed: the last place in a traceback that is not this package's own, if there is one."""
-    places = [(Path(file), line) for file, line in _PLACE.findall(trace)]
-    if not places:
+def _location(trace: str) -> str:
+    """Return where code failed: the last line of a traceback outside this package, if there is one."""
+    frames = [(Path(file), line) for file, line in _TRACEBACK_LINE.findall(trace)]
+    if not frames:
         return ""
-    path, line = next((each for each in reversed(places) if not each[0].is_relative_to(_OWN)), places[-1])
+    path, line = next((each for each in reversed(frames) if not each[0].is_relative_to(_OWN)), frames[-1])
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f" ({printable(str(shown))}, line {line})"
 
@@ -117,9 +117,9 @@ def _printed(attempt: Attempt) -> list[str]:
     except OSError:
         return []
     lines = [printable(line.expandtabs(4)) for line in text.splitlines()]
-    if len(lines) > MOST_LINES:
-        left = len(lines) - MOST_LINES
-        lines = [*lines[:MOST_LINES], f"… and {left} more lines: duetime logs {attempt.claimed.id}"]
+    if len(lines) > MAX_LINES:
+        left = len(lines) - MAX_LINES
+        lines = [*lines[:MAX_LINES], f"… and {left} more lines: duetime logs {attempt.claimed.id}"]
     return lines
 
 
@@ -132,7 +132,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 class ServingProcess:
-    """Loads the App, waits for the word, and serves until it is told to stop."""
+    """Loads the App, waits for `go`, and serves until it is asked to stop."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -145,23 +145,23 @@ class ServingProcess:
     def run(self) -> int:
         app = find_app(self._launch.app, self._launch.url)
         log_to_stderr(self._launch.log_level)
-        self._tell_loaded()
+        self._report_loaded()
         self._link.wait_for_go()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(self._serve(app))
         return DONE
 
-    def _tell_loaded(self) -> list[str]:
+    def _report_loaded(self) -> list[str]:
         files = [] if self._launch.folder is None else imported_below(Path(self._launch.folder))
-        self._link.tell(Loaded(files))
+        self._link.send(Loaded(files))
         return files
 
     def _on_watcher_gone(self) -> None:
-        """End although nobody is left to tell; called in a thread. What blocks the event loop does not keep this process alive."""
+        """End this process, also when its event loop is blocked. Called in a thread."""
         if self._loop is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it is ending anyway
                 self._loop.call_soon_threadsafe(self._stop.set)
-            time.sleep(self._launch.grace + LAST_WORD + 2.0)
+            time.sleep(self._launch.grace + CLEAN_UP + 2.0)
         os._exit(1)
 
     async def _serve(self, app: App) -> None:
@@ -169,7 +169,7 @@ class ServingProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
         api, grace = ShownApi(app), self._launch.grace
-        # the worker is the inner one: while its attempts end, requests are still answered
+        # the worker is the inner one, so that requests are still answered while its attempts end
         async with (
             Server(app, api=api, listener=self._listener, grace=grace).running() as server,
             app.worker(path=self._launch.app, grace=grace, on_stuck="exit", on_lease_lost="exit") as worker,
@@ -178,21 +178,21 @@ class ServingProcess:
             worker.on_stuck = self._stop.set
             api.shared.pulses += worker.pulses
             self._introduce(app, server)
-            self._link.tell(Serving())
-            await self._until_told_to_stop(worker)
+            self._link.send(Serving())
+            await self._until_stopped(worker)
             running = len(worker.executor.running)
             if running:
-                say(f"duetime: {running} running; what is not done in {grace:g} s goes back and runs again")
+                say(f"duetime: {running} running; what is not done in {grace:g} s runs again")
 
-    async def _until_told_to_stop(self, worker: Any) -> None:
+    async def _until_stopped(self, worker: Any) -> None:
         assert self._stop is not None
-        known = self._tell_loaded()
+        known = self._report_loaded()
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY):
                     await self._stop.wait()
             if self._launch.folder is not None and imported_below(Path(self._launch.folder)) != known:
-                known = self._tell_loaded()
+                known = self._report_loaded()
 
     def _introduce(self, app: App, server: Server) -> None:
         names = ", ".join(sorted({spec.name for spec in app.specs.values()})) or "none"
@@ -215,9 +215,7 @@ class ServingProcess:
 
 def _watched(folder: str | None) -> str:
     return (
-        "Give an APP (module:name) to serve your own handlers."
-        if folder is None
-        else f"Code below {folder} is loaded anew when it changes."
+        "Give an APP (module:name) to serve your own handlers." if folder is None else f"Code below {folder} is reloaded when it changes."
     )
 
 
@@ -231,7 +229,7 @@ def main() -> None:
         code = report(error)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-    # threads that an attempt left behind must not keep the next process waiting
+    # the next process must not wait for threads that an attempt left behind
     os._exit(code)
 
 

@@ -1,4 +1,4 @@
-"""Which files of an App have changed: its folder is looked at every now and then, because the standard library can do no better."""
+"""Which files of an App have changed, by polling its folder: the standard library has nothing better."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-MOST_FOLDERS, MOST_FILES = 1_000, 5_000  # a look at more would keep a processor busy
+MAX_FOLDERS, MAX_FILES = 1_000, 5_000  # checking more would keep a processor busy
 _NOT_CODE = {"__pycache__", "node_modules", "site-packages"}
 
 
 def folder_of(path: str) -> Path:
-    """Tell where an App's code is without importing it: the folder of its package, or that of its module."""
+    """Return the folder of an App's package or module, without importing it."""
     top = path.partition(":")[0].partition(".")[0]
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -35,43 +35,43 @@ def imported_below(folder: Path) -> list[str]:
     return sorted({file for file in files if isinstance(file, str) and Path(file).is_relative_to(folder)})
 
 
-class Watching:
-    """Knows the files of a folder as they were when it last looked.
+class Watcher:
+    """Remembers the files of a folder as they were at the last check.
 
-    What the running code was imported from counts. A change of another file does nothing, unless nothing is known to be imported:
-    then the code did not load, and any file may be the reason. A new file always counts, since it may be what was missing.
+    Only files that the running code was imported from count, and new ones, since they may be what was missing. If nothing was
+    imported, the code did not load: then any file counts, since it may be the reason.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.too_large = False
         self._imported: Collection[str] = ()
-        self._seen = self._look()
+        self._seen = self._read()
 
     def note_imported(self, files: Collection[str]) -> None:
-        """Hear what the running code was imported from; nothing, if it could not be."""
+        """Set the files that the running code was imported from; none if it did not load."""
         self._imported = frozenset(files)
-        self._seen = {**_stamps(files), **self._seen}  # one that was not looked at before is not new for that
+        self._seen = {**_stamps(files), **self._seen}  # a file seen now for the first time is not a new file
 
     def changes(self) -> list[str]:
-        """Name the files that have changed since the last time, as seen from the folder."""
-        before, self._seen = self._seen, self._look()
+        """Return the files that have changed since the last call, relative to the folder."""
+        before, self._seen = self._seen, self._read()
         changed = [path for path in before.keys() | self._seen.keys() if before.get(path) != self._seen.get(path)]
         counted = [path for path in changed if path in self._imported or not self._imported or path not in before]
         return sorted(os.path.relpath(path, self.folder) for path in counted)
 
-    def _look(self) -> dict[str, tuple[int, int]]:
+    def _read(self) -> dict[str, tuple[int, int]]:
         return _stamps({*self._files(), *self._imported})
 
     def _files(self) -> Iterator[str]:
-        """Give the files of code below the folder; none if there are too many to look at."""
+        """Yield the source files below the folder; none if there are too many."""
         if self.too_large:
             return
         found: list[str] = []
         for number, (folder, names, files) in enumerate(os.walk(self.folder)):
             names[:] = [name for name in names if name[0] != "." and name not in _NOT_CODE and not _is_environment(folder, name)]
             found += [os.path.join(folder, name) for name in files if name.endswith(".py") and name[0] != "."]
-            if number >= MOST_FOLDERS or len(found) > MOST_FILES:
+            if number >= MAX_FOLDERS or len(found) > MAX_FILES:
                 self.too_large = True
                 return
         yield from found

@@ -1,4 +1,4 @@
-"""A worker in a process of its own: its signals, its end, and how it goes on when a handler's code never ends."""
+"""A worker in its own process: its signals, its end, and how it continues when a handler's code does not end."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("duetime.cli")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-LAST_WORD = 5.0  # seconds that attempts which were told to stop have to clean up
+CLEAN_UP = 5.0  # seconds for attempts that were told to stop to clean up
 LOOK_EVERY = 0.02
 
 
 def host(app: App, *, path: str, handlers: Sequence[str] | None, concurrency: int | None, lifeline: Lifeline | None) -> int:
-    """Run an App's worker until a signal, or until its supervisor is gone, and give the exit code."""
-    hosting = Hosting(app, path, handlers, concurrency, lifeline)
-    with hosting.signals(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(hosting.serve())
+    """Run an App's worker until a signal, or until its supervisor is gone, and return the exit code."""
+    hosted = HostedWorker(app, path, handlers, concurrency, lifeline)
+    with hosted.signals(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(hosted.serve())
     return DONE
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Take uvloop if it is installed."""
+    """Use uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -51,11 +51,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-class Hosting:
+class HostedWorker:
     """One worker, from its start line to its summary.
 
-    Under a supervisor a second signal does nothing: a service manager may tell both of them, and how long to wait before this
-    process is killed is for the supervisor to say.
+    Under a supervisor a second signal does nothing: a service manager may signal both processes, and the supervisor decides when
+    this one is killed.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Hosting:
         self._concurrency = concurrency
         self._folder = os.getcwd()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._news: asyncio.Event | None = None
+        self._woken: asyncio.Event | None = None
         self._lifeline = lifeline
         self._name = "duetime" if lifeline is None else f"duetime worker {lifeline.number}"
         self._signals = 0
@@ -78,15 +78,15 @@ class Hosting:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Listen to signals.
+        """Handle signals.
 
-        By `signal.signal`, not through the event loop: a second signal must also end a process whose loop is blocked.
+        With `signal.signal`, not through the event loop: a second signal must also end a process whose loop is blocked.
         """
         before = {each: signal.signal(each, self._on_signal) for each in STOP_SIGNALS}
         before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._show)
         if self._lifeline is not None:
-            # for the supervisor, but whoever signals all processes of a name hits this one too; a handler, unlike SIG_IGN, is
-            # not passed on to sub-processes
+            # meant for the supervisor, but `pkill -HUP duetime` reaches this process too. A handler, unlike SIG_IGN, is not
+            # inherited by sub-processes.
             before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda number, frame: None)
         try:
             yield
@@ -102,17 +102,17 @@ class Hosting:
 
     def _ask_to_stop(self, why: str) -> None:
         self._asked_to_stop = self._asked_to_stop or why
-        if self._loop is not None and self._news is not None:
+        if self._loop is not None and self._woken is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it has stopped anyway
-                self._loop.call_soon_threadsafe(self._news.set)
+                self._loop.call_soon_threadsafe(self._woken.set)
 
     def _on_supervisor_gone(self) -> None:
-        """Stop as after a first signal; whoever wants it to end sooner now has to say so twice, as to any worker."""
+        """Stop as after a first signal. From now on a second signal ends the process at once, as with any worker."""
         self._lifeline, self._signals = None, 0
         self._ask_to_stop("the supervisor is gone")
 
     def _show(self, number: int, frame: FrameType | None) -> None:
-        """Print how the worker fares, from within the signal handler: its event loop may be blocked."""
+        """Print the status from within the signal handler, because the event loop may be blocked."""
         worker = self._worker
         if worker is None:
             write_status(f"{self._name}: process {os.getpid()} is starting", (), ())
@@ -130,7 +130,7 @@ class Hosting:
         )
 
     def _end_now(self) -> NoReturn:
-        """End without a word to the store; what ran here runs again elsewhere."""
+        """End without telling the store; what was running runs again elsewhere."""
         os.write(2, b"duetime: second signal: ending at once; what was running is run again\n")
         if self._worker is not None and self._worker.executor.children is not None:
             self._worker.executor.children.kill()
@@ -140,12 +140,12 @@ class Hosting:
 
     async def serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
+        self._woken = asyncio.Event()
         began = time.monotonic()
         lifeline = self._lifeline
         if lifeline is not None:
             lifeline.watch(self._loop, self._on_supervisor_gone)
-            lifeline.tell(Found(lifeline.worker, self._app.config.url, self._app.config.grace))
+            lifeline.send(Found(lifeline.worker, self._app.config.url, self._app.config.grace))
         async with self._app.worker(
             handlers=self._handlers,
             concurrency=self._concurrency,
@@ -156,18 +156,18 @@ class Hosting:
             inherit=() if lifeline is None else (lifeline.descriptor,),
         ) as worker:
             self._worker = worker
-            worker.on_stuck = self._news.set
+            worker.on_stuck = self._woken.set
             self._say(self._start_line(worker))
             if lifeline is not None:
-                lifeline.tell(Ready())
+                lifeline.send(Ready())
             while self._asked_to_stop is None and worker.stuck is None:
-                await self._news.wait()
-                self._news.clear()
+                await self._woken.wait()
+                self._woken.clear()
             if self._asked_to_stop is None:
                 await self._hand_over(worker)
             self._say(self._stop_line(worker))
         if lifeline is not None and worker.left:
-            lifeline.tell(Left())
+            lifeline.send(Left())
         self._say(f"stopped after {_seconds(time.monotonic() - began)}: {show.count(worker.executor.finished, 'attempt')} ended here")
 
     def _say(self, line: str) -> None:
@@ -179,9 +179,8 @@ class Hosting:
         names = {spec.name: spec.concurrency for name, spec in app.specs.items() if self._handlers is None or name in self._handlers}
         slots = sum(names.values()) if self._total is None else self._total
         handlers = f"{show.count(len(names), 'handler')} ({', '.join(sorted(names)) or 'none'})"
-        place = f"{self._path} on {app.store.url}"
         return (
-            f"worker {worker.id} ({version('duetime')}, process {os.getpid()}) runs {place}: "
+            f"worker {worker.id} ({version('duetime')}, process {os.getpid()}) runs {self._path} on {app.store.url}: "
             f"{handlers} in {show.count(slots, 'slot')}. {app.store.traits.durability}"
         )
 
@@ -198,48 +197,47 @@ class Hosting:
         hint = ", a second signal ends at once" if self._lifeline is None else ""
         return f"{name}: stopping; {show.count(running, 'attempt')} may go on for up to {grace}{hint}"
 
-    # ---- going on without what is stuck ----
+    # ---- continuing without a stuck attempt ----
 
     async def _hand_over(self, worker: Worker) -> None:
-        """Let the others finish, then start this program anew in place of itself.
+        """Let the other attempts finish, then replace this process by a new one with `exec`.
 
-        A thread whose code does not end cannot be ended alone. Its task stays claimed as long as the process that runs it
-        lives, so only a new process gets it back; replacing this one in place keeps its id for whoever supervises it.
-        Returns only if a signal says meanwhile that it shall stop instead.
+        A single thread cannot be killed. Its task stays claimed as long as its process lives, so only a new process can run it
+        again. `exec` keeps the process id for a service manager. Returns only if a signal to stop arrives meanwhile.
         """
         stuck = worker.stuck
         assert stuck is not None
         task = f"attempt {stuck.claimed.attempt} of task {stuck.claimed.id} ({stuck.spec.name})"
-        _logger.error("%s does not end: this process lets the others finish for up to %g s and then starts anew", task, self._grace)
+        _logger.error("%s does not end: this process lets the others finish for up to %g s and then restarts", task, self._grace)
         await worker.feeder.stop()
         worker.executor.hold_starts()
         await self._until_alone(worker, self._grace)
         worker.executor.stop_all(Stop.RELEASE)
-        await self._until_alone(worker, LAST_WORD)
+        await self._until_alone(worker, CLEAN_UP)
         if self._asked_to_stop is not None:
             return
         await worker.settler.drain()
         await worker.executor.close()
-        _logger.warning("starting anew in process %d; task %s runs again or ends by its policy", os.getpid(), stuck.claimed.id)
-        self._start_anew()
+        _logger.warning("restarting in process %d; task %s runs again or ends by its policy", os.getpid(), stuck.claimed.id)
+        self._restart()
 
     @property
     def _grace(self) -> float:
         return self._app.config.grace
 
     async def _until_alone(self, worker: Worker, seconds: float) -> None:
-        """Wait until only what was told to stop and does not is left, or for so long, or until a signal."""
+        """Wait until only the stuck attempt is left, at most this long, or until a signal."""
         deadline = time.monotonic() + seconds
         while len(worker.executor.running) > 1 and time.monotonic() < deadline and self._asked_to_stop is None:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_EVERY)
 
-    def _start_anew(self) -> NoReturn:
+    def _restart(self) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os.chdir(self._folder)
         if self._lifeline is not None:
-            os.environ.update(self._lifeline.survive(secrets.token_hex(8)))
+            os.environ.update(self._lifeline.pass_on(secrets.token_hex(8)))
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

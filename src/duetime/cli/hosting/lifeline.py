@@ -1,7 +1,7 @@
-"""What ties a worker process to its supervisor: one socket, whose end on either side the kernel tells the other.
+"""The socket between a worker process and its supervisor. When one side ends, the kernel closes its end and the other side sees it.
 
-The worker holds its end as long as it lives, and so do its sub-processes: when the supervisor reads the end of the stream,
-all of them are gone. When the worker does, the supervisor is gone, and it stops.
+The worker and its sub-processes keep their end open as long as they live. When the supervisor reads end-of-file, all of them are
+gone. When the worker does, the supervisor is gone, and the worker stops.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WORKER_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Found(msgspec.Struct, frozen=True, tag=True):
-    """The App is there and its settings are right: this is who is about to register, where, and how long it may take to stop."""
+    """The App was imported and its settings are valid. Names the worker that is about to register, its store, and its grace."""
 
     worker: str
     url: str
@@ -34,7 +34,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Left(msgspec.Struct, frozen=True, tag=True):
-    """The worker has unregistered: there is nothing to take back from it."""
+    """The worker has unregistered: it has no claims left."""
 
 
 Message = Found | Ready | Left
@@ -46,12 +46,12 @@ def read_message(line: bytes) -> Message:
 
 
 def environment(descriptor: int, worker: str, number: int) -> dict[str, str]:
-    """Give the variables by which a worker process finds its lifeline."""
+    """Return the variables by which a worker process finds its lifeline."""
     return {SOCKET: str(descriptor), WORKER: worker, NUMBER: str(number)}
 
 
 class Lifeline:
-    """The worker's end. `worker` is the id that the supervisor chose for it, `number` its place among its like."""
+    """The worker's end. `worker` is the id that the supervisor chose, `number` counts the processes from 1."""
 
     def __init__(self, connection: socket.socket, worker: str, number: int) -> None:
         self._connection = connection
@@ -59,8 +59,8 @@ class Lifeline:
         self.number = number
 
     @classmethod
-    def taken_from(cls, variables: MutableMapping[str, str]) -> Lifeline | None:
-        """Take what the supervisor passed on, if there is one; what this process starts must not find it. The number stays."""
+    def take_from(cls, variables: MutableMapping[str, str]) -> Lifeline | None:
+        """Take the lifeline out of the environment, so that sub-processes do not find it. The number stays there."""
         given, worker = variables.pop(SOCKET, None), variables.pop(WORKER, "")
         if given is None:
             return None
@@ -79,22 +79,22 @@ class Lifeline:
     def descriptor(self) -> int:
         return self._connection.fileno()
 
-    def tell(self, message: Message) -> None:
-        """Tell the supervisor, if it is still there; three small messages always fit into the socket."""
+    def send(self, message: Message) -> None:
+        """Send a message, if the supervisor still lives. Three small messages always fit into the socket's buffer."""
         with contextlib.suppress(OSError):
             self._connection.send(msgspec.json.encode(message) + b"\n")
 
-    def watch(self, loop: asyncio.AbstractEventLoop, gone: Callable[[], None]) -> None:
-        """Call when the supervisor has ended, in whatever way."""
+    def watch(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
+        """Call `on_end` when the supervisor has ended, for whatever reason."""
 
-        def look() -> None:
+        def read() -> None:
             with contextlib.suppress(BlockingIOError):
                 if self._received():
                     return
                 loop.remove_reader(self._connection)
-                gone()
+                on_end()
 
-        loop.add_reader(self._connection, look)
+        loop.add_reader(self._connection, read)
 
     def _received(self) -> bytes:
         try:
@@ -102,7 +102,7 @@ class Lifeline:
         except ConnectionError:
             return b""
 
-    def survive(self, worker: str) -> dict[str, str]:
-        """Keep it open for the program that takes this one's place under another id; give its variables."""
+    def pass_on(self, worker: str) -> dict[str, str]:
+        """Keep the socket open across `exec`; return the variables for the new program and its new id."""
         os.set_inheritable(self.descriptor, True)
         return environment(self.descriptor, worker, self.number)

@@ -20,7 +20,7 @@ def log_level_option(default: str) -> Callable[[Function], Function]:
 
 
 def log_to_stderr(level: str, who: str = "") -> None:
-    """Configure logging, unless the App's module has already done so."""
+    """Configure logging, unless the App's module has done so already."""
     formatter = logging.Formatter(f"%(asctime)s %(levelname)s {who}%(name)s: %(message)s")
     formatter.converter = time.gmtime
     formatter.default_time_format = "%Y-%m-%dT%H:%M:%S"

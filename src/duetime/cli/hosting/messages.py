@@ -1,4 +1,4 @@
-"""Messages that another process says over a socket, one to a line."""
+"""Messages that another process sends over a socket, one per line."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import msgspec
 M = TypeVar("M")
 
 
-class Lines(Generic[M]):
-    """Reads what has come over a socket that does not block. `hung_up` tells when nothing more will come."""
+class MessageReader(Generic[M]):
+    """Reads messages from a non-blocking socket. `hung_up` is true when no more will come."""
 
-    def __init__(self, connection: socket.socket, read: Callable[[bytes], M]) -> None:
+    def __init__(self, connection: socket.socket, decode: Callable[[bytes], M]) -> None:
         self._connection = connection
-        self._read = read
-        self._heard = b""
+        self._decode = decode
+        self._buffer = b""
         self.hung_up = False
 
     def receive(self) -> list[M]:
-        """Give what was said since the last time."""
+        """Return the messages that have arrived since the last call."""
         try:
             while part := self._connection.recv(65_536):
-                self._heard += part
+                self._buffer += part
             self.hung_up = True
         except BlockingIOError:
             pass
         except ConnectionError:
             self.hung_up = True
-        *lines, self._heard = self._heard.split(b"\n")
+        *lines, self._buffer = self._buffer.split(b"\n")
         messages = []
         for line in lines:
-            with contextlib.suppress(msgspec.MsgspecError):  # a handler that writes to descriptors which are not its own
-                messages.append(self._read(line))
+            with contextlib.suppress(msgspec.MsgspecError):  # written by a handler into a descriptor that is not its own
+                messages.append(self._decode(line))
         return messages

@@ -1,4 +1,4 @@
-"""One worker process, from the supervisor's side: its start, what it says, and how it ended."""
+"""One worker process as the supervisor sees it: its start, its messages, and how it ended."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from collections.abc import Sequence
 
 from duetime.cli.failures import DONE, INTERRUPTED
 from duetime.cli.hosting.lifeline import Found, Left, Message, Ready, environment, read_message
-from duetime.cli.hosting.messages import Lines
+from duetime.cli.hosting.messages import MessageReader
 
-USUAL_GRACE = 30.0  # until it has said its own
-MEANINGS = {70: "code that was told to stop did not end"}  # of exit codes that are not in the table of commands
+USUAL_GRACE = 30.0  # seconds, until the process has sent its own
+MEANINGS = {70: "code that was told to stop did not end"}  # of exit codes besides those of commands
 _ENDED_BY_SIGNAL = (-signal.SIGTERM, INTERRUPTED)
 
 
 class WorkerProcess:
-    """A process that runs a worker. Started by `subprocess`, which executes a new program: nothing is forked and gone on with.
+    """A process that runs a worker, started as a new program (not a fork).
 
-    It has a process group of its own, so that Ctrl-C on a terminal reaches the supervisor alone, which decides what becomes of
-    it. `generation` counts rolling restarts.
+    It has its own process group, so that Ctrl-C on a terminal reaches only the supervisor, which decides what to do.
+    `generation` counts rolling restarts.
     """
 
     def __init__(self, command: Sequence[str], number: int, generation: int) -> None:
@@ -39,7 +39,7 @@ class WorkerProcess:
         self.ended_at: float | None = None
         self.connection, theirs = socket.socketpair()
         self.connection.setblocking(False)
-        self._lines: Lines[Message] = Lines(self.connection, read_message)
+        self._reader: MessageReader[Message] = MessageReader(self.connection, read_message)
         try:
             self._process = subprocess.Popen(
                 command,
@@ -68,14 +68,14 @@ class WorkerProcess:
         return self._process.returncode
 
     def has_ended(self) -> bool:
-        """Tell whether it has ended, after waiting for it in the kernel's sense."""
+        """Return whether it has ended; if so, it is also reaped."""
         if self._process.poll() is None:
             return False
         self.ended_at = self.ended_at or time.monotonic()
         return True
 
     def stop(self) -> None:
-        """Tell it to finish; telling it twice is the same as once."""
+        """Ask it to stop; a second call changes nothing."""
         self.told_to_stop_at = self.told_to_stop_at or time.monotonic()
         self._process.send_signal(signal.SIGTERM)
 
@@ -83,16 +83,16 @@ class WorkerProcess:
         self._process.kill()
 
     def receive(self) -> list[Message]:
-        """Read what it said since the last time; `hung_up` tells when it will say nothing more."""
-        return self._lines.receive()
+        """Return its messages since the last call."""
+        return self._reader.receive()
 
     @property
     def hung_up(self) -> bool:
         """Whether it and all its sub-processes are gone."""
-        return self._lines.hung_up
+        return self._reader.hung_up
 
     def note(self, message: Message) -> str | None:
-        """Keep what it said; give the id that it had before, if it has started itself anew under another."""
+        """Record a message. Return its former worker id if it has restarted itself under another."""
         match message:
             case Found(worker, url, grace):
                 before, self.worker = self.worker, worker
@@ -107,22 +107,22 @@ class WorkerProcess:
         return None
 
     @property
-    def well_for(self) -> float:
-        """Give for how many seconds it was, or has been, up."""
+    def up_for(self) -> float:
+        """The seconds for which it was, or has been, up."""
         return 0.0 if self.ready_at is None else (self.ended_at or time.monotonic()) - self.ready_at
 
     @property
     def stopped_in_order(self) -> bool:
-        """Whether it ended as it was told; before it is ready a signal simply ends it."""
+        """Whether it stopped as requested. Before it is ready, the signal simply kills it."""
         return self.told_to_stop_at is not None and (self.code == DONE or (self.ready_at is None and self.code in _ENDED_BY_SIGNAL))
 
     @property
-    def may_hold_tasks(self) -> bool:
-        """Whether the store may count something as this worker's: it has not left, and did not give up before it began."""
+    def may_have_claims(self) -> bool:
+        """Whether tasks may still be claimed by it: it has not unregistered, and did not fail before it began."""
         return not self.left and (self.ready_at is not None or self.code < 0)
 
-    def end(self) -> str:
-        """Say how it ended."""
+    def describe_end(self) -> str:
+        """Describe how it ended."""
         if self.code >= 0:
             meaning = MEANINGS.get(self.code)
             return f"ended with exit code {self.code}" + (f" ({meaning})" if meaning else "")

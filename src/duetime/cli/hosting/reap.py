@@ -1,8 +1,8 @@
-"""Taking back at once what a worker had that has certainly ended.
+"""Taking back the claims of a worker process that has certainly ended.
 
-A store whose workers may be on other machines waits for a whole lease before it takes a silent worker for dead. A supervisor
-that has seen its own process end, with all its sub-processes, need not wait. It asks the store from a short-lived process,
-`python -m duetime.cli.hosting.reap`: a store that does not answer cannot hold up the supervisor then, which keeps a single thread.
+A store whose workers may be on other machines waits for a whole lease before it declares a silent worker dead. A supervisor that
+has seen its own process end, with all its sub-processes, need not wait. It does so in a short-lived process,
+`python -m duetime.cli.hosting.reap`, so that a store that does not answer cannot block the supervisor's only thread.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from duetime.cli.failures import DONE, report
 
 _logger = logging.getLogger("duetime.supervisor")
 
-WITHIN = 15.0
+TIMEOUT = 15.0
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """What the short-lived process is to do; sent through a pipe, because URLs may hold passwords."""
+class ReapRequest(msgspec.Struct, frozen=True):
+    """What the short-lived process is to do. It is sent through a pipe, because URLs may contain passwords."""
 
     url: str
     workers: list[str]
@@ -31,7 +31,7 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Reaping:
-    """The supervisor's side: one process at a time, for all that ended meanwhile. A failure is logged, and no more."""
+    """The supervisor's side: one process at a time, for all workers that have ended meanwhile. A failure is only logged."""
 
     def __init__(self, log_level: str) -> None:
         self._log_level = log_level
@@ -43,23 +43,25 @@ class Reaping:
     def busy(self) -> bool:
         return self._process is not None or bool(self._waiting)
 
-    def note(self, url: str, worker: str) -> None:
-        """Take back what this worker had."""
+    def add(self, url: str, worker: str) -> None:
+        """Take back the claims of this worker."""
         self._waiting.setdefault(url, []).append(worker)
-        self._begin()
+        self._start()
 
-    def look(self) -> None:
-        """See whether the process has ended, and go on with the next."""
+    def poll(self) -> None:
+        """If the process has ended, continue with the next."""
         if self._process is None or self._process.poll() is None:
             return
         if self._process.returncode != DONE:
-            _logger.warning("what the ended process had could not be taken back at once; other workers do it when its lease has run out")
+            _logger.warning(
+                "the tasks of the ended process could not be taken back at once; other workers do it when its lease has expired"
+            )
         self._process = None
         if self._overdue is not None:
             self._overdue.cancel()
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._process is not None or not self._waiting:
             return
         url, workers = self._waiting.popitem()
@@ -71,24 +73,24 @@ class Reaping:
             return
         assert self._process.stdin is not None
         kill: Callable[[], None] = self._process.kill
-        self._overdue = asyncio.get_running_loop().call_later(WITHIN, kill)
+        self._overdue = asyncio.get_running_loop().call_later(TIMEOUT, kill)
         try:
             with self._process.stdin as pipe:
-                pipe.write(msgspec.json.encode(Wish(url, workers, self._log_level)))
+                pipe.write(msgspec.json.encode(ReapRequest(url, workers, self._log_level)))
         except OSError:
-            pass  # it has ended already; the look at its exit code tells
+            pass  # it has ended already; `poll` reports its exit code
 
 
-async def reap(wish: Wish) -> None:
-    """Reap those workers that the store still lists."""
+async def reap(request: ReapRequest) -> None:
+    """Reap those of the workers that the store still lists."""
     from duetime.model.figures import ATTEMPTS_LOST, WORKERS_LOST, FigureKey
     from duetime.store.open import store_from_url
 
-    store = store_from_url(wish.url)
+    store = store_from_url(request.url)
     await store.open(migrate=False)
     try:
         for record in await store.workers():
-            if record.id in wish.workers:
+            if record.id in request.workers:
                 attempts = await store.reap(record.id, record.beat)
                 if attempts is not None:
                     _logger.warning("worker %s (process %d) has ended; %d attempts go back", record.id, record.pid, attempts)
@@ -101,10 +103,10 @@ async def reap(wish: Wish) -> None:
 def main() -> int:
     from duetime.cli.hosting.log import log_to_stderr
 
-    wish = msgspec.json.decode(sys.stdin.buffer.read(), type=Wish)
-    log_to_stderr(wish.log_level)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=ReapRequest)
+    log_to_stderr(request.log_level)
     try:
-        asyncio.run(reap(wish))
+        asyncio.run(reap(request))
     except (Exception, KeyboardInterrupt) as error:
         return report(error)
     return DONE

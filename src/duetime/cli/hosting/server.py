@@ -18,31 +18,31 @@ if TYPE_CHECKING:
 
 _ACCESS = {
     True: "Requests need a token.",
-    False: "There are no tokens: whoever reaches this address may do everything.",
+    False: "There are no tokens: anyone who reaches this address may do everything.",
 }
 
 
 @click.command()
 @click.argument("app_path", metavar="[APP]", required=False, envvar="DUETIME_APP")
 @click.option(
-    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen; beyond loopback only with tokens."
+    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="The address to listen on; beyond loopback only with tokens."
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), metavar="N", default=8420, show_default=True, help="Where to listen; 0: any free port."
+    "--port", type=click.IntRange(0, 65535), metavar="N", default=8420, show_default=True, help="The port to listen on; 0: any free port."
 )
-@click.option("--body-limit", metavar="SIZE", default="64MB", show_default=True, help="The largest body of a batch that is accepted.")
+@click.option("--body-limit", metavar="SIZE", default="64MB", show_default=True, help="The largest accepted body of a batch.")
 @log_level_option("info")
 @store_option
 def server(app_path: str | None, host: str, port: int, body_limit: str, log_level: str) -> None:
-    """Serve the HTTP API until it is stopped.
+    """Serve the HTTP API until stopped.
 
     APP is module:name. Without it, and without DUETIME_APP, the server knows the handlers that workers have declared in the store.
     It runs no tasks itself; start a worker for that.
 
-    If the store has a token that is good when the server starts, every request needs one: see `duetime tokens`. Without any the
-    server listens on loopback only, and whoever reaches it may do everything.
+    If the store has a valid token when the server starts, every request needs one: see `duetime tokens`. Without any, the server
+    listens on loopback only, and anyone who reaches it may do everything.
 
-    SIGTERM and SIGINT stop it: requests that are under way are finished. A second signal does not wait for them.
+    SIGTERM and SIGINT stop it: requests under way are finished. A second signal does not wait for them.
     """
     try:
         from duetime.api.app import Api

@@ -1,4 +1,4 @@
-"""What a process says of itself on stderr when it is sent SIGUSR1."""
+"""What a process prints about itself on stderr after SIGUSR1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from duetime.cli import show
 
 
 def write_status(headline: str, titles: Sequence[str], rows: Iterable[Sequence[object]], remarks: Iterable[str] = ()) -> None:
-    """Write a small table in one piece, so that lines of other processes on the same stderr do not get between."""
+    """Write a small table in one call, so that lines of other processes do not get in between."""
     lines = [list(titles), *([show.printable(cell) for cell in row] for row in rows)] if titles else []
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     table = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)

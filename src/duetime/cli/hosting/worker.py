@@ -1,4 +1,4 @@
-"""The `worker` command: find the App, settle how it runs, and host its worker."""
+"""The `worker` command: import the App, apply the options, and run its worker or a supervisor of several."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def worker(
     grace: float | None,
     log_level: str,
 ) -> None:
-    """Run the tasks of an App until it is stopped.
+    """Run the tasks of an App until stopped.
 
-    APP is module:name; without it DUETIME_APP counts. SIGTERM and SIGINT stop the worker. The first signal lets running
-    attempts finish for the time of grace; a second one ends the process at once. SIGUSR1 prints how it fares.
+    APP is module:name; the default is DUETIME_APP. SIGTERM and SIGINT stop the worker: running attempts may finish within the
+    grace, and a second signal ends the process at once. SIGUSR1 prints its status.
 
     With several processes a supervisor starts them, and starts them again when they die. It passes the signals on; SIGHUP
     restarts them one by one.
@@ -74,15 +74,15 @@ def worker(
     from duetime.cli.hosting.lifeline import Lifeline
     from duetime.cli.importing import find_app
 
-    lifeline = Lifeline.taken_from(os.environ)
+    lifeline = Lifeline.take_from(os.environ)
     app = find_app(app_path, given_url())
-    _settle(app, lease=lease, grace=grace)
+    _apply_options(app, lease=lease, grace=grace)
     log_to_stderr(log_level, "" if lifeline is None else f"worker {lifeline.number} ")
     raise click.exceptions.Exit(host(app, path=app_path, handlers=list(handlers) or None, concurrency=concurrency, lifeline=lifeline))
 
 
 def _command(app_path: str, **options: object) -> list[str]:
-    """Give the command of one worker process, with the same options."""
+    """Return the command of one worker process, with the same options."""
     command = [sys.executable, "-m", "duetime.cli", "worker"]
     for name, value in options.items():
         for each in value if isinstance(value, tuple) else () if value is None else (value,):
@@ -90,8 +90,8 @@ def _command(app_path: str, **options: object) -> list[str]:
     return [*command, "--", app_path]
 
 
-def _settle(app: App, **chosen: float | None) -> None:
-    """Let options of the command line come before what the App was given in code; checked in the same way."""
+def _apply_options(app: App, **chosen: float | None) -> None:
+    """Let options of the command line override the settings of the App; both are checked in the same way."""
     import msgspec
 
     from duetime.config import read_setting

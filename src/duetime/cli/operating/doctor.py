@@ -1,4 +1,4 @@
-"""The `doctor` command: find and repair what cannot be right in a store."""
+"""The `doctor` command: find and repair impossible states of a store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that the doctor saw: a problem is to be repaired, a note is only worth knowing."""
+    """Something that the doctor found: a problem is to be repaired, a note is only worth knowing."""
 
     level: Literal["problem", "note"]
     kind: str
@@ -30,13 +30,13 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.option("--repair", is_flag=True, help="Put right what can be: no live task is lost, none is invented. Watches silent workers first.")
+@click.option("--repair", is_flag=True, help="Repair what can be repaired; no live task is lost or invented. Watches silent workers first.")
 @json_option
 @store_option
 def doctor(repair: bool, as_json: bool) -> None:
     """Find and repair impossible states.
 
-    Also told are dead and silent workers, due work without a worker, and closed gates. Ends with 1 if problems remain.
+    Dead and silent workers, due work without a worker, and closed gates are reported too. The exit code is 1 if problems remain.
     """
 
     async def use(app: App) -> tuple[dict[str, str], list[Finding]]:
@@ -78,7 +78,7 @@ def _facts(app: App) -> dict[str, str]:
 
 
 async def _examine(app: App, repair: bool, say: Callable[[str], None]) -> AsyncIterator[Finding]:
-    """Give what is wrong. Dead workers come first: taking their tasks back is what the later checks build on."""
+    """Yield what is wrong. Dead workers come first: the later checks need their tasks to be taken back."""
     from duetime.client.insight import lives, silence
 
     store = app.client.store
@@ -115,21 +115,23 @@ def _who(worker: WorkerRecord) -> str:
 
 
 def _silent(worker: WorkerRecord, seconds: float, taken: Collection[str], *, others: bool, watched: bool) -> Finding:
-    """Judge a worker that does not beat: a problem only if it holds something that nobody is about to take back."""
-    told = f"{_who(worker)} has not beaten for {show.span(timedelta(seconds=seconds))}, its lease is {worker.lease:g} s"
+    """Describe a worker that does not beat. It is a problem only if it holds tasks that nobody else will take back."""
+    description = f"{_who(worker)} has not beaten for {show.span(timedelta(seconds=seconds))}, its lease is {worker.lease:g} s"
     held = f"what it holds ({show.count(worker.running, 'attempt')})"
     if watched and worker.id not in taken:
-        return Finding("note", "silent worker", worker.id, f"{told}; it beat again while it was watched")
+        return Finding("note", "silent worker", worker.id, f"{description}; it beat again while it was watched")
     if others:
-        return Finding("note", "silent worker", worker.id, f"{told}; another worker watches it and takes back {held}", worker.id in taken)
-    detail = f"{told}, and no other worker beats; {held} goes back when a worker or a server runs, or with --repair"
+        return Finding(
+            "note", "silent worker", worker.id, f"{description}; another worker watches it and takes back {held}", worker.id in taken
+        )
+    detail = f"{description}, and no other worker beats; {held} goes back when a worker or a server runs, or with --repair"
     return Finding("problem" if worker.running else "note", "silent worker", worker.id, detail, worker.id in taken)
 
 
 async def _take_back(app: App, workers: Sequence[WorkerRecord], silent: Collection[str], say: Callable[[str], None]) -> set[str]:
-    """Reap the dead, and the silent when they have been watched for their lease; give the workers that are gone.
+    """Reap dead workers, and silent ones after watching them for their lease; return the ids of those that are gone.
 
-    Who is dead is the reaper's to say. A silent worker is watched until it is gone or has beaten.
+    The reaper decides who is dead. A silent worker is watched until it is reaped or beats again.
     """
     from duetime.duties.reaper import LOOK_EVERY, Reaper
     from duetime.runtime.service import Alarms
@@ -140,7 +142,7 @@ async def _take_back(app: App, workers: Sequence[WorkerRecord], silent: Collecti
     if watched:
         longest = max(app.config.lease, *(worker.lease for worker in workers if worker.id in watched))
         watching = f"watching {show.count(len(watched), 'silent worker')}"
-        show.note(f"{watching} for a lease, up to {longest:g} s: who does not beat meanwhile is dead")
+        show.note(f"{watching} for a lease, up to {longest:g} s: one that does not beat meanwhile is dead")
         say(watching)
     while True:
         await reaper.reap()

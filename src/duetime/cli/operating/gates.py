@@ -1,4 +1,4 @@
-"""Gates: pause or drop a kind of work at once."""
+"""The `gates` commands: pause or drop the tasks of a handler at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duetime.cli import parsing, show
-from duetime.cli.failures import NOT_FOUND, REFUSED, complain
+from duetime.cli.failures import NOT_FOUND, REFUSED, print_error
 from duetime.cli.session import Audited, json_option, on_store, store_option
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def _closing(function: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="How long to wait until every worker has confirmed it.",
         ),
-        click.option("--note", metavar="TEXT", default="", help="Why; shown to whoever asks what holds a task."),
-        click.option("--for", "lasting", metavar=parsing.DURATION, callback=parsing.duration, help="Opens by itself after so long."),
+        click.option("--note", metavar="TEXT", default="", help="Why; `duetime why` shows it."),
+        click.option("--for", "lasting", metavar=parsing.DURATION, callback=parsing.duration, help="Open by itself after this long."),
         click.option("--collection", metavar="NAME", help="Only tasks of this collection."),
         click.argument("handler"),
     ):
@@ -97,7 +97,7 @@ def drop(handler: str, as_json: bool, **options: Any) -> None:
 
 def _close(put: Callable[[App], Any], verb: str, handler: str, options: dict[str, Any], as_json: bool) -> None:
     audited = Audited(
-        f"gates.{verb}", _subject(handler, options["collection"]), told=lambda done: "; ".join([options["note"], str(done)]).lstrip("; ")
+        f"gates.{verb}", _subject(handler, options["collection"]), detail=lambda done: "; ".join([options["note"], str(done)]).lstrip("; ")
     )
     with show.waiting(f"waiting until every worker has confirmed the gate on {handler}"):
         done: GateSet = on_store(put, audited=audited)
@@ -108,9 +108,9 @@ def _close(put: Callable[[App], Any], verb: str, handler: str, options: dict[str
     else:
         gate = done.gate
         until = "until it is opened" if gate.until_at is None else f"until {show.absolute(gate.until_at)}"
-        click.echo(f"{gate.action} {_place(handler, gate.collection)} {until}: {done}")
+        click.echo(f"{gate.action} {_in_sentence(handler, gate.collection)} {until}: {done}")
     if not done.in_force:
-        complain(f"the gate is set, but not confirmed by {', '.join(done.waiting)}; tasks that they hold may still start")
+        print_error(f"the gate is set, but not confirmed by {', '.join(done.waiting)}; tasks that they have claimed may still start")
         raise click.exceptions.Exit(REFUSED)
 
 
@@ -120,17 +120,17 @@ def _close(put: Callable[[App], Any], verb: str, handler: str, options: dict[str
 @store_option
 def open_gate(handler: str, collection: str | None) -> None:
     """Open a gate; what was paused runs."""
-    place = _place(handler, collection)
+    named = _in_sentence(handler, collection)
     audited = Audited("gates.open", _subject(handler, collection), done=bool)
     if not on_store(lambda app: app.gates.open(handler, collection=collection), audited=audited):
-        complain(f"there is no gate on {place}; `duetime gates` lists those that are closed")
+        print_error(f"there is no gate on {named}; `duetime gates` lists those that are closed")
         raise click.exceptions.Exit(NOT_FOUND)
-    click.echo(f"open {place}")
+    click.echo(f"open {named}")
 
 
 def _subject(handler: str, collection: str | None) -> str:
     return handler if collection is None else f"{handler}, collection {collection}"
 
 
-def _place(handler: str, collection: str | None) -> str:
+def _in_sentence(handler: str, collection: str | None) -> str:
     return handler if collection is None else f"{handler}, collection {collection},"

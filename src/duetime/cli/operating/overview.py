@@ -1,4 +1,4 @@
-"""The whole store at a glance: `handlers`, `workers`, `stats`."""
+"""Commands that show the whole store: `handlers`, `workers`, `stats`."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def _handler_row(handler: HandlerInfo) -> tuple[object, ...]:
 def workers(as_json: bool) -> None:
     """List the registered workers.
 
-    Also dead ones whose tasks nobody has taken back yet. Where only beats tell who is alive, `silent` is one whose last beat is
-    longer ago than its lease.
+    Dead ones are listed until their tasks have been taken back. `silent` is a worker whose last beat is older than its lease.
     """
 
     async def use(app: App) -> tuple[list[WorkerInfo], datetime]:
@@ -76,8 +75,8 @@ def workers(as_json: bool) -> None:
 
 def _worker_row(worker: WorkerInfo, now: datetime) -> tuple[object, ...]:
     beat = None if worker.beat_at is None else show.relative(worker.beat_at, now)
-    place = (worker.host, "over HTTP" if worker.pull else worker.pid, worker.running, sum(worker.slots.values()))
-    return (worker.id, _alive(worker), *place, show.relative(worker.started_at, now), beat, ", ".join(sorted(worker.slots)))
+    process = (worker.host, "over HTTP" if worker.pull else worker.pid, worker.running, sum(worker.slots.values()))
+    return (worker.id, _alive(worker), *process, show.relative(worker.started_at, now), beat, ", ".join(sorted(worker.slots)))
 
 
 def _alive(worker: WorkerInfo) -> str:

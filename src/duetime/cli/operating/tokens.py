@@ -41,7 +41,7 @@ AUDIT_COLUMNS = (
 PAGE = 1_000
 
 _expires = click.option(
-    "--expires", metavar=f"{parsing.DURATION}|ISO", callback=parsing.expiry, help="Good for so long, or until an instant with a zone."
+    "--expires", metavar=f"{parsing.DURATION}|ISO", callback=parsing.expiry, help="Valid for this long, or until an instant with a zone."
 )
 
 
@@ -92,13 +92,13 @@ def _row(token: TokenInfo) -> tuple[object, ...]:
     "--handler", "handlers", metavar="NAME", multiple=True, help="Only for this handler, or all of a prefix: shop.*; may be repeated."
 )
 @_expires
-@click.option("--rate", type=float, metavar="N", help="At most so many requests a second at each server process.")
+@click.option("--rate", type=float, metavar="N", help="At most this many requests a second at each server process.")
 @click.option("--note", metavar="TEXT", default="", help="What it is for.")
 @json_option
 @store_option
 def create(name: str, as_json: bool, **options: Any) -> None:
     """Make a token and print it, this once."""
-    _tell(on_store(lambda app: app.tokens.create(name, **options)), as_json)
+    _print_token(on_store(lambda app: app.tokens.create(name, **options)), as_json)
 
 
 @tokens.command()
@@ -109,27 +109,27 @@ def create(name: str, as_json: bool, **options: Any) -> None:
     callback=parsing.duration,
     default="1d",
     show_default=True,
-    help="How long the old secret stays good; 0 if it has leaked.",
+    help="How long the old secret stays valid; 0 if it has leaked.",
 )
 @_expires
 @json_option
 @store_option
 def rotate(name: str, grace: float, expires: float | datetime | None, as_json: bool) -> None:
-    """Give a token another secret and print it, this once.
+    """Replace the secret of a token and print the new one, this once.
 
     NAME is a name, an id, or the token itself.
     """
-    _tell(on_store(lambda app: app.tokens.rotate(name, grace=grace, expires=expires)), as_json)
+    _print_token(on_store(lambda app: app.tokens.rotate(name, grace=grace, expires=expires)), as_json)
 
 
-def _tell(new: NewToken, as_json: bool) -> None:
-    """Print the token alone, so that it can be piped into a file; all else is a remark."""
+def _print_token(new: NewToken, as_json: bool) -> None:
+    """Print the token alone on stdout, so that it can be piped into a file; the rest goes to stderr."""
     if as_json:
         show.print_json({"token": new.token, **msgspec.structs.asdict(new.info)})
         return
     click.echo(new.token)
-    until = "" if new.info.old_until_at is None else f" The old secret is good until {show.absolute(new.info.old_until_at)}."
-    show.note(f"This is {show.printable(new.info.name)}. Keep it safe now: it is stored as a digest only and cannot be shown again.{until}")
+    until = "" if new.info.old_until_at is None else f" The old secret is valid until {show.absolute(new.info.old_until_at)}."
+    show.note(f"This is {show.printable(new.info.name)}. Keep it safe now: only its digest is stored, so it cannot be shown again.{until}")
 
 
 @tokens.command()
@@ -137,9 +137,9 @@ def _tell(new: NewToken, as_json: bool) -> None:
 @json_option
 @store_option
 def revoke(name: str, as_json: bool) -> None:
-    """Make a token good for nothing.
+    """Revoke a token.
 
-    NAME is a name, an id, or the token itself. Servers notice it within five seconds.
+    NAME is a name, an id, or the token itself. Servers refuse it within five seconds.
     """
     gone = on_store(lambda app: app.tokens.revoke(name))
     if as_json:
@@ -154,7 +154,7 @@ def revoke(name: str, as_json: bool) -> None:
 @click.option("--subject", metavar="NAME", help="Only what was done to this.")
 @click.option("--since", metavar=parsing.MOMENT, callback=parsing.past_moment, help="Only then or later; 1h is an hour ago.")
 @click.option("--until", metavar=parsing.MOMENT, callback=parsing.past_moment, help="Only before then.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many, the latest first.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most this many, the latest first.")
 @json_option
 @store_option
 def audit(limit: int, as_json: bool, **filters: Any) -> None:

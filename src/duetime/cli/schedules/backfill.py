@@ -1,4 +1,4 @@
-"""The `schedules backfill` command: tasks for planned instants that have passed."""
+"""The `schedules backfill` command: run planned instants that have passed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     type=click.Choice(["skip", "failed", "all"]),
     default="skip",
     show_default=True,
-    help="Which occurrences that have run before to run again.",
+    help="Which occurrences that already have a task to run again.",
 )
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="How many may run at once.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be run.")
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @json_option
 @store_option
 def backfill(name: str, start: datetime, end: datetime, existing: str, concurrency: int, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Run what a schedule had planned in a stretch of time, at most 10,000 occurrences."""
+    """Run what a schedule had planned between two instants, at most 10,000 occurrences."""
     options: dict[str, Any] = {"existing": existing, "concurrency": concurrency}
 
     async def perform(app: App, dry: bool) -> Backfill:
@@ -68,7 +68,7 @@ def _words(report: Backfill) -> str:
     done = "would be run" if report.dry_run else "submitted"
     parts = [f"{report.schedule}: {show.count(len(report.planned), 'occurrence')} {done}"]
     if report.existing:
-        parts.append(f"{report.existing:,} left alone because of the task that they have")
+        parts.append(f"{report.existing:,} left alone because they have a task already")
     if report.ahead:
         parts.append(f"{report.ahead:,} left to the schedule itself")
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Calendars: named sets of days and hours that schedules share."""
+"""The `calendars` commands: named sets of days and hours that schedules share."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ def show_calendar(name: str, as_json: bool) -> None:
 @click.option("--yearly", metavar="MM-DD", multiple=True, help="A day of every year, such as 12-25; may be repeated.")
 @click.option("--weekdays", metavar="DAYS", help="Weekdays, such as sat,sun or mon-fri.")
 @click.option("--times", metavar="HH:MM-HH:MM", multiple=True, help="Hours of the day; may be repeated.")
-@click.option("--tz", metavar="ZONE", callback=parsing.zone, help="On whose clock; otherwise UTC.")
+@click.option("--tz", metavar="ZONE", callback=parsing.zone, help="The zone of its days and hours; otherwise UTC.")
 @click.option("--also", metavar="NAME", multiple=True, help="Another calendar that must permit it too; may be repeated.")
-@click.option("--definition", metavar="JSON|@FILE|-", callback=parsing.payload, help="All of it as a JSON object instead.")
+@click.option("--definition", metavar="JSON|@FILE|-", callback=parsing.payload, help="The whole calendar as a JSON object instead.")
 @store_option
 def put(name: str, include: bool, definition: dict[str, Any] | None, **options: Any) -> None:
-    """Make a calendar, or change it; the schedules that use it are planned anew."""
+    """Make a calendar, or change it; the schedules that use it are planned again."""
     given = {each: value for each, value in options.items() if value}
     if definition is not None and (given or include):
         raise click.UsageError("give --definition, or the other options, not both")
@@ -119,7 +119,7 @@ def _read(fields: dict[str, Any]) -> DayCalendar:
     from duetime.errors import InvalidValue
     from duetime.model.rules import DayCalendar
 
-    fields = {each: value for each, value in fields.items() if each != "name"}  # what --json of `show` prints can be read again
+    fields = {each: value for each, value in fields.items() if each != "name"}  # so that the output of `show --json` can be read back
     try:
         return msgspec.convert(fields, DayCalendar)
     except (msgspec.ValidationError, InvalidValue) as problem:
@@ -131,6 +131,6 @@ def _read(fields: dict[str, Any]) -> DayCalendar:
 @click.argument("name")
 @store_option
 def delete(name: str) -> None:
-    """Remove a calendar that nothing uses any more."""
+    """Remove a calendar that no schedule uses."""
     on_store(lambda app: app.calendars.delete(name), audited=Audited("calendars.delete", name))
     click.echo(f"deleted {name}")

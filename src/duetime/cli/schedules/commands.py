@@ -1,4 +1,4 @@
-"""Schedules: list, show, and the verbs on one of them. Those that need more options have files of their own."""
+"""The `schedules` commands: list, show, pause and so on. Those with many options have files of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duetime.cli import parsing, show
-from duetime.cli.failures import complain, exit_code
+from duetime.cli.failures import exit_code, print_error
 from duetime.cli.schedules import tables
 from duetime.cli.schedules.backfill import backfill
 from duetime.cli.schedules.crontab import import_crontab
@@ -68,7 +68,7 @@ def _list(handler: str | None, paused: bool | None, as_json: bool) -> None:
         tables.print_rows(found, tables.now_of(app))
         late = [info.name for info in found if info.health == "late"]
         if late:
-            show.note(f"{show.count(len(late), 'schedule')} late: no worker fires schedules now; `duetime workers` tells who is alive")
+            show.note(f"{show.count(len(late), 'schedule')} late: no worker fires schedules now; `duetime workers` lists the live ones")
 
     on_store(use)
 
@@ -78,7 +78,7 @@ def _list(handler: str | None, paused: bool | None, as_json: bool) -> None:
 @json_option
 @store_option
 def show_schedule(name: str, as_json: bool) -> None:
-    """Show one schedule: what it does, when it comes next, and what was skipped."""
+    """Show one schedule: what it does, when it runs next, and what was skipped."""
 
     async def use(app: App) -> tuple[ScheduleInfo, list[datetime], list[SkipInfo], datetime]:
         info = await app.schedules.get(name)
@@ -92,7 +92,7 @@ def show_schedule(name: str, as_json: bool) -> None:
         tables.print_one(info, following, skips, now)
 
 
-# ---- verbs on schedules by name ----
+# ---- commands on schedules by name ----
 
 
 def _names(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,7 +113,7 @@ def delete(names: tuple[str, ...]) -> None:
 
 @schedules.command()
 @_names
-@click.option("--note", metavar="TEXT", default="", help="Why; shown to whoever looks.")
+@click.option("--note", metavar="TEXT", default="", help="Why; shown beside the schedule.")
 def pause(names: tuple[str, ...], note: str) -> None:
     """Let schedules fire nothing until they are resumed."""
 
@@ -139,7 +139,7 @@ def resume(names: tuple[str, ...], catch_up: bool) -> None:
 
 
 def _each(action: str, names: Sequence[str], one: Callable[[App, str], Awaitable[str]]) -> None:
-    """Do a verb on each schedule; one that fails does not stop the rest, and the first failure is the exit code."""
+    """Apply a command to each schedule. A failure does not stop the rest, and the first one gives the exit code."""
 
     async def use(app: App) -> list[int]:
         failures: list[int] = []
@@ -147,7 +147,7 @@ def _each(action: str, names: Sequence[str], one: Callable[[App, str], Awaitable
             try:
                 click.echo(await one(app, name))
             except DuetimeError as problem:
-                complain(str(problem))
+                print_error(str(problem))
                 failures.append(exit_code(problem))
         return failures
 
@@ -160,9 +160,9 @@ def _each(action: str, names: Sequence[str], one: Callable[[App, str], Awaitable
 @click.argument("name")
 @click.argument("arguments", metavar="[NAME=VALUE]...", nargs=-1, callback=parsing.argument_map)
 @click.option("--payload", metavar="JSON|@FILE|-", callback=parsing.payload, help="Arguments for this run only, as a JSON object.")
-@click.option("--overlap", metavar="POLICY", default="allow", show_default=True, help="If a run goes on: a policy as that of `put`.")
+@click.option("--overlap", metavar="POLICY", default="allow", show_default=True, help="If a run is still going on: a policy as in `put`.")
 @click.option("--wait", is_flag=True, help="Wait until it ends and print its result.")
-@click.option("--wait-timeout", metavar=parsing.DURATION, callback=parsing.duration, help="Wait so long at most.")
+@click.option("--wait-timeout", metavar=parsing.DURATION, callback=parsing.duration, help="Wait at most this long.")
 @json_option
 @store_option
 def trigger(
@@ -176,8 +176,7 @@ def trigger(
 ) -> None:
     """Run a schedule's work now, and print the task's id.
 
-    The rule goes on as if nothing had happened. What is given as NAME=VALUE or --payload takes the place of the same arguments
-    in the schedule's payload.
+    The rule is not affected. NAME=VALUE and --payload replace the same arguments of the schedule's payload.
     """
 
     async def use(app: App) -> None:

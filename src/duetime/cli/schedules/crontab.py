@@ -1,4 +1,4 @@
-"""The `schedules import` command: a crontab's lines become schedules of one handler."""
+"""The `schedules import` command: turn the lines of a crontab into schedules of one handler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from duetime.cli import parsing, show
-from duetime.cli.failures import CONFLICT, REFUSED, complain
+from duetime.cli.failures import CONFLICT, REFUSED, print_error
 from duetime.cli.schedules import tables
 from duetime.cli.session import Audited, json_option, on_store, store_option
 
@@ -29,13 +29,13 @@ COLUMNS = (
 @click.command("import")
 @click.argument("file", metavar="FILE", type=click.File("r", encoding="utf-8", errors="replace"))
 @click.option("--handler", metavar="NAME", required=True, help="The handler that runs the commands; it is given `command`.")
-@click.option("--prefix", metavar="TEXT", default="", help="What the schedules' names begin with.")
-@click.option("--system", is_flag=True, help="A user stands before each command, as in /etc/crontab.")
+@click.option("--prefix", metavar="TEXT", default="", help="The beginning of the schedules' names.")
+@click.option("--system", is_flag=True, help="Each line has a user before the command, as in /etc/crontab.")
 @click.option(
     "--tz", metavar="ZONE", default="UTC", show_default=True, callback=parsing.zone, help="The zone, until a line with CRON_TZ or TZ."
 )
-@click.option("--leave-out", type=click.Choice(PARTS), multiple=True, help="Do not give the handler this; may be repeated.")
-@click.option("--skip-refused", is_flag=True, help="Import the rest although some lines cannot be.")
+@click.option("--leave-out", type=click.Choice(PARTS), multiple=True, help="Leave this out of the payload; may be repeated.")
+@click.option("--skip-refused", is_flag=True, help="Import the rest although some lines are refused.")
 @click.option(
     "--if-exists", type=click.Choice(["error", "keep", "replace"]), default="error", show_default=True, help="If a name is taken."
 )
@@ -56,34 +56,36 @@ def import_crontab(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make schedules of the lines of a crontab.
+    """Turn the lines of a crontab into schedules.
 
     The handler's payload is `command`, and where the crontab has them `input` (what follows a %), `environment` (variables) and `user`.
     """
     from duetime.model.crontab import read_crontab
 
     crontab = read_crontab(file.read(), system=system, tz=tz)
-    _complain(crontab, skip_refused)
-    wishes = [_wish(entry, handler, prefix, leave_out) for entry in crontab.entries]
+    _report_refusals(crontab, skip_refused)
+    schedules = [_schedule(entry, handler, prefix, leave_out) for entry in crontab.entries]
     if not dry_run:
-        _put(wishes, prefix, if_exists, allow_unknown)
+        _put(schedules, prefix, if_exists, allow_unknown)
     if as_json:
-        show.print_json_list({**tables.document(wish), "line": entry.line} for entry, wish in zip(crontab.entries, wishes, strict=True))
+        show.print_json_list(
+            {**tables.document(schedule), "line": entry.line} for entry, schedule in zip(crontab.entries, schedules, strict=True)
+        )
         return
-    rows = [_row(entry, wish) for entry, wish in zip(crontab.entries, wishes, strict=True)]
+    rows = [_row(entry, schedule) for entry, schedule in zip(crontab.entries, schedules, strict=True)]
     show.print_table(COLUMNS, rows, empty="the file has no entries")
-    show.note(f"{show.count(len(wishes), 'schedule')} {'would be ' if dry_run else ''}imported")
+    show.note(f"{show.count(len(schedules), 'schedule')} {'would be ' if dry_run else ''}imported")
 
 
-def _complain(crontab: Crontab, skip_refused: bool) -> None:
+def _report_refusals(crontab: Crontab, skip_refused: bool) -> None:
     for refusal in crontab.refusals:
-        complain(str(refusal))
+        print_error(str(refusal))
     if crontab.refusals and not skip_refused:
-        complain("nothing was imported; repair these lines, or add --skip-refused to import the others")
+        print_error("nothing was imported; repair these lines, or add --skip-refused to import the others")
         raise click.exceptions.Exit(REFUSED)
 
 
-def _wish(entry: Entry, handler: str, prefix: str, leave_out: tuple[str, ...]) -> Schedule:
+def _schedule(entry: Entry, handler: str, prefix: str, leave_out: tuple[str, ...]) -> Schedule:
     from duetime.client.schedules.schedule import Schedule
 
     payload: dict[str, Any] = {"command": entry.command}
@@ -94,28 +96,28 @@ def _wish(entry: Entry, handler: str, prefix: str, leave_out: tuple[str, ...]) -
     return Schedule(f"{prefix}{entry.name}", handler=handler, rule=entry.rule, payload=payload, note=entry.note)
 
 
-def _put(wishes: list[Schedule], prefix: str, if_exists: IfExists, allow_unknown: bool) -> None:
+def _put(schedules: list[Schedule], prefix: str, if_exists: IfExists, allow_unknown: bool) -> None:
     async def use(app: App) -> list[str]:
-        if if_exists == "error":  # before anything is written, so that a second import does not stop half-way
-            taken = {info.name for info in await app.schedules.list(prefix=prefix or None)} & {wish.name for wish in wishes}
+        if if_exists == "error":  # check before anything is written, so that a second import does not stop half-way
+            taken = {info.name for info in await app.schedules.list(prefix=prefix or None)} & {schedule.name for schedule in schedules}
             if taken:
                 return sorted(taken)
-        with show.bar("making schedules", len(wishes)) as advance:
-            for wish in wishes:
-                await app.schedules.put(wish, if_exists=if_exists, allow_unknown=allow_unknown)
+        with show.bar("making schedules", len(schedules)) as advance:
+            for schedule in schedules:
+                await app.schedules.put(schedule, if_exists=if_exists, allow_unknown=allow_unknown)
                 advance(1)
         return []
 
-    audited = Audited("schedules.import", f"{len(wishes)} schedules", done=lambda taken: not taken)
+    audited = Audited("schedules.import", f"{len(schedules)} schedules", done=lambda taken: not taken)
     taken = on_store(use, creates=allow_unknown, audited=audited)
     if taken:
-        complain(f"there are schedules of these names: {', '.join(taken)}; choose a --prefix, or --if-exists keep or replace")
+        print_error(f"there are schedules of these names: {', '.join(taken)}; choose a --prefix, or --if-exists keep or replace")
         raise click.exceptions.Exit(CONFLICT)
 
 
-def _row(entry: Entry, wish: Schedule) -> tuple[object, ...]:
+def _row(entry: Entry, schedule: Schedule) -> tuple[object, ...]:
     import msgspec
 
     from duetime.model.rules import describe
 
-    return (entry.line, wish.name, describe(entry.rule), msgspec.json.encode(wish.payload).decode())
+    return (entry.line, schedule.name, describe(entry.rule), msgspec.json.encode(schedule.payload).decode())

@@ -1,4 +1,4 @@
-"""Schedules as code: `schedules plan` shows what a program's declarations would change, `schedules apply` does it."""
+"""Schedules declared in code: `schedules plan` shows what the declarations would change, `schedules apply` does it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REMARKS = {"older": "a newer revision has declared it; it is left alone", "keep
 
 
 def _of_app(function: Callable[..., Any]) -> Callable[..., Any]:
-    function = click.option("--prefix", metavar="TEXT", default="", help="Remove only schedules whose names begin so.")(function)
+    function = click.option("--prefix", metavar="TEXT", default="", help="Remove only schedules whose names begin with this.")(function)
     return click.argument("app_path", metavar="[APP]", required=False, envvar="DUETIME_APP")(json_option(store_option(function)))
 
 
@@ -31,11 +31,11 @@ def _of_app(function: Callable[..., Any]) -> Callable[..., Any]:
 def plan(app_path: str | None, prefix: str, as_json: bool) -> None:
     """Show what `apply` would change.
 
-    APP is module:name; without it DUETIME_APP counts. Ends with 0 if nothing differs, with 1 if something does.
+    APP is module:name; the default is DUETIME_APP. The exit code is 0 if nothing differs, and 1 otherwise.
     """
     app = _find(app_path)
     found = on_store(lambda app: app.schedules.plan(prefix=prefix), app=app)
-    _tell(found, as_json)
+    _print_plan(found, as_json)
     if found:
         raise click.exceptions.Exit(REFUSED)
 
@@ -44,24 +44,24 @@ def plan(app_path: str | None, prefix: str, as_json: bool) -> None:
 @_of_app
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def apply(app_path: str | None, prefix: str, as_json: bool, yes: bool) -> None:
-    """Make the stored schedules those that an App declares.
+    """Make the stored schedules match those that an App declares.
 
-    Schedules that code once declared and does no longer are removed; those that people made stay. APP is module:name.
+    Schedules that code declared once and no longer declares are removed; those that people made stay. APP is module:name.
     """
     app = _find(app_path)
     if not yes:
         found = on_store(lambda app: app.schedules.plan(prefix=prefix), app=app)
         if not found:
-            _tell(found, as_json)
+            _print_plan(found, as_json)
             return
         if not sys.stdin.isatty():
             raise click.UsageError(f"this would {_counts(found)}; add --yes to do it, or look at `duetime schedules plan` first")
-        _tell(found, False)
+        _print_plan(found, False)
         if not click.confirm(f"{_counts(found)}?", err=True):
             show.note("nothing was changed")
             raise click.exceptions.Exit(REFUSED)
     audited = Audited("schedules.apply", prefix or "all that code declared")
-    _tell(on_store(lambda app: app.schedules.apply(prefix=prefix), app=app, creates=True, audited=audited), as_json)
+    _print_plan(on_store(lambda app: app.schedules.apply(prefix=prefix), app=app, creates=True, audited=audited), as_json)
 
 
 def _find(app_path: str | None) -> App:
@@ -72,7 +72,7 @@ def _find(app_path: str | None) -> App:
     return find_app(app_path, given_url())
 
 
-def _tell(found: SchedulePlan, as_json: bool) -> None:
+def _print_plan(found: SchedulePlan, as_json: bool) -> None:
     if as_json:
         show.print_json({"differs": bool(found), "differences": tables.document(found.differences)})
         return

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = " .:-=+*%#"  # for terminals that have no block characters
-ROWS = 24  # of a table, unless all are asked for
+ROWS = 24  # of a table, without --all
 
 HOUR_COLUMNS = (
     show.Column("hour"),
@@ -54,8 +54,8 @@ COLLISION_COLUMNS = (
 def forecast_command(days: float, tz: str, everything: bool, as_json: bool) -> None:
     """Forecast the load of all schedules.
 
-    The rules are run in virtual time. A run takes as long as the latest runs of its handler took, or 1 s before there are any. A
-    collision is a time in which runs of at least two schedules need more slots of a handler than there are.
+    The rules run in virtual time. A run takes as long as the latest runs of its handler took, or 1 s if there are none. A collision
+    is a time in which runs of at least two schedules need more slots of a handler than there are.
     """
 
     with show.waiting("running the rules in virtual time"):
@@ -73,7 +73,7 @@ def _zone(tz: str) -> tzinfo:
 
 
 def _document(ahead: Ahead) -> dict[str, object]:
-    """Give the forecast with instants as RFC 3339, as everywhere else."""
+    """Return the forecast for JSON, with instants as RFC 3339."""
     import msgspec
 
     from duetime.clock import to_datetime
@@ -96,7 +96,7 @@ def _print(ahead: Ahead, zone: tzinfo, rows: int | None) -> None:
     start, until = _local(found.start_at, zone), _local(found.until_at, zone)
     click.echo(f"{start:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} {start:%Z}: {_summary(found)}")
     if found.cut:
-        show.note(f"cut after {found.occurrences:,} occurrences: what comes after {until:%Y-%m-%d %H:%M:%S} is not looked at")
+        show.note(f"cut after {found.occurrences:,} occurrences: what comes after {until:%Y-%m-%d %H:%M:%S} is left out")
     for name, reason in ahead.broken.items():
         show.note(f"left out: {name}: {reason}")
     if ahead.paused:
@@ -119,26 +119,26 @@ def _print_tables(found: Forecast, zone: tzinfo, rows: int | None) -> None:
     busiest = sorted(working, key=lambda hour: (-hour.busy, -hour.runs, hour.at))[:rows]
     click.echo()
     show.print_table(HOUR_COLUMNS, [_hour_row(hour, zone) for hour in sorted(busiest, key=lambda hour: hour.at)], empty="")
-    _leave_out(len(working) - len(busiest), "hour", "with less load")
+    _note_omitted(len(working) - len(busiest), "hour", "with less load")
     outlooks = sorted(found.schedules, key=lambda each: (-each.busy, -each.runs, each.schedule))
     click.echo()
     show.print_table(SCHEDULE_COLUMNS, [_schedule_row(each) for each in outlooks[:rows]], empty="")
-    _leave_out(len(outlooks) - len(outlooks[:rows]), "schedule", "with less load")
+    _note_omitted(len(outlooks) - len(outlooks[:rows]), "schedule", "with less load")
     if any(not each.measured for each in outlooks):
         show.note("* assumed, because no run of the handler has succeeded yet")
     click.echo()
     collisions = found.collisions[:rows]
     show.print_table(COLLISION_COLUMNS, [_collision_row(each, zone) for each in collisions], empty="no collisions: there are slots enough")
-    _leave_out(len(found.collisions) - len(collisions) + found.further_collisions, "collision", "of less weight")
+    _note_omitted(len(found.collisions) - len(collisions) + found.further_collisions, "collision", "of less weight")
 
 
-def _leave_out(number: int, what: str, why: str) -> None:
+def _note_omitted(number: int, what: str, why: str) -> None:
     if number:
         show.note(f"{show.count(number, what)} {why} not shown; --all shows {'it' if number == 1 else 'them'}")
 
 
 def _summary(found: Forecast) -> str:
-    skipped = f", {found.skipped:,} skipped because the run before goes on" if found.skipped else ""
+    skipped = f", {found.skipped:,} skipped because the run before was still going on" if found.skipped else ""
     load = f"{_length(found.busy)} of work, at most {found.most:,} at once"
     return f"{show.count(len(found.schedules), 'schedule')}, {show.count(found.runs, 'run')}{skipped}, {load}"
 
@@ -182,7 +182,7 @@ def plot(hours: Sequence[Hour], zone: tzinfo, *, blocks: str = BLOCKS) -> Iterat
     for hour in hours:
         local = _local(hour.at, zone)
         day = local.date()
-        days.setdefault(day, [0.0] * 24)[local.hour] += hour.busy  # an hour that comes twice is drawn once, with both
+        days.setdefault(day, [0.0] * 24)[local.hour] += hour.busy  # an hour that occurs twice is drawn once, with the work of both
         runs[day] = runs.get(day, 0) + hour.runs
     highest = max((busy for row in days.values() for busy in row), default=0.0)
     yield " " * 11 + "".join(f"{hour:02}    " for hour in range(0, 24, 3)).rstrip()
@@ -193,7 +193,7 @@ def plot(hours: Sequence[Hour], zone: tzinfo, *, blocks: str = BLOCKS) -> Iterat
 
 
 def _block(busy: float, highest: float, blocks: str) -> str:
-    """Choose a block; where there is work at all, there is one to be seen."""
+    """Choose a block; any work at all shows at least the lowest one."""
     if busy <= 0:
         return blocks[0]
     return blocks[max(1, min(len(blocks) - 1, round(busy / highest * (len(blocks) - 1))))]

@@ -1,4 +1,4 @@
-"""Making a schedule, and looking at a rule before one makes it: `schedules put`, `schedules preview`."""
+"""`schedules put` makes or changes a schedule; `schedules preview` shows what a rule plans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from duetime.model.rules import DayCalendar, Rule
     from duetime.model.task import IfExists
 
-MOST_SHOWN = 10_000
+MAX_SHOWN = 10_000
 _RULES = ("cron", "every", "at", "after_end", "rule", "tz")
 
 
@@ -34,16 +34,16 @@ _RULES = ("cron", "every", "at", "after_end", "rule", "tz")
 @click.option("--calendar", "calendars", metavar="NAME", multiple=True, help="A calendar that must permit it; may be repeated.")
 @click.option("--start", metavar=parsing.INSTANT, callback=parsing.instant, help="Plan nothing before.")
 @click.option("--end", metavar=parsing.INSTANT, callback=parsing.instant, help="Plan nothing after.")
-@click.option("--count", type=int, metavar="N", help="So many occurrences in all.")
-@click.option("--jitter", metavar=parsing.DURATION, callback=parsing.duration, help="Due up to so much later than planned.")
+@click.option("--count", type=int, metavar="N", help="This many occurrences in all.")
+@click.option("--jitter", metavar=parsing.DURATION, callback=parsing.duration, help="Due up to this much later than planned, at random.")
 @click.option("--missed", metavar="POLICY", help='skip, latest (default), earliest, or all, such as "all within 6h at most 100 at 10/min".')
 @click.option("--overlap", metavar="POLICY", help="skip (default), queue one, queue all, cancel, allow or allow N.")
 @click.option("--grace", metavar=parsing.DURATION, callback=parsing.duration, help="How late it may be before it counts as missed (10 s).")
-@click.option("--pause-after", type=int, metavar="N", help="Pause after so many failed runs in a row.")
+@click.option("--pause-after", type=int, metavar="N", help="Pause after this many failed runs in a row.")
 @click.option("--collection", metavar="NAME", help="The collection of its tasks.")
 @click.option("--priority", type=int, help="0 to 9, 9 first; otherwise the handler's.")
 @click.option("--timeout", metavar=parsing.DURATION, callback=parsing.duration, help="How long an attempt may run.")
-@click.option("--expires", metavar=parsing.DURATION, callback=parsing.duration, help="Do not start a task so long after it is due.")
+@click.option("--expires", metavar=parsing.DURATION, callback=parsing.duration, help="Do not start a task this long after its due time.")
 @click.option("--meta", metavar="NAME=VALUE", multiple=True, callback=parsing.text_map, help="Travels with its tasks; may be repeated.")
 @click.option("--note", metavar="TEXT", help="What it is for.")
 @click.option("--if-exists", type=click.Choice(["replace", "keep", "error"]), default="replace", show_default=True, help="If there is one.")
@@ -63,8 +63,8 @@ def put(
 ) -> None:
     """Make a schedule, or change it.
 
-    Say when with --cron, --every, --at, --after-end or --rule; several are joined. What a changed rule had planned before now is not
-    fired, unless --catch-up asks for it.
+    Say when with --cron, --every, --at, --after-end or --rule; several are joined. Instants that a changed rule planned before now
+    are not run, unless you add --catch-up.
     """
     rule = rule_from(**{each: options.pop(each) for each in _RULES})
     if rule is None:
@@ -77,8 +77,8 @@ def put(
         from duetime.client.schedules.schedule import Schedule
 
         given = {each: value for each, value in options.items() if value is not None and value != () and value != {}}
-        wish = Schedule(name, rule=rule, payload={**(payload or {}), **arguments}, **given)
-        info = await app.schedules.put(wish, if_exists=if_exists, catch_up=catch_up, allow_unknown=allow_unknown)
+        schedule = Schedule(name, rule=rule, payload={**(payload or {}), **arguments}, **given)
+        info = await app.schedules.put(schedule, if_exists=if_exists, catch_up=catch_up, allow_unknown=allow_unknown)
         return info, tables.now_of(app)
 
     info, now = on_store(use, creates=allow_unknown, audited=Audited("schedules.put", name))
@@ -92,7 +92,7 @@ def put(
 @click.argument("name", required=False)
 @rule_options
 @click.option("--calendar", "calendars", metavar="NAME", multiple=True, help="A calendar that must permit it, for a rule given here.")
-@click.option("--count", type=click.IntRange(1, MOST_SHOWN), default=10, show_default=True, metavar="N", help="How many instants.")
+@click.option("--count", type=click.IntRange(1, MAX_SHOWN), default=10, show_default=True, metavar="N", help="How many instants.")
 @click.option("--after", metavar=parsing.INSTANT, callback=parsing.instant, help="Those after this instant; otherwise after now.")
 @json_option
 @store_option
@@ -112,7 +112,7 @@ def preview(name: str | None, calendars: tuple[str, ...], count: int, after: dat
         found, now = on_store(lambda app: _stored(app, name, count, after))
     else:
         assert rule is not None
-        known = on_store(lambda app: app.calendars.list()) if calendars or _is_about_business(rule) else {}
+        known = on_store(lambda app: app.calendars.list()) if calendars or _names_calendar(rule) else {}
         found, now = _planned(rule, calendars, known, count, after)
     if as_json:
         show.print_json_list({"planned_at": tables.document(when), "local": when.isoformat()} for when in found)
@@ -127,8 +127,8 @@ async def _stored(app: App, name: str, count: int, after: datetime | None) -> tu
     return await app.schedules.preview(name, count=count, after=after), tables.now_of(app)
 
 
-def _is_about_business(rule: Rule) -> bool:
-    """Tell whether a rule names a calendar itself."""
+def _names_calendar(rule: Rule) -> bool:
+    """Return whether a rule names a calendar itself."""
     from duetime.model.rules import Union
 
     return any(getattr(part, "business", None) for part in (rule.parts if isinstance(rule, Union) else (rule,)))

@@ -1,4 +1,4 @@
-"""The options that say when: the same for every command that takes a rule."""
+"""The options that give a rule, shared by all commands that take one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPTIONS = (
     click.option("--cron", metavar="EXPR", multiple=True, help='A cron expression: "30 9 * * MON-FRI", or six fields, seconds first.'),
     click.option("--every", metavar="DURATION", multiple=True, help='A fixed rate: 10m, or "10m phase 30s".'),
     click.option("--at", metavar=parsing.INSTANT, multiple=True, callback=parsing.instants, help="An instant with a zone."),
-    click.option("--after-end", metavar="DURATION", multiple=True, help="So long after the end of the last run."),
+    click.option("--after-end", metavar="DURATION", multiple=True, help="This long after the end of the last run."),
     click.option("--rule", metavar="JSON|@FILE", multiple=True, callback=parsing.texts, help="Any rule, as JSON or in words."),
     click.option("--tz", metavar="ZONE", callback=parsing.zone, help="The zone of --cron, such as Europe/Berlin; otherwise UTC."),
 )
@@ -35,7 +35,7 @@ def rule_options(function: Function) -> Function:
 def rule_from(
     cron: Sequence[str], every: Sequence[str], at: Sequence[datetime], after_end: Sequence[str], rule: Sequence[str], tz: str | None
 ) -> Rule | None:
-    """Read the rules that were given and join them into one; None if there are none."""
+    """Read the given rules and join them into one; return None without any."""
     from duetime.errors import InvalidValue
     from duetime.model.rules import At, Cron, read_rule
 

@@ -1,4 +1,4 @@
-"""How schedules are shown: rows of a table, one schedule with all its facts, and documents for programs."""
+"""How schedules are printed: as rows of a table, as one schedule in full, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SKIP_COLUMNS = (
 
 
 def document(value: object) -> Any:
-    """Give what a program reads: instants in UTC, as everywhere."""
+    """Return a value for JSON, with instants in UTC."""
     import msgspec
 
     return _in_utc(msgspec.to_builtins(value, builtin_types=(datetime,), str_keys=True))
@@ -56,7 +56,7 @@ def row(info: ScheduleInfo, now: datetime) -> tuple[object, ...]:
 
 
 def next_words(info: ScheduleInfo, now: datetime) -> str | None:
-    """Say when it comes next: on the clock of its zone, to the second only if that matters, and how long that is from now."""
+    """Return when it runs next, on the clock of its zone, and how long that is from now. Seconds only if they are not 0."""
     if info.next_at is None:
         return None
     seconds = ":%S" if info.next_at.second else ""
@@ -64,7 +64,7 @@ def next_words(info: ScheduleInfo, now: datetime) -> str | None:
 
 
 def clock_time(when: datetime) -> str:
-    """Give an instant on the clock of its own zone."""
+    """Format an instant on the clock of its own zone."""
     return f"{when:%Y-%m-%d %H:%M:%S} {when.tzname()}"
 
 
@@ -97,7 +97,7 @@ def _facts(info: ScheduleInfo, now: datetime) -> Iterable[tuple[str, object]]:
     def both(when: datetime | None) -> str | None:
         return None if when is None else f"{clock_time(when)} ({show.relative(when, now)})"
 
-    wish, last, pause = info.schedule, info.last, info.paused
+    schedule, last, pause = info.schedule, info.last, info.paused
     paused = None
     if pause is not None:
         by = "by itself after failed runs" if pause.automatic else f"by {pause.by or 'somebody'}"
@@ -116,22 +116,22 @@ def _facts(info: ScheduleInfo, now: datetime) -> Iterable[tuple[str, object]]:
         ("fired", f"{info.fired:,}"),
         ("missed", f"{info.missed:,}" if info.missed else None),
         ("failures in a row", info.failures or None),
-        ("payload", _json(wish.payload)),
-        ("calendars", ", ".join(wish.calendars)),
-        ("start", both(wish.start)),
-        ("end", both(wish.end)),
-        ("count", wish.count),
-        ("jitter", _seconds(wish.jitter)),
-        ("when missed", wish.missed),
-        ("when overlapping", wish.overlap),
-        ("grace", _seconds(wish.grace)),
-        ("pause after", None if wish.pause_after is None else f"{wish.pause_after} failures in a row"),
-        ("collection", wish.collection),
-        ("priority", wish.priority),
-        ("timeout", _seconds(wish.timeout)),
-        ("expires", _seconds(wish.expires)),
-        ("meta", _json(wish.meta) if wish.meta else None),
-        ("note", wish.note),
+        ("payload", _json(schedule.payload)),
+        ("calendars", ", ".join(schedule.calendars)),
+        ("start", both(schedule.start)),
+        ("end", both(schedule.end)),
+        ("count", schedule.count),
+        ("jitter", _seconds(schedule.jitter)),
+        ("when missed", schedule.missed),
+        ("when overlapping", schedule.overlap),
+        ("grace", _seconds(schedule.grace)),
+        ("pause after", None if schedule.pause_after is None else f"{schedule.pause_after} failures in a row"),
+        ("collection", schedule.collection),
+        ("priority", schedule.priority),
+        ("timeout", _seconds(schedule.timeout)),
+        ("expires", _seconds(schedule.expires)),
+        ("meta", _json(schedule.meta) if schedule.meta else None),
+        ("note", schedule.note),
         ("declared", None if info.declared is None else f"by a program of revision {info.declared}"),
         ("changed", f"{both(info.changed_at)} by {info.changed_by or 'somebody'}, revision {info.revision}"),
     )

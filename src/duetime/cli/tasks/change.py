@@ -1,4 +1,4 @@
-"""Changing tasks: `cancel`, `retry`, `edit`, `reschedule`."""
+"""Commands that change tasks: `cancel`, `retry`, `edit`, `reschedule`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from duetime.cli import parsing, show
-from duetime.cli.failures import CONFLICT, REFUSED, complain, exit_code
+from duetime.cli.failures import CONFLICT, REFUSED, exit_code, print_error
 from duetime.cli.session import Audited, json_option, on_store, store_option
 from duetime.cli.tasks.filters import any_given, filter_options, query_from
 from duetime.errors import DuetimeError
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from duetime.app.app import App
     from duetime.client.client import Bulk
 
-# What a verb answers for one task, and the exit code if it is not done.
+# What a command answers for one task, and the exit code (0: done).
 Answer: TypeAlias = tuple[str, int]
 One: TypeAlias = Callable[["App", str], Awaitable[Answer]]
 
-_TOGETHER = 64  # ids under way at once: a store writes those that wait together in one commit
+_AT_ONCE = 64  # ids under way at once; a store writes what arrives together in one commit
 
 
 def many_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,8 +41,8 @@ def many_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def cancel(ids: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool, **filters: Any) -> None:
     """Cancel tasks, by id or by filters.
 
-    --handler and --key alone name one task, which needs no question. A waiting task never starts: `cancelled`. A
-    running one is told to stop: `cancelling`. One that has ended is too late: `finished`.
+    --handler and --key alone name one task, which is cancelled without a question. A waiting task never starts: `cancelled`. A
+    running one is told to stop: `cancelling`. One that has ended stays as it is: `finished`.
     """
     given = {name for name, value in filters.items() if value is not None}
     if given == {"handler", "key"} and not ids and not dry_run:
@@ -52,7 +52,7 @@ def cancel(ids: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool, **filt
             return {task.id: await _cancel_one(app, task.id)}
 
         audited = _audited("cancel", f"{filters['handler']}, key {filters['key']}")
-        _tell(on_store(by_key, audited=audited), as_json)
+        _print_answers(on_store(by_key, audited=audited), as_json)
     else:
         _change(ids, filters, dry_run, yes, as_json, verb="cancel", one=_cancel_one, many=lambda app: app.client.cancel_many)
 
@@ -70,7 +70,7 @@ async def _cancel_one(app: App, task_id: str) -> Answer:
 def retry(ids: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool, **filters: Any) -> None:
     """Run tasks again that did not succeed.
 
-    By id or by filters; without --state those that failed. Ids stay, attempt numbers go on.
+    By id or by filters; without --state the failed ones. A task keeps its id, and its attempts are counted on.
     """
     _change(ids, filters, dry_run, yes, as_json, verb="retry", one=_retry_one, many=lambda app: app.client.retry_many)
 
@@ -90,17 +90,17 @@ def _change(
     one: One,
     many: Callable[[App], Callable[..., Awaitable[Bulk]]],
 ) -> None:
-    """Do a verb on tasks given by id, or on those that filters match."""
+    """Apply a command to tasks given by id, or to those that the filters match."""
     if bool(ids) == any_given(filters):
         raise click.UsageError("give task ids, or filters, not both" if ids else "give task ids, or filters such as --handler and --state")
     if ids and dry_run:
         raise click.UsageError("--dry-run counts what filters match; it takes no ids")
     if ids:
-        _tell(on_store(lambda app: _each(app, ids, one), audited=_audited(verb, ", ".join(ids))), as_json)
+        _print_answers(on_store(lambda app: _each(app, ids, one), audited=_audited(verb, ", ".join(ids))), as_json)
         return
     query = query_from(filters)
     given = ", ".join(f"{name} {value}" for name, value in sorted(filters.items()) if value is not None)
-    audited = Audited(f"tasks.{verb}", given, told=lambda done: f"{show.count(done.matched, 'task')}: {_counted(done.answers)}")
+    audited = Audited(f"tasks.{verb}", given, detail=lambda done: f"{show.count(done.matched, 'task')}: {_counted(done.answers)}")
 
     def perform(doing: str, **options: bool) -> Bulk:
         with show.bar(doing, None):
@@ -123,12 +123,12 @@ def _counted(answers: Mapping[str, int]) -> str:
 
 
 def _audited(verb: str, subject: str) -> Audited:
-    """Describe a change of single tasks for the audit; it was done if it was done to one of them."""
+    """Describe a change of tasks given by id for the audit; it counts as done if it was done to at least one."""
 
-    def told(answers: dict[str, Answer]) -> str:
+    def detail(answers: dict[str, Answer]) -> str:
         return _counted(Counter(answer for answer, _ in answers.values()))
 
-    return Audited(f"tasks.{verb}", subject, told, lambda answers: any(code == 0 for _, code in answers.values()))
+    return Audited(f"tasks.{verb}", subject, detail, lambda answers: any(code == 0 for _, code in answers.values()))
 
 
 def _ask(verb: str, matched: int) -> None:
@@ -141,7 +141,7 @@ def _ask(verb: str, matched: int) -> None:
 
 
 async def _each(app: App, ids: Sequence[str], one: One) -> dict[str, Answer]:
-    """Do a verb on each id; one that fails does not stop the rest."""
+    """Apply a command to each id; a failure does not stop the rest."""
     import asyncio
 
     async def guarded(task_id: str) -> Answer:
@@ -153,14 +153,14 @@ async def _each(app: App, ids: Sequence[str], one: One) -> dict[str, Answer]:
     ids = list(dict.fromkeys(ids))
     answers: list[Answer] = []
     with show.bar("changing tasks", len(ids)) as advance:
-        for start in range(0, len(ids), _TOGETHER):
-            answers += await asyncio.gather(*(guarded(task_id) for task_id in ids[start : start + _TOGETHER]))
-            advance(_TOGETHER)
+        for start in range(0, len(ids), _AT_ONCE):
+            answers += await asyncio.gather(*(guarded(task_id) for task_id in ids[start : start + _AT_ONCE]))
+            advance(_AT_ONCE)
     return dict(zip(ids, answers, strict=True))
 
 
-def _tell(answers: dict[str, Answer], as_json: bool) -> None:
-    """Print an answer per task; failures go to stderr, and the first of them is the exit code."""
+def _print_answers(answers: dict[str, Answer], as_json: bool) -> None:
+    """Print an answer per task. Failures go to stderr, and the first one gives the exit code."""
     if as_json:
         show.print_json_list({"id": task_id, "answer": answer, "exit_code": code} for task_id, (answer, code) in answers.items())
     for task_id, (answer, code) in answers.items():
@@ -169,13 +169,13 @@ def _tell(answers: dict[str, Answer], as_json: bool) -> None:
         if code == 0 or (code == CONFLICT and answer == "finished"):
             click.echo(f"{task_id} {answer}")
         else:
-            complain(answer)
+            print_error(answer)
     failures = [code for _, code in answers.values() if code]
     if failures:
         raise click.exceptions.Exit(failures[0])
 
 
-_IN = click.option("--in", "delay", metavar=parsing.DURATION, callback=parsing.duration, help="Due so long from now.")
+_IN = click.option("--in", "delay", metavar=parsing.DURATION, callback=parsing.duration, help="Due this long from now.")
 _AT = click.option("--at", metavar=parsing.INSTANT, callback=parsing.instant, help="Due at an instant with a zone.")
 
 
@@ -190,10 +190,7 @@ _AT = click.option("--at", metavar=parsing.INSTANT, callback=parsing.instant, he
 def edit(
     ids: tuple[str, ...], delay: float | None, at: datetime | None, priority: int | None, collection: str | None, as_json: bool
 ) -> None:
-    """Change waiting tasks.
-
-    When they are due, their priority or their collection.
-    """
+    """Change the due time, priority or collection of waiting tasks."""
 
     async def edit_one(app: App, task_id: str) -> Answer:
         task = await app.client.edit(task_id, due_at=at, delay=delay, priority=priority, collection=collection)
@@ -203,7 +200,7 @@ def edit(
         raise click.UsageError("nothing to change: give --at, --in, --priority or --collection")
     if delay is not None and at is not None:
         raise click.UsageError("give --in or --at, not both")
-    _tell(on_store(lambda app: _each(app, ids, edit_one), audited=_audited("edit", ", ".join(ids))), as_json)
+    _print_answers(on_store(lambda app: _each(app, ids, edit_one), audited=_audited("edit", ", ".join(ids))), as_json)
 
 
 @click.command()
@@ -214,7 +211,7 @@ def edit(
 @store_option
 @click.pass_context
 def reschedule(ctx: click.Context, ids: tuple[str, ...], delay: float | None, at: datetime | None, as_json: bool) -> None:
-    """Give waiting tasks another due time."""
+    """Change the due time of waiting tasks."""
     if delay is None and at is None:
         raise click.UsageError("say when: give --at or --in")
     ctx.invoke(edit, ids=ids, delay=delay, at=at, priority=None, collection=None, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The options that say which tasks; the same for every command that takes many."""
+"""The options that select tasks, shared by all commands that take many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at tasks: `tasks`, `task`, `why`."""
+"""Commands that show tasks: `tasks`, `task`, `why`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ATTEMPT_COLUMNS = (
 
 
 class Listing:
-    """Some or all tasks that match, page by page; `cursor` is where the next listing would go on."""
+    """The tasks that match, page by page, up to a limit. `cursor` is where the next listing continues."""
 
     def __init__(self, client: Client, query: Query, limit: int | None, cursor: str | None) -> None:
         self._client = client
@@ -68,15 +68,15 @@ class Listing:
 
 @click.command()
 @filter_options
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Show so many at most.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Show at most this many.")
 @click.option("--all", "everything", is_flag=True, help="Show all that match, however many; with --json they stream.")
-@click.option("--cursor", metavar="CURSOR", help="Go on where an earlier listing ended.")
+@click.option("--cursor", metavar="CURSOR", help="Continue where an earlier listing ended.")
 @json_option
 @store_option
 def tasks(limit: int, everything: bool, cursor: str | None, as_json: bool, **filters: Any) -> None:
     """List tasks, newest first.
 
-    When one final state is asked for, the latest finished comes first.
+    With --state and a final state, the latest finished comes first.
     """
     query = query_from(filters)
 
@@ -111,7 +111,7 @@ def _row(task: Task[Any], now: datetime) -> tuple[object, ...]:
 
 
 def _when(task: Task[Any], now: datetime) -> str:
-    """Give the one instant that matters in a task's state."""
+    """Return the one instant that matters in the task's state."""
     if task.finished_at is not None:
         return show.relative(task.finished_at, now)
     if task.started_at is not None and task.state == "running":
@@ -152,7 +152,7 @@ def _print_task(task: Task[Any], attempts: list[AttemptInfo], now: datetime) -> 
         (
             ("task", task.id),
             ("handler", task.handler),
-            ("state", "running, a cancel has been asked for" if task.cancelling else task.state),
+            ("state", "running, a cancel was requested" if task.cancelling else task.state),
             ("progress", None if task.progress is None else f"{task.progress:.0%} {task.progress_text}".rstrip()),
             ("payload", _json(task.payload)),
             ("result", _json(task.result) if task.state == "succeeded" else None),
@@ -196,7 +196,7 @@ def _json(value: object) -> str:
 @json_option
 @store_option
 def why(task_id: str, as_json: bool) -> None:
-    """Say what holds a task, or how it ended."""
+    """Explain why a task has not run, or how it ended."""
 
     async def use(app: App) -> None:
         reasons = await app.insight.why(await app.client.record(task_id))

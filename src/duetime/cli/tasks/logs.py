@@ -1,4 +1,4 @@
-"""What attempts printed and logged: shown, followed and searched."""
+"""The `logs` command: print, follow or search what attempts printed and logged."""
 
 from __future__ import annotations
 
@@ -25,21 +25,19 @@ COLUMNS = (
     show.Column("at", whole=True, spare=4),
     show.Column("passage"),
 )
-AGAIN_AFTER = 1.0  # seconds until the store is asked again that went away while output was followed
+AGAIN_AFTER = 1.0  # seconds until a follower tries again to reach the store
 
 
 @click.command()
 @click.argument("task_id", metavar="[ID]", required=False)
-@click.option("--attempt", type=click.IntRange(min=1), help="Only this attempt; otherwise all that have output.")
-@click.option("--follow", "-f", is_flag=True, help="Go on as output comes, until the attempt, or without --attempt the task, has ended.")
-@click.option("--search", "-s", metavar="WORDS", help='Find output by its words instead: all must occur; "phrases" and beginnings* too.')
-@click.option("--handler", metavar="NAME", help="With --search: only output of this handler.")
-@click.option("--collection", metavar="NAME", help="With --search: only output of this collection.")
-@click.option(
-    "--since", metavar=MOMENT, callback=past_moment, help="With --search: output that began then or later; 2h means two hours ago."
-)
-@click.option("--until", metavar=MOMENT, callback=past_moment, help="With --search: output that began before then.")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="With --search: at most so many.")
+@click.option("--attempt", type=click.IntRange(min=1), help="Only this attempt; otherwise all that have logs.")
+@click.option("--follow", "-f", is_flag=True, help="Print lines as they come, until the attempt, or without --attempt the task, has ended.")
+@click.option("--search", "-s", metavar="WORDS", help='Search the logs instead: all words must occur; "phrases" and beginnings* work too.')
+@click.option("--handler", metavar="NAME", help="With --search: only logs of this handler.")
+@click.option("--collection", metavar="NAME", help="With --search: only logs of this collection.")
+@click.option("--since", metavar=MOMENT, callback=past_moment, help="With --search: logs that began then or later; 2h means two hours ago.")
+@click.option("--until", metavar=MOMENT, callback=past_moment, help="With --search: logs that began before then.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="With --search: at most this many.")
 @json_option
 @store_option
 def logs(
@@ -54,7 +52,7 @@ def logs(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Print, follow or search what attempts printed."""
+    """Print, follow or search the logs of attempts."""
     if (task_id is None) == (search is None):
         raise click.UsageError("give the ID of a task, or --search WORDS")
     if search is not None and (follow or attempt is not None):
@@ -74,7 +72,7 @@ def logs(
             raise TaskNotFound(f"task {found.id} has no attempt {attempt}; its last one is {found.attempt}")
         if follow:
             if found.state in (State.PENDING, State.BLOCKED):
-                show.note(f"task {found.id} is {found.state}: waiting for it to run; `duetime why {found.id}` tells what keeps it")
+                show.note(f"task {found.id} is {found.state}: waiting for it to run; `duetime why {found.id}` explains why it waits")
             await _follow(app, found.id, attempt)
         else:
             await _print(app, found.id, attempt, as_json=as_json)
@@ -88,20 +86,20 @@ async def _print(app: App, task_id: str, attempt: int | None, *, as_json: bool) 
         show.print_json_list(outputs)
         return
     if not outputs:
-        show.note(f"no output of task {task_id} is kept")
+        show.note(f"the store has no logs of task {task_id}")
     for output in outputs:
         _print_head(output.attempt, alone=len(outputs) == 1)
         click.echo(output.text, nl=not output.text.endswith("\n"))
 
 
 def _print_head(attempt: int, *, alone: bool) -> None:
-    """Name the attempt on stderr, where it cannot be taken for output."""
+    """Name the attempt on stderr, where it cannot be mistaken for its logs."""
     if not alone:
         show.note(f"attempt {attempt}:")
 
 
 async def _follow(app: App, task_id: str, only: int | None) -> None:
-    """Print output as it comes, also across times without the store."""
+    """Print logs as they come; wait while the store is unreachable."""
     position: str | None = None
     headed = only or 1
     while True:
@@ -140,7 +138,7 @@ async def _search(
     show.print_table(
         COLUMNS,
         ((hit.task, hit.attempt, hit.handler, hit.state.value, show.absolute(hit.at), hit.passage) for hit in found.items),
-        empty="no output has these words",
+        empty="no logs have these words",
     )
     if found.next is not None:
         show.note(f"these are the latest {limit}; --limit shows more")

@@ -1,4 +1,4 @@
-"""Submitting a task, and waiting for its result."""
+"""The `submit` command: submit a task, and wait for its result if asked to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOK_EVERY = 0.5
     "--payload", metavar="JSON|@FILE|-", callback=parsing.payload, help="The arguments as a JSON object, from a file or standard input."
 )
 @click.option(
-    "--in", "delay", metavar=parsing.DURATION, callback=parsing.duration, help="Due so long from now: 30s, 10m, 1h30m, 2d or seconds."
+    "--in", "delay", metavar=parsing.DURATION, callback=parsing.duration, help="Due this long from now: 30s, 10m, 1h30m, 2d or seconds."
 )
 @click.option("--at", metavar=parsing.INSTANT, callback=parsing.instant, help="Due at an instant with a zone: 2030-01-31T07:00:00Z.")
 @click.option("--priority", type=int, help="0 to 9, 9 first; otherwise the handler's.")
@@ -35,13 +35,13 @@ LOOK_EVERY = 0.5
 @click.option("--collection", metavar="NAME", help="A label that gates and filters can address.")
 @click.option("--timeout", metavar=parsing.DURATION, callback=parsing.duration, help="How long an attempt may run.")
 @click.option(
-    "--expires", metavar="DURATION|ISO", callback=parsing.expiry, help="Do not start after this instant, or so long after it is due."
+    "--expires", metavar="DURATION|ISO", callback=parsing.expiry, help="Do not start after this instant, or this long after the due time."
 )
 @click.option("--meta", metavar="NAME=VALUE", multiple=True, callback=parsing.text_map, help="Travels with the task; may be repeated.")
 @click.option("--allow-unknown", is_flag=True, help="Also if no process has declared the handler yet.")
 @click.option("--app", "app_path", metavar="APP", help="Declare the handlers of this App (module:name) first.")
 @click.option("--wait", is_flag=True, help="Wait until it ends and print its result.")
-@click.option("--wait-timeout", metavar=parsing.DURATION, callback=parsing.duration, help="Wait so long at most.")
+@click.option("--wait-timeout", metavar=parsing.DURATION, callback=parsing.duration, help="Wait at most this long.")
 @json_option
 @store_option
 def submit(
@@ -57,7 +57,7 @@ def submit(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Submit a task and print its id. A VALUE that is JSON means that, any other is text."""
+    """Submit a task and print its id. A VALUE that is JSON is read as JSON, any other is text."""
     if delay is not None and at is not None:
         raise click.UsageError("give --in or --at, not both")
     twice = arguments.keys() & (payload or {}).keys()
@@ -91,7 +91,7 @@ async def _submit(
 
 
 async def print_result(app: App, task: Task[Any], timeout: float | None, as_json: bool) -> None:
-    """Print the result, or the whole task as JSON however it ended; the id goes to stderr, before the waiting."""
+    """Wait, then print the result, or the whole task as JSON. The id goes to stderr before the waiting."""
     from duetime.model.task import shown
 
     show.note(task.id)
@@ -103,7 +103,7 @@ async def print_result(app: App, task: Task[Any], timeout: float | None, as_json
             watching.cancel()
     if as_json:
         print_task_json(shown(record))
-    result = await app.client.result(task, timeout=0)  # raises unless it succeeded
+    result = await app.client.result(task, timeout=0)  # raises unless the task succeeded
     if not as_json:
         click.echo(b"null" if result.result is None else result.result)
 
