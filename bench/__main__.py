@@ -8,8 +8,9 @@ import platform
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from bench import cron, draining, http, lateness, listing, schedules, submitting, wheel
+from bench import against, cron, draining, http, lateness, listing, schedules, submitting, wheel
 from bench.postgres import figures
 from bench.rounds import ROUNDS, Report, console
 
@@ -66,12 +67,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(names)} (all)")
     parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds on PostgreSQL: fewer than five are a look, not a figure")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="rounds on PostgreSQL and with --against: fewer than five are a look, not a figure"
+    )
     parser.add_argument("--tasks", type=int, help="tasks of each drain and bulk on PostgreSQL, a multiple of 1,000; for a look as well")
+    parser.add_argument(
+        "--against", type=Path, metavar="PATH", help="a checkout of another version, measured beside this one without peers"
+    )
     options = parser.parse_args()
     unknown = [part for part in options.parts if part not in names]
     if unknown:
         parser.error(f"no part {unknown[0]!r}; there are {', '.join(names)}")
+    if options.against:
+        lacking = [part for part in options.parts if part not in against.PARTS]
+        if lacking:
+            parser.error(f"{lacking[0]!r} cannot be measured against another version; there are {', '.join(against.PARTS)}")
+        if not (options.against / "src" / "duetime").is_dir():
+            parser.error(f"{options.against} is no checkout of Duetime: it has no folder src/duetime")
+        against.run(options.parts or list(against.PARTS), options.against.resolve(), options.rounds)
+        return 0
     wanted = options.parts or names
     on_sqlite = [part for part in PARTS if part in wanted]
     on_postgres = [part for part in figures.PARTS if part in wanted or "postgres" in wanted]

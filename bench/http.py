@@ -15,10 +15,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 from bench.postgres.contestant import DUETIME
 from bench.postgres.server import Server, fsync_milliseconds, running_server
-from bench.rounds import ROUNDS, Report, answer, console, in_process, interleave, median, median_ratio
+from bench.rounds import ROOT, ROUNDS, Report, answer, console, import_path, in_process, interleave, median, median_ratio
 
 CONNECTIONS = 32
 # The bare handler's connections to the database: its best of 4, 8, 10, 16 and 32 in three rounds on two cores. With 32 it did
@@ -151,9 +152,11 @@ async def load_batches(host: str, port: int) -> None:
 
 
 @contextlib.contextmanager
-def serving(kind: str, url: str) -> Iterator[tuple[str, str]]:
-    """Start one of the servers; give its host and port."""
-    process = subprocess.Popen([sys.executable, "-m", "bench.http", kind, url], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+def serving(kind: str, url: str, checkout: Path = ROOT) -> Iterator[tuple[str, str]]:
+    """Start one of the servers; return its host and port."""
+    environment = {**os.environ, **import_path(checkout)}
+    command = [sys.executable, "-m", "bench.http", kind, url]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=checkout, env=environment)
     assert process.stdout is not None
     try:
         address = process.stdout.readline().strip()
@@ -167,18 +170,18 @@ def serving(kind: str, url: str) -> Iterator[tuple[str, str]]:
         process.stdout.close()
 
 
-def singles(server: Server, kind: str) -> dict[str, float]:
+def singles(server: Server, kind: str, checkout: Path = ROOT) -> dict[str, float]:
     server.fresh("http")
     if kind == "bare":
         server.execute("http", BARE_TABLE)
-    with serving(kind, server.url("http")) as (host, port):
+    with serving(kind, server.url("http"), checkout) as (host, port):
         server.execute("http", "checkpoint")
         return in_process("bench.http", "load", host, port)
 
 
-def batches(server: Server) -> float:
+def batches(server: Server, checkout: Path = ROOT) -> float:
     server.fresh("http")
-    with serving("duetime", server.url("http")) as (host, port):
+    with serving("duetime", server.url("http"), checkout) as (host, port):
         server.execute("http", "checkpoint")
         return in_process("bench.http", "batches", host, port)["rate"]
 

@@ -7,14 +7,17 @@ time share its mood, so only their ratio within a round is worth anything.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 5
 console = Console() if sys.stdout.isatty() else Console(width=160)  # in a file nothing needs to be broken to fit a screen
 
@@ -37,9 +40,16 @@ def median(figures: Sequence[float]) -> float:
     return statistics.median(figures)
 
 
-def in_process(module: str, *arguments: str) -> dict[str, float]:
+def import_path(checkout: Path, *folders: Path) -> dict[str, str]:
+    """Return the setting that lets a process import the package and the benchmarks of a checkout, and folders that go before them."""
+    return {"PYTHONPATH": os.pathsep.join(map(str, (*folders, checkout / "src", checkout)))}
+
+
+def in_process(module: str, *arguments: str, checkout: Path = ROOT) -> dict[str, float]:
     """Run a case in a process of its own, so that it neither shares an interpreter nor leaves anything behind."""
-    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False, timeout=900)
+    command = [sys.executable, "-m", module, *arguments]
+    environment = {**os.environ, **import_path(checkout)}
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=900)
     if done.returncode != 0:
         raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{done.stderr[-4000:]}")
     answer: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])

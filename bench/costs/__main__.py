@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.table import Table
 
 from bench.costs.ledger import COSTS, KEPT, PAGE, Ledger, Row, grown, kept, shown
-from bench.costs.measuring import CASES, ROOT, Version, measure
+from bench.costs.measuring import CASES, Version, measure
 from bench.costs.stores import MeasuredStore, running_postgres, sqlite_file
-from bench.rounds import ROUNDS, console
+from bench.rounds import ROOT, ROUNDS, console
 
 STORES = ("sqlite", "postgres")
 COUNTING_ROUNDS = 3

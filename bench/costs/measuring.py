@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.costs.stores import MeasuredStore
+from bench.rounds import ROOT, import_path
 
-ROOT = Path(__file__).resolve().parents[2]
 PHASES = ("submit", "run")
 SUBMITTED_ONLY = ("single",)  # once stored, such tasks are plain ones
 # How many tasks each case has: enough that what a process does once, at its start and end, is a small part.
@@ -91,7 +91,7 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, "PYTHONPATH": f"{version.folder / 'src'}{os.pathsep}{ROOT}", "PYTHONHASHSEED": "0"},
+            env={**os.environ, **import_path(ROOT, version.folder / "src"), "PYTHONHASHSEED": "0"},
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

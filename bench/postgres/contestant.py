@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import install
+from bench.rounds import ROOT, import_path
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 300.0  # seconds that one word or one verb may take before the case counts as failed
 
 
@@ -35,6 +35,7 @@ class Contestant:
     kept: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     install: Callable[[], None] = _nothing
+    folder: Path = ROOT
 
     def given(self, **environment: object) -> Contestant:
         """Give the same with other settings."""
@@ -69,7 +70,7 @@ class Contestant:
         pipe = asyncio.subprocess.PIPE
         environment = {**os.environ, **self.environment, "BENCH_URL": url}
         return await asyncio.create_subprocess_exec(
-            *(*self.command, verb, *arguments), stdin=pipe, stdout=pipe, stderr=pipe, cwd=ROOT, env=environment
+            *(*self.command, verb, *arguments), stdin=pipe, stdout=pipe, stderr=pipe, cwd=self.folder, env=environment
         )
 
 
@@ -108,14 +109,13 @@ class Started:
 
 
 def _python(module: str, *folders: Path) -> dict[str, Any]:
-    path = os.pathsep.join(map(str, (*folders, ROOT)))
-    return {"command": (sys.executable, "-m", module), "environment": {"PYTHONPATH": path}}
+    return {"command": (sys.executable, "-m", module), "environment": import_path(ROOT, *folders)}
 
 
 # "Best" is with room for whole batches in memory; pickup and lateness are measured with the default concurrency.
 DUETIME = Contestant(
     "Duetime",
-    **_python("bench.postgres.duetime", ROOT / "src"),
+    **_python("bench.postgres.duetime"),
     left="select coalesce(sum(n), 0) from duetime.tally where state = 'live'",
     kept="select count(*) from duetime.history where finished_at >= %s",
 )

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from bench.costs.ledger import Ledger, grown
-from bench.costs.measuring import ROOT, Version, measure
+from bench.costs.measuring import Version, measure
 from bench.costs.sqlite_meter import SqliteMeter
 from bench.costs.stores import SqliteFile
 from bench.costs.wire_meter import MeteredConversation, WireMeter
+from bench.rounds import ROOT
 
 
 @pytest.fixture
