@@ -158,7 +158,7 @@ def make_tasks(names: Sequence[str], count: int) -> list[ClaimedTask]:
             expires_at=None,
             timeout=None,
             retry=None,
-            meta=None,
+            extras=None,
             key=None,
             collection=None,
             priority=5,

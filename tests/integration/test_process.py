@@ -19,6 +19,7 @@ from duetime.clock import SECOND
 from duetime.errors import InvalidHandler
 from duetime.ids import new_id
 from duetime.model.outcome import Ended, Outcome
+from duetime.model.task import Extras
 from duetime.store.values import ClaimedTask
 from duetime.targets import process
 from duetime.targets.process import ChildPool, import_string_of, require_import_string
@@ -43,7 +44,7 @@ def claimed(handler: str, attempt: int = 1, **arguments: object) -> ClaimedTask:
         expires_at=None,
         timeout=None,
         retry=None,
-        meta={"trace": "1"},
+        extras=Extras(meta={"trace": "1"}),
         key=None,
         collection=None,
         priority=5,

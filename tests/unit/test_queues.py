@@ -49,7 +49,7 @@ def tasks(handler: str, count: int) -> list[ClaimedTask]:
             expires_at=None,
             timeout=None,
             retry=None,
-            meta=None,
+            extras=None,
             key=None,
             collection=None,
             priority=5,

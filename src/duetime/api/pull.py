@@ -12,7 +12,7 @@ from duetime.api.answers import answer
 from duetime.api.call import Call, Gone, decode
 from duetime.api.problems import Refusal
 from duetime.api.route import Route
-from duetime.clock import Instant, to_datetime
+from duetime.clock import to_datetime
 from duetime.ids import is_id
 from duetime.model.access import Scope
 from duetime.model.outcome import Ended, Outcome, SettleVerdict
@@ -26,7 +26,6 @@ from duetime.wire.pull import (
     AttemptVerdict,
     ClaimAnswer,
     ClaimBody,
-    ClaimedItem,
     CompleteAnswer,
     CompleteBody,
     ErrorBody,
@@ -39,8 +38,9 @@ from duetime.wire.pull import (
     Saying,
     ToldAnswer,
     WorkerAnswer,
+    claimed_item,
 )
-from duetime.worker.pull.facts import Held, LeaseOver, Offer, Told
+from duetime.worker.pull.facts import LeaseOver, Offer, Told
 from duetime.worker.pull.schema import fault_in
 from duetime.worker.pull.service import RENEW_SHARE, Guests
 
@@ -86,7 +86,7 @@ async def claim(call: Call) -> Response:
     finally:
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-    return answer(ClaimAnswer([_item(each) for each in held]))
+    return answer(ClaimAnswer([claimed_item(each.holding, each.deadline_at) for each in held]))
 
 
 async def renew(call: Call) -> Response:
@@ -229,34 +229,6 @@ def _over(error: LeaseOver) -> Refusal:
 
 def _told(told: Told) -> Response:
     return answer(ToldAnswer(AttemptVerdict(told.verdict), told.cancelling))
-
-
-def _item(held: Held) -> ClaimedItem:
-    holding = held.holding
-    return ClaimedItem(
-        id=holding.id,
-        handler=holding.handler,
-        payload=msgspec.Raw(holding.payload.encode()),
-        attempt=holding.attempt,
-        fence=holding.attempt,
-        idempotency_key=holding.id,
-        deadline=to_datetime(held.deadline_at),
-        due_at=to_datetime(holding.due_at),
-        submitted_at=to_datetime(holding.submitted_at),
-        submitted_by=holding.submitted_by,
-        tries=holding.tries,
-        priority=holding.priority,
-        key=holding.key,
-        collection=holding.collection,
-        expires_at=_datetime(holding.expires_at),
-        schedule=holding.schedule,
-        planned_at=_datetime(holding.planned_at),
-        meta=dict(holding.meta or {}),
-    )
-
-
-def _datetime(instant: Instant | None) -> Any:
-    return None if instant is None else to_datetime(instant)
 
 
 ROUTES = (

@@ -11,8 +11,12 @@ import msgspec
 
 from duetime.clock import LATEST, Instant, Seconds, to_datetime, to_instant, to_micros
 from duetime.errors import InvalidValue
+from duetime.model.shapes import derive
 
 R_co = TypeVar("R_co", covariant=True)
+S = TypeVar("S", bound=msgspec.Struct)
+When = TypeVar("When")
+Json = TypeVar("Json")
 
 IfExists: TypeAlias = Literal["error", "keep", "replace"]
 
@@ -21,7 +25,6 @@ DEFAULT_PRIORITY = 5
 MAX_PAYLOAD = 1_000_000
 MAX_NAME = 200
 
-NO_EXTRAS = (None,) * 6
 _decode = msgspec.json.Decoder().decode
 
 
@@ -92,42 +95,73 @@ class NewTask(msgspec.Struct, Generic[R_co], frozen=True, gc=False, kw_only=True
         return msgspec.structs.replace(self, due_at=None, delay=delay_micros(delay))
 
 
-class TaskRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A stored task, as a store tells it. `due_at` is the next one while it waits for a retry."""
+class Extras(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """What a task carries that no store decides by. Stores keep it as one text, so that a new field of this sort changes no table.
+
+    Each field here is also one of `NewTask` and of `Stored`.
+    """
+
+    meta: Mapping[str, str] | None = None
+
+
+class Stored(msgspec.Struct, Generic[When, Json], frozen=True, gc=False):
+    """A stored task. Its shapes differ in how they write instants and JSON: `TaskRecord` and `Task` here, `RawTask` on the wire.
+
+    `due_at` is the next one while it waits for a retry.
+    """
 
     id: str
     handler: str
     state: State
-    payload: bytes
-    due_at: Instant
-    submitted_at: Instant
+    payload: Json
+    due_at: When
+    submitted_at: When
     submitted_by: str = ""
     key: str | None = None
     collection: str | None = None
     priority: int = DEFAULT_PRIORITY
     timeout: float | None = None
-    retry: bytes | None = None
-    expires_at: Instant | None = None
+    retry: Json | None = None
+    expires_at: When | None = None
     meta: Mapping[str, str] | None = None
     schedule: str | None = None
-    planned_at: Instant | None = None
+    planned_at: When | None = None
     attempt: int = 0
     tries: int = 0
     crashes: int = 0
     cancelling: bool = False
     worker: str | None = None
-    started_at: Instant | None = None
-    finished_at: Instant | None = None
-    result: bytes | None = None
+    started_at: When | None = None
+    finished_at: When | None = None
+    result: Json | None = None
     error: ErrorInfo | None = None
     progress: float | None = None
     progress_text: str = ""
 
+
+def with_extras(task: S, extras: Extras | None) -> S:
+    """Return a task with what its extras say."""
+    return task if extras is None else msgspec.structs.replace(task, **msgspec.structs.asdict(extras))
+
+
+INSTANTS = ("due_at", "submitted_at", "expires_at", "planned_at", "started_at", "finished_at")  # of a stored task
+
+
+class TaskRecord(Stored[Instant, bytes], frozen=True, gc=False):
+    """A stored task, as a store returns it."""
+
+
+class Task(Stored[datetime, Any], Generic[R_co], frozen=True, gc=True):
+    """A task as people and programs see it. `R_co` is the type of the handler's result, for `app.result`."""
+
+    payload: dict[str, Any]
+    retry: dict[str, Any] | None = None
+    meta: dict[str, str] = {}
+    result: Any = None
+
     @property
-    def extras(self) -> bool:
-        """Whether it carries anything that most tasks do not."""
-        own = (self.timeout, self.retry, self.expires_at, self.meta, self.schedule, self.planned_at)
-        return own != NO_EXTRAS
+    def final(self) -> bool:
+        return self.state in FINAL
 
 
 def due_of(task: NewTask[Any], now: Instant) -> Instant:
@@ -145,110 +179,20 @@ def expiry_of(task: NewTask[Any], due_at: Instant) -> Instant | None:
     return min(LATEST, due_at + task.expires_in)
 
 
+_accepted = derive(NewTask, TaskRecord, given=("state", "submitted_at", "due_at", "expires_at"))
+_shown = derive(
+    TaskRecord, Task, {**dict.fromkeys(INSTANTS, to_datetime), **dict.fromkeys(("payload", "retry", "result"), _decode)}, given=("meta",)
+)
+
+
 def accepted(task: NewTask[Any], state: State, now: Instant, due_at: Instant) -> TaskRecord:
-    """Give the record of a wish that was stored just now."""
-    record = TaskRecord(
-        id=task.id,
-        handler=task.handler,
-        state=state,
-        payload=task.payload,
-        due_at=due_at,
-        submitted_at=now,
-        submitted_by=task.submitted_by,
-        key=task.key,
-        collection=task.collection,
-        priority=task.priority,
-    )
-    expires_at = expiry_of(task, due_at)
-    if (task.timeout, task.retry, expires_at, task.meta, task.schedule, task.planned_at) == NO_EXTRAS:
-        return record
-    return msgspec.structs.replace(
-        record,
-        timeout=task.timeout,
-        retry=task.retry,
-        expires_at=expires_at,
-        meta=task.meta,
-        schedule=task.schedule,
-        planned_at=task.planned_at,
-    )
-
-
-class Task(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
-    """A task as people and programs see it. `R_co` is the type of the handler's result, for `app.result`."""
-
-    id: str
-    handler: str
-    state: State
-    payload: dict[str, Any]
-    due_at: datetime
-    submitted_at: datetime
-    submitted_by: str = ""
-    key: str | None = None
-    collection: str | None = None
-    priority: int = DEFAULT_PRIORITY
-    timeout: float | None = None
-    retry: dict[str, Any] | None = None
-    expires_at: datetime | None = None
-    meta: dict[str, str] = {}
-    schedule: str | None = None
-    planned_at: datetime | None = None
-    attempt: int = 0
-    tries: int = 0
-    crashes: int = 0
-    cancelling: bool = False
-    worker: str | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    result: Any = None
-    error: ErrorInfo | None = None
-    progress: float | None = None
-    progress_text: str = ""
-
-    @property
-    def final(self) -> bool:
-        return self.state in FINAL
+    """Return the record of a task that was stored just now."""
+    return _accepted(task, state, now, due_at, expiry_of(task, due_at))
 
 
 def shown(record: TaskRecord) -> Task[Any]:
-    """Turn a stored fact into what people see: instants as datetimes, payload and result decoded."""
-    task: Task[Any] = Task(
-        id=record.id,
-        handler=record.handler,
-        state=record.state,
-        payload=_decode(record.payload),
-        due_at=to_datetime(record.due_at),
-        submitted_at=to_datetime(record.submitted_at),
-        submitted_by=record.submitted_by,
-        key=record.key,
-        collection=record.collection,
-        priority=record.priority,
-    )
-    if record.state is State.PENDING and not record.attempt and not record.extras:
-        return task  # bulk submitting shows tens of thousands of these a second
-    return msgspec.structs.replace(
-        task,
-        timeout=record.timeout,
-        retry=None if record.retry is None else _decode(record.retry),
-        expires_at=_datetime(record.expires_at),
-        meta=dict(record.meta) if record.meta else {},
-        schedule=record.schedule,
-        planned_at=_datetime(record.planned_at),
-        attempt=record.attempt,
-        tries=record.tries,
-        crashes=record.crashes,
-        cancelling=record.cancelling,
-        worker=record.worker,
-        started_at=_datetime(record.started_at),
-        finished_at=_datetime(record.finished_at),
-        result=None if record.result is None else _decode(record.result),
-        error=record.error,
-        progress=record.progress,
-        progress_text=record.progress_text,
-    )
-
-
-def _datetime(instant: Instant | None) -> datetime | None:
-    return None if instant is None else to_datetime(instant)
+    """Show a record: instants as datetimes, payload and result decoded."""
+    return _shown(record, dict(record.meta) if record.meta else {})
 
 
 def due_instant(when: datetime) -> Instant:

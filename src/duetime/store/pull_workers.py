@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from duetime.clock import Instant
-from duetime.store.values import Claim
+from duetime.store.values import Claim, ClaimedTask
 
 CONFIRMED_ALL = 2**63 - 1  # the version of the gates that a pull worker counts as having confirmed
 
@@ -28,34 +28,12 @@ class PullWorker(msgspec.Struct, frozen=True, kw_only=True):
     lease: float
 
 
-class RunningTask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A task with an attempt that the store counts as a worker's own: all that is needed to hand it out again and to end it.
+class RunningTask(ClaimedTask, frozen=True, gc=False):
+    """A task with an attempt that the store counts as a worker's own: all that is needed to hand it out again and to end it."""
 
-    It has what `lifecycle.conclude` asks for. Payload and retry numbers are JSON as text.
-    """
-
-    id: str
-    handler: str
-    payload: str
-    attempt: int
     claim: int
     cancelling: bool
     claimed_at: Instant
-    tries: int
-    crashes: int
-    due_at: Instant
-    since_at: Instant
-    submitted_at: Instant
-    submitted_by: str
-    expires_at: Instant | None
-    timeout: float | None
-    retry: str | None
-    meta: Mapping[str, str] | None
-    key: str | None
-    collection: str | None
-    priority: int
-    schedule: str | None
-    planned_at: Instant | None
 
 
 class PullWorkers(Protocol):

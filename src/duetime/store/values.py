@@ -9,7 +9,7 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.model.lazy import Lazy
-from duetime.model.task import State, TaskRecord
+from duetime.model.task import Extras, State, TaskRecord
 
 
 class AddVerdict(StrEnum):
@@ -99,12 +99,16 @@ class ClaimedTask(msgspec.Struct, frozen=True, gc=False, array_like=True):
     expires_at: Instant | None
     timeout: float | None
     retry: str | None
-    meta: Mapping[str, str] | None
+    extras: Extras | None
     key: str | None
     collection: str | None
     priority: int
     schedule: str | None
     planned_at: Instant | None
+
+    @property
+    def meta(self) -> Mapping[str, str]:
+        return {} if self.extras is None or self.extras.meta is None else self.extras.meta
 
 
 class Claim(msgspec.Struct, frozen=True):

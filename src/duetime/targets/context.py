@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar, cast
 from duetime.clock import to_datetime
 from duetime.errors import AttemptCancelled, InvalidValue
 from duetime.model.outcome import Outcome
-from duetime.model.task import State, Task, TaskRecord, shown
+from duetime.model.shapes import derive
+from duetime.model.task import State, Task, TaskRecord, shown, with_extras
 from duetime.store.values import ClaimedTask
 from duetime.targets.occurrence import Occurrence, occurrence_of
 from duetime.targets.output import Printing, current_attempt
@@ -105,7 +106,7 @@ class Context:
         claimed = self._claimed
         if claimed.schedule is None or claimed.planned_at is None:
             return None
-        return occurrence_of(claimed.schedule, claimed.planned_at, claimed.meta or {})
+        return occurrence_of(claimed.schedule, claimed.planned_at, claimed.meta)
 
     @property
     def deadline(self) -> datetime:
@@ -159,27 +160,9 @@ def current() -> Context:
     return cast(Inside, inside).context
 
 
+_as_record = derive(ClaimedTask, TaskRecord, dict.fromkeys(("payload", "retry"), str.encode), given=("state", "started_at"))
+
+
 def as_record(claimed: ClaimedTask, started_at: int | None = None) -> TaskRecord:
-    """Give a claimed task as the running task that it is."""
-    return TaskRecord(
-        id=claimed.id,
-        handler=claimed.handler,
-        state=State.RUNNING,
-        payload=claimed.payload.encode(),
-        due_at=claimed.due_at,
-        submitted_at=claimed.submitted_at,
-        submitted_by=claimed.submitted_by,
-        key=claimed.key,
-        collection=claimed.collection,
-        priority=claimed.priority,
-        timeout=claimed.timeout,
-        retry=None if claimed.retry is None else claimed.retry.encode(),
-        expires_at=claimed.expires_at,
-        meta=claimed.meta,
-        schedule=claimed.schedule,
-        planned_at=claimed.planned_at,
-        attempt=claimed.attempt,
-        tries=claimed.tries,
-        crashes=claimed.crashes,
-        started_at=started_at,
-    )
+    """Return a claimed task as the running task that it is."""
+    return with_extras(_as_record(claimed, State.RUNNING, started_at), claimed.extras)

@@ -9,7 +9,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from duetime.model.task import State
+from duetime.clock import Instant, to_datetime
+from duetime.model.shapes import derive
+from duetime.model.task import INSTANTS, State
+from duetime.store.pull_workers import RunningTask
 from duetime.wire.fields import MOST_WAIT, Duration, Name, RetryNumbers
 from duetime.worker.pull.facts import MOST_NUMBER
 
@@ -175,3 +178,16 @@ class ToldAnswer(msgspec.Struct, frozen=True):
 
     verdict: AttemptVerdict
     cancelling: bool
+
+
+_claimed_item = derive(
+    RunningTask,
+    ClaimedItem,
+    {**dict.fromkeys(INSTANTS, to_datetime), "payload": lambda payload: msgspec.Raw(payload.encode())},
+    given=("fence", "idempotency_key", "deadline", "meta"),
+)
+
+
+def claimed_item(task: RunningTask, deadline_at: Instant) -> ClaimedItem:
+    """Show a task to the worker that runs it."""
+    return _claimed_item(task, task.attempt, task.id, to_datetime(deadline_at), dict(task.meta))

@@ -13,10 +13,10 @@ from msgspec import UNSET, Meta, UnsetType
 from duetime.client.admission import HANDLERS_OWN
 from duetime.client.insight import AttemptInfo
 from duetime.clock import SECOND, to_datetime, to_instant
-from duetime.clock import Instant as Micros
 from duetime.errors import InvalidValue
 from duetime.model.query import MAX_PAGE, Query
-from duetime.model.task import ErrorInfo, IfExists, NewTask, State, Task, TaskRecord
+from duetime.model.shapes import derive
+from duetime.model.task import INSTANTS, IfExists, NewTask, State, Stored, Task, TaskRecord
 from duetime.model.why import Reason
 from duetime.store.values import CancelVerdict
 from duetime.wire.fields import (
@@ -201,36 +201,17 @@ class ReasonList(msgspec.Struct, frozen=True):
 # ---- as a client reads and writes them ----
 
 
-class RawTask(msgspec.Struct, frozen=True, kw_only=True):
+def _json(raw: msgspec.Raw) -> bytes | None:
+    """Return JSON, or None for null: that a handler returned nothing is kept as no result."""
+    found = bytes(raw)
+    return None if found == b"null" else found
+
+
+class RawTask(Stored[datetime, msgspec.Raw], frozen=True):
     """A task as `Task` shows it. Payload and result stay as they came, so that a handler's own types read them."""
 
-    id: str
-    handler: str
-    state: State
-    payload: msgspec.Raw
-    due_at: datetime
-    submitted_at: datetime
-    submitted_by: str = ""
-    key: str | None = None
-    collection: str | None = None
-    priority: int = 0
-    timeout: float | None = None
     retry: msgspec.Raw = _NULL
-    expires_at: datetime | None = None
-    meta: dict[str, str] = {}
-    schedule: str | None = None
-    planned_at: datetime | None = None
-    attempt: int = 0
-    tries: int = 0
-    crashes: int = 0
-    cancelling: bool = False
-    worker: str | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
     result: msgspec.Raw = _NULL
-    error: ErrorInfo | None = None
-    progress: float | None = None
-    progress_text: str = ""
 
 
 class RawTaskList(msgspec.Struct, frozen=True):
@@ -240,37 +221,14 @@ class RawTaskList(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
+_record_of = derive(
+    RawTask, TaskRecord, {**dict.fromkeys(INSTANTS, to_instant), "payload": bytes, "retry": _json, "result": _json}, given=("meta",)
+)
+
+
 def record_of(task: RawTask) -> TaskRecord:
     """Return a task as a store would return it."""
-    return TaskRecord(
-        id=task.id,
-        handler=task.handler,
-        state=task.state,
-        payload=bytes(task.payload),
-        due_at=to_instant(task.due_at),
-        submitted_at=to_instant(task.submitted_at),
-        submitted_by=task.submitted_by,
-        key=task.key,
-        collection=task.collection,
-        priority=task.priority,
-        timeout=task.timeout,
-        retry=_bytes(task.retry),
-        expires_at=_instant(task.expires_at),
-        meta=task.meta or None,
-        schedule=task.schedule,
-        planned_at=_instant(task.planned_at),
-        attempt=task.attempt,
-        tries=task.tries,
-        crashes=task.crashes,
-        cancelling=task.cancelling,
-        worker=task.worker,
-        started_at=_instant(task.started_at),
-        finished_at=_instant(task.finished_at),
-        result=_bytes(task.result),
-        error=task.error,
-        progress=task.progress,
-        progress_text=task.progress_text,
-    )
+    return _record_of(task, task.meta or None)
 
 
 def body_of(task: NewTask[Any]) -> RawNewTask:
@@ -306,12 +264,3 @@ def filter_of(query: Query) -> dict[str, Any]:
     """Return the fields of a query that choose tasks, as `Filter` has them."""
     given = {name: getattr(query, name) for name in Query.__struct_fields__ if name not in ("limit", "cursor")}
     return {name: to_datetime(value) if name.endswith(_BOUNDS) else value for name, value in given.items() if value is not None}
-
-
-def _instant(when: datetime | None) -> Micros | None:
-    return None if when is None else to_instant(when)
-
-
-def _bytes(raw: msgspec.Raw) -> bytes | None:
-    """Give JSON, or None for null: that a handler returned nothing is kept as no result."""
-    return None if bytes(raw) == b"null" else bytes(raw)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from duetime.clock import Instant
-from duetime.store.postgres.records import is_uuid, read_meta
+from duetime.store.postgres.records import is_uuid
 from duetime.store.postgres.runner import Runner
 from duetime.store.pull_workers import PullWorker, RunningTask
+from duetime.store.rows.extras import read_running_task
 from duetime.store.sql import Statements
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
-_FIELDS = RunningTask.__struct_fields__
 
 
 async def admit(run: Runner, sql: Statements, guest: PullWorker, now: Instant | None) -> None:
@@ -33,8 +32,4 @@ async def renew(run: Runner, sql: Statements, id: str, now: Instant | None) -> b
 
 async def holdings(run: Runner, sql: Statements, worker: str, ids: Sequence[str] | None) -> list[RunningTask]:
     rows = await run.rows(sql.holdings, [worker, None if ids is None else [id for id in ids if is_uuid(id)]])
-    return [_holding(dict(zip(_FIELDS, row, strict=True))) for row in rows]
-
-
-def _holding(values: dict[str, Any]) -> RunningTask:
-    return RunningTask(**{**values, "meta": read_meta(values["meta"])})
+    return [read_running_task(row) for row in rows]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from duetime.clock import DAY, MILLISECOND, Instant
 from duetime.ids import is_id
-from duetime.model.task import ErrorInfo, State, TaskRecord
+from duetime.model.task import ErrorInfo, State, TaskRecord, with_extras
 from duetime.store.postgres.runner import Runner
+from duetime.store.rows.extras import read_extras
 from duetime.store.sql import Statements
 
 _decode_error = msgspec.json.Decoder(ErrorInfo).decode
-_decode_meta = msgspec.json.Decoder(dict[str, str]).decode
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
 
 
@@ -30,14 +30,6 @@ def write_error(error: ErrorInfo | None) -> str | None:
 
 def read_error(text: str | None) -> ErrorInfo | None:
     return None if text is None else _decode_error(text)
-
-
-def write_meta(meta: Mapping[str, str] | None) -> str | None:
-    return write_json(dict(meta)) if meta else None
-
-
-def read_meta(text: str | None) -> dict[str, str] | None:
-    return None if text is None else _decode_meta(text)
 
 
 def is_uuid(text: str) -> bool:
@@ -62,11 +54,11 @@ def since(ids: Iterable[str]) -> Instant:
 def read_record(row: Sequence[Any]) -> TaskRecord:
     """Turn a row of `live_records` or `final_records` into a record."""
     (
-        task_id, handler, collection, priority, payload, submitted_at, submitted_by, key, expires_at, timeout, retry, meta,
+        task_id, handler, collection, priority, payload, submitted_at, submitted_by, key, expires_at, timeout, retry, extras,
         schedule, planned_at, state, due_at, attempt, tries, crashes, cancelling, worker, started_at, finished_at,
         result, error, progress, progress_text,
     ) = row  # fmt: skip
-    return TaskRecord(
+    record = TaskRecord(
         id=task_id,
         handler=handler,
         state=State(state),
@@ -80,7 +72,6 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         timeout=timeout,
         retry=None if retry is None else retry.encode(),
         expires_at=expires_at,
-        meta=read_meta(meta),
         schedule=schedule,
         planned_at=planned_at,
         attempt=attempt,
@@ -95,6 +86,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         progress=progress,
         progress_text=progress_text or "",
     )
+    return with_extras(record, read_extras(extras))
 
 
 def live_tasks(sql: Statements, picked: str, *before: str) -> str:

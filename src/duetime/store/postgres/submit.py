@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -11,11 +11,12 @@ import msgspec
 from duetime.clock import DAY, LATEST, MILLISECOND, Instant
 from duetime.errors import InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.model.lifecycle import unmet
-from duetime.model.task import NewTask, State, TaskRecord, accepted, due_of, expiry_of
+from duetime.model.task import Extras, NewTask, State, TaskRecord, accepted, due_of, expiry_of
 from duetime.store.postgres import arrays
 from duetime.store.postgres.lanes import Lanes
-from duetime.store.postgres.records import records_by_id, write_error, write_meta
+from duetime.store.postgres.records import records_by_id, write_error
 from duetime.store.postgres.runner import Runner
+from duetime.store.rows.extras import ExtrasTexts
 from duetime.store.sql import Statements
 from duetime.store.values import Added, AddVerdict, AllNew
 
@@ -35,9 +36,9 @@ def wishes(tasks: Sequence[NewTask[object]], lanes: Lanes, now: Instant | None) 
     """Give the parameters of `add_new` and `add`; a column in which no task has anything is one null."""
     ids = list(map(_id, tasks))
     least = min(ids)
-    extras: list[str | None] = [None] * len(_EXTRAS)
-    if list(map(_extras, tasks)).count(_NO_EXTRAS) < len(tasks):
-        extras = [_column(tasks, value, write) for value, write in _EXTRAS]
+    special: list[str | None] = [None] * _SPECIAL
+    if list(map(_unusual, tasks)).count(_USUAL) < len(tasks):
+        special = [_column(tasks, value, write) for value, write in _special()]
     places = _shared(list(map(_place, tasks)))
     return [
         now,
@@ -52,7 +53,7 @@ def wishes(tasks: Sequence[NewTask[object]], lanes: Lanes, now: Instant | None) 
         _column(tasks, _due_at, arrays.numbers),
         _column(tasks, _delay, arrays.numbers, nothing=0),
         arrays.texts(_shared(list(map(_submitted_by, tasks)))),
-        *extras,
+        *special,
     ]
 
 
@@ -65,26 +66,25 @@ def _time_of(task_id: str) -> Instant:
     return int(task_id[:8] + task_id[9:13], 16) * MILLISECOND
 
 
-_EXTRAS: list[tuple[Callable[[NewTask[object]], Any], Callable[[list[Any]], str]]] = [
-    (lambda task: task.key, arrays.texts),
-    (lambda task: task.expires_at, arrays.numbers),
-    (lambda task: task.expires_in, arrays.numbers),
-    (lambda task: task.timeout, arrays.numbers),
-    (lambda task: None if task.retry is None else task.retry.decode(), arrays.texts),
-    (lambda task: task.meta, lambda metas: arrays.texts(_meta_texts(metas))),
-    (lambda task: task.schedule, arrays.texts),
-    (lambda task: task.planned_at, arrays.numbers),
-]
+def _special() -> list[tuple[Callable[[NewTask[object]], Any], Callable[[list[Any]], str]]]:
+    """Return the columns in which most tasks have nothing: how each is read, and how it is written."""
+    return [
+        (lambda task: task.key, arrays.texts),
+        (lambda task: task.expires_at, arrays.numbers),
+        (lambda task: task.expires_in, arrays.numbers),
+        (lambda task: task.timeout, arrays.numbers),
+        (lambda task: None if task.retry is None else task.retry.decode(), arrays.texts),
+        (ExtrasTexts().of, arrays.texts),
+        (lambda task: task.schedule, arrays.texts),
+        (lambda task: task.planned_at, arrays.numbers),
+    ]
+
+
 _id, _payload, _due_at, _delay, _submitted_by = map(attrgetter, ("id", "payload", "due_at", "delay", "submitted_by"))
 _place = attrgetter("handler", "collection", "priority")
-_extras = attrgetter("key", "expires_at", "expires_in", "timeout", "retry", "meta", "schedule", "planned_at")
-_NO_EXTRAS = (None,) * len(_EXTRAS)
-
-
-def _meta_texts(metas: Sequence[Mapping[str, str] | None]) -> list[str | None]:
-    """Write each meta once, however many tasks share it: those of schedules that fire together do."""
-    texts = {id(meta): write_meta(meta) for meta in {id(meta): meta for meta in metas}.values()}
-    return [texts[id(meta)] for meta in metas]
+_SPECIAL = len(_special())
+_SPECIAL_FIELDS = ("key", "expires_at", "expires_in", "timeout", "retry", *Extras.__struct_fields__, "schedule", "planned_at")
+_unusual, _USUAL = attrgetter(*_SPECIAL_FIELDS), (None,) * len(_SPECIAL_FIELDS)
 
 
 def _column(
@@ -199,7 +199,7 @@ class Submission:
             due_at = due_of(task, self._now)
             wish = [
                 *(self._now, holder, lane.id, task.payload.decode(), due_at, task.submitted_by, expiry_of(task, due_at), task.timeout),
-                *(None if task.retry is None else task.retry.decode(), write_meta(task.meta), task.planned_at),
+                *(None if task.retry is None else task.retry.decode(), ExtrasTexts().of(task), task.planned_at),
             ]
             if await self._run.rows(self._sql.lock_waiting, [[holder]]):
                 await self._run.rows(self._sql.replace_waiting, wish)

@@ -23,8 +23,9 @@ from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import Database, Link, Rejected
 from duetime.store.postgres.held import Held, plain_successes
 from duetime.store.postgres.lanes import Lane, Lanes
-from duetime.store.postgres.records import read_meta, write_error
+from duetime.store.postgres.records import write_error
 from duetime.store.postgres.runner import Runner
+from duetime.store.rows.extras import read_extras
 from duetime.store.sql import Statements
 from duetime.store.values import Claim, ClaimedTask, NewWorker
 
@@ -220,11 +221,11 @@ def _claimed(reply: Sequence[Any], by_id: Mapping[int, Lane]) -> list[ClaimedTas
         [lane.collection or None for lane in of],
         [lane.priority for lane in of],
     )
-    expiries, timeouts, retries, metas, keys, schedules, planned = (_NULLS if column is None else column for column in special)
+    expiries, timeouts, retries, extras, keys, schedules, planned = (_NULLS if column is None else column for column in special)
     columns = (
         *(ids, _filled(handlers), payloads, *map(_filled, (attempts, tries, crashes)), sinces if dues is None else dues, sinces),
-        *(_filled(submitted), _filled(submitters), expiries, timeouts, retries, _NULLS if metas is _NULLS else map(read_meta, metas), keys),
-        *(_filled(collections), _filled(priorities), schedules, planned),
+        *(_filled(submitted), _filled(submitters), expiries, timeouts, retries),
+        *(_NULLS if extras is _NULLS else map(read_extras, extras), keys, _filled(collections), _filled(priorities), schedules, planned),
     )
     return list(map(ClaimedTask, *columns))
 

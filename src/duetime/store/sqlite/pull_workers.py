@@ -10,14 +10,13 @@ import msgspec
 from duetime.clock import Instant
 from duetime.model.claim_order import ClaimOrder
 from duetime.store.pull_workers import PullWorker, RunningTask
+from duetime.store.rows.extras import read_running_task
 from duetime.store.sqlite import work
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import Claim
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
-_decode_meta = msgspec.json.Decoder(dict[str, str]).decode
-_FIELDS = RunningTask.__struct_fields__
 
 
 def register(connection: sqlite3.Connection, worker: PullWorker, now: Instant) -> None:
@@ -53,10 +52,4 @@ def running_tasks(connection: sqlite3.Connection, worker: str, ids: Sequence[str
     among = "" if ids is None else SQL.running_tasks_among
     values = {"worker": worker, "ids": write_json(list(ids or ()))}
     rows = connection.execute(f"{SQL.running_tasks_head} {among} {SQL.running_tasks_order}", values)
-    return [_running_task(dict(zip(_FIELDS, row, strict=True))) for row in rows]
-
-
-def _running_task(values: dict[str, object]) -> RunningTask:
-    meta = values["meta"]
-    decoded = {"cancelling": bool(values["cancelling"]), "meta": _decode_meta(meta) if isinstance(meta, str) else None}
-    return RunningTask(**{**values, **decoded})  # type: ignore[arg-type]
+    return [read_running_task(row) for row in rows]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from duetime.model.task import ErrorInfo, State, TaskRecord
+from duetime.model.task import ErrorInfo, State, TaskRecord, with_extras
+from duetime.store.rows.extras import read_extras
 from duetime.store.sqlite.statements import SQL
 
 _decode_error = msgspec.json.Decoder(ErrorInfo).decode
-_decode_meta = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def write_json(value: object) -> str:
@@ -27,18 +27,10 @@ def read_error(text: str | None) -> ErrorInfo | None:
     return None if text is None else _decode_error(text)
 
 
-def write_meta(meta: Mapping[str, str] | None) -> str | None:
-    return write_json(dict(meta)) if meta else None
-
-
-def read_meta(text: str | None) -> dict[str, str] | None:
-    return None if text is None else _decode_meta(text)
-
-
 def read_record(row: Sequence[Any]) -> TaskRecord:
     """Turn a row of the statement `record` and its joins into a record."""
     (
-        (_, task_id, payload, due_at, submitted_at, submitted_by, key, expires_at, timeout, retry, meta, schedule, planned_at),
+        (_, task_id, payload, due_at, submitted_at, submitted_by, key, expires_at, timeout, retry, extras, schedule, planned_at),
         (final, attempt, tries, crashes, worker, started_at, finished_at, result, error),
         (handler, collection, priority),
         (d_due, d_attempt, d_tries, d_crashes),
@@ -54,7 +46,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         state, due_at, attempt, tries, crashes = State.BLOCKED, h_due, h_attempt, h_tries, h_crashes
     else:
         state, due_at, attempt, tries, crashes = State.PENDING, d_due if d_due is not None else due_at, d_attempt, d_tries, d_crashes
-    return TaskRecord(
+    record = TaskRecord(
         id=task_id,
         handler=handler,
         state=state,
@@ -68,7 +60,6 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         timeout=timeout,
         retry=retry,
         expires_at=expires_at,
-        meta=read_meta(meta),
         schedule=schedule,
         planned_at=planned_at,
         attempt=attempt or 0,
@@ -83,6 +74,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         progress=progress,
         progress_text=progress_text or "",
     )
+    return with_extras(record, read_extras(extras))
 
 
 def records_by_id(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, TaskRecord]:

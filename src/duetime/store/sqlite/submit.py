@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from duetime.clock import Instant
 from duetime.errors import InvalidValue, TaskNotFound
 from duetime.model.lifecycle import unmet
 from duetime.model.task import NewTask, State, TaskRecord, accepted, due_of, expiry_of
-from duetime.store.sqlite.records import read_record, write_json, write_meta
+from duetime.store.rows.extras import ExtrasTexts
+from duetime.store.sqlite.records import read_record, write_json
 from duetime.store.sqlite.runner import Runner
 from duetime.store.sqlite.statements import NEVER, SQL
 from duetime.store.sqlite.work import unstarted
@@ -36,7 +37,7 @@ class Submission:
         self._run = run
         self._now = now
         self._told = told
-        self._metas: dict[int, str | None] = {}  # by identity: tasks of schedules that fire together share theirs
+        self._extras = ExtrasTexts()
         self._seq = 0
         self._lanes: dict[tuple[str, str, int], _Lane] = {}
         self._holders: dict[tuple[str, str], int] = {}
@@ -154,7 +155,7 @@ class Submission:
         due_at = due_of(task, self._now)
         lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
         expires_at = expiry_of(task, due_at)
-        numbers = (task.timeout, task.retry, write_meta(task.meta), task.planned_at)
+        numbers = (task.timeout, task.retry, self._extras.of(task), task.planned_at)
         await self._run.rows(SQL.replace_task, (lane.id, task.payload, due_at, task.submitted_by, expires_at, *numbers, seq))
         if record.state is State.BLOCKED:
             await self._run.rows(SQL.move_held, (lane.id, due_at, 0, seq))
@@ -181,7 +182,7 @@ class Submission:
                 expiry_of(task, due_at),
                 task.timeout,
                 task.retry,
-                self._meta(task.meta) if task.meta else None,
+                self._extras.of(task),
                 task.schedule,
                 task.planned_at,
             )
@@ -189,12 +190,6 @@ class Submission:
         if task.key is not None:
             self._keys.append((task.handler, task.key, self._seq))
             self._holders[task.handler, task.key] = self._seq
-
-    def _meta(self, meta: Mapping[str, str]) -> str | None:
-        text = self._metas.get(id(meta))
-        if text is None:
-            text = self._metas[id(meta)] = write_meta(meta)
-        return text
 
     async def _lane(self, task: NewTask[object]) -> _Lane:
         place = (task.handler, task.collection or "", task.priority)

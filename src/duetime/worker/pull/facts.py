@@ -13,9 +13,10 @@ from duetime.clock import SECOND, Instant
 from duetime.errors import Conflict
 from duetime.model.outcome import Ended, Outcome, SettleVerdict
 from duetime.model.retry import RetryPolicy
+from duetime.model.shapes import derive
 from duetime.model.task import ErrorInfo, State
 from duetime.store.pull_workers import PullWorker, RunningTask
-from duetime.store.values import Claim, Declaration
+from duetime.store.values import Claim, ClaimedTask, Declaration
 
 MOST_NUMBER = 2**53  # claim numbers of guests, which every language can hold; those that we choose are greater
 ISOLATION = "pull"  # what a handler's declaration says that only guests have declared
@@ -89,12 +90,12 @@ def cancelling(held: Sequence[Held]) -> list[str]:
     return [each.holding.id for each in held if each.holding.cancelling]
 
 
+_running = derive(ClaimedTask, RunningTask, given=("claim", "cancelling", "claimed_at"))
+
+
 def as_holdings(claim: Claim, number: int | None) -> list[RunningTask]:
     """Give what was claimed just now as it is held."""
-    return [
-        RunningTask(claim=number or 0, cancelling=False, claimed_at=claim.now, **msgspec.structs.asdict(task))  # the rest is the same
-        for task in claim.tasks
-    ]
+    return [_running(task, number or 0, False, claim.now) for task in claim.tasks]
 
 
 def declaration(name: str, offer: Offer, known: Declaration | None) -> Declaration | None:

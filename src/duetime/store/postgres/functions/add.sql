@@ -4,7 +4,7 @@
 -- An array that is null stands for nulls; lanes, handlers and submitters of one element stand for all.
 create or replace function duetime.add_new(
     p_now bigint, p_least uuid, p_since bigint, p_newest bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[],
-    p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[],
+    p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_extras text[],
     p_schedules text[], p_planned bigint[]
 ) returns bigint language plpgsql set enable_seqscan = off set jit = off as $$
 declare
@@ -24,24 +24,24 @@ begin
     select coalesce(w.lane, p_lanes[1]), greatest(d.due_at, v_now), w.id, d.due_at,
         coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end), 0, 0, 0, c.size,
         case when c.plain then w.payload end, case when c.plain then v_now end, case when c.plain then coalesce(w.submitted_by, p_submitters[1]) end
-    from unnest(p_ids, p_lanes, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts, p_retries, p_metas, p_schedules, p_planned)
-        as w (id, lane, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
+    from unnest(p_ids, p_lanes, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts, p_retries, p_extras, p_schedules, p_planned)
+        as w (id, lane, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, extras, schedule, planned_at)
     cross join lateral (select octet_length(w.payload) as size, octet_length(w.payload) <= 1000
-        and (w.key, w.expires_at, w.expires_in, w.timeout, w.retry, w.meta, w.schedule, w.planned_at) is null as plain) as c
+        and (w.key, w.expires_at, w.expires_in, w.timeout, w.retry, w.extras, w.schedule, w.planned_at) is null as plain) as c
     cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d;
-    if not (p_keys is null and p_expiries is null and p_expiries_in is null and p_timeouts is null and p_retries is null and p_metas is null
+    if not (p_keys is null and p_expiries is null and p_expiries_in is null and p_timeouts is null and p_retries is null and p_extras is null
         and p_schedules is null and p_planned is null) or exists (select from unnest(p_payloads) as w (payload) where octet_length(w.payload) > 1000) then
-        insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule, planned_at)
+        insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras, schedule, planned_at)
         select w.id, coalesce(w.lane, p_lanes[1]), coalesce(w.handler, p_handlers[1]), w.key, w.payload, d.due_at, v_now,
             coalesce(w.submitted_by, p_submitters[1]),
             coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end),
-            w.timeout, w.retry, w.meta, w.schedule, w.planned_at
+            w.timeout, w.retry, w.extras, w.schedule, w.planned_at
         from unnest(p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts, p_retries,
-            p_metas, p_schedules, p_planned)
-            as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
+            p_extras, p_schedules, p_planned)
+            as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, extras, schedule, planned_at)
         cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d
         where not (octet_length(w.payload) <= 1000
-            and (w.key, w.expires_at, w.expires_in, w.timeout, w.retry, w.meta, w.schedule, w.planned_at) is null);
+            and (w.key, w.expires_at, w.expires_in, w.timeout, w.retry, w.extras, w.schedule, w.planned_at) is null);
     end if;
     -- after the inserts, which wait for whoever is just taking or ending a task with such an id: only then that can be seen
     if duetime.underway(p_least, p_ids) <> '{}' then
@@ -64,12 +64,12 @@ end $$;
 -- waits for. That transaction need not be on disk before it ends, and so holds the server's lock of all NOTIFYs for a moment only.
 create or replace procedure duetime.add_new_and_tell(
     p_now bigint, p_least uuid, p_since bigint, p_newest bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[],
-    p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[],
+    p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_extras text[],
     p_schedules text[], p_planned bigint[], p_channel text, p_message text, inout p_at bigint
 ) language plpgsql as $$
 begin
     p_at := duetime.add_new(p_now, p_least, p_since, p_newest, p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries,
-        p_expiries_in, p_timeouts, p_retries, p_metas, p_schedules, p_planned);
+        p_expiries_in, p_timeouts, p_retries, p_extras, p_schedules, p_planned);
     commit;
     perform set_config('synchronous_commit', 'off', true), pg_notify(p_channel, p_message);
 end $$;
@@ -78,7 +78,7 @@ end $$;
 -- are left out. Otherwise as `add_new`.
 create or replace function duetime.add(
     p_now bigint, p_least uuid, p_since bigint, p_newest bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[],
-    p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[],
+    p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_extras text[],
     p_schedules text[], p_planned bigint[]
 ) returns text[] language plpgsql set enable_seqscan = off set jit = off as $$
 declare
@@ -103,16 +103,16 @@ begin
     with wish as (
         select w.*, coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at
         from unnest(p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts,
-            p_retries, p_metas, p_schedules, p_planned)
-            as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, meta, schedule, planned_at)
+            p_retries, p_extras, p_schedules, p_planned)
+            as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, extras, schedule, planned_at)
         where v_known = '{}' or (w.id in (select unnest(v_known))) is not true
     ), stored as (
-        insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta,
+        insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras,
             schedule, planned_at)
         select w.id, coalesce(w.lane, p_lanes[1]), coalesce(w.handler, p_handlers[1]), w.key, w.payload, w.due_at, v_now,
             coalesce(w.submitted_by, p_submitters[1]),
             coalesce(w.expires_at, case when w.expires_in is not null then least(w.due_at + w.expires_in, 253402300799000000) end),
-            w.timeout, w.retry, w.meta, w.schedule, w.planned_at
+            w.timeout, w.retry, w.extras, w.schedule, w.planned_at
         from wish as w
         on conflict do nothing
         returning id, lane, due_at, expires_at, octet_length(payload) as size

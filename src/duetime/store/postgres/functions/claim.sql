@@ -12,7 +12,7 @@ create or replace function duetime.claim(
 ) returns table (
     how integer, now_at bigint, next_at bigint, last_pos bigint, seen_at bigint, oldest bigint, next bigint, places bigint[], ids text[], lanes integer[], payloads text[], attempts integer[], tries integer[],
     crashes integer[], dues bigint[], sinces bigint[], submitted bigint[], submitters text[], expiries bigint[], timeouts double precision[],
-    retries text[], metas text[], keys text[], schedules text[], planned bigint[]
+    retries text[], extras text[], keys text[], schedules text[], planned bigint[]
 ) language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
 set enable_mergejoin = off set jit = off as $$
@@ -148,16 +148,16 @@ begin
         else
             select array_agg(coalesce(u.payload, t.payload)), array_agg(coalesce(t.due_at, u.due_at)),
                 array_agg(coalesce(t.submitted_at, u.submitted_at, submitted[1])), array_agg(coalesce(t.submitted_by, u.submitted_by, submitters[1])),
-                bool_or(not (t.expires_at, t.timeout, t.retry, t.meta, t.key, t.schedule, t.planned_at) is null)
+                bool_or(not (t.expires_at, t.timeout, t.retry, t.extras, t.key, t.schedule, t.planned_at) is null)
             into payloads, sinces, submitted, submitters, v_special
             from unnest(v_ids, v_dues, payloads, submitted, submitters) as u (id, due_at, payload, submitted_at, submitted_by)
             left join lateral (select x.* from duetime.task as x where x.id = u.id offset 0) as t on true;
             submitted := duetime.shared(submitted);
             submitters := duetime.shared(submitters);
             if v_special then
-                select array_agg(t.expires_at), array_agg(t.timeout), array_agg(t.retry), array_agg(t.meta), array_agg(t.key), array_agg(t.schedule),
+                select array_agg(t.expires_at), array_agg(t.timeout), array_agg(t.retry), array_agg(t.extras), array_agg(t.key), array_agg(t.schedule),
                     array_agg(t.planned_at)
-                into expiries, timeouts, retries, metas, keys, schedules, planned
+                into expiries, timeouts, retries, extras, keys, schedules, planned
                 from unnest(v_ids) as u (id) left join lateral (select x.* from duetime.task as x where x.id = u.id offset 0) as t on true;
             end if;
         end if;

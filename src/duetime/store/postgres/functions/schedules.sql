@@ -75,7 +75,7 @@ end $$;
 create or replace function duetime.fire_schedules(
     p_now bigint, p_names text[], p_expected bigint[], p_next bigint[], p_paused boolean[], p_states text[], p_least uuid, p_since bigint,
     p_newest bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[], p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[],
-    p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_metas text[], p_schedules text[], p_planned bigint[],
+    p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_extras text[], p_schedules text[], p_planned bigint[],
     out p_at bigint, out p_added text[]
 ) language plpgsql as $$
 declare
@@ -87,7 +87,7 @@ begin
     end if;
     p_at := v_moved.p_at;
     p_added := duetime.add(p_at, p_least, p_since, p_newest, p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries,
-        p_expiries_in, p_timeouts, p_retries, p_metas, p_schedules, p_planned);
+        p_expiries_in, p_timeouts, p_retries, p_extras, p_schedules, p_planned);
 end $$;
 
 -- Schedules whose time has come, the longest waiting first, without those of closed handlers and pairs (handler, new line, collection).

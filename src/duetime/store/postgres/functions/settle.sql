@@ -60,9 +60,9 @@ begin
     ), moved as (
         delete from duetime.task as t where t.id = any (array(select e.id from ended as e where e.state <> 'pending' and e.payload is null)) returning t.*
     ), kept as (
-        insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
+        insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras, schedule,
             planned_at, state, outcome, attempt, tries, crashes, worker, started_at, finished_at, result, error)
-        select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.meta, m.schedule,
+        select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.extras, m.schedule,
             m.planned_at, e.state, e.outcome, e.attempt, e.tries, e.crashes, p_worker, e.started_at, e.finished_at, e.result, e.error
         from moved as m join ended as e on e.id = m.id
         union all
@@ -169,9 +169,9 @@ begin
             with moved as (
                 delete from duetime.task as t where t.id = any (v_rows) returning t.*
             )
-            insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
+            insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras, schedule,
                 planned_at, state, outcome, attempt, tries, crashes, worker, started_at, finished_at)
-            select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.meta, m.schedule,
+            select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.extras, m.schedule,
                 m.planned_at, 'succeeded', 'succeeded', coalesce(e.attempt, v_claim.attempts[1]), coalesce(e.tries, v_claim.tries[1]),
                 coalesce(e.crashes, v_claim.crashes[1]), p_worker, e.started_at, e.finished_at
             from moved as m join unnest(v_claim.tasks, v_claim.attempts, v_claim.tries, v_claim.crashes, p_started[v_before + 1 : v_before + v_slice.size],

@@ -54,9 +54,9 @@ begin
         select e.lane, s.state, s.sign * count(*) from ended as e cross join (values ('live', -1), (p_state, 1)) as s (state, sign)
         group by e.lane, s.state, s.sign
     )
-    insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule,
+    insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras, schedule,
         planned_at, state, attempt, tries, crashes, finished_at, error)
-    select e.id, e.lane, e.handler, e.key, e.payload, e.due_at, e.submitted_at, e.submitted_by, e.expires_at, e.timeout, e.retry, e.meta, e.schedule,
+    select e.id, e.lane, e.handler, e.key, e.payload, e.due_at, e.submitted_at, e.submitted_by, e.expires_at, e.timeout, e.retry, e.extras, e.schedule,
         e.planned_at, p_state, e.attempt, e.tries, e.crashes, p_now, e.error
     from ended as e;
 end $$;

@@ -51,10 +51,10 @@ with wish as (
     select h.*, w.place from duetime.history as h join wish as w on w.id = h.id
     where h.id = any ($2::uuid[]) and h.finished_at >= $3::bigint and h.state <> 'succeeded'
 ), stored as (
-    insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta,
+    insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras,
         schedule, planned_at)
     select c.id, c.lane, c.handler, c.key, c.payload, $1::bigint, c.submitted_at, c.submitted_by,
-        case when c.expires_at > $1::bigint then c.expires_at end, c.timeout, c.retry, c.meta, c.schedule, c.planned_at
+        case when c.expires_at > $1::bigint then c.expires_at end, c.timeout, c.retry, c.extras, c.schedule, c.planned_at
     from chosen as c order by c.place
     on conflict do nothing
     returning id, expires_at

@@ -13,9 +13,9 @@ select host, slots, guest_lease from duetime.worker where id = $1::text and gues
 update duetime.worker set beat = beat + 1, beat_at = coalesce($1::bigint, duetime.clock()) where id = $2::text and guest_lease is not null returning id
 
 -- holdings: attempts that a worker holds, of these tasks (null: all), with their tasks
-select r.id::text, l.handler, coalesce(r.payload, t.payload), r.attempt, r.number, r.cancelling, r.claimed_at, r.tries, r.crashes, r.due_at,
+select r.id::text, l.handler, coalesce(r.payload, t.payload), r.attempt, r.tries, r.crashes, r.due_at,
     coalesce(t.due_at, r.due_at), coalesce(t.submitted_at, r.submitted_at), coalesce(t.submitted_by, r.submitted_by), t.expires_at, t.timeout, t.retry,
-    t.meta, t.key, nullif(l.collection, ''), l.priority, t.schedule, t.planned_at
+    t.extras, t.key, nullif(l.collection, ''), l.priority, t.schedule, t.planned_at, r.number, r.cancelling, r.claimed_at
 from duetime.open_place as r join duetime.lane as l on l.id = r.lane
 left join lateral (select x.* from duetime.task as x where x.id = r.id offset 0) as t on true
 where r.worker = $1::text and ($2::uuid[] is null or r.id = any ($2::uuid[])) and (t.id is not null or r.payload is not null)

@@ -61,7 +61,7 @@ select p.id from (
 live as materialized (
     select p.id, t.id is not null or d.payload is not null as known, coalesce(t.lane, d.lane) as lane, t.key, coalesce(d.payload, t.payload) as payload,
         t.due_at, coalesce(t.submitted_at, d.submitted_at) as submitted_at, coalesce(t.submitted_by, d.submitted_by) as submitted_by, t.expires_at,
-        t.timeout, t.retry, t.meta, t.schedule, t.planned_at, coalesce(d.due_at, h.due_at) as place_due_at, coalesce(d.attempt, h.attempt) as attempt,
+        t.timeout, t.retry, t.extras, t.schedule, t.planned_at, coalesce(d.due_at, h.due_at) as place_due_at, coalesce(d.attempt, h.attempt) as attempt,
         coalesce(d.tries, h.tries) as tries, coalesce(d.crashes, h.crashes) as crashes,
         case when d.id is not null then 'pending' when h.id is not null then 'blocked' else 'running' end as state
     from picked as p
@@ -74,7 +74,7 @@ live as materialized (
 
 -- live_records: the columns of a record, of tasks that live. Of those that ran before, the last error is told.
 select v.id::text, l.handler, l.collection, l.priority, coalesce(v.payload, r.payload) as payload, coalesce(v.submitted_at, r.submitted_at) as submitted_at,
-    coalesce(v.submitted_by, r.submitted_by) as submitted_by, v.key, v.expires_at, v.timeout, v.retry, v.meta,
+    coalesce(v.submitted_by, r.submitted_by) as submitted_by, v.key, v.expires_at, v.timeout, v.retry, v.extras,
     v.schedule, v.planned_at, case when v.state = 'running' and r.id is null then 'pending' else v.state end as state,
     coalesce(v.place_due_at, r.due_at, v.due_at) as due_at, coalesce(v.attempt, r.attempt, 0) as attempt,
     coalesce(v.tries, r.tries, 0) as tries, coalesce(v.crashes, r.crashes, 0) as crashes, coalesce(r.cancelling, false) as cancelling,
@@ -87,7 +87,7 @@ left join duetime.progress as p on p.id = r.id and p.attempt = r.attempt
 where v.known or r.payload is not null
 
 -- final_records: the same columns, of finished tasks
-select t.id::text, t.handler, l.collection, l.priority, t.payload, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry, t.meta,
+select t.id::text, t.handler, l.collection, l.priority, t.payload, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry, t.extras,
     t.schedule, t.planned_at, t.state, t.due_at, t.attempt, t.tries, t.crashes, false as cancelling, t.worker, t.started_at, t.finished_at,
     t.result, t.error, null::double precision as progress, null::text as progress_text
 

@@ -34,7 +34,7 @@ with placed as (
     from duetime.task as t cross join lateral (values (t.lane, -1), ($3::integer, 1)) as m (lane, n) where t.id = $2::uuid and t.lane <> $3::integer
 )
 update duetime.task set lane = $3::integer, payload = $4::text, due_at = $5::bigint, submitted_by = $6::text, expires_at = $7::bigint,
-    timeout = $8::double precision, retry = $9::text, meta = $10::text, planned_at = $11::bigint where id = $2::uuid
+    timeout = $8::double precision, retry = $9::text, extras = $10::text, planned_at = $11::bigint where id = $2::uuid
 
 -- live_parents: which of these tasks have not ended
 select t.id::text from duetime.task as t where t.id = any ($1::uuid[])

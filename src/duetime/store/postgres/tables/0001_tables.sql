@@ -52,7 +52,7 @@ create table duetime.task (
     expires_at bigint,
     timeout double precision,
     retry text,
-    meta text,
+    extras text,
     schedule text,
     planned_at bigint
 );
@@ -174,7 +174,7 @@ create table duetime.history (
     expires_at bigint,
     timeout double precision,
     retry text,
-    meta text,
+    extras text,
     schedule text,
     planned_at bigint,
     state text not null,

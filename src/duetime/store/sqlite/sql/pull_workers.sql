@@ -18,9 +18,9 @@ select 1 from duetime_running where worker = ? and claim = ?
 select beat from duetime_worker where id = ? and lease is not null
 
 -- running_tasks_head: the tasks that a worker runs
-select t.id, l.handler, cast(t.payload as text), r.attempt, r.claim, r.cancelling, r.claimed_at, r.tries, r.crashes, r.due_at, t.due_at,
-    t.submitted_at, t.submitted_by, t.expires_at, t.timeout, cast(t.retry as text), t.meta, t.key, nullif(l.collection, ''), l.priority,
-    t.schedule, t.planned_at
+select t.id, l.handler, cast(t.payload as text), r.attempt, r.tries, r.crashes, r.due_at, t.due_at,
+    t.submitted_at, t.submitted_by, t.expires_at, t.timeout, cast(t.retry as text), t.extras, t.key, nullif(l.collection, ''), l.priority,
+    t.schedule, t.planned_at, r.claim, r.cancelling, r.claimed_at
 from duetime_running as r cross join duetime_task as t on t.seq = r.task cross join duetime_lane as l on l.id = t.lane
 where r.worker = :worker
 

@@ -1,5 +1,5 @@
 -- record: the columns of a task, wherever it stands
-select t.seq, t.id, t.payload, t.due_at, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry, t.meta, t.schedule, t.planned_at,
+select t.seq, t.id, t.payload, t.due_at, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry, t.extras, t.schedule, t.planned_at,
     t.state, t.attempt, t.tries, t.crashes, t.worker, t.started_at, t.finished_at, t.result,
     case when t.state is null then (select a.error from duetime_attempt as a where a.task = t.seq order by a.attempt desc limit 1) else t.error end,
     l.handler, l.collection, l.priority,

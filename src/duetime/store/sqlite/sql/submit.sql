@@ -20,7 +20,7 @@ select count(distinct collection) from duetime_lane where handler = ?
 update duetime_lane set next_at = ? where id = ? and next_at > ?
 
 -- insert_task: a live task, standing nowhere yet
-insert into duetime_task (seq, id, lane, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, meta, schedule, planned_at)
+insert into duetime_task (seq, id, lane, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras, schedule, planned_at)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- insert_due: a place in a lane
@@ -46,7 +46,7 @@ join duetime_key as k on k.handler = pair.value ->> 0 and k.key = pair.value ->>
 select id, seq, state from duetime_task where id in (select value from json_each(?))
 
 -- replace_task: give a waiting task a new wish
-update duetime_task set lane = ?, payload = ?, due_at = ?, submitted_by = ?, expires_at = ?, timeout = ?, retry = ?, meta = ?, planned_at = ?
+update duetime_task set lane = ?, payload = ?, due_at = ?, submitted_by = ?, expires_at = ?, timeout = ?, retry = ?, extras = ?, planned_at = ?
 where seq = ?
 
 -- take_due: remove a task's place in its lane and tell what stood there

@@ -30,7 +30,7 @@ update duetime_lane set next_at = coalesce((select min(pos) from duetime_due whe
 -- claimed_tasks: what attempts need to know of their tasks, in the order of these numbers, as one JSON array
 select json_group_array(json_array(
     t.id, l.handler, cast(t.payload as text), r.attempt, r.tries, r.crashes, r.due_at, t.due_at, t.submitted_at, t.submitted_by, t.expires_at,
-    t.timeout, cast(t.retry as text), json(t.meta), t.key, nullif(l.collection, ''), l.priority, t.schedule, t.planned_at))
+    t.timeout, cast(t.retry as text), json(t.extras), t.key, nullif(l.collection, ''), l.priority, t.schedule, t.planned_at))
 from json_each(?) as claimed cross join duetime_task as t on t.seq = claimed.value
 cross join duetime_running as r on r.task = t.seq cross join duetime_lane as l on l.id = t.lane
 

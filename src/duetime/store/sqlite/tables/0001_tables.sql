@@ -28,7 +28,7 @@ create table duetime_task (
     expires_at integer,
     timeout real,
     retry blob,
-    meta text,
+    extras text,
     schedule text,
     planned_at integer,
     state text,
