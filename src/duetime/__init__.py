@@ -33,7 +33,7 @@ from duetime.model.why import Reason
 from duetime.store.values import CancelVerdict
 from duetime.targets.context import Context, current
 from duetime.targets.occurrence import Occurrence
-from duetime.targets.python import Next
+from duetime.targets.python.middleware import Next
 
 __all__ = [
     "AfterEnd",

@@ -22,7 +22,7 @@ from duetime.model.outcome import Outcome
 from duetime.model.task import NewTask, Task
 from duetime.model.trace_context import TRACEPARENT
 from duetime.targets.context import Context
-from duetime.targets.python import Next
+from duetime.targets.python.middleware import Next
 from duetime.worker.attempt import Interrupted
 
 INSTALLED = find_spec("opentelemetry") is not None

@@ -20,8 +20,8 @@ from duetime.store.postgres.address import Address
 from duetime.store.postgres.lanes import BEHIND, Lane, Lanes
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.values import WorkerRecord
-from duetime.worker import executor
-from duetime.worker.executor import Executor
+from duetime.targets.python import thread
+from duetime.targets.python.thread import ThreadTarget
 from duetime.worker.reconciler import Reconciler
 from tests.chaos.fleet import until
 from tests.chaos.scenes import Scene, a_later_task, lost_reply, release, scene_in, settle_of_another, timeout_of_a_thread
@@ -307,7 +307,7 @@ CASES: dict[str, tuple[Play, Breaker, str]] = {
     "a fence used again after a release": (release, fence_used_twice, "fence"),
     "a retry while the thread still runs": (
         timeout_of_a_thread,
-        method(Executor, "_deliver", lambda self, attempt: attempt.runner.cancel()),
+        method(ThreadTarget, "stop", lambda self, attempt, reason: attempt.cancel() or 0.0),
         "overlap",
     ),
     "a claim ahead of the due time": (
@@ -321,7 +321,7 @@ CASES: dict[str, tuple[Play, Breaker, str]] = {
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", CASES)
 async def test_a_guard_taken_away_is_noticed(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setattr(executor, "THROW_AFTER", 5.0)
+    monkeypatch.setattr(thread, "THROW_AFTER", 5.0)
     play, take_away, rule = CASES[case]
     lease = LEASE if play is early_reaper else 2.0
     async with scene_in(tmp_path / "sound", postgres_url, lease=lease) as scene:

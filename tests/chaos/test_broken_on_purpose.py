@@ -13,7 +13,8 @@ from duetime.model.claim_order import ClaimOrder
 from duetime.store.sqlite import liveness, work
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import Claim
-from duetime.worker import executor
+from duetime.targets.python import thread
+from duetime.targets.python.thread import ThreadTarget
 from duetime.worker.executor import Executor
 from duetime.worker.reconciler import Reconciler
 from tests.chaos.scenes import Scene, a_later_task, gate_with_a_queue, lost_reply, release, scene_in, settle_of_another, timeout_of_a_thread
@@ -72,7 +73,7 @@ def fence_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def thread_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Executor, "_deliver", lambda self, attempt: attempt.runner.cancel())
+    monkeypatch.setattr(ThreadTarget, "stop", lambda self, attempt, reason: attempt.cancel() or 0.0)
 
 
 def no_check_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +108,7 @@ CASES: dict[str, tuple[Callable[[Scene], Awaitable[None]], Breaker, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 async def test_a_guard_taken_away_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setattr(executor, "THROW_AFTER", 5.0)
+    monkeypatch.setattr(thread, "THROW_AFTER", 5.0)
     play, take_away, rule = CASES[case]
     async with scene_in(tmp_path / "sound", f"sqlite:///{tmp_path / 'sound' / 'duetime.db'}") as scene:
         await play(scene)

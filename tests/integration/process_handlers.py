@@ -18,7 +18,8 @@ import msgspec
 from duetime.errors import Fatal, InvalidPayload, RetryLater
 from duetime.model.retry import RetryPolicy
 from duetime.targets.context import Context, current
-from duetime.targets.python import Middleware, Next
+from duetime.targets.python.function import PythonFunction
+from duetime.targets.python.middleware import Middleware, Next
 from duetime.targets.spec import HandlerSpec
 
 QUIET = "import signal; signal.pause()"
@@ -44,7 +45,7 @@ class AnyObject:
             raise InvalidPayload("wrong is not a parameter")
         return arguments
 
-    def in_places(self) -> None:
+    def positional_decoder(self) -> None:
         return None
 
     def schema(self) -> bytes:
@@ -63,11 +64,13 @@ class SmallApp:
         name = function.__name__
         self.specs[name] = HandlerSpec(
             name=name,
-            function=function,
+            target=PythonFunction(
+                function=function,
+                takes_context="ctx" in function.__annotations__,
+                is_async=asyncio.iscoroutinefunction(function),
+                isolation="process",
+            ),
             payloads=AnyObject(),
-            takes_context="ctx" in function.__annotations__,
-            is_async=asyncio.iscoroutinefunction(function),
-            isolation="process",
             retry=RetryPolicy(never=(KeyError,)),
         )
         return function

@@ -101,7 +101,7 @@ async def test_if_the_clock_of_the_store_is_set_back_it_is_not_held_for_longer(a
         reached = app.store.reached
         claim_ahead(app, SECOND)  # as if it had been claimed a second before its due time
         monkeypatch.setattr(app.store, "reached", lambda: reached() - 3_600 * SECOND)
-        worker.executor._start_due()
+        worker.executor._ahead.start_due()
         await until("it is pending again", lambda: _is(app, task, State.PENDING))
         assert begun == []
 

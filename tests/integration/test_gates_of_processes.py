@@ -13,7 +13,7 @@ import pytest
 from duetime import App, State, Task
 from duetime.model.outcome import Ended
 from duetime.store.values import ClaimedTask
-from duetime.targets.process import ChildPool
+from duetime.targets.python.children import ChildPool
 from duetime.worker.worker import Worker
 from tests.chaos.fleet import until
 
@@ -54,7 +54,7 @@ async def apart(tmp_path: Path) -> AsyncIterator[Apart]:
     async def another() -> None: ...
 
     async with app.worker() as worker:
-        worker.executor.children = pool = SlowPool()
+        worker.executor.host.children = pool = SlowPool()
         yield app, wait_for, worker, pool
         pool.begun.set()
 

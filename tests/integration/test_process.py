@@ -16,13 +16,12 @@ import msgspec
 import pytest
 
 from duetime.clock import SECOND
-from duetime.errors import InvalidHandler
 from duetime.ids import new_id
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import Extras
 from duetime.store.values import ClaimedTask
-from duetime.targets import process
-from duetime.targets.process import ChildPool, import_string_of, require_import_string
+from duetime.targets.python import children
+from duetime.targets.python.children import ChildPool, import_string_of
 from tests.integration import process_handlers
 
 HERE = "tests.integration.process_handlers"
@@ -345,7 +344,7 @@ async def test_an_impatient_caller_who_cancels_twice_still_waits_for_the_end(
     attempt = asyncio.ensure_future(run(pool, "sleep_long", note=str(note)))
     [pid] = await pids_in(note)
     alive = True
-    monkeypatch.setattr(process, "_group_lives", lambda group, thorough: alive)  # a process that the kernel cannot end yet
+    monkeypatch.setattr(children, "_group_lives", lambda group, thorough: alive)  # a process that the kernel cannot end yet
     attempt.cancel()
     for _ in range(3):
         await asyncio.wait((attempt,), timeout=0.02)
@@ -395,7 +394,7 @@ async def test_closing_kills_what_still_runs(tmp_path: Path) -> None:
 
 WORKER = """
     import asyncio, os, sys, threading, time
-    from duetime.targets.process import ChildPool
+    from duetime.targets.python.children import ChildPool
     from tests.integration.test_process import claimed, perform
 
     async def main(notes):
@@ -650,24 +649,20 @@ async def test_the_programs_own_log_format_is_kept_and_nothing_is_logged_twice(t
 
 
 def test_an_app_is_found_in_its_handlers_module_first() -> None:
-    assert import_string_of(process_handlers.app, process_handlers.echo) == f"{HERE}:app"
-    assert import_string_of(process_handlers.silent, process_handlers.echo) == f"{HERE}:silent"
+    assert import_string_of(process_handlers.app) == f"{HERE}:app"
+    assert import_string_of(process_handlers.silent) == f"{HERE}:silent"
 
 
 def test_an_app_is_found_in_another_module_than_its_handler() -> None:
-    assert import_string_of(process_handlers.app, until) == f"{HERE}:app"
+    assert import_string_of(process_handlers.app) == f"{HERE}:app"
 
 
 def test_an_app_that_is_no_modules_attribute_is_refused() -> None:
     app = process_handlers.SmallApp()
-    assert import_string_of(app, until) is None
-    with pytest.raises(InvalidHandler, match="no module's attribute"):
-        require_import_string(app, until, "work")
+    assert import_string_of(app) is None
 
 
-def test_an_app_in_a_script_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_app_in_a_script_has_no_import_string(monkeypatch: pytest.MonkeyPatch) -> None:
     app = process_handlers.SmallApp()
     monkeypatch.setattr(sys.modules["__main__"], "app", app, raising=False)
-    assert import_string_of(app, until) is None
-    with pytest.raises(InvalidHandler, match="declared in __main__; move it into a module or start it with `duetime worker module:app`"):
-        require_import_string(app, until, "work")
+    assert import_string_of(app) is None

@@ -178,12 +178,12 @@ async def test_what_is_cancelled_while_it_waits_in_memory_never_starts(app: App)
             queued = [task for task in tasks if task.id in worker.executor.attempts() and task.id not in worker.executor.running]
             for task in queued[:5]:
                 await app.cancel(task)
-            await until("the worker knows", lambda: len(worker.executor.cancels) == 5)
+            await until("the worker knows", lambda: len(worker.executor.starts.cancels) == 5)
             go_on.set()
             await until("they are cancelled", lambda: all_in(app, queued[:5], State.CANCELLED))
             others = [task for task in tasks if task not in queued[:5]]
             await until("the others are done", lambda: all_in(app, others, State.SUCCEEDED))
-            assert not worker.executor.cancels
+            assert not worker.executor.starts.cancels
     assert len(starts) == len(tasks) - 5
 
 

@@ -22,8 +22,9 @@ from duetime.model.lifecycle import succeed
 from duetime.model.outcome import Outcome, Settlement, SettleVerdict
 from duetime.model.task import NewTask
 from duetime.targets.output import DEFAULT_CAP
+from duetime.targets.python import thread
+from duetime.targets.target import Stop
 from duetime.worker import executor, settler
-from duetime.worker.attempt import Stop
 from duetime.worker.worker import Worker
 from tests.chaos.fleet import until
 
@@ -278,7 +279,7 @@ async def test_a_coroutine_that_swallows_its_cancel_stays_claimed_until_its_code
 async def test_a_thread_that_outlives_its_timeout_is_never_joined_by_a_second_attempt(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(executor, "THROW_AFTER", 0.05)
+    monkeypatch.setattr(thread, "THROW_AFTER", 0.05)
     monkeypatch.setattr(executor, "STUCK_AFTER", 0.1)
     gate = threading.Event()
     running = 0
@@ -309,7 +310,7 @@ async def test_a_thread_that_outlives_its_timeout_is_never_joined_by_a_second_at
 
 
 async def test_what_is_thrown_at_a_thread_too_late_does_not_hit_the_next_handler(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "THROW_AFTER", 0.0)
+    monkeypatch.setattr(thread, "THROW_AFTER", 0.0)
 
     @app.task(timeout=0.02, retry=ONCE, concurrency=4)
     def nearly_late() -> None:

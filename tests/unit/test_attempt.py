@@ -24,7 +24,12 @@ class Nowhere:
     def __init__(self, output: OutputFiles | None) -> None:
         self.output = output
 
-    def progress(self, attempt: Attempt, fraction: float, text: str) -> None: ...
+    def report(self, attempt: Attempt, fraction: float, text: str) -> None: ...
+
+    def may_begin(self, attempt: Attempt) -> bool:
+        return True
+
+    def has_begun(self, attempt: Attempt) -> None: ...
 
 
 def attempt(output: OutputFiles | None) -> Attempt:

@@ -95,7 +95,7 @@ def through_a_decorator() -> Any:
 
 @pytest.mark.parametrize("function", [plain, after_context, Shop().sell], ids=["function", "with context", "bound method"])
 def test_arguments_of_a_plain_function_can_be_given_by_their_places(function: Any) -> None:
-    decode = payloads(function).in_places()
+    decode = payloads(function).positional_decoder()
     assert decode is not None
     assert decode('{"second":"x","first":1}') == (1, "x")
     for stored in ('{"first":1}', '{"first":"x","second":"x"}', '{"first":1,"second":"x","third":1}', "[]", "{"):
@@ -107,7 +107,7 @@ def test_arguments_of_a_plain_function_can_be_given_by_their_places(function: An
     "function", [two, through_a_decorator(), functools.partial(plain)], ids=["defaults and names only", "decorator", "partial"]
 )
 def test_arguments_are_given_by_name_where_their_places_may_mean_something_else(function: Any) -> None:
-    assert payloads(function).in_places() is None
+    assert payloads(function).positional_decoder() is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from duetime.clock import SECOND
 from duetime.model.retry import RetryPolicy
 from duetime.store.values import ClaimedTask
+from duetime.targets.host import TargetHost
 from duetime.targets.payload import OpenPayloads
+from duetime.targets.python.function import PythonFunction
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.queues import BUFFERED_TIME, LARGEST_BUFFER, LARGEST_CLAIM, STALE_AFTER, HandlerQueue, HandlerQueues, shares
 
@@ -16,14 +18,12 @@ FAST, SLOW = 10.0, 200_000.0
 def queue(name: str, concurrency: int = 50, *, duration: float | None = None, waits: bool = False) -> HandlerQueue:
     spec = HandlerSpec(
         name=name,
-        function=lambda: None,
+        target=PythonFunction(function=lambda: None, takes_context=False, is_async=True),
         payloads=OpenPayloads(name),
-        takes_context=False,
-        is_async=True,
         retry=RetryPolicy(),
         concurrency=concurrency,
     )
-    made = HandlerQueue(spec, concurrency)
+    made = HandlerQueue(spec, spec.target.open(spec, TargetHost()))
     if duration is not None:
         made.measure(duration, 1, waited=waits)
     return made

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from duetime.errors import AttemptCancelled
-from duetime.worker.threads import ThreadRoom
+from duetime.targets.python.threads import Threads
 
 
 async def test_a_call_that_is_told_to_stop_before_it_has_begun_ends_and_leaves_its_thread_to_others() -> None:
-    threads = ThreadRoom()
+    threads = Threads()
     for _ in range(100):
         call = threads.start(lambda: None)
         call.throw(AttemptCancelled)  # most often the thread still waits for the interpreter's lock
@@ -22,7 +22,7 @@ async def test_a_call_that_is_told_to_stop_before_it_has_begun_ends_and_leaves_i
 
 
 async def test_a_call_that_has_ended_cannot_be_told_to_stop() -> None:
-    threads = ThreadRoom()
+    threads = Threads()
     call = threads.start(lambda: "done")
     assert await call.future == "done"
     call.throw(AttemptCancelled)
@@ -31,7 +31,7 @@ async def test_a_call_that_has_ended_cannot_be_told_to_stop() -> None:
 
 
 async def test_what_a_thread_raises_arrives_where_it_is_awaited() -> None:
-    threads = ThreadRoom()
+    threads = Threads()
 
     def handler() -> None:
         raise SystemExit(3)

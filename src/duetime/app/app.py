@@ -35,7 +35,7 @@ from duetime.remote.services import server_place, server_services
 from duetime.runtime.portal import PORTAL, Inline, refuse_inside_loop, running_loop
 from duetime.store import Store
 from duetime.store.open import store_from_url
-from duetime.targets.python import Middleware
+from duetime.targets.python.middleware import Middleware
 from duetime.targets.spec import HandlerSpec
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class App(Registry, Verbs):
         not end (`on_stuck`), and, on stores that go by leases, when the lease runs out (`on_lease_lost`). A supervisor passes
         the worker's `id`, and descriptors that every child holds (`inherit`).
         """
-        from duetime.targets.process import import_string_of
+        from duetime.targets.python.children import import_string_of
         from duetime.worker.worker import Worker, WorkerSettings
 
         if not self.has_store:

@@ -16,6 +16,7 @@ from duetime.ids import key_shard, new_id
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import IfExists, NewTask, Task, check_meta, check_name, check_priority, delay_micros, due_instant
 from duetime.targets.payload import OpenPayloads
+from duetime.targets.python.function import function_of
 from duetime.targets.spec import HandlerSpec, Payloads
 
 P = ParamSpec("P")
@@ -64,8 +65,9 @@ class Handler(Generic[P, R, F_co]):
         self._home = home
         self._options = _NO_OPTIONS
         self._priority = HANDLERS_OWN if spec is None else spec.priority
-        if spec is not None:
-            functools.update_wrapper(self, spec.function, updated=())
+        function = None if spec is None else function_of(spec)
+        if function is not None:
+            functools.update_wrapper(self, function, updated=())
 
     def __repr__(self) -> str:
         return f"<handler {self.name}>"
@@ -73,11 +75,11 @@ class Handler(Generic[P, R, F_co]):
     @property
     def __call__(self) -> F_co:
         """Call the function itself, here and now; no task is made."""
-        if self.spec is None:
-            raise InvalidHandler(
-                f"{self.name} is known by name only and cannot be called here; submit it with .now(…), .after(…) or .at(…)"
-            )
-        return cast(F_co, self.spec.function)
+        function = None if self.spec is None else function_of(self.spec)
+        if function is None:
+            what = "known by name only" if self.spec is None else "not a Python function"
+            raise InvalidHandler(f"{self.name} is {what} and cannot be called here; submit it with .now(…), .after(…) or .at(…)")
+        return cast(F_co, function)
 
     def now(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Task[R]]:
         """Submit a task that is due at once."""

@@ -16,8 +16,9 @@ from duetime.model.rules import Rule
 from duetime.model.task import NewTask, Task, check_name, check_priority
 from duetime.targets.context import Context
 from duetime.targets.payload import FunctionPayloads
+from duetime.targets.python.function import Isolation, PythonFunction, function_of
 from duetime.targets.signature import default_name, examine
-from duetime.targets.spec import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT, HandlerSpec, Isolation
+from duetime.targets.spec import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT, HandlerSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -127,11 +128,8 @@ class Registry:
                 raise InvalidHandler(f'{full} is an `async def` and runs on the event loop; make it a `def`, or use isolation="process"')
             spec = HandlerSpec(
                 name=full,
-                function=function,
+                target=PythonFunction(function=function, takes_context=shape.takes_context, is_async=shape.is_async, isolation=isolation),
                 payloads=FunctionPayloads(full, function, shape.parameters),
-                takes_context=shape.takes_context,
-                is_async=shape.is_async,
-                isolation=isolation,
                 timeout=positive(timeout, "timeout"),
                 retry=policy_or_default(retry),
                 concurrency=_slots(concurrency),
@@ -139,7 +137,7 @@ class Registry:
                 aliases=tuple(check_name(self._prefix + alias, "an alias") for alias in _names(aliases)),
                 doc=(getattr(function, "__doc__", None) or "").strip(),
             )
-            return self._register(spec)
+            return self.register(spec)
 
         return declare if function is None else declare(function)
 
@@ -163,9 +161,10 @@ class Registry:
             if again and function.spec is None:
                 raise InvalidHandler(f"{function.name} is known by name only; use app.schedules.put or declare for it")
             full = f"{self._prefix}{of_task.get('name')}" if again and of_task.get("name") else None
-            target = function.spec.function if again else function
+            called = function_of(function.spec) if again else function
             title = function.name if again else self._prefix + (of_task.get("name") or default_name(function))
-            _refuse_unfilled(title, target, of_schedule.get("payload", {}))
+            if called is not None:
+                _refuse_unfilled(title, called, of_schedule.get("payload", {}))
             schedule = Schedule(full or title, title, rule, **of_schedule)
             self.refuse_taken_schedule(schedule.name)
             handler = function if again else self.task(**of_task)(function)
@@ -193,7 +192,8 @@ class Registry:
     def submit_as(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Coroutine[Any, Any, Task[R]]:
         raise NotImplementedError
 
-    def _register(self, spec: HandlerSpec) -> AnyHandler:
+    def register(self, spec: HandlerSpec) -> AnyHandler:
+        """Declare a handler, whatever its target; `task` does so for Python functions."""
         self.refuse_taken(spec)
         handler: AnyHandler = Handler(spec.name, spec.payloads, self, spec=spec)
         self._handlers[spec.name] = handler
@@ -208,7 +208,8 @@ class Registry:
         for other in self.declared():
             twice = {spec.name, *spec.aliases} & {other.name, *other.aliases}
             if twice:
-                where = f"{getattr(other.function, '__module__', '?')}.{getattr(other.function, '__qualname__', other.name)}"
+                function = function_of(other)
+                where = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', other.name)}"
                 raise InvalidHandler(f"a handler called {min(twice)} is already declared by {where}; give one of them another name=")
 
 

@@ -162,7 +162,7 @@ def _declaration(spec: HandlerSpec, known: Declaration | None) -> Declaration:
         timeout=spec.timeout,
         priority=spec.priority,
         concurrency=spec.concurrency,
-        isolation=spec.isolation,
+        isolation=spec.target.kind,
         retry=spec.retry.numbers(),
         declared_at=0 if known is None else known.declared_at,
     )

@@ -110,7 +110,7 @@ class OpenPayloads:
     def decode(self, payload: bytes | str) -> dict[str, Any]:
         return msgspec.json.decode(payload, type=dict[str, Any])
 
-    def in_places(self) -> None:
+    def positional_decoder(self) -> None:
         return None
 
     def schema(self) -> bytes:
@@ -154,17 +154,17 @@ class FunctionPayloads:
             return arguments
         return {name: value for name, value in arguments.items() if value is not _ABSENT}
 
-    def in_places(self) -> Callable[[str], tuple[Any, ...]] | None:
+    def positional_decoder(self) -> Callable[[str], tuple[Any, ...]] | None:
         if not self._all_required or len(self._in_order) < len(self._parameters) or not _is_plain(self._function):
             return None
 
-        def decode_in_places(payload: str) -> tuple[Any, ...]:
+        def decode_by_position(payload: str) -> tuple[Any, ...]:
             try:
                 return astuple((self._decode or self._compile())(payload))
             except msgspec.MsgspecError as error:
                 raise self._misfit(str(error), None) from None
 
-        return decode_in_places
+        return decode_by_position
 
     def decode_result(self, result: bytes | None) -> Any:
         """Give a stored result in the type that the function is annotated with, or as plain JSON if it does not fit that."""

@@ -1,15 +1,17 @@
-"""A handler as the worker needs it: the code, how to call it, and its policies."""
+"""A handler as it is declared: its target, its parameters and its policies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from duetime.model.retry import RetryPolicy
 
-Isolation: TypeAlias = Literal["auto", "thread", "process"]
+if TYPE_CHECKING:
+    from duetime.targets.host import TargetHost
+    from duetime.targets.target import Target
 
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_CONCURRENCY = 50
@@ -19,31 +21,41 @@ class Payloads(Protocol):
     """A handler's parameters: binds calls when submitting, decodes payloads when running."""
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
-        """Validate a call and give its payload, a JSON object of the given arguments."""
+        """Validate a call and return its payload, a JSON object of the given arguments."""
         ...
 
     def decode(self, payload: bytes | str) -> dict[str, Any]:
-        """Validate a stored payload and give the keyword arguments; InvalidPayload if it does not fit."""
+        """Validate a stored payload and return the keyword arguments; InvalidPayload if it does not fit."""
         ...
 
-    def in_places(self) -> Callable[[str], tuple[Any, ...]] | None:
-        """Give a way to decode into positional arguments, which is quicker, where the function may be called with such."""
+    def positional_decoder(self) -> Callable[[str], tuple[Any, ...]] | None:
+        """Return a function that decodes into positional arguments, which is quicker; None if the handler cannot be called with such."""
         ...
 
     def schema(self) -> bytes:
-        """Give the JSON Schema of the payload."""
+        """Return the JSON Schema of the payload."""
+        ...
+
+
+class TargetSpec(Protocol):
+    """How a handler's attempts are performed, as it is declared; the same in every process."""
+
+    @property
+    def kind(self) -> str:
+        """What the handler's declaration says of it, for people."""
+        ...
+
+    def open(self, handler: HandlerSpec, host: TargetHost) -> Target:
+        """Return what performs the attempts in one worker, whose targets share `host`."""
         ...
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One declared handler. `function` takes the context first if `takes_context`; then only keyword arguments."""
+    """One declared handler."""
 
     name: str
-    function: Callable[..., Any]
+    target: TargetSpec
     payloads: Payloads
-    takes_context: bool
-    is_async: bool
-    isolation: Isolation = "auto"
     timeout: float = DEFAULT_TIMEOUT
     retry: RetryPolicy = RetryPolicy()
     concurrency: int = DEFAULT_CONCURRENCY

@@ -33,9 +33,9 @@ from duetime.runtime.service import Alarms
 from duetime.store.values import Claim, ClaimedTask, NewWorker
 from duetime.targets.context import Resources, current
 from duetime.targets.spec import HandlerSpec
+from duetime.targets.target import Stop
 from duetime.testing.matching import as_call, as_line, check_names, has_arguments
 from duetime.testing.parts import SteppedExecutor, SteppedStore
-from duetime.worker.attempt import Stop
 from duetime.worker.settler import Settler
 
 R = TypeVar("R")
@@ -321,7 +321,7 @@ class Kit:
         self._settler = Settler(self._store, self._worker, alarms)
         self._sweeper = Sweeper(self._store, alarms)
         self._firing = Firing(self._store, alarms)
-        self._executor = SteppedExecutor(self._store, alarms, self._settler.put, self._settler.expect)
+        self._executor = SteppedExecutor(self._store, alarms, self._settler)
         self._store.take_gates, self._store.stop = self._take_gates, self._executor.cancel
         self.app.client.wait = self._wait  # type: ignore[method-assign]  # hints would come from nobody
         lifespan = AsyncExitStack()
@@ -355,7 +355,7 @@ class Kit:
 
     async def _take_gates(self) -> None:
         gates = await self._store.gates()
-        self._executor.gates = gates
+        self._executor.starts.gates = gates
         self._executor.release_queued()
         await self._store.confirm_gates(self._worker, gates.version)
 

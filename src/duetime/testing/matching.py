@@ -11,6 +11,7 @@ import msgspec
 
 from duetime.errors import DuetimeError, InvalidValue
 from duetime.model.task import Task, TaskRecord
+from duetime.targets.python.function import PythonFunction, function_of
 from duetime.targets.spec import HandlerSpec
 
 LONGEST_CALL = 300
@@ -18,7 +19,10 @@ LONGEST_CALL = 300
 
 def check_names(spec: HandlerSpec, arguments: Iterable[str]) -> None:
     """Refuse an argument that the handler does not have: nothing could have been submitted with it, whatever the code does."""
-    names = list(inspect.signature(spec.function).parameters)[1 if spec.takes_context else 0 :]
+    python = spec.target
+    if not isinstance(python, PythonFunction):
+        return
+    names = list(inspect.signature(python.function).parameters)[1 if python.takes_context else 0 :]
     for argument in arguments:
         if argument not in names:
             raise InvalidValue(f"{spec.name} has no parameter {argument!r}; it has {', '.join(names) or 'none'}")
@@ -31,7 +35,8 @@ def has_arguments(record: TaskRecord, spec: HandlerSpec | None, arguments: Mappi
     stored: dict[str, object] = msgspec.json.decode(record.payload)
     given: dict[str, object] = {}
     if spec is not None:
-        parameters = inspect.signature(spec.function).parameters
+        function = function_of(spec)
+        parameters = {} if function is None else inspect.signature(function).parameters
         given = {name: each.default for name, each in parameters.items() if each.default is not inspect.Parameter.empty}
         with contextlib.suppress(DuetimeError):
             given |= spec.payloads.decode(record.payload)

@@ -7,7 +7,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -24,9 +24,14 @@ from duetime.store.sqlite import read
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.store import SqliteStore
 from duetime.store.values import Added, CancelVerdict, ClaimedTask
-from duetime.worker.attempt import Attempt, Stop
+from duetime.targets.host import TargetHost
+from duetime.targets.python.function import PythonFunction
+from duetime.targets.spec import HandlerSpec
+from duetime.targets.target import Accepted, AttemptHandle, Stop
+from duetime.worker.attempt import Attempt
 from duetime.worker.executor import Executor
 from duetime.worker.queues import HandlerQueue
+from duetime.worker.settler import Settler
 
 
 class SteppedStore(SqliteStore):
@@ -105,6 +110,31 @@ class SteppedStore(SqliteStore):
 _End = tuple[Ended, BaseException | None]
 
 
+class SteppedTarget:
+    """A handler's own target, or, in its place, one that raises what a test wants to see raised."""
+
+    direct_call = None
+
+    def __init__(self, spec: HandlerSpec, host: TargetHost, failures: deque[BaseException]) -> None:
+        self._spec = spec
+        self._host = host
+        self._failures = failures
+        own = spec.target
+        if isinstance(own, PythonFunction):
+            # a child process would import another copy of the app, with another store
+            own = msgspec.structs.replace(own, isolation="auto")
+        self._own = own.open(spec, host)
+
+    def perform(self, attempt: AttemptHandle) -> Coroutine[Any, Any, Ended | Accepted]:
+        if not self._failures:
+            return self._own.perform(attempt)
+        raising = PythonFunction(function=_raising(self._failures.popleft()), takes_context=False, is_async=True)
+        return raising.open(self._spec, self._host).perform(attempt)
+
+    def stop(self, attempt: AttemptHandle, reason: Stop) -> float:
+        return self._own.stop(attempt, reason)
+
+
 class SteppedExecutor(Executor):
     """The real executor. It tells who waits how an attempt ended, leaves no delay to chance, and can be told to fail."""
 
@@ -112,19 +142,16 @@ class SteppedExecutor(Executor):
         self,
         store: SteppedStore,
         alarms: Alarms,
-        settle: Callable[..., asyncio.Future[None] | None],
-        expect: Callable[[str, str], None],
+        settler: Settler,
     ) -> None:
         super().__init__(
             store,
             {},
             alarms,
+            TargetHost(),
+            settler,
             concurrency=1 << 30,  # the slots of each handler are the bound
-            middleware=(),
             output=None,  # what handlers print is the test's own output
-            settle=settle,
-            expect=expect,
-            mark=lambda _: None,
             freed=lambda: None,
             stuck=self._give_up,
         )
@@ -135,17 +162,20 @@ class SteppedExecutor(Executor):
 
     def learn(self, app: App) -> bool:
         """Make queue for handlers that are new; tell whether there were any."""
-        self._middleware = list(app.middlewares)
-        new = [(name, spec) for name, spec in app.specs.items() if name not in self._queues.by_name]
+        self.host.middleware = list(app.middlewares)
+        new = [(name, spec) for name, spec in app.specs.items() if name not in self.queues.by_name]
         for name, spec in new:
-            known = next((queue for queue in self._queues.by_name.values() if queue.spec.name == spec.name), None)
-            # a child process would import another copy of the app, with another store
-            self._queues.by_name[name] = known or HandlerQueue(msgspec.structs.replace(spec, isolation="auto"), spec.concurrency)
+            queue = next((queue for queue in self.queues.by_name.values() if queue.spec.name == spec.name), None)
+            if queue is None:
+                failures = self.failures.setdefault(spec.name, deque())
+                queue = HandlerQueue(spec, SteppedTarget(spec, self.host, failures))
+                queue.settles_directly = False  # every end is told to who waits
+            self.queues.by_name[name] = queue
         return bool(new)
 
     def ready(self) -> Mapping[str, int]:
         """Give the handlers that have a free slot."""
-        return {name: 1 for name, queue in self._queues.by_name.items() if queue.free > 0}
+        return {name: 1 for name, queue in self.queues.by_name.items() if queue.free > 0}
 
     def expect(self, claimed: ClaimedTask) -> asyncio.Future[_End]:
         """Start an attempt; the future tells how it ended, once that has been given to the settler."""
@@ -159,14 +189,8 @@ class SteppedExecutor(Executor):
         if attempt is not None:
             self.stop(attempt, Stop.RELEASE)
 
-    def _work(self, attempt: Attempt) -> Coroutine[Any, Any, Any]:
-        failures = self.failures.get(attempt.spec.name)
-        if failures:
-            attempt.spec = msgspec.structs.replace(attempt.spec, function=_raising(failures.popleft()), is_async=True)
-        return super()._work(attempt)
-
     def _policy(self, attempt: Attempt) -> RetryPolicy:
-        return msgspec.structs.replace(cast(RetryPolicy, super()._policy(attempt)), jitter=0.0)
+        return msgspec.structs.replace(super()._policy(attempt), jitter=0.0)
 
     def _ended_by(self, attempt: Attempt, error: BaseException) -> Ended:
         self._errors[attempt.claimed.id] = error

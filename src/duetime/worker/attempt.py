@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Generator
-from contextvars import Context as Variables
-from enum import Enum
-from functools import partial
-from types import coroutine
+from collections.abc import Coroutine
 from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from duetime.clock import Instant
-from duetime.model.outcome import Outcome
+from duetime.clock import DAY, Instant
+from duetime.model.outcome import Ended, Outcome
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import ErrorInfo
 from duetime.runtime.service import Call
 from duetime.runtime.wheel import Timer
 from duetime.store.values import ClaimedTask
 from duetime.targets.context import Context, Resources
+from duetime.targets.endings import failed
 from duetime.targets.output import OutputFiles, Sink
 from duetime.targets.spec import HandlerSpec
-from duetime.worker.threads import ThreadCall
-
-
-class Stop(Enum):
-    """Why an attempt was told to stop; decides how it counts once its code has ended."""
-
-    TIMEOUT = "timeout"
-    CANCEL = "cancel"
-    RELEASE = "release"
-    LOST = "lost"
-
+from duetime.targets.target import Stop
 
 _COUNTS_AS = {
     Stop.TIMEOUT: Outcome.TIMED_OUT,
@@ -45,7 +34,7 @@ class Interrupted(BaseException):
     """Raised in the middle of code that blocks the event loop past its deadline. Not an Exception: handlers rarely catch it."""
 
 
-class Home(Protocol):
+class AttemptOwner(Protocol):
     """What an attempt needs of its executor."""
 
     resources: Resources
@@ -53,7 +42,11 @@ class Home(Protocol):
     @property
     def output(self) -> OutputFiles | None: ...
 
-    def progress(self, attempt: Attempt, fraction: float, text: str) -> None: ...
+    def report(self, attempt: Attempt, fraction: float, text: str) -> None: ...
+
+    def may_begin(self, attempt: Attempt) -> bool: ...
+
+    def has_begun(self, attempt: Attempt) -> None: ...
 
 
 class Attempt(msgspec.Struct, eq=False):
@@ -64,14 +57,13 @@ class Attempt(msgspec.Struct, eq=False):
 
     claimed: ClaimedTask
     spec: HandlerSpec
-    home: Home
+    owner: AttemptOwner
     runner: asyncio.Task[None] | None
     started_at: Instant
     deadline_at: Instant
     work: Coroutine[Any, Any, Any] | None = None  # the handler's code, once it has been called
     ended: bool = False
     timer: Timer[Call] | None = None
-    call: ThreadCall | None = None
     stop: Stop | None = None
     made: Context | None = None
     _sink: Sink | None = None
@@ -90,8 +82,8 @@ class Attempt(msgspec.Struct, eq=False):
                 self.claimed,
                 started_at=self.started_at,
                 deadline_at=self.deadline_at,
-                resources=self.home.resources,
-                progress=partial(self.home.progress, self),
+                resources=self.owner.resources,
+                progress=self.report,
             )
             if self.stop is not None:
                 self.made.tell_to_stop(_COUNTS_AS[self.stop])
@@ -100,7 +92,7 @@ class Attempt(msgspec.Struct, eq=False):
     @property
     def sink(self) -> Sink | None:
         """The way to its file, made when it is first asked for; None if no output is kept. After the end of the attempt it is closed."""
-        files = self.home.output
+        files = self.owner.output
         if self._sink is None and files is not None:
             sink = Sink(files, self.claimed.id, self.claimed.attempt)
             with self._beginning:
@@ -110,6 +102,41 @@ class Attempt(msgspec.Struct, eq=False):
             if self.ended:
                 self._sink.close()
         return self._sink
+
+    def report(self, fraction: float, text: str) -> None:
+        """Pass on how far it says it is, from any thread."""
+        self.owner.report(self, fraction, text)
+
+    def postpone(self) -> None:
+        """Let its time not run before `may_begin`."""
+        self.deadline_at += DAY
+
+    def may_begin(self) -> bool:
+        """Count its time from now, unless it may not start any more."""
+        return self.owner.may_begin(self)
+
+    def has_begun(self) -> None:
+        """Note that its code runs, after `may_begin`."""
+        self.owner.has_begun(self)
+
+    def cancel(self) -> None:
+        """Cancel its coroutine."""
+        if self.runner is not None:
+            self.runner.cancel()
+
+    def ended_by(self, error: BaseException, policy: RetryPolicy) -> Ended:
+        """Return what an exception means, given that the attempt may have been told to stop."""
+        if isinstance(error, Interrupted):
+            self.stop = self.stop or Stop.TIMEOUT
+        match self.stop:
+            case Stop.TIMEOUT:
+                return Ended(Outcome.TIMED_OUT, error=ErrorInfo("TimedOut", f"ran longer than its timeout of {self.timeout:g} s"))
+            case Stop.CANCEL:
+                return Ended(Outcome.CANCELLED)
+            case Stop.RELEASE | Stop.LOST:
+                return Ended(Outcome.RELEASED)
+            case None:
+                return failed(error, policy)
 
     def end(self) -> None:
         """Let go of what its code had. What threads of it print from now on goes to the process's own streams."""
@@ -132,46 +159,3 @@ class Current:
 
     def __init__(self) -> None:
         self.attempt: Attempt | None = None
-
-
-@coroutine
-def drive(
-    work: Coroutine[Any, Any, Any], variables: Variables, attempt: Attempt, current: Current, awaited: Any, thrown: Interrupted | None
-) -> Generator[Any, Any, Any]:
-    """Go on with a handler's coroutine inside the awaiting task, with context variables of its own.
-
-    Its first step has been done: it waits for `awaited`, or was interrupted by `thrown` in the middle of that step. Handlers
-    see the runner's task as `asyncio.current_task()`, so timeouts and task groups work in them as anywhere.
-    """
-    run, send, throw = variables.run, work.send, work.throw
-    advance: Any
-    value: Any
-    while True:
-        if thrown is not None:
-            advance, value, thrown = throw, thrown, None
-        else:
-            try:
-                value = yield awaited
-                advance = send
-            except BaseException as error:
-                advance, value = throw, error
-        current.attempt = attempt
-        try:
-            awaited = run(advance, value)
-        except StopIteration as done:
-            return done.value
-        except Interrupted as error:
-            if has_ended(work):  # just before it could be interrupted, or by that
-                raise
-            thrown = error
-        except GeneratorExit as error:
-            if error is value:  # it is we who are being closed
-                raise
-            raise RuntimeError("the handler raised GeneratorExit") from error
-        finally:
-            current.attempt = None
-
-
-def has_ended(work: Coroutine[Any, Any, Any]) -> bool:
-    """Tell whether a coroutine's code has ended."""
-    return getattr(work, "cr_frame", None) is None

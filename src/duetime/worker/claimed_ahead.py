@@ -5,11 +5,14 @@ A claim is a commit on another machine and takes its milliseconds; one that is m
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from duetime.clock import Instant
+from duetime.clock import LATEST, SECOND, Instant
+from duetime.model.outcome import Outcome
+from duetime.store import Store
 from duetime.store.values import ClaimedTask
 
 
@@ -56,3 +59,53 @@ class ClaimedAhead:
         self._heap = [(claimed.due_at, claimed.id, claimed) for claimed in left]
         heapq.heapify(self._heap)
         self.by_handler = Counter(claimed.handler for claimed in left)
+
+
+class AheadTimer:
+    """Starts tasks that were claimed ahead when the store's clock has surely reached their due time."""
+
+    def __init__(
+        self,
+        ahead: ClaimedAhead,
+        store: Store,
+        start: Callable[[Sequence[ClaimedTask]], None],
+        give_back: Callable[[ClaimedTask, Outcome], None],
+    ) -> None:
+        self._ahead = ahead
+        self._store = store
+        self._start = start
+        self._give_back = give_back
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.TimerHandle | None = None
+
+    def filter_due(self, tasks: Sequence[ClaimedTask]) -> Sequence[ClaimedTask]:
+        """Return the tasks that are due; the others start later."""
+        due = self._ahead.filter_due(tasks, self._store.reached())
+        self._set()
+        return due
+
+    def start_due(self) -> None:
+        """Start what is due now."""
+        reached = self._store.reached()
+        first_at = self._ahead.first_at
+        due: Sequence[ClaimedTask] = ()
+        if first_at is not None and first_at - reached > 2 * self._store.traits.claim_ahead:
+            # the store's clock was set back; nobody knows for how long these would wait
+            for claimed in self._ahead.take_due(LATEST):
+                self._give_back(claimed, Outcome.RELEASED)
+        else:
+            due = self._ahead.take_due(reached)
+        self._set()
+        self._start(due)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _set(self) -> None:
+        self.close()
+        first_at = self._ahead.first_at
+        if first_at is not None:
+            left = first_at - self._store.reached()
+            self._handle = self._loop.call_later(max(left, 0) / SECOND, self.start_due)

@@ -55,7 +55,7 @@ class Feeder(Service):
         seconds, now = asyncio.get_running_loop().time(), self._store.now()
         due = self._lookout.due(now, seconds)
         if due:
-            self._executor.expect_more()
+            self._executor.queues.expect_more()
         wants, total = self._executor.wants()
         if wants:
             wait = self._asked_at + SHORTEST_INTERVAL - seconds
@@ -80,7 +80,7 @@ class Feeder(Service):
         self.known = number
         self._executor.offer(claim.tasks)
         full = len(claim.tasks) >= total
-        self._executor.note_claimed(wants, claim.tasks, full=full)
+        self._executor.queues.note_claimed(wants, claim.tasks, full=full)
         now, seconds = self._store.now(), loop.time()
         if claim.next_at is not None and (claim.next_at > claim.now or not full):
             # never early: the store decides what is due, and this is only when to ask. Until then is counted from the store's

@@ -10,7 +10,7 @@ from operator import attrgetter
 from duetime.clock import SECOND, Instant
 from duetime.store.values import ClaimedTask
 from duetime.targets.spec import HandlerSpec
-from duetime.worker.beginning import Begin
+from duetime.targets.target import Target
 from duetime.worker.claimed_ahead import ClaimedAhead
 from duetime.worker.metrics import Tally
 
@@ -26,10 +26,7 @@ class HandlerQueue:
     """One handler's slots in this process, its queue, and how long its attempts take."""
 
     __slots__ = (
-        "allowed",
-        "begin",
         "concurrency",
-        "direct",
         "duration",
         "free",
         "low",
@@ -37,20 +34,23 @@ class HandlerQueue:
         "names",
         "pace",
         "served_at",
+        "settles_directly",
         "spec",
         "tally",
+        "target",
         "tasks",
+        "timeout",
     )
 
-    def __init__(self, spec: HandlerSpec, concurrency: int) -> None:
+    def __init__(self, spec: HandlerSpec, target: Target) -> None:
         self.spec = spec
-        self.concurrency = concurrency
-        self.free = concurrency
-        self.allowed = int(spec.timeout * SECOND)  # microseconds for one attempt, unless its task says otherwise
+        self.target = target
+        self.concurrency = spec.concurrency
+        self.free = spec.concurrency
+        self.timeout = int(spec.timeout * SECOND)  # microseconds for one attempt, unless its task says otherwise
         self.tasks: deque[ClaimedTask] = deque()
         self.names: dict[str, bool] = {}  # what its tasks may be called, and whether the last claim had some of that name
-        self.begin: Callable[[], Begin] | None = None  # what makes the shortest way to begin an attempt, if there is one
-        self.direct = False  # whether a plain success needs nothing but its settlement
+        self.settles_directly = True  # whether a plain success needs nothing but its settlement
         self.duration: float | None = None  # microseconds from start to end, of recent attempts
         self.pace = 0.0  # microseconds from one start to the next, if all goes as it went lately
         self.more = True  # whether the store may have due tasks for it

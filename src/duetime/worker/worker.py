@@ -29,11 +29,13 @@ from duetime.store import Store
 from duetime.store.shard import HintReceiver, Lease
 from duetime.store.values import Hint, HintKind, NewWorker, Renewal
 from duetime.targets.context import Resources
+from duetime.targets.host import TargetHost
 from duetime.targets.output import Capture
-from duetime.targets.process import ChildPool
-from duetime.targets.python import Middleware
+from duetime.targets.python.children import ChildPool
+from duetime.targets.python.middleware import Middleware
 from duetime.targets.spec import HandlerSpec
-from duetime.worker.attempt import Attempt, Stop
+from duetime.targets.target import Stop
+from duetime.worker.attempt import Attempt
 from duetime.worker.executor import Executor
 from duetime.worker.feeder import Feeder
 from duetime.worker.health import LOOK_EVERY, Health, Watch, judge
@@ -154,12 +156,10 @@ class Worker:
             self._store,
             self._specs,
             self._alarms,
+            TargetHost(self._middleware),
+            self.settler,
             concurrency=settings.concurrency,
-            middleware=self._middleware,
             output=output,
-            settle=self.settler.put,
-            expect=self.settler.expect,
-            mark=self.settler.mark,
             freed=lambda: self.feeder.freed(),
             stuck=self._on_stuck,
         )
@@ -197,7 +197,7 @@ class Worker:
         await self.confirm_gates()
         if self._app_path is not None:
             inherit = (*lease.inheritable(), *(shipper.descriptor for shipper in self._shippers), *self._inherit)
-            self.executor.children = ChildPool(self._app_path, inherit=inherit, output_cap=self._settings.output_cap)
+            self.executor.host.children = ChildPool(self._app_path, inherit=inherit, output_cap=self._settings.output_cap)
         fenced = self._store.traits.liveness == "lease"
         self._keeper = Keeper(
             lease,
@@ -209,7 +209,7 @@ class Worker:
             renewed=self._on_renewal,
             hold=self.executor.hold_starts,
             lost=self._on_lost,
-            sever=self._sever,
+            sever=self.kill_children,
             hopeless=self._on_hopeless,
             now=self._store.now,
         )
@@ -245,7 +245,7 @@ class Worker:
         self._confirmed_gates = -1
         await self.confirm_gates()
         if self._keeper.proves(time.monotonic()):  # otherwise the next renewal does
-            self.executor.allow_starts()
+            self.executor.starts.allowed = True
         self.feeder.wake()
         logger.warning("worker %s is registered again", self.id)
 
@@ -253,12 +253,12 @@ class Worker:
         """Take the newest gates, give back what they hold, and only then confirm them."""
         gates = await self._store.gates()
         if gates.version != self._confirmed_gates:
-            self.executor.gates = gates
+            self.executor.starts.gates = gates
             self.executor.release_queued()
-            if self.executor.handing:  # a child is just beginning what they hold: it says when it has
-                self.executor.on_begun = partial(self._updates.note, HintKind.GATES)
+            if self.executor.starts.too_late:  # something is beginning that they hold: it says when it has begun
+                self.executor.starts.on_begun = partial(self._updates.note, HintKind.GATES)
                 return
-            self.executor.on_begun = None
+            self.executor.starts.on_begun = None
             await self._store.confirm_gates(self.id, gates.version)
             self._confirmed_gates = gates.version
 
@@ -324,7 +324,7 @@ class Worker:
             return
         self._lost = False
         if not self._stopped:
-            self.executor.allow_starts()
+            self.executor.starts.allowed = True
         if renewal.gates_version != self._confirmed_gates:
             self._updates.note(HintKind.GATES)
         if any(held.cancelling for held in renewal.attempts):
@@ -351,10 +351,9 @@ class Worker:
         if self.executor.at_rest:
             self._keeper.spare()
 
-    def _sever(self) -> None:
-        """Kill the children; called in any thread, because the event loop may be blocked."""
-        if self.executor.children is not None:
-            self.executor.children.kill()
+    def kill_children(self) -> None:
+        """Kill all sub-processes; from any thread, because the event loop may be blocked."""
+        self.executor.host.kill()
 
     def _on_stuck(self, attempt: Attempt) -> None:
         """Give up on an attempt whose code does not end; it stays claimed as long as this process lives."""

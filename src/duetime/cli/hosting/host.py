@@ -21,7 +21,7 @@ from duetime.cli import show
 from duetime.cli.failures import DONE, INTERRUPTED
 from duetime.cli.hosting.lifeline import Found, Left, Lifeline, Ready
 from duetime.cli.hosting.status import ago, write_status
-from duetime.worker.attempt import Stop
+from duetime.targets.target import Stop
 
 if TYPE_CHECKING:
     from duetime.app.app import App
@@ -132,8 +132,8 @@ class HostedWorker:
     def _end_now(self) -> NoReturn:
         """End without telling the store; what was running runs again elsewhere."""
         os.write(2, b"duetime: second signal: ending at once; what was running is run again\n")
-        if self._worker is not None and self._worker.executor.children is not None:
-            self._worker.executor.children.kill()
+        if self._worker is not None:
+            self._worker.kill_children()
         os._exit(INTERRUPTED)
 
     # ---- running ----

@@ -180,9 +180,10 @@ class Sink(msgspec.Struct, eq=False):
 
     _beginning: ClassVar[threading.Lock] = threading.Lock()
 
-    def expect(self) -> None:
-        """Note that somebody else, a child, may write the file too."""
+    def share(self) -> Path:
+        """Return the path of the file, for somebody else, a child, who may write it too."""
         self._elsewhere = True
+        return self._files.path(self._task_id, self._attempt)
 
     def write(self, text: str | bytes) -> bool:
         """Take some output; False if the attempt has ended and its output is no more wanted here."""

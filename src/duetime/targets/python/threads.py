@@ -15,8 +15,7 @@ from typing import Any
 class Thread:
     """One thread that runs calls; daemon, so that a handler which never ends cannot keep the interpreter alive."""
 
-    def __init__(self, room: ThreadRoom) -> None:
-        self._room = room
+    def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="duetime-handler", daemon=True)
         self._thread.start()
@@ -71,7 +70,7 @@ class ThreadCall:
                 self.thread.throw(None)  # it may come too late for the handler, and would hit whoever runs next
 
 
-class ThreadRoom:
+class Threads:
     """The threads of one worker; as many as there are attempts of `def` handlers at once."""
 
     def __init__(self) -> None:
@@ -80,7 +79,7 @@ class ThreadRoom:
     def start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> ThreadCall:
         """Run a function in a thread, in a copy of this context."""
         loop = asyncio.get_running_loop()
-        thread = self._idle.pop() if self._idle else Thread(self)
+        thread = self._idle.pop() if self._idle else Thread()
         call = ThreadCall(thread, loop)
         context = contextvars.copy_context()
 

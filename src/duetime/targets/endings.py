@@ -1,10 +1,8 @@
-"""Python functions as targets: how their arguments, middleware, results and exceptions become an `Ended`."""
+"""How results and exceptions become an `Ended`."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
 
 import msgspec
 
@@ -13,36 +11,14 @@ from duetime.errors import DuetimeError, Fatal, InvalidPayload, InvalidValue, Pa
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo
-from duetime.targets.context import Context
 from duetime.targets.payload import encode_result
-from duetime.targets.spec import HandlerSpec
-
-Next: TypeAlias = Callable[[], Awaitable[object]]
-Middleware: TypeAlias = Callable[[Context, Next], Awaitable[object]]
 
 MAX_TRACEBACK = 16_384
 MAX_MESSAGE = 2_000
 NOTHING = Ended(Outcome.SUCCEEDED)
 
 
-def positional(spec: HandlerSpec, context: Context) -> tuple[Context, ...]:
-    """Give what goes before the keyword arguments: the context, or nothing."""
-    return (context,) if spec.takes_context else ()
-
-
-def around(middleware: Sequence[Middleware], context: Context, innermost: Next) -> Awaitable[object]:
-    """Put the middleware around a call, the first one outermost."""
-    call = innermost
-    for layer in reversed(middleware):
-        call = _layer(layer, context, call)
-    return call()
-
-
-def _layer(layer: Middleware, context: Context, call_next: Next) -> Next:
-    return lambda: layer(context, call_next)
-
-
-def succeeded(value: Any) -> Ended:
+def succeeded(value: object) -> Ended:
     """Turn a normal return into success; the work was done, so a value that cannot be stored is never retried."""
     if value is None:
         return NOTHING

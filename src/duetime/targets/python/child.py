@@ -1,7 +1,7 @@
-"""The inside of a sub-process that performs attempts: `python -m duetime.targets.child MODULE:ATTRIBUTE …`.
+"""The inside of a sub-process that performs attempts: `python -m duetime.targets.python.child MODULE:ATTRIBUTE …`.
 
 It imports the app, enters its lifespan, and then performs one attempt after the other. Orders come and answers go as
-frames over one socket: four bytes of length, then JSON. `targets.process` is the other end.
+frames over one socket: four bytes of length, then JSON. `children` is the other end.
 
 The main thread does everything. An event loop runs in it while a coroutine handler runs and while the child is idle, so
 that connections and background tasks of the lifespan stay alive. A `def` handler is called while the loop stands still, not
@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context as Variables
 from contextvars import copy_context
-from functools import partial, reduce
+from functools import reduce
 from io import TextIOWrapper
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -34,10 +34,12 @@ from duetime.errors import InvalidValue
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
 from duetime.targets.context import Context, Resources
-from duetime.targets.drain import Drain
-from duetime.targets.frames import Answer, Began, Channel, Done, NotReady, Order, Progress, Ready, Setup
+from duetime.targets.endings import describe, failed, succeeded
 from duetime.targets.output import LogHandler, Writer, current_attempt
-from duetime.targets.python import Middleware, around, describe, failed, positional, succeeded
+from duetime.targets.python.drain import Drain
+from duetime.targets.python.frames import Answer, Began, Channel, Done, NotReady, Order, Progress, Ready, Setup
+from duetime.targets.python.function import PythonFunction
+from duetime.targets.python.middleware import Middleware, around
 from duetime.targets.spec import HandlerSpec
 
 PROGRESS_EVERY = 0.1
@@ -146,8 +148,8 @@ class Performer:
         """Run one attempt to its end."""
         name = order.task.handler
         spec = self._app.specs.get(name)
-        if spec is None:
-            problem = f"the app that the sub-process imported has no handler {name!r}"
+        if spec is None or not isinstance(spec.target, PythonFunction):
+            problem = f"the app that the sub-process imported has no Python handler {name!r}"
             return Ended(Outcome.FAILED, error=ErrorInfo("UnknownHandler", problem))
         context = Context(
             order.task, started_at=order.started_at, deadline_at=order.deadline_at, resources=self._resources, progress=progress
@@ -158,15 +160,15 @@ class Performer:
             return Ended(Outcome.FATAL, error=describe(error))
         token = current_attempt.set(_Inside(context))
         try:
-            return succeeded(self._call(spec, context, arguments))
+            return succeeded(self._call(spec.target, context, arguments))
         except BaseException as error:  # also SystemExit: it ends the attempt, not the child
             return failed(error, spec.retry)
         finally:
             current_attempt.reset(token)
 
-    def _call(self, spec: HandlerSpec, context: Context, arguments: dict[str, Any]) -> object:
-        function = partial(spec.function, *positional(spec, context), **arguments)
-        if spec.is_async:
+    def _call(self, python: PythonFunction, context: Context, arguments: dict[str, Any]) -> object:
+        function = python.bind(context, arguments)
+        if python.is_async:
             return self._wait(_caught(lambda: around(self._app.middlewares, context, function)))
         if not self._app.middlewares:
             return function()

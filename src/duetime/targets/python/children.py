@@ -1,4 +1,4 @@
-"""Handlers in sub-processes of their own, from the worker's side; `targets.child` is the inside.
+"""Handlers in sub-processes of their own, from the worker's side; `child` is the inside.
 
 A child performs one attempt at a time and is used again, because starting one takes a fifth of a second and importing the
 app perhaps longer. It leads its own session: what it starts is in its process group and dies with it. An attempt has ended
@@ -23,12 +23,11 @@ from types import ModuleType
 
 import msgspec
 
-from duetime.errors import InvalidHandler
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
 from duetime.store.values import ClaimedTask
-from duetime.targets.frames import MAX_FRAME, Answer, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
 from duetime.targets.output import DEFAULT_CAP, CappedFile
+from duetime.targets.python.frames import MAX_FRAME, Answer, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
 
 START_WITHIN = 30.0
 LEAVE_WITHIN = 5.0
@@ -209,7 +208,7 @@ class _Child:
                 kept=list(inherit),
             )
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "duetime.targets.child", self._app_path, str(socket_of_child.fileno()), str(life_of_child)],
+                [sys.executable, "-m", "duetime.targets.python.child", self._app_path, str(socket_of_child.fileno()), str(life_of_child)],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -449,34 +448,14 @@ def _runs_in(group: int, stat: Path) -> bool:
     return int(its_group) == group and state not in "ZX"
 
 
-def import_string_of(app: object, function: Callable[..., object] | None = None) -> str | None:
-    """Find `module:attribute` by which another process can import an app; None if there is none.
+def import_string_of(app: object) -> str | None:
+    """Return `module:attribute` by which another process can import an app; None if there is none.
 
-    The handler's module is looked at first. What is declared in `__main__` cannot be imported elsewhere: doing so would
-    run the program again.
+    What is declared in `__main__` cannot be imported elsewhere: doing so would run the program again.
     """
-    home = sys.modules.get(getattr(function, "__module__", None) or "")
-    others = (module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] not in sys.stdlib_module_names)
-    for module in (home, *others):
+    for module in (module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] not in sys.stdlib_module_names):
         if isinstance(module, ModuleType) and module.__name__ != "__main__":
             for name, value in tuple(vars(module).items()):
                 if value is app:
                     return f"{module.__name__}:{name}"
     return None
-
-
-def require_import_string(app: object, function: Callable[..., object], name: str) -> str:
-    """Find `module:attribute` of an app, or refuse the handler that needs it with the reason."""
-    found = import_string_of(app, function)
-    if found is not None:
-        return found
-    main = sys.modules.get("__main__")
-    if main is not None and any(value is app for value in tuple(vars(main).values())):
-        raise InvalidHandler(
-            f"{name} runs in a sub-process, which must import its app, but the app is declared in __main__; "
-            "move it into a module or start it with `duetime worker module:app`"
-        )
-    raise InvalidHandler(
-        f"{name} runs in a sub-process, which must import its app, but the app is no module's attribute; "
-        "assign it to a name at the top level of a module"
-    )

@@ -1,0 +1,55 @@
+"""A Python function as a handler declares it, and which target performs it in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from duetime.targets.context import Context
+from duetime.targets.spec import HandlerSpec
+from duetime.targets.target import Target
+
+if TYPE_CHECKING:
+    from duetime.targets.host import TargetHost
+
+Isolation: TypeAlias = Literal["auto", "thread", "process"]
+
+
+class PythonFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function. It takes the context first if `takes_context`; then only keyword arguments."""
+
+    function: Callable[..., Any]
+    takes_context: bool
+    is_async: bool
+    isolation: Isolation = "auto"
+
+    @property
+    def kind(self) -> str:
+        return self.isolation
+
+    def open(self, handler: HandlerSpec, host: TargetHost) -> Target:
+        """Return the target that performs it: a coroutine on the event loop, a `def` in a thread, or either in a sub-process.
+
+        A task whose process died before runs alone in a sub-process, so that the next death can be blamed on the right one.
+        """
+        # here, because a program that only submits tasks needs none of them
+        from duetime.targets.python.coroutine import CoroutineTarget
+        from duetime.targets.python.process import ProcessTarget, SuspectsApart
+        from duetime.targets.python.thread import ThreadTarget
+
+        if self.isolation == "process":
+            return ProcessTarget(host)
+        inside = CoroutineTarget if self.is_async else ThreadTarget
+        return SuspectsApart(inside(self, handler.payloads, host), ProcessTarget(host, host.suspects), host)
+
+    def bind(self, context: Context, arguments: dict[str, Any]) -> Callable[[], Any]:
+        """Return the call with these arguments."""
+        return partial(self.function, context, **arguments) if self.takes_context else partial(self.function, **arguments)
+
+
+def function_of(spec: HandlerSpec) -> Callable[..., Any] | None:
+    """Return a handler's Python function; None if it is none."""
+    return spec.target.function if isinstance(spec.target, PythonFunction) else None

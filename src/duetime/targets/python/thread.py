@@ -1,0 +1,54 @@
+"""`def` handlers, performed in threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from duetime.errors import AttemptCancelled
+from duetime.model.outcome import Ended
+from duetime.targets.endings import succeeded
+from duetime.targets.host import TargetHost
+from duetime.targets.python.function import PythonFunction
+from duetime.targets.python.middleware import around
+from duetime.targets.python.threads import ThreadCall
+from duetime.targets.spec import Payloads
+from duetime.targets.target import AttemptHandle, Stop
+
+THROW_AFTER = 1.0  # seconds that a thread which was told to stop may use to do so by itself
+
+
+class ThreadTarget:
+    """Calls the function in a thread; the middleware around it runs on the event loop.
+
+    A function that is told to stop sees that in its context (`ctx.cancelled`); a second later AttemptCancelled is raised in its thread.
+    """
+
+    direct_call = None
+
+    def __init__(self, function: PythonFunction, payloads: Payloads, host: TargetHost) -> None:
+        self._function = function
+        self._payloads = payloads
+        self._host = host
+        self._calls: dict[str, ThreadCall] = {}
+
+    async def perform(self, attempt: AttemptHandle) -> Ended:
+        context = attempt.context
+        call = self._function.bind(context, self._payloads.decode(attempt.claimed.payload))
+        return succeeded(await around(self._host.middleware, context, partial(self._call, attempt.claimed.id, call)))
+
+    async def _call(self, task: str, function: Callable[[], object]) -> object:
+        self._calls[task] = call = self._host.threads.start(function)
+        try:
+            return await call.future
+        finally:
+            self._calls.pop(task, None)
+
+    def stop(self, attempt: AttemptHandle, reason: Stop) -> float:
+        call = self._calls.get(attempt.claimed.id)
+        if call is None:  # the middleware is at work
+            attempt.cancel()
+            return 0.0
+        asyncio.get_running_loop().call_later(THROW_AFTER, call.throw, AttemptCancelled)
+        return THROW_AFTER

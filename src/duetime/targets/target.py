@@ -1,0 +1,118 @@
+"""The seam between a worker and whatever performs attempts: a coroutine, a thread, a sub-process, a request.
+
+The worker's executor decides what starts, when it has to stop and what its end means. A target performs one attempt at a time as it is
+given them, and makes it end when told to. It knows nothing of stores and nothing of the worker but an `AttemptHandle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from typing import Any, Protocol
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.model.outcome import Ended
+from duetime.store.values import ClaimedTask
+from duetime.targets.context import Context
+from duetime.targets.output import Sink
+
+
+class Stop(Enum):
+    """Why an attempt was told to stop; decides how it counts once its code has ended."""
+
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    RELEASE = "release"
+    LOST = "lost"
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """Somebody else has taken the work over and reports its end later (HTTP 202).
+
+    Such an attempt takes no slot and belongs to no worker. It times out at `deadline_at`, or after `silence` seconds without a report.
+    """
+
+    deadline_at: Instant
+    silence: float | None = None
+
+
+class AttemptHandle(Protocol):
+    """An attempt as its target sees it."""
+
+    @property
+    def claimed(self) -> ClaimedTask:
+        """The task with its payload, and the attempt's number."""
+        ...
+
+    @property
+    def context(self) -> Context:
+        """What a Python handler is given; made when it is first read."""
+        ...
+
+    @property
+    def started_at(self) -> Instant: ...
+
+    @property
+    def deadline_at(self) -> Instant: ...
+
+    @property
+    def sink(self) -> Sink | None:
+        """Where its output goes; None if output is not kept."""
+        ...
+
+    def report(self, fraction: float, text: str) -> None:
+        """Pass on how far the work is; from any thread."""
+        ...
+
+    def postpone(self) -> None:
+        """Let its time not run before `may_begin`: something has to be made ready first, such as a process."""
+        ...
+
+    def may_begin(self) -> bool:
+        """Count its time from now and return True; or return False if it must not start any more: then it ended as released.
+
+        Between this and `has_begun` the worker confirms no gate that holds it, so call that as soon as its code runs.
+        """
+        ...
+
+    def has_begun(self) -> None:
+        """Note that its code runs, after `may_begin`. An attempt that ends before that need not call it."""
+        ...
+
+    def cancel(self) -> None:
+        """Raise CancelledError in the coroutine that `perform` returned."""
+        ...
+
+
+DirectCall = Callable[[AttemptHandle], Coroutine[Any, Any, object]]
+
+
+class Target(Protocol):
+    """Performs the attempts of one handler in one worker, any number at once. All methods are called in the event loop."""
+
+    @property
+    def direct_call(self) -> DirectCall | None:
+        """The shortest way, if there is one: the handler's own coroutine, with nothing of ours around it.
+
+        What it returns is the result and what it raises the failure, so a no-op attempt needs one coroutine instead of two.
+        Not used for a task whose process died before.
+        """
+        ...
+
+    def perform(self, attempt: AttemptHandle) -> Coroutine[Any, Any, Ended | Accepted]:
+        """Perform an attempt, and return how it ended once its code *has* ended: the next attempt may start right after.
+
+        It runs with context variables of the attempt's own. An exception counts as one that a handler raised, unless the attempt was
+        told to stop: then it has stopped.
+        """
+        ...
+
+    def stop(self, attempt: AttemptHandle, reason: Stop) -> float:
+        """Make an attempt's code end soon; `perform` returns or raises when it has.
+
+        Return the seconds until its code is interrupted, 0 if it is now: code that goes on long after that is stuck. A second call comes
+        only with `Stop.LOST`.
+        """
+        ...

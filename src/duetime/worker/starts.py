@@ -1,0 +1,62 @@
+"""Whether an attempt may start, decided in memory in the thread that starts it.
+
+Claimed is not started: between the two lie the reply, the queue and the event loop. Meanwhile a gate may have been closed, the
+task cancelled, or the worker have lost its lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from duetime.clock import Instant
+from duetime.model.gate import Gates
+from duetime.model.outcome import Outcome
+from duetime.store.values import ClaimedTask
+
+
+class Starts:
+    """What keeps attempts from starting: gates, cancels of tasks that wait, and a worker that must not start any.
+
+    An attempt that a target has been told it may begin, and whose code does not run yet, is *beginning*. A gate that holds such an
+    attempt must not be confirmed before that code runs; `on_begun` is called when one has begun, or has ended.
+    """
+
+    def __init__(self, now: Callable[[], Instant]) -> None:
+        self._now = now
+        self._gates = Gates()
+        self.allowed = True
+        self.beginning: dict[str, ClaimedTask] = {}
+        self.gated = False  # whether there are gates at all
+        self.cancels: set[str] = set()  # tasks that wait in memory
+        self.on_begun: Callable[[], None] | None = None
+
+    @property
+    def gates(self) -> Gates:
+        return self._gates
+
+    @gates.setter
+    def gates(self, gates: Gates) -> None:
+        self._gates, self.gated = gates, bool(gates)
+
+    def refusal(self, claimed: ClaimedTask) -> Outcome | None:
+        """Return how an attempt ends that may not start; None if it may."""
+        if claimed.id in self.cancels:
+            self.cancels.discard(claimed.id)
+            return Outcome.CANCELLED
+        return Outcome.RELEASED if self.held_back(claimed) else None
+
+    def held_back(self, claimed: ClaimedTask) -> bool:
+        """Return whether the worker or a gate keeps an attempt from starting."""
+        return not self.allowed or (self.gated and self._gates.holding(claimed.handler, claimed.collection, self._now()) is not None)
+
+    @property
+    def too_late(self) -> bool:
+        """Whether an attempt is beginning that may not start any more."""
+        return any(map(self.held_back, self.beginning.values()))
+
+    def begin(self, claimed: ClaimedTask) -> None:
+        self.beginning[claimed.id] = claimed
+
+    def begun(self, task: str) -> None:
+        if self.beginning.pop(task, None) is not None and self.on_begun is not None:
+            self.on_begun()
