@@ -85,7 +85,7 @@ def test_counts_are_read_back_as_distributions_also_those_of_a_version_with_othe
     }
     found = distributions(figures, LATENESS)
     assert list(found) == ["a", "b"]
-    upto = dict(found["a"].places)
+    upto = dict(found["a"].buckets)
     assert (upto[0.001], upto[5.0], upto[7.0], upto[3600.0], upto[None]) == (3, 3, 5, 5, 6)
     assert (found["a"].count, found["a"].sum, found["b"].count) == (6, 9.0, 1)
 

@@ -196,7 +196,7 @@ def _summed(sums: Mapping[FigureKey, int]) -> Iterator[Metric]:
     for title, text, name in SPREADS:
         family = HistogramMetricFamily(title, text, labels=["handler"])
         for handler, spread in distributions(sums, name).items():
-            places = [("+Inf" if upper is None else str(upper), float(upto)) for upper, upto in spread.places]
+            places = [("+Inf" if upper is None else str(upper), float(upto)) for upper, upto in spread.buckets]
             family.add_metric([handler], places, spread.sum)
         yield family
     for title, text, name in OF_PROCESSES:

@@ -1,6 +1,6 @@
-"""Who may do what: scopes, tokens as they are kept, the text that people hold, and how often they may come.
+"""Who may do what: scopes, stored tokens, the text of a token, rate limits, and the audit.
 
-A token is `dt_<id>_<secret>`. The id is public: it finds the record and stands in the audit. Of the secret only a digest is kept.
+A token is `dt_<id>_<secret>`. The id is public: it finds the record and appears in the audit. Of the secret only a digest is stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from duetime.model.task import check_name
 ID_BYTES = 8
 SECRET_BYTES = 32
 MAX_HANDLERS = 100
-# Above it a limit says nothing: one process does not answer so many requests.
+# A higher limit would mean nothing: one process does not answer so many requests.
 HIGHEST_RATE = 1_000_000.0
 BURST_SECONDS = 2.0
 
@@ -42,7 +42,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-# Who submits wants to see what became of it, and a retry or a schedule submits too. Work is apart: an operator does not claim tasks.
+# A submitter wants to see its tasks, and a retry or a schedule submits too. WORK stays apart: an operator does not claim tasks.
 INCLUDED: dict[Scope, frozenset[Scope]] = {
     Scope.READ: frozenset({Scope.READ}),
     Scope.SUBMIT: frozenset({Scope.READ, Scope.SUBMIT}),
@@ -53,7 +53,7 @@ INCLUDED: dict[Scope, frozenset[Scope]] = {
 
 
 def parse_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:
-    """Check the scopes of a token; they are kept in the order of `Scope`, each once."""
+    """Check the scopes of a token. Return them in the order of `Scope`, each once."""
     texts = [scopes] if isinstance(scopes, str) else list(scopes)
     for text in texts:
         if text not in tuple(Scope):
@@ -63,9 +63,9 @@ def parse_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:
     return tuple(scope for scope in Scope if scope in texts)
 
 
-@functools.lru_cache(maxsize=64)  # asked at every request; there are 31 answers
+@functools.lru_cache(maxsize=64)  # called at every request; there are 31 results
 def included(scopes: tuple[Scope, ...]) -> frozenset[Scope]:
-    """Give all that these scopes allow."""
+    """Return all scopes that these include."""
     return frozenset[Scope]().union(*(INCLUDED[scope] for scope in scopes))
 
 
@@ -87,7 +87,7 @@ def parse_handlers(handlers: Iterable[str], scopes: Sequence[Scope]) -> tuple[st
 
 
 def fits(patterns: Sequence[str], handler: str) -> bool:
-    """Tell whether a handler is among those of a token."""
+    """Return whether a token with these patterns is for a handler."""
     return not patterns or any(handler.startswith(pattern[:-1]) if pattern.endswith("*") else handler == pattern for pattern in patterns)
 
 
@@ -95,7 +95,7 @@ def fits(patterns: Sequence[str], handler: str) -> bool:
 
 
 class TokenText(NamedTuple):
-    """The parts of what people hold."""
+    """The parts of a token's text."""
 
     id: str
     secret: str
@@ -105,24 +105,24 @@ class TokenText(NamedTuple):
 
 
 def read_token(text: str) -> TokenText | None:
-    """Take a token apart; None if it is none. Space around it is forgiven, because it is read from files and variables."""
+    """Parse a token; return None if the text is none. White space around it is ignored, because files and variables often have some."""
     match = _TEXT.fullmatch(text.strip())
     return None if match is None else TokenText(match[1], match[2])
 
 
 def digest(secret: str) -> str:
-    """Give what is kept of a secret.
+    """Return the digest that is stored of a secret.
 
-    Plain SHA-256 is right here. Slow hashes with salt (scrypt, Argon2) protect what people think up and others can guess. A secret of
-    256 random bits cannot be guessed, however fast one tries, and a slow hash would cost each request tens of milliseconds.
+    Plain SHA-256 is right here. Slow salted hashes (scrypt, Argon2) protect passwords that can be guessed. A secret of 256 random bits
+    cannot be guessed, and a slow hash would cost each request tens of milliseconds.
     """
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as it is kept. `version` counts changes. After a rotation the old secret is good until `old_until_at`.
+    """A stored token. `version` counts changes. After a rotation the old secret is valid until `old_until_at`.
 
-    `rate` is how many requests a second it may make, None for any number.
+    `rate` is how many requests per second it may make, None for any number.
     """
 
     id: str
@@ -145,7 +145,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.expires_at is not None and self.expires_at <= now
 
     def has_secret(self, secret: str, now: Instant) -> bool:
-        """Tell whether a secret is this token's, in a time that does not depend on how much of it is right."""
+        """Return whether a secret is this token's, in constant time."""
         given = digest(secret)
         is_new = hmac.compare_digest(given, self.digest)
         is_old = hmac.compare_digest(given, self.old_digest or self.digest)
@@ -153,14 +153,14 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rotated(token: TokenRecord, new_digest: str, *, now: Instant, old_until_at: Instant, expires_at: Instant | None) -> TokenRecord:
-    """Give the token with another secret. A secret that was old before is good no more: there are never three."""
-    keeps_old = old_until_at > now
+    """Return the token with another secret. The present one stays valid until `old_until_at`; an older one does not."""
+    old_is_valid = old_until_at > now
     return msgspec.structs.replace(
         token,
         version=token.version + 1,
         digest=new_digest,
-        old_digest=token.digest if keeps_old else None,
-        old_until_at=old_until_at if keeps_old else None,
+        old_digest=token.digest if old_is_valid else None,
+        old_until_at=old_until_at if old_is_valid else None,
         rotated_at=now,
         expires_at=expires_at,
     )
@@ -170,7 +170,7 @@ def rotated(token: TokenRecord, new_digest: str, *, now: Instant, old_until_at: 
 
 
 class Denial(StrEnum):
-    """Why somebody is not let in. MISSING, UNKNOWN and EXPIRED are about the token, SCOPE and HANDLER about what was asked for."""
+    """Why a request is refused. MISSING, UNKNOWN and EXPIRED are about the token, SCOPE and HANDLER about the request."""
 
     MISSING = "missing"
     UNKNOWN = "unknown"
@@ -181,7 +181,7 @@ class Denial(StrEnum):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why somebody is not let in, for a person to read. `wait` is in how many seconds to come again, for TOO_FAST."""
+    """Why a request is refused, for a person to read. `wait` is the seconds until the next try, for TOO_FAST."""
 
     why: Denial
     message: str
@@ -189,9 +189,9 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who was let in. `name` is what tasks keep as `submitted_by` and the audit as `by`; `token` is the token's id.
+    """An authenticated caller. `name` is stored as `submitted_by` of tasks and as `by` in the audit; `token` is the token's id.
 
-    `scopes` are all that are allowed. Who asks for more than one handler is to be asked again for each: `handlers` are the patterns.
+    `scopes` are all allowed scopes. `handlers` are the patterns of the token: a request for several handlers is checked for each.
     """
 
     name: str
@@ -208,7 +208,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         return self.refusal(scope, handler) is None
 
     def refusal(self, scope: Scope, handler: str | None = None) -> Refusal | None:
-        """Tell why something is not allowed, or None if it is. Without a handler only the scope counts."""
+        """Return why something is not allowed, None if it is. Without a handler only the scope counts."""
         if scope not in self.scopes:
             return Refusal(Denial.SCOPE, f"the token {self.name} lacks the scope {scope}; use one that has it")
         if handler is not None and not fits(self.handlers, handler):
@@ -220,13 +220,13 @@ def caller_of(token: TokenRecord, origin: str) -> Caller:
     return Caller(name=token.name, token=token.id, scopes=included(token.scopes), handlers=token.handlers, origin=origin)
 
 
-# An unknown id and a wrong secret are answered alike, so that nobody can ask which ids there are.
+# An unknown id and a wrong secret get the same answer, so that nobody can find out which ids exist.
 NO_TOKEN = Refusal(Denial.MISSING, "a token is needed, as Authorization: Bearer dt_…; `duetime tokens create` makes one")
 BAD_TOKEN = Refusal(Denial.UNKNOWN, "the token is not known here: mistyped, rotated or revoked; `duetime tokens` lists those that are")
 
 
 def admit(token: TokenRecord | None, secret: str, now: Instant) -> Refusal | None:
-    """Tell why a token is not good, or None if it is. That it has expired is told only to who has its secret."""
+    """Return why a token is not valid, None if it is. Only a caller that has its secret learns that it has expired."""
     if token is None or not token.has_secret(secret, now):
         return BAD_TOKEN
     if token.expired(now):
@@ -246,7 +246,7 @@ def check_rate(rate: float | None) -> float | None:
 
 
 def burst_of(rate: float) -> float:
-    """Tell how many requests may come at once after a pause."""
+    """Return how many requests may come at once after a pause."""
     return max(1.0, rate * BURST_SECONDS)
 
 
@@ -258,17 +258,17 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """The bucket afterwards. `wait` is 0 if the request may pass, else in how many seconds it may."""
+    """The bucket afterwards. `wait` is 0 if the request may pass, otherwise the seconds until it may."""
 
     bucket: Bucket
     wait: float
 
 
 def take(bucket: Bucket | None, rate: float, burst: float, now: float, cost: float = 1.0) -> Taken:
-    """Let a request pass if the bucket, which fills by `rate` a second up to `burst`, holds its cost; a new one is full.
+    """Let a request pass if the bucket holds its cost. A bucket gains `rate` per second up to `burst`; a new one is full.
 
     A request that costs more than a full bucket passes when it is full and leaves debt: it is never refused for good, and in the
-    long run no more than `rate` passes. A clock that went back fills nothing.
+    long run no more than `rate` passes. A clock that went back adds nothing.
     """
     if bucket is None:
         bucket = Bucket(burst, now)
@@ -285,7 +285,7 @@ def take(bucket: Bucket | None, rate: float, burst: float, now: float, cost: flo
 
 
 class AuditOutcome(StrEnum):
-    """DONE as asked. REFUSED: not allowed, or not possible as things are. FAILED: something broke, and it may or may not be done."""
+    """DONE. REFUSED: not allowed, or not possible now. FAILED: something broke, and the action may or may not have happened."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -295,7 +295,7 @@ class AuditOutcome(StrEnum):
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One action of an operator: who, what, on what, when, from where, and how it ended.
 
-    `by` is the name of the token or user, `token` the token's id if there was one: names can be given again, ids are not. `action` is
+    `by` is the name of the token or user, `token` the token's id if there was one: a name can be used again, an id cannot. `action` is
     a plural noun and a verb, such as gates.pause or tokens.revoke.
     """
 

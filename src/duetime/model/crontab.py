@@ -1,7 +1,7 @@
-"""Reading a crontab: each line that runs a command becomes an entry, each line that cannot be read becomes a refusal.
+"""Crontab files: each line that runs a command becomes an entry, each line that cannot be read a refused line.
 
 The format is that of crontab(5): blank lines, comments, variables, and five fields or `@daily` before a command. Variables hold for the
-lines below them. CRON_TZ decides the zone of these lines, and TZ does where no CRON_TZ stands above.
+lines below them. CRON_TZ sets the zone of these lines; without a CRON_TZ above, TZ does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_ENTRIES = 10_000
 _VARIABLE = re.compile(r"""(?P<quote>["']?)(?P<name>[A-Za-z_]\w*)(?P=quote)\s*=\s*(?P<value>.*)""", re.ASCII)
 _NAME = re.compile(r"name:\s*(\S.*)", re.IGNORECASE)
 _PERCENT = re.compile(r"(?<!\\)%")
-# What stands before the program in many commands and says nothing about it.
+# What often precedes the program in a command and does not name it.
 _PREAMBLE = re.compile(r"(?:cd\s+\S+\s*(?:&&|;)\s*|[A-Za-z_]\w*=\S*\s+|(?:nice|ionice|nohup|exec|sudo|env)\s+(?:-\S+\s+)*)+", re.ASCII)
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -38,8 +38,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """A line that cannot be taken over, and why."""
+class RefusedLine(msgspec.Struct, frozen=True):
+    """A line that cannot be imported, and why."""
 
     line: int
     text: str
@@ -50,42 +50,42 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Crontab(msgspec.Struct, frozen=True):
-    """What a crontab says, in the order of its lines."""
+    """The content of a crontab, in the order of its lines."""
 
     entries: tuple[Entry, ...]
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[RefusedLine, ...] = ()
 
 
 def read_crontab(text: str, *, system: bool = False, tz: str = "UTC") -> Crontab:
-    """Read a whole crontab. `system`: a user stands before each command, as in /etc/crontab. `tz` holds until the file names a zone.
+    """Read a whole crontab. `system`: each command follows a user, as in /etc/crontab. `tz` is the zone until the file sets one.
 
-    An entry is named by a comment `# name: …` right above it, otherwise after its program; equal names are numbered.
+    A comment `# name: …` right above an entry names it; otherwise its program does. Equal names are numbered.
     """
     reading = _Reading(system, read_zone(tz))
     for number, line in enumerate(text.split("\n"), 1):
         try:
-            reading.take(number, line.strip().removeprefix("\ufeff"))
+            reading.add_line(number, line.strip().removeprefix("\ufeff"))
         except InvalidValue as problem:
-            reading.refusals.append(Refusal(number, line.strip(), str(problem)))
+            reading.refusals.append(RefusedLine(number, line.strip(), str(problem)))
             reading.comment = ""
     return Crontab(tuple(reading.entries), tuple(reading.refusals))
 
 
 class _Reading:
-    """What has been read so far of one file."""
+    """The state of reading one file."""
 
     def __init__(self, system: bool, tz: str) -> None:
         self._system = system
         self._tz = tz
-        self._named_tz = False  # by CRON_TZ, which TZ does not overrule
+        self._named_tz = False  # by CRON_TZ, which TZ does not override
         self._environment: dict[str, str] = {}
         self._names: set[str] = set()
-        self._numbers: dict[str, int] = {}  # how far the entries of a program are numbered
+        self._numbers: dict[str, int] = {}  # the last number of a repeated name
         self.comment = ""
         self.entries: list[Entry] = []
-        self.refusals: list[Refusal] = []
+        self.refusals: list[RefusedLine] = []
 
-    def take(self, number: int, line: str) -> None:
+    def add_line(self, number: int, line: str) -> None:
         if not line:
             self.comment = ""
         elif line.startswith("#"):
@@ -123,7 +123,7 @@ class _Reading:
         )
 
     def _split(self, line: str) -> tuple[str, str]:
-        """Take the time off a line. Blanks are made single only there: those of a command mean something."""
+        """Split a line into time and rest. Only the time's white space is normalized: that of a command is significant."""
         if line.lower().partition(" ")[0].partition("\t")[0] == "@reboot":
             raise InvalidValue("@reboot has no instant: run the command from what starts the machine, such as a systemd unit")
         fields = 1 if line.startswith("@") else 5
@@ -156,13 +156,13 @@ def _unquoted(value: str) -> str:
 
 
 def _split_input(command: str) -> tuple[str, str | None]:
-    """Read `%`: the first one ends the command, all later ones end lines of its standard input; `\\%` is a plain one."""
+    """Interpret `%`: the first one ends the command, later ones end lines of its standard input; `\\%` is a literal one."""
     command, *lines = (part.replace("\\%", "%") for part in _PERCENT.split(command))
     return command.strip(), "\n".join(lines) + "\n" if lines else None
 
 
 def _program(command: str) -> str:
-    """Give a short name for a command: its program without folders."""
+    """Return a short name for a command: its program without the path."""
     rest = command[match.end() :] if (match := _PREAMBLE.match(command)) else command
     words = (rest or command).split()
     program = words[0].rstrip("/").rpartition("/")[2] if words else ""

@@ -1,7 +1,7 @@
-"""What is counted of attempts, under which names, and what the counts tell.
+"""The names of counters, and distributions read from them.
 
-A count has a name, a handler ('' where it is about a whole process) and a part: an outcome, or a place in a distribution. The
-places of a distribution are named by their upper bounds in microseconds, so versions with different bounds can be added up.
+A counter has a name, a handler ('' if it is about a whole process) and a part: an outcome, or a bucket of a distribution. Buckets
+are named by their upper bounds in microseconds, so counts of versions with different bounds can be added up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from duetime.clock import MILLISECOND, SECOND
 
-ATTEMPTS = "attempts"  # that ended; their parts are outcomes
+ATTEMPTS = "attempts"  # ended attempts; the parts are outcomes
 RETRIES = "retries"
 LATENESS = "lateness"  # from the due time to the start of an attempt
 DURATION = "duration"  # from its start to its end
@@ -24,7 +24,7 @@ ATTEMPTS_LOST = "attempts_lost"
 STORE_ERRORS = "store_errors"
 BLOCKED_LOOPS = "blocked_loops"
 
-SUM, BEYOND = "sum", "inf"  # parts of a distribution besides its bounds
+SUM, BEYOND = "sum", "inf"  # parts of a distribution besides its buckets
 BOUNDS = (
     *(round(ms * MILLISECOND) for ms in (1, 2.5, 5, 10, 25, 50, 100, 250, 500)),
     *(round(s * SECOND) for s in (1, 2.5, 5, 10, 30, 60, 300, 1_800, 3_600)),
@@ -32,7 +32,7 @@ BOUNDS = (
 
 
 class FigureKey(NamedTuple):
-    """What a count is of."""
+    """The identity of a counter."""
 
     name: str
     handler: str = ""
@@ -40,24 +40,24 @@ class FigureKey(NamedTuple):
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """How values are spread. `places` has upper bounds in seconds, None for the last, and how many values lie up to each."""
+    """A histogram. `buckets` are (upper bound in seconds, number of values up to it); the last bound is None."""
 
-    places: tuple[tuple[float | None, int], ...]
+    buckets: tuple[tuple[float | None, int], ...]
     sum: float
 
     @property
     def count(self) -> int:
-        return self.places[-1][1]
+        return self.buckets[-1][1]
 
     def quantile(self, share: float) -> float | None:
-        """Estimate the value that this share of all values does not exceed, evenly within a place; None without values.
+        """Estimate a quantile by linear interpolation within a bucket; None without values.
 
-        What lies beyond the last bound counts as that bound.
+        Values beyond the last bound count as that bound.
         """
         if not self.count:
             return None
         wanted, lower, before = share * self.count, 0.0, 0
-        for upper, upto in self.places:
+        for upper, upto in self.buckets:
             if upper is None:
                 break
             if upto >= wanted and upto > before:
@@ -67,7 +67,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 def distributions(figures: Mapping[FigureKey, int], name: str) -> dict[str, Distribution]:
-    """Give the distributions of a name by handler."""
+    """Return the distributions of a name by handler."""
     parts: dict[str, dict[str, int]] = {}
     for key, count in figures.items():
         if key.name == name:
@@ -76,11 +76,11 @@ def distributions(figures: Mapping[FigureKey, int], name: str) -> dict[str, Dist
 
 
 def _distribution(parts: Mapping[str, int]) -> Distribution:
-    # all present bounds besides those with values: a reader that adds up several handlers needs the same bounds of each
+    # also the buckets without values: a reader that adds up several handlers needs the same bounds of each
     bounds = sorted({*BOUNDS, *(int(part) for part in parts if part not in (SUM, BEYOND))})
-    places: list[tuple[float | None, int]] = []
+    buckets: list[tuple[float | None, int]] = []
     upto = 0
     for bound in bounds:
         upto += parts.get(str(bound), 0)
-        places.append((bound / SECOND, upto))
-    return Distribution((*places, (None, upto + parts.get(BEYOND, 0))), parts.get(SUM, 0) / SECOND)
+        buckets.append((bound / SECOND, upto))
+    return Distribution((*buckets, (None, upto + parts.get(BEYOND, 0))), parts.get(SUM, 0) / SECOND)

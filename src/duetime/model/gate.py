@@ -18,7 +18,7 @@ class GateAction(StrEnum):
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
-    """One gate. Without `collection` it holds the whole handler; with `until_at` it opens by itself."""
+    """One gate. Without `collection` it applies to the whole handler; with `until_at` it opens by itself."""
 
     handler: str
     collection: str | None = None
@@ -33,24 +33,24 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gates:
-    """All gates at one version, to be asked at every claim and every start. Never changed, only replaced."""
+    """All gates at one version, immutable. Consulted at every claim and every start."""
 
     def __init__(self, version: int = 0, gates: Iterable[Gate] = ()) -> None:
         self.version = version
-        self._by_place = {(gate.handler, gate.collection): gate for gate in gates}
+        self._by_lane = {(gate.handler, gate.collection): gate for gate in gates}
 
     def __iter__(self) -> Iterator[Gate]:
-        return iter(self._by_place.values())
+        return iter(self._by_lane.values())
 
     def __bool__(self) -> bool:
-        return bool(self._by_place)
+        return bool(self._by_lane)
 
     def holding(self, handler: str, collection: str | None, now: Instant) -> Gate | None:
-        """Give the gate that holds such a task now. A collection's own gate speaks before its handler's."""
-        if not self._by_place:
+        """Return the gate that applies to such a task now. A collection's own gate takes precedence over its handler's."""
+        if not self._by_lane:
             return None
-        for place in ((handler, collection), (handler, None)):
-            gate = self._by_place.get(place)
+        for lane in ((handler, collection), (handler, None)):
+            gate = self._by_lane.get(lane)
             if gate is not None and gate.closed(now):
                 return gate
         return None

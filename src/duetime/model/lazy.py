@@ -1,4 +1,4 @@
-"""A sequence whose items are made when they are looked at: who submits thousands of tasks at once rarely looks at each."""
+"""A sequence whose items are made on access: a caller that submits thousands of tasks at once rarely reads each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Lazy(Sequence[T]):
-    """As many items as there are in `source`, each made anew from its place there. Equal to any sequence of equal items."""
+    """The items of `source`, each converted by `make` on every access. Equal to any sequence of equal items."""
 
     __slots__ = ("_make", "_source")
 
@@ -21,13 +21,13 @@ class Lazy(Sequence[T]):
         return len(self._source)
 
     @overload
-    def __getitem__(self, place: int) -> T: ...
+    def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, place: slice) -> list[T]: ...
-    def __getitem__(self, place: int | slice) -> T | list[T]:
-        if isinstance(place, slice):
-            return [self._make(each) for each in self._source[place]]
-        return self._make(self._source[place])
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return [self._make(each) for each in self._source[index]]
+        return self._make(self._source[index])
 
     def __iter__(self) -> Iterator[T]:
         return map(self._make, self._source)

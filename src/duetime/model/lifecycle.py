@@ -1,4 +1,4 @@
-"""The task's life: one table of legal moves, and the rules that choose among them.
+"""The life cycle of a task: one table of legal moves, and the rules that choose among them.
 
 blocked ──▶ pending ──▶ running ──▶ succeeded │ failed │ cancelled
    │           │  ▲         │
@@ -32,11 +32,11 @@ MOVES: Mapping[State, frozenset[State]] = {
 RETRY_LATER_BOUND = 7 * DAY
 QUARANTINE_CRASHES = 3
 
-_SUCCESS, _SUCCEEDED = Outcome.SUCCEEDED, State.SUCCEEDED  # looking a member up takes 0.1 µs, twice for each task
+_SUCCESS, _SUCCEEDED = Outcome.SUCCEEDED, State.SUCCEEDED  # looking up a member takes 0.1 µs, twice for each task
 
 
 class AttemptFacts(Protocol):
-    """What the end of an attempt depends on. `since_at` is the task's own due time, from which bounds in time count."""
+    """What the end of an attempt depends on. `since_at` is the task's original due time, from which time limits count."""
 
     @property
     def id(self) -> str: ...
@@ -103,12 +103,12 @@ def conclude(
 
 
 def succeed(running: AttemptFacts, result: bytes | None, started_at: Instant | None, now: Instant) -> Settlement:
-    """Say what a success means. Apart from the other outcomes, because nothing needs deciding and nearly all are this one."""
+    """Return the settlement of a success. Apart from `conclude`, because nearly all attempts succeed and nothing needs deciding."""
     return Settlement(running.id, running.attempt, _SUCCESS, _SUCCEEDED, running.tries, running.crashes, started_at, now, None, result)
 
 
 def as_cancelled(settlement: Settlement) -> Settlement:
-    """Give what a settlement becomes when a cancel was asked for: going back to pending turns into cancelled."""
+    """Return the settlement of a task that was asked to cancel: instead of pending it becomes cancelled."""
     if settlement.state is not State.PENDING:
         return settlement
     return Settlement(
@@ -127,7 +127,7 @@ def as_cancelled(settlement: Settlement) -> Settlement:
 def _last_retry_at(running: AttemptFacts, policy: RetryPolicy) -> float:
     bounds = [float("inf")]
     if running.expires_at is not None:
-        bounds.append(running.expires_at - 1)  # at the very instant of its expiry a task does not start any more
+        bounds.append(running.expires_at - 1)  # a task does not start at its expiry
     if policy.within is not None:
         bounds.append(running.since_at + to_micros(policy.within))
     return min(bounds)
@@ -140,5 +140,5 @@ def _last_later_at(running: AttemptFacts, policy: RetryPolicy) -> float:
 
 
 def unmet(parent: str) -> ErrorInfo:
-    """Say why a task was cancelled that waited for another's success."""
+    """Return the error of a task that needed the success of another."""
     return ErrorInfo("PredecessorFailed", f"task {parent}, whose success it needed, ended otherwise")

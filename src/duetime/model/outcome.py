@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """The handler's word, or what was observed instead of it.
+    """What the handler returned or raised, or what was observed instead.
 
     `retriable` is False where the policy's exception filter forbids another try. `crashed` means that the process
     which ran the attempt died; `alone` that it ran nothing else, so the death can be blamed on this task.
@@ -40,7 +40,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
-    """The facts of a claimed attempt that its conclusion depends on (`lifecycle.AttemptFacts`)."""
+    """The plain form of `lifecycle.AttemptFacts`."""
 
     id: str
     attempt: int
@@ -67,7 +67,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 
 class SettleVerdict(StrEnum):
-    """A store's answer to a settlement: done now, done before (a repeat), or not this attempt's to say."""
+    """A store's answer to a settlement: accepted now, accepted before (a repeat), or stale, because the claim is not this attempt's."""
 
     ACCEPTED = "accepted"
     ALREADY = "already"
@@ -75,7 +75,7 @@ class SettleVerdict(StrEnum):
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
-    """One ended or running attempt of a task, as history tells it."""
+    """One ended or running attempt of a task."""
 
     attempt: int
     outcome: Outcome | None

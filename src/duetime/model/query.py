@@ -1,4 +1,4 @@
-"""Which tasks to list, and where a page continues."""
+"""Filters over tasks, and the cursors of their pages."""
 
 from __future__ import annotations
 
@@ -53,27 +53,22 @@ def parse_state(text: str) -> State:
         raise InvalidValue(f"state must be one of {', '.join(State)}, got {text!r}") from None
 
 
-def write_cursor(*place: int | str) -> str:
-    """Pack a place in an order into an opaque word."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+def write_cursor(*position: int | str) -> str:
+    """Encode a position in a list as opaque text."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode().rstrip("=")
 
 
 def read_cursor(cursor: str, *kinds: type) -> list[Any]:
-    """Unpack a cursor, which came from outside: anything that we did not write is refused."""
-    place: list[Any] | None
+    """Decode a cursor. It comes from outside, so everything that `write_cursor` cannot have written is refused."""
+    position: list[Any] | None
     try:
-        place = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        position = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, RecursionError, msgspec.DecodeError):
-        place = None
+        position = None
     if (
-        not isinstance(place, list)
-        or [type(part) for part in place] != list(kinds)
-        or any(isinstance(part, int) and not 0 <= part < 2**63 for part in place)
+        not isinstance(position, list)
+        or [type(part) for part in position] != list(kinds)
+        or any(isinstance(part, int) and not 0 <= part < 2**63 for part in position)
     ):
         raise InvalidValue(f"cursor is not one that this list gave out: {cursor[:80]!r}; begin again without it")
-    return place
-
-
-def _beyond(part: object) -> bool:
-    """Tell a number that no store can have written."""
-    return isinstance(part, int) and not 0 <= part < 2**63
+    return position

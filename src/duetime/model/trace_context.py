@@ -1,6 +1,6 @@
-"""The trace that a task belongs to, as it travels in a task's meta: the two fields of the W3C's Trace Context.
+"""The two fields of the W3C Trace Context, as they travel in a task's meta.
 
-Nothing here needs a tracing library: a server without one passes on what a request says.
+This needs no tracing library: a server without one passes on the headers of a request.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
-MOST_STATE = 512  # characters that must be passed on at least, by the recommendation
+MOST_STATE = 512  # characters that the recommendation requires to be passed on
 
 _PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{1,200})?")
 _STATE = re.compile(r"[ -~\t]+")
 
 
 def read_headers(parent: str | None, state: str | None) -> dict[str, str]:
-    """Give what to put into a task's meta; nothing if the headers do not fit, because a trace is never a reason to refuse a task."""
+    """Return what to add to a task's meta. Invalid headers are ignored, because a trace is no reason to refuse a task."""
     parent, state = (parent or "").strip(), (state or "").strip()
     if not _PARENT.fullmatch(parent) or (parent.startswith("00") and len(parent) != 55):
         return {}

@@ -1,4 +1,4 @@
-"""Why a task is where it is: facts in, reasons out, each a sentence that a person can act on."""
+"""Why a task is in its state: facts in, reasons out, each a sentence that a person can act on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duetime.model.task import ErrorInfo, State, TaskRecord
 
 
 class ReasonKind(StrEnum):
-    """What holds a task, or what became of it."""
+    """What a task waits for, or how it ended."""
 
     LATER = "later"
     RETRY = "retry"
@@ -38,7 +38,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be known besides the task itself. Slots and running tasks are the handler's, over all live workers."""
+    """What `why` needs besides the task. Slots and running tasks are the handler's, over all live workers."""
 
     now: Instant
     gate: Gate | None = None
@@ -54,22 +54,21 @@ class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
-    """Give everything that holds a task now, the longest-lasting first where that is known; for a final one, how it ended."""
+    """Return everything that a task waits for; for a running or final task, one reason that says so."""
     match task.state:
         case State.RUNNING:
             return [_running(task, facts)]
         case State.BLOCKED:
-            return [Reason(kind=ReasonKind.BLOCKED, text="it waits for other tasks to end"), *_held(task, facts)]
+            return [Reason(kind=ReasonKind.BLOCKED, text="it waits for other tasks to end"), *_waiting(task, facts)]
         case State.PENDING:
-            held = _held(task, facts)
-            return held or [_ready(task, facts)]
+            return _waiting(task, facts) or [_ready(task, facts)]
         case State.SUCCEEDED | State.FAILED | State.CANCELLED | State.DROPPED | State.EXPIRED:
             return [_finished(task, facts)]
         case _:
             assert_never(task.state)
 
 
-def _held(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
+def _waiting(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
     reasons = []
     if task.due_at > facts.now:
         reasons.append(_later(task, facts))
@@ -100,12 +99,12 @@ def _later(task: TaskRecord, facts: WhyFacts) -> Reason:
 
 
 def _gate(gate: Gate) -> Reason:
-    place = gate.handler if gate.collection is None else f"{gate.handler}, collection {gate.collection}"
+    tasks = gate.handler if gate.collection is None else f"{gate.handler}, collection {gate.collection}"
     verb = "pauses" if gate.action is GateAction.PAUSE else "drops"
     until_at = None if gate.until_at is None else to_datetime(gate.until_at)
     ending = "until it is opened" if until_at is None else f"until {until_at:%Y-%m-%d %H:%M:%S} UTC"
     note = f": {gate.note}" if gate.note else ""
-    text = f"a gate {verb} {place} {ending}; set by {gate.set_by or 'somebody'}{note}"
+    text = f"a gate {verb} {tasks} {ending}; set by {gate.set_by or 'somebody'}{note}"
     return Reason(kind=ReasonKind.GATE, text=text, until_at=until_at, by=gate.set_by or None)
 
 
@@ -156,7 +155,7 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 def _span(micros: int) -> str:
-    """Give a length of time in the two units that matter."""
+    """Return a duration in its two largest units."""
     seconds = max(0, micros) / SECOND
     if seconds < 1:
         return f"{seconds * 1_000:.0f} ms"

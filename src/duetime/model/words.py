@@ -1,7 +1,7 @@
-"""Words: how a text is split and folded for searching, what somebody who searches has typed, and the passage that shows a hit.
+"""Text search: how a text is split into folded words, the terms of a search, and the passage that shows a hit.
 
-A word is a run of letters and digits, whatever their script, without regard to case and diacritics. So splits FTS5's `unicode61`; a
-store whose own parser splits otherwise is given words that were made here.
+A word is a run of letters and digits of any script, without case and diacritics. FTS5's `unicode61` splits the same way; a store
+whose own parser does not gets its words from here.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import msgspec
 from duetime.errors import InvalidValue
 
 MOST_TERMS = 20
-MOST_POSITIONS = 16_383  # the last place in a text that PostgreSQL can tell from others
-LONGEST_WORD = 200  # letters of a word that count: a line of base64 is nobody's search
-AROUND = 80  # letters of a passage before and after what was found
+MOST_POSITIONS = 16_383  # the last position that PostgreSQL distinguishes
+LONGEST_WORD = 200  # letters of a word that count: nobody searches for a line of base64
+AROUND = 80  # letters of a passage before and after the hit
 
 _WORD = re.compile(r"[^\W_]+")
 _PIECE = re.compile(r'"([^"]*)"(\*?)|(\S+)')
 
 
 class Term(msgspec.Struct, frozen=True):
-    """Words that must follow one another; with `prefix` the last one may go on."""
+    """Words that must follow one another; with `prefix`, the last one is the beginning of a word."""
 
     words: tuple[str, ...]
     prefix: bool = False
@@ -34,9 +34,9 @@ class Term(msgspec.Struct, frozen=True):
 
 
 def read_terms(text: str) -> list[Term]:
-    """Read what somebody searches for: words that must all occur, "phrases", and beginnings such as time*.
+    """Read a search: words that must all occur, "phrases", and prefixes such as time*.
 
-    Whatever else is typed only separates words, so nothing that is typed can be an error of the store.
+    All other characters only separate words, so no input is a syntax error in the store.
     """
     terms: list[Term] = []
     for quoted, star, bare in _PIECE.findall(text.replace("\0", " ")):
@@ -51,28 +51,28 @@ def read_terms(text: str) -> list[Term]:
 
 
 def split(text: str) -> list[str]:
-    """Give the words of a text, folded, in order."""
+    """Return the folded words of a text in order."""
     if text.isascii():
         return [word[:LONGEST_WORD] for word in _WORD.findall(text.lower())]
     return [word[:LONGEST_WORD] for word in _WORD.findall(fold(text))]
 
 
 def fold(text: str) -> str:
-    """Take case and diacritics away, keeping one letter for each."""
+    """Remove case and diacritics; each letter stays one letter."""
     parts = unicodedata.normalize("NFD", text)
     return "".join(letter for letter in parts if not unicodedata.combining(letter)).lower()
 
 
 def positions(text: str) -> dict[str, list[int]]:
-    """Give where each word of a text stands, counted in words from 1; beyond what can be told apart all stand at the end."""
+    """Return the positions of each word, counted in words from 1 and at most MOST_POSITIONS."""
     found: dict[str, list[int]] = {}
-    for place, word in enumerate(split(text), 1):
-        found.setdefault(word, []).append(min(place, MOST_POSITIONS))
+    for position, word in enumerate(split(text), 1):
+        found.setdefault(word, []).append(min(position, MOST_POSITIONS))
     return found
 
 
 def passage(text: str, terms: Sequence[Term]) -> str:
-    """Give a few words around the first place at which one of the terms stands, on one line."""
+    """Return a few words around the first hit of any term, on one line."""
     text = text if text.isascii() else unicodedata.normalize("NFC", text)
     spans = [span for term in terms for span in _first(text, term)]
     begin, end = min(spans, default=(0, 0))
@@ -88,7 +88,7 @@ def passage(text: str, terms: Sequence[Term]) -> str:
 
 
 def _first(text: str, term: Term) -> Iterator[tuple[int, int]]:
-    """Give the first place of a term, if it has one here."""
+    """Yield the span of a term's first hit, if there is one."""
     window: list[tuple[str, int, int]] = []
     for match in _WORD.finditer(text):
         window.append((fold(match[0])[:LONGEST_WORD], match.start(), match.end()))

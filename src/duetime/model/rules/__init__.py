@@ -1,7 +1,7 @@
-"""Rules: when a schedule's occurrences are planned. Pure; `now` never enters, because a rule does not depend on it.
+"""Rules: when a schedule's occurrences are planned. A rule does not depend on the present time.
 
 A rule is a value: `Cron`, `Every`, `AfterEnd`, `Calendar`, `At`, `Window`, or a `Union` of them, written with `|`. A `DayCalendar` is a
-named set of days and hours that several rules can share. `plan_of` joins them into a `Plan`, which is asked for instants.
+named set of days and hours that several rules can share. `plan_of` joins them into a `Plan`, which computes instants.
 """
 
 from duetime.model.rules.calendars import DayCalendar

@@ -1,4 +1,4 @@
-"""Named calendars: which days and hours are permitted, and the next instant that is."""
+"""Named calendars: which days and hours are permitted, and the next permitted instant."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DayCalendar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     A time matches if its local day is one of `dates`, `yearly` or `weekdays` (any day if none of these is given) and its local
     time lies in one of `times` (any time if none is given; from the start up to, not including, the end; a range over midnight
-    means the early and the late hours of one and the same day). `exclude` permits what does not match, `include` what does.
+    means the early and the late hours of the same day). `exclude` permits what does not match, `include` what does.
     `also` names other calendars that must permit the time too.
 
         DayCalendar(dates=["2030-04-22"], yearly=["12-25", "12-26"], tz="Europe/Berlin")
@@ -73,13 +73,13 @@ class DayCalendar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise InvalidValue('a calendar must say which time it means: dates, yearly, weekdays or times, for example weekdays="sat,sun"')
 
     def permits(self, instant: Instant, calendars: Mapping[str, DayCalendar] | None = None) -> bool:
-        """Tell whether an instant is permitted here and by all of `also`, which are looked up in `calendars`."""
+        """Return whether this calendar and all of its `also`, looked up in `calendars`, permit an instant."""
         chain = (self, *chain_of(self.also, calendars or {}))
         return all(_rule_of(calendar).permits(instant) for calendar in chain)
 
 
 def chain_of(names: Iterable[str], calendars: Mapping[str, DayCalendar]) -> tuple[DayCalendar, ...]:
-    """Look up calendars and all that they name in `also`; refuse unknown names and circles."""
+    """Look up calendars and, recursively, their `also`; refuse unknown names and cycles."""
     found: dict[str, DayCalendar] = {}
 
     def look_up(name: str, path: tuple[str, ...]) -> None:
@@ -100,7 +100,7 @@ def chain_of(names: Iterable[str], calendars: Mapping[str, DayCalendar]) -> tupl
 
 
 class CalendarRule:
-    """One calendar, made ready to be asked; `also` is not its business."""
+    """One calendar in computed form, without its `also`."""
 
     def __init__(self, calendar: DayCalendar) -> None:
         self._zone = zone_of(calendar.tz)
@@ -118,13 +118,13 @@ class CalendarRule:
         return self._matches(*divmod(wall, DAY_SECONDS)) is not self._exclude
 
     def permits_day(self, day: int) -> bool:
-        """Tell whether at least some of a day is permitted."""
+        """Return whether at least a part of a day is permitted."""
         if not self._exclude:
             return self._matches_day(day)
         return not (self._matches_day(day) and (not self._ranges or self._covers_day()))
 
     def first_permitted(self, instant: Instant) -> Instant | None:
-        """Give the first permitted instant that is `instant` or later, or None if there is none for 50 years."""
+        """Return the first permitted instant that is `instant` or later, or None if there is none for 50 years."""
         at = begun = instant // SECOND
         limit = min(at + HORIZON_SECONDS, LAST_SECOND)
         while at <= limit:
@@ -165,7 +165,7 @@ class CalendarRule:
 
 
 def _split_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Take ranges over midnight apart into early and late hours."""
+    """Split ranges over midnight into early and late hours."""
     pieces: list[tuple[int, int]] = []
     for start, end in ranges:
         pieces += [(start, end)] if start < end else [(start, DAY_SECONDS), (0, end)]
@@ -187,11 +187,11 @@ class Permission:
         return all(rule.permits_day(day) for rule in self._rules)
 
     def first(self, instant: Instant) -> Instant | None:
-        """Give the first instant that all permit and that is `instant` or later, or None if there is none for 50 years."""
+        """Return the first instant that all permit and that is `instant` or later, or None if there is none for 50 years."""
         if not self._rules:
             return instant
         limit = instant + HORIZON_SECONDS * SECOND
-        agreed = 0  # how many in a row have permitted the same instant
+        agreed = 0  # how many in a row permit the same instant
         while instant <= limit:
             for rule in self._rules:
                 found = rule.first_permitted(instant)

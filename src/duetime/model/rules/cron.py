@@ -1,10 +1,10 @@
-"""Reading cron expressions: five fields, or six with seconds first, into numbers and bits.
+"""Cron expressions of five fields, or six with seconds first, parsed into numbers and bits.
 
-A month's days are decided by its length and the weekday that it begins with, so all that day of month and day of week can say
-is 28 bit sets.
+The matching days of a month depend only on its length and its first weekday, so day of month and day of week together are 28 bit
+sets.
 
-The meaning is that of Debian's cron and of cronsim: if day of month and day of week both name days, either will do; if one of
-them begins with `*`, both must hold (`*/2` is an example where that shows). Beyond it: names in any case, ranges that
+The meaning is that of Debian's cron and of cronsim: if day of month and day of week both name days, either must match; if one of
+them begins with `*`, both must match (`*/2` is an example where that matters). Extensions: names in any case, ranges that
 wrap (`FRI-MON`, `22-2`), `?`, `L`, `L-3`, `LW`, `15W`, `FRI#2`, `FRIL`, and `@daily` with its relatives.
 """
 
@@ -67,7 +67,7 @@ _LAST_WEEKDAY = re.compile(r"([0-9A-Z]+)L")
 
 
 class Expression:
-    """A cron expression, read into bits. A month's days are bits too, bit 0 for the first."""
+    """A parsed cron expression. Days of a month are bits, bit 0 for the first."""
 
     def __init__(self, words: Sequence[str]) -> None:
         second, minute, hour, day, month, weekday = words
@@ -79,10 +79,10 @@ class Expression:
         self.wildcard = minute.startswith("*") or hour.startswith("*")
         self._days, self._weekdays = _Days(day), _Weekdays(weekday)
         self._both = day[0] in "*?" or weekday[0] in "*?"
-        self._masks: dict[tuple[int, int], int] = {}  # one of at most 28 per month, made when first asked for
+        self._masks: dict[tuple[int, int], int] = {}  # at most 28, each computed on first use
 
     def days_of(self, month: int, length: int, first_weekday: int) -> int:
-        """Give the days of a month of this length that begins with this weekday, Monday being 0."""
+        """Return the days of a month of this length that begins with this weekday (Monday is 0)."""
         if not self.months >> month & 1:
             return 0
         mask = self._masks.get((length, first_weekday))
@@ -93,14 +93,14 @@ class Expression:
 
     @property
     def possible(self) -> bool:
-        """Tell whether any year has such a day: each month begins with each weekday in some year, and February has two lengths."""
+        """Return whether any year has a matching day: each month begins with each weekday in some year, and February has two lengths."""
         months = ((month, length) for month, lengths in _LENGTHS.items() for length in lengths)
         return any(self.days_of(month, length, first) for month, length in months for first in range(7))
 
 
 @lru_cache(maxsize=4096)
 def read_expression(text: str) -> Expression:
-    """Read an expression or refuse it with the field at fault and an example."""
+    """Parse an expression, or refuse it with the wrong field and an example."""
     words = SHORTHANDS.get(text.strip().lower(), text).upper().split()
     if len(words) == 1 and words[0].startswith("@"):
         raise InvalidValue(f"expression: {text!r} is unknown; there are {', '.join(SHORTHANDS)}")
@@ -143,7 +143,7 @@ def _term(field: Field, term: str) -> Sequence[int]:
     elif "-" in base:
         first_text, _, last_text = base.partition("-")
         first, last = _number(field, first_text, term), _number(field, last_text, term)
-        if last < first:  # over the end of the minute, hour, day, month, year or week; Sunday is 0 there and not 7 as well
+        if last < first:  # it wraps; Sunday is then 0 and not 7 as well
             size = 7 if field is WEEKDAY_FIELD else field.high - field.low + 1
             run = [(number - field.low) % size + field.low for number in range(first, last + size + 1)]
         else:
@@ -155,7 +155,7 @@ def _term(field: Field, term: str) -> Sequence[int]:
 
 
 class _Days:
-    """What the field day of month says."""
+    """The parsed field day of month."""
 
     def __init__(self, text: str) -> None:
         self.numbers = 0
@@ -189,7 +189,7 @@ class _Days:
 
 
 def _nearest_working_day(day: int, length: int, first_weekday: int) -> int:
-    """Move Saturday back and Sunday on, unless that leaves the month."""
+    """Move a Saturday back and a Sunday forward, unless that leaves the month."""
     weekday = (first_weekday + day - 1) % 7
     if weekday == 5:
         return day - 1 if day > 1 else day + 2
@@ -199,7 +199,7 @@ def _nearest_working_day(day: int, length: int, first_weekday: int) -> int:
 
 
 class _Weekdays:
-    """What the field day of week says; here Monday is 0."""
+    """The parsed field day of week; here Monday is 0."""
 
     def __init__(self, text: str) -> None:
         self.numbers: set[int] = set()

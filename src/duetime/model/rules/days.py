@@ -1,4 +1,4 @@
-"""Which days: month by month, week by week, every so many days. Days are counted since 1970-01-01."""
+"""Sets of days: by month, by week, every n days. Days are counted since 1970-01-01."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from duetime.model.rules.reading import FIRST_DAY, LAST_DAY, LONGEST_MONTHS, date_of
 
-# A search gives up after 50 years; the rarest that there is, 29 February on one weekday, needs 40 (over the year 2100).
+# A search gives up after 50 years; the rarest day, 29 February on one weekday, needs 40 (over the year 2100).
 HORIZON_MONTHS = 51 * 12
 
 
@@ -16,14 +16,14 @@ class Days(Protocol):
     """A set of days."""
 
     def first(self, day: int) -> int | None:
-        """Give the first day of the set that is `day` or later, or None if there is none for 50 years."""
+        """Return the first day of the set that is `day` or later, or None if there is none for 50 years."""
         ...
 
 
 class MonthDays:
-    """Days that are decided month by month; the month last looked at is kept.
+    """Days that are decided month by month. The last month is cached.
 
-    `mask_of(year, month, length, first_weekday)` gives a month's days as bits, bit 0 for the first.
+    `mask_of(year, month, length, first_weekday)` returns a month's days as bits, bit 0 for the first.
     """
 
     def __init__(self, mask_of: Callable[[int, int, int, int], int]) -> None:
@@ -43,7 +43,7 @@ class MonthDays:
         return self._search(when.year, when.month, day, when.day)
 
     def _search(self, year: int, month: int, day: int, day_of_month: int) -> int | None:
-        """Look through months, from a day on; in whole numbers, because a rare day may be 480 months away."""
+        """Search month by month from a day on. Plain integers, because a rare day may be 480 months away."""
         start, before = day - day_of_month + 1, day_of_month - 1
         for _ in range(HORIZON_MONTHS):
             length = month_length(year, month)
@@ -60,7 +60,7 @@ class MonthDays:
 
 
 class EveryDays:
-    """Every so many days, counted from an anchor in both directions."""
+    """Every n days, counted from an anchor in both directions."""
 
     def __init__(self, every: int, anchor: int) -> None:
         self._every = every
@@ -71,7 +71,7 @@ class EveryDays:
 
 
 class WeekDays:
-    """Some weekdays of every so many weeks; weeks begin on Monday."""
+    """Some weekdays of every n weeks; weeks begin on Monday."""
 
     def __init__(self, every: int, weekdays: int, anchor: int) -> None:
         self._every = every
@@ -93,5 +93,5 @@ def month_length(year: int, month: int) -> int:
 
 
 def weekday_of(day: int) -> int:
-    """Give the weekday, Monday is 0; 1970-01-01 was a Thursday."""
+    """Return the weekday, Monday is 0; 1970-01-01 was a Thursday."""
     return (day + 3) % 7

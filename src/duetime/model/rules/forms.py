@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
     @property
     def text(self) -> str | int:
-        """Give the one way in which it is written."""
+        """Return its canonical text."""
         if self.kind == "day":
             if self.month and self.number > 0:
                 return f"{self.month:02}-{self.number:02}"
@@ -44,7 +44,7 @@ class Form(NamedTuple):
         return f"{named} of {MONTH_NAMES[self.month - 1]}" if self.month else named
 
     def bits(self, length: int, first_weekday: int, business: Sequence[int], missing: str) -> int:
-        """Give the day in a month of this length that begins with this weekday; `business` lists its business days."""
+        """Return the day in a month of this length that begins with this weekday; `business` lists its business days."""
         if self.kind == "day":
             if self.number < 0:
                 return 1 << length + self.number if length + self.number >= 0 else 0
@@ -61,12 +61,12 @@ class Form(NamedTuple):
 
 
 def read_month_forms(values: object) -> tuple[Form, ...]:
-    """Read what `on` may say for months."""
+    """Read `on` of a monthly rule."""
     return tuple(dict.fromkeys(_month_form(value) for value in several(values)))
 
 
 def read_year_forms(values: object) -> tuple[Form, ...]:
-    """Read what `on` may say for years: month and day, or a form for months with the name of the month."""
+    """Read `on` of a yearly rule: month and day, or a monthly form with the name of the month."""
     return tuple(dict.fromkeys(_year_form(value) for value in several(values)))
 
 
@@ -117,7 +117,7 @@ def _year_form(value: object) -> Form:
 
 
 def refuse_impossible(forms: Sequence[Form], every: int, anchor_month: int) -> None:
-    """Refuse days that none of the months has which an interval of `every` months meets."""
+    """Refuse days that no month of an interval of `every` months has."""
     met = {(anchor_month - 1 + every * turn) % 12 + 1 for turn in range(12)}
     longest = max(LONGEST_MONTHS[month - 1] for month in met)
     if all(form.kind == "day" and abs(form.number) > longest for form in forms):
@@ -131,7 +131,7 @@ MonthMask = Callable[[int, int, int, int], int]
 def month_mask(
     forms: Sequence[Form], *, every: int, anchor: int, yearly: bool, missing: str, business: Callable[[int, int, int], Sequence[int]]
 ) -> MonthMask:
-    """Make the function that gives a month's days as bits. `anchor` is a month counted from year 0, or a year if `yearly`."""
+    """Return a function that computes a month's days as bits. `anchor` is a month counted from year 0, or a year if `yearly`."""
     counting = any(form.kind == "business" for form in forms)
 
     def mask_of(year: int, month: int, length: int, first_weekday: int) -> int:

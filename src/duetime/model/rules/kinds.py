@@ -1,4 +1,4 @@
-"""The kinds of rules. Each is a frozen value that JSON can carry; `plan_of` makes it ready to be asked for instants."""
+"""The kinds of rules. Each is a frozen value with a JSON form; `plan_of` turns it into a plan that computes instants."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _UNIT_SECONDS = {"weeks": 604_800, "days": 86_400, "hours": 3_600, "minutes": 60
 
 
 class _Written(StructMeta):
-    """Lets a rule be written in ways that its fields alone do not allow; decoding does not come through here."""
+    """Lets a rule be constructed in ways that its fields alone do not allow. Decoding bypasses this."""
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         read: Any = self.written  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ class _Joinable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 class Cron(_Joinable, frozen=True, tag="cron"):
-    """A cron expression of 5 fields, or 6 with seconds first, read on the clock of a zone.
+    """A cron expression of 5 fields, or 6 with seconds first, in the local time of a zone.
 
     Fixed times in a gap run once at the first instant after it (`gap="skip"`: not at all), in a fold once. If the minute or the
     hour begins with `*`, it runs at every real matching instant.
@@ -83,9 +83,9 @@ class Cron(_Joinable, frozen=True, tag="cron"):
 
 
 class Every(_Joinable, frozen=True, tag="every", metaclass=_Written):
-    """A fixed rate: the instants that are whole intervals since the Unix epoch, moved by `phase`.
+    """A fixed rate: whole intervals since the Unix epoch, shifted by `phase`.
 
-    All processes agree on them, and they do not drift. Days here have 24 hours; for local days take `Calendar`.
+    All processes agree on them, and they do not drift. Days here have 24 hours; for local days use `Calendar`.
 
         Every(90)    Every(minutes=10)    Every(hours=2, phase=timedelta(minutes=5))
     """
@@ -141,10 +141,10 @@ class AfterEnd(_Joinable, frozen=True, tag="after_end"):
 
 
 class Calendar(_Joinable, frozen=True, tag="calendar"):
-    """Every so many days, weeks, months or years, on named days, at local times.
+    """Every n days, weeks, months or years, on named days, at local times.
 
-    `since` says from where intervals of more than one are counted, and the day if `on` is not given. `missing` is for a day that
-    a month does not have: `skip` the month, or take its `last`. `business` names the calendar whose days are no business days.
+    Intervals of more than one are counted from `since`, which is also the day if `on` is not given. `missing` is for a day that
+    a month does not have: `skip` the month, or use its `last`. `business` names the calendar whose days are no business days.
 
         Calendar(2, "weeks", on="monday", at="09:00", tz="Europe/Berlin", since=date(2030, 1, 7))
         Calendar(unit="month", on="last business day", at="18:00", business="holidays")
@@ -198,7 +198,7 @@ class Calendar(_Joinable, frozen=True, tag="calendar"):
 
     @property
     def anchor(self) -> date:
-        """Give the day from which intervals are counted; a Monday for weeks."""
+        """Return the day from which intervals are counted; a Monday for weeks."""
         return self.since or date(1970, 1, 5 if self.unit == "week" else 1)
 
 
@@ -239,7 +239,7 @@ class Window(_Joinable, frozen=True, tag="window"):
     """From a local start, every interval in elapsed time, until and including a local end, on some days.
 
     A window over midnight belongs to the day on which it starts. A start or end in a gap is moved to the first instant after it;
-    with `gap="skip"` a window whose start falls into one is left out.
+    with `gap="skip"` a window that would start in one is left out.
 
         Window(600, "08:00", "18:00", days="mon-fri", tz="Europe/Berlin")
     """
@@ -267,7 +267,7 @@ class Window(_Joinable, frozen=True, tag="window"):
 
 
 class Union(_Joinable, frozen=True, tag="union"):
-    """Several rules as one: whatever any of them plans. Usually written with `|`.
+    """Several rules as one: everything that any of them plans. Usually written with `|`.
 
     Cron("0 9 * * *") | Every(hours=6)
     """

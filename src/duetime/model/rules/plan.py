@@ -1,4 +1,4 @@
-"""From a rule to instants: `plan_of` makes a rule ready, a `Plan` answers which instant comes next."""
+"""From a rule to instants: `plan_of` turns a rule into a `Plan`, which computes the next instant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from duetime.model.rules.windows import Windows
 from duetime.model.rules.zones import zone_of
 
 _NO_CALENDARS: Final[Mapping[str, DayCalendar]] = {}
-# How many instants or stretches in a row may be refused by calendars; 50 years of days are 18,262.
+# How many instants or stretches in a row calendars may refuse; 50 years of days are 18,262.
 _MOST_REFUSED = 100_000
 
 
@@ -39,7 +39,7 @@ class Part(Protocol):
 
 
 class Rate:
-    """Whole intervals since the epoch, moved by a phase."""
+    """Whole intervals since the epoch, shifted by a phase."""
 
     def __init__(self, interval: int, phase: int) -> None:
         self.interval = interval
@@ -67,7 +67,7 @@ class Listed:
 
 
 class Plan:
-    """A rule within its calendars and bounds, made ready. It holds nothing that changes what it answers."""
+    """A rule with its calendars and bounds, in computed form. Its answers never change."""
 
     __slots__ = ("_after", "_before", "_delays", "_end_at", "_parts", "_permission", "waits", "zone")
 
@@ -91,7 +91,7 @@ class Plan:
         self.zone = zone
 
     def after(self, instant: Instant, ended_at: Instant | None = None) -> Instant | None:
-        """Give the first planned instant strictly after `instant`, or None.
+        """Return the first planned instant strictly after `instant`, or None.
 
         `ended_at` is when the last run ended; without it, a rule that waits for that end plans nothing.
         """
@@ -110,7 +110,7 @@ class Plan:
         return found
 
     def between(self, after: Instant, until: Instant, limit: int, ended_at: Instant | None = None) -> list[Instant]:
-        """Give the planned instants after `after` (exclusive) until `until` (inclusive), at most `limit` of them."""
+        """Return the planned instants after `after` (exclusive) until `until` (inclusive), at most `limit` of them."""
         found: list[Instant] = []
         while len(found) < limit:
             planned_at = self.after(after, ended_at)
@@ -121,7 +121,7 @@ class Plan:
         return found
 
     def last(self, after: Instant, until: Instant) -> Instant | None:
-        """Give the latest planned instant after `after` (exclusive) until `until` (inclusive), or None; never walks through all."""
+        """Return the latest planned instant after `after` (exclusive) until `until` (inclusive), or None, without walking through all."""
         after, until = max(after, self._before), min(until, self._end_at)
         if until <= after:
             return None
@@ -132,7 +132,7 @@ class Plan:
         return max((instant for instant in found if instant is not None and instant > after), default=None)
 
     def count(self, after: Instant, until: Instant, at_most: int) -> int:
-        """Count the planned instants after `after` (exclusive) until `until` (inclusive), but no further than `at_most`."""
+        """Count the planned instants after `after` (exclusive) until `until` (inclusive), at most `at_most`."""
         after, until = max(after, self._before), min(until, self._end_at)
         [only] = self._parts if len(self._parts) == 1 else [None]
         if isinstance(only, Rate) and self._permission is None:
@@ -147,9 +147,9 @@ class Plan:
         return number
 
     def waited(self, instant: Instant, ended_at: Instant) -> Instant | None:
-        """Give the first instant after `instant` at which a delay since the end of the last run is over.
+        """Return the first instant after `instant` at which a delay since the end of the last run is over.
 
-        A delay that ends when calendars do not permit it is moved on, because nothing would come after it.
+        A delay that ends when calendars do not permit it is extended, because nothing would follow otherwise.
         """
         nearest: Instant | None = None
         for delay in self._delays:
@@ -169,7 +169,7 @@ class Plan:
         return nearest
 
     def _permitted(self, instant: Instant, permission: Permission, until: Instant) -> Instant | None:
-        """Give the first instant after `instant` that all calendars permit, passing over refused stretches as a whole."""
+        """Return the first instant after `instant` that all calendars permit, skipping refused stretches as a whole."""
         until = min(until, instant + HORIZON)
         for _ in range(_MOST_REFUSED):
             found = self._after(instant)
@@ -185,7 +185,7 @@ class Plan:
 
 
 def _search_last(next_after: Callable[[Instant], Instant | None], after: Instant, until: Instant) -> Instant | None:
-    """Find the latest instant by asking forwards: first from ever further back, then by halving what is left."""
+    """Find the latest instant by forward searches: first from ever further back, then by bisection."""
     found: Instant | None = None
     step, empty_from = SECOND, until
     while found is None:
@@ -196,7 +196,7 @@ def _search_last(next_after: Callable[[Instant], Instant | None], after: Instant
                 return None
             found, empty_from = None, start
             step *= 4
-    while True:  # `found` is planned, nothing is planned after `empty_from`; each turn halves what lies between
+    while True:  # `found` is planned, nothing is planned after `empty_from`; each iteration halves what lies between
         later = next_after(found)
         if later is None or later > until:
             return found
@@ -216,10 +216,10 @@ def plan_of(
     start_at: Instant | None = None,
     end_at: Instant | None = None,
 ) -> Plan:
-    """Make a rule ready to be asked for instants.
+    """Turn a rule into a plan.
 
-    `within` names the calendars that must permit every instant. Refused: names that `calendars` lacks, circles of `also`, an end
-    before the start.
+    `within` names the calendars that must permit every instant. Raises InvalidValue for names that `calendars` lacks, cycles of
+    `also`, and an end before the start.
     """
     if start_at is not None and end_at is not None and end_at < start_at:
         start, end = to_datetime(start_at).isoformat(), to_datetime(end_at).isoformat()
@@ -301,7 +301,7 @@ def _calendar_days(rule: Calendar, business: tuple[DayCalendar, ...]) -> Days:
 
 
 def _business_days(permission: Permission, first: int, length: int) -> list[int]:
-    """Give the business days of a month, counted from 1: Monday to Friday, if the calendars permit some of the day."""
+    """Return the business days of a month, counted from 1: Monday to Friday, if the calendars permit some of the day."""
     days = range(first, first + length)
     return [day - first + 1 for day in days if weekday_of(day) < 5 and permission.permits_day(day)]
 

@@ -1,6 +1,6 @@
-"""Reading the small things that rules are made of: zones, times of day, weekdays, dates and durations.
+"""Parsing the parts of rules: zones, times of day, weekdays, dates and durations.
 
-Each reader takes the name of the field that it reads for, because its message shows the field and an example.
+Each function takes the name of the field, for an error message with the field and an example.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def time_text(second: int) -> str:
 
 
 def read_times(values: object, name: str) -> tuple[str, ...]:
-    """Read one time of day or several; return them sorted, distinct and written alike."""
+    """Read one time of day or several; return them sorted, distinct and in canonical form."""
     seconds = sorted({read_time(value, name) for value in several(values)})
     if not seconds:
         raise InvalidValue(f'{name} must name at least one time of day, for example "09:00"')
@@ -110,7 +110,7 @@ def read_range(text: object, name: str) -> tuple[int, int]:
 
 
 def several(values: object) -> tuple[object, ...]:
-    """Take one value or several; text may list several with commas."""
+    """Return one value or several as a list; text may list several with commas."""
     if isinstance(values, str):
         return tuple(part.strip() for part in values.split(",") if part.strip())
     if isinstance(values, Iterable):
@@ -119,7 +119,7 @@ def several(values: object) -> tuple[object, ...]:
 
 
 def read_weekday(text: object) -> int | None:
-    """Read "mon" or "Monday" as 0 to 6, or answer None."""
+    """Read "mon" or "Monday" as 0 to 6, or return None."""
     word = text.strip().lower() if isinstance(text, str) else ""
     for names in (WEEKDAYS, WEEKDAY_NAMES):
         if word in names:
@@ -142,7 +142,7 @@ def read_weekdays(values: object, name: str) -> int:
 
 
 def weekdays_text(mask: int) -> str:
-    """Write weekdays in one way only: "mon-fri", "sat,sun", "mon-wed,fri"."""
+    """Return weekdays in canonical form: "mon-fri", "sat,sun", "mon-wed,fri"."""
     runs: list[list[int]] = []
     for weekday in range(7):
         if mask >> weekday & 1:
@@ -155,7 +155,7 @@ def weekdays_text(mask: int) -> str:
 
 
 def read_month(text: str) -> int | None:
-    """Read "nov" or "November" as 11, or answer None."""
+    """Read "nov" or "November" as 11, or return None."""
     for names in (MONTHS, MONTH_NAMES):
         if text in names:
             return names.index(text) + 1
@@ -198,7 +198,7 @@ def read_duration(text: str, name: str) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a duration in plain words: "10 minutes", "1 hour 30 minutes", "2.5 seconds"."""
+    """Return a duration in plain words: "10 minutes", "1 hour 30 minutes", "2.5 seconds"."""
     if seconds == 0:
         return "0 seconds"
     millis = round(seconds * 1000)
@@ -213,7 +213,7 @@ def duration_text(seconds: float) -> str:
 
 
 def as_seconds(value: Seconds) -> float:
-    """Give a stored duration as seconds: __post_init__ has made it a number."""
+    """Return a checked duration as seconds: __post_init__ has made it a number."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
@@ -226,7 +226,7 @@ def date_of(day: int) -> date:
     return date.fromordinal(day + EPOCH_ORDINAL)
 
 
-LAST_DAY: Final = day_of(date(9999, 12, 28))  # three days before the end, so that no zone leads beyond what datetime can say
+LAST_DAY: Final = day_of(date(9999, 12, 28))  # three days before the end, so that no zone exceeds the range of datetime
 FIRST_DAY: Final = day_of(date(1, 1, 4))
 LAST_SECOND: Final = LAST_DAY * DAY_SECONDS
 FIRST_SECOND: Final = FIRST_DAY * DAY_SECONDS

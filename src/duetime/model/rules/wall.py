@@ -1,8 +1,8 @@
-"""From the wall's clock to instants: rules that name local times, and what becomes of them in gaps and folds.
+"""From local times to instants, through gaps and folds. *Wall* is local time, as a clock on the wall shows it.
 
-Fixed times are *slots* on the wall. A slot is planned at the first real second at which the wall shows it or something later:
-the first pass of a fold, the first second after a gap. Planned so, a later slot is never planned earlier, and the slots still to
-come after a real second are exactly those ahead of everything that the wall has shown until then.
+A rule with fixed times has *slots*. A slot is planned at the first real second at which the wall shows it or a later time: the first
+pass of a fold, the first second after a gap. So slots keep their order, and the slots after a real second are exactly those later
+than everything that the wall has shown until then.
 
 Wildcards (`*/30 * * * *`) have no slots: they run at every real second whose wall time matches, in both passes of a fold.
 """
@@ -19,7 +19,7 @@ from duetime.model.rules.days import Days
 from duetime.model.rules.reading import DAY_SECONDS, FIRST_SECOND, HORIZON_SECONDS, LAST_SECOND
 from duetime.model.rules.zones import Zone
 
-_MOST_GAPS = 1000  # in a row; a slot that falls into one each year gives up long after the horizon of everything else
+_MOST_GAPS = 1000  # in a row; far more than the yearly gaps within the search horizon
 
 
 class Times(Protocol):
@@ -28,7 +28,7 @@ class Times(Protocol):
     first: int
 
     def next(self, second: int) -> int | None:
-        """Give the first that is `second` or later on the same day."""
+        """Return the first one that is `second` or later on the same day."""
         ...
 
 
@@ -83,10 +83,10 @@ class _WallTimes:
         self._times = times
         self._zone = zone
         self._segment = zone.segment(0)
-        self._day: int | None = None  # the day last found, which most questions are about
+        self._day: int | None = None  # the day found last, which most calls are about
 
     def _next_wall(self, wall: int) -> int | None:
-        """Give the first wall time of the rule that is `wall` or later."""
+        """Return the first wall time of the rule that is `wall` or later."""
         day, second = divmod(wall, DAY_SECONDS)
         if day == self._day or self._days.first(day) == day:
             self._day = day
@@ -99,14 +99,14 @@ class _WallTimes:
 
 
 class FixedTimes(_WallTimes):
-    """Slots: once each, whatever the wall's clock does."""
+    """Slots: once each, in gaps and folds too."""
 
     def __init__(self, days: Days, times: Times, zone: Zone, *, skip_gaps: bool = False) -> None:
         super().__init__(days, times, zone)
         self._skip_gaps = skip_gaps
 
     def after(self, instant: Instant) -> Instant | None:
-        at = instant // SECOND  # and not the second after it: a slot in a gap is behind the wall once the gap is over
+        at = instant // SECOND  # not the second after it: a slot in a gap lies behind the wall once the gap is over
         start, end, offset, top = self._segment
         if not start <= at < end:
             if not FIRST_SECOND <= at <= LAST_SECOND:
@@ -127,7 +127,7 @@ class FixedTimes(_WallTimes):
 
 
 class MatchingTimes(_WallTimes):
-    """Every real second at which the wall's clock shows a matching time."""
+    """Every real second at which the wall shows a matching time."""
 
     def after(self, instant: Instant) -> Instant | None:
         at = instant // SECOND + 1

@@ -9,7 +9,7 @@ from duetime.model.rules.zones import Zone
 
 
 class Windows:
-    """The windows of one rule, one per day, none of which reaches beyond the start of the next."""
+    """The windows of one rule, one per day, none of which extends beyond the start of the next."""
 
     def __init__(self, every: int, start: int, end: int, weekdays: int, zone: Zone, *, skip_gaps: bool = False) -> None:
         self._every = every
@@ -18,13 +18,13 @@ class Windows:
         self._days = WeekDays(1, weekdays, 4)  # 1970-01-05, a Monday
         self._zone = zone
         self._skip_gaps = skip_gaps
-        self._window = (0, 0, 0)  # day, first and last instant of the window last looked at; replaced as one
+        self._window = (0, 0, 0)  # day, first and last instant of the last window; replaced as one
 
     def after(self, instant: Instant) -> Instant | None:
         at = max(instant // SECOND, FIRST_SECOND)
         if at > LAST_SECOND:
             return None
-        # Begin two days before: yesterday's window may reach over midnight, and in a fold the wall shows an earlier day again.
+        # Begin two days before: yesterday's window may extend past midnight, and in a fold the wall shows an earlier day again.
         day = (at + self._zone.segment(at).offset) // DAY_SECONDS - 2
         for _ in range(1000):  # far more than the days between two windows, some of them skipped
             found = self._days.first(day)

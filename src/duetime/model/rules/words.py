@@ -1,4 +1,4 @@
-"""Rules in words: what people type at a command line, and one line for tables."""
+"""Rules as text: reading what people type, and describing a rule in one line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _read_instant(text: str) -> datetime:
 
 
 def describe(rule: Rule) -> str:
-    """Say in one line what a rule means."""
+    """Describe a rule in one line."""
     match rule:
         case Cron():
             return f"cron {rule.expression} {rule.tz}"
@@ -83,7 +83,7 @@ def describe(rule: Rule) -> str:
 
 
 def _singular(text: str) -> str:
-    """Say "every minute" for "every 1 minute"."""
+    """Return "every minute" for "every 1 minute"."""
     return text[2:] if text.startswith("1 ") and text.count(" ") == 1 else text
 
 
@@ -116,7 +116,7 @@ def _day_text(name: int | str) -> str:
 
 
 def _date_text(name: str) -> str:
-    """Say "24 December" for "12-24"."""
+    """Return "24 December" for "12-24"."""
     month, dash, day = name.partition("-")
     return f"{int(day)} {MONTH_NAMES[int(month) - 1].capitalize()}" if dash and month.isdigit() else name
 

@@ -1,7 +1,7 @@
 """Time zones as stretches of constant offset.
 
-Asking `zoneinfo` for every candidate costs more than all the rest of an evaluation. A zone is therefore looked at once per
-stretch of 388 days, and what it says is kept: *segments* in which the offset does not change.
+Calling `zoneinfo` for every candidate costs more than the rest of an evaluation. A zone is therefore read once per stretch of
+388 days and cached as *segments* in which the offset does not change.
 
 Terms: *at* is a real second since the epoch, *wall* is what a clock on the wall in that zone shows then, as seconds since the
 epoch of the wall's own calendar (wall = at + offset). Where the wall jumps forward there is a gap, where it jumps back a fold.
@@ -44,7 +44,7 @@ class Zone:
         self._chunks: dict[int, tuple[Segment, ...]] = {}
 
     def segment(self, at: int) -> Segment:
-        """Give the segment that holds a real second."""
+        """Return the segment of a real second."""
         chunk = self._chunks.get(at >> _CHUNK_BITS)
         if chunk is None:
             chunk = self._chunks[at >> _CHUNK_BITS] = self._look(at >> _CHUNK_BITS)
@@ -54,11 +54,11 @@ class Zone:
         raise AssertionError(f"{self.name} has no segment for {at}")
 
     def first_at(self, wall: int) -> tuple[int, bool]:
-        """Give the first real second at which the wall shows `wall` or later, and whether it shows exactly that.
+        """Return the first real second at which the wall shows `wall` or later, and whether it shows exactly that.
 
-        It does not if `wall` lies in a gap: the answer is then the first second after the gap. In a fold it is the first pass.
+        In a gap it does not: the result is then the first second after the gap. In a fold the result is the first pass.
         """
-        at = wall - DAY_SECONDS  # no offset reaches a day, so the wall has not got there yet
+        at = wall - DAY_SECONDS  # no offset is a whole day, so the wall is still earlier
         while True:
             start, end, offset, _top = self.segment(at)
             if wall < end + offset:
@@ -68,7 +68,7 @@ class Zone:
 
     def _look(self, number: int) -> tuple[Segment, ...]:
         start, end = number << _CHUNK_BITS, (number + 1) << _CHUNK_BITS
-        at = start - 2 * DAY_SECONDS  # a fold may reach over the border
+        at = start - 2 * DAY_SECONDS  # a fold may extend over the border
         offset = self._offset(at)
         segments: list[Segment] = []
         began, top = at, at + offset
@@ -96,7 +96,7 @@ class Zone:
 
     def _offset(self, at: int) -> int:
         offset = datetime.fromtimestamp(min(max(at, FIRST_SECOND), LAST_SECOND), self._info).utcoffset()
-        assert offset is not None  # a ZoneInfo always knows
+        assert offset is not None  # a ZoneInfo always has one
         return offset // _ONE_SECOND
 
 
