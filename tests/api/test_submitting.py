@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
 
 from duetime import App
-from duetime.ids import is_id
+from duetime.errors import StoreUnavailable
+from duetime.ids import is_id, key_shard, shard_of
 from tests.api.conftest import Client, new_app, served
 
 
@@ -118,9 +119,38 @@ async def test_repeats_at_the_same_time_store_one_task(http: Client) -> None:
     assert [answer.headers.get("idempotency-replayed") for answer in answers].count(None) == 1
 
 
-async def test_a_key_from_the_future_or_of_strange_characters_is_refused(http: Client) -> None:
-    await with_key(http, "f198c2f4-5d1e-7a3b-8c21-5f0e9d3a7b46", 422)
+async def test_a_key_that_is_too_long_is_refused(http: Client) -> None:
     await with_key(http, "x" * 256, 422)
+
+
+async def test_the_id_lies_in_the_shard_of_the_tasks_own_key(http: Client) -> None:
+    for number in range(3):
+        task = (await with_key(http, f"request {number}", 201, key=f"order-{number}")).json
+        assert shard_of(task["id"]) == key_shard("greet", f"order-{number}")
+
+
+async def test_a_repeat_repairs_what_a_failure_between_request_and_task_left(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(app) as http:
+        with monkeypatch.context() as broken:
+
+            async def fail(tasks: object) -> NoReturn:
+                raise StoreUnavailable("the store went away after the request was stored")
+
+            broken.setattr(app.store, "add", fail)
+            await with_key(http, "k", 503, delay=60)
+        assert (await http("GET", "/v1/tasks")).json["items"] == []
+        await with_key(http, "k", 422, delay=61)
+        first = await with_key(http, "k", 201, delay=60)
+        assert "idempotency-replayed" not in first.headers
+        assert (await with_key(http, "k", 201, delay=60)).json == first.json
+        assert len((await http("GET", "/v1/tasks")).json["items"]) == 1
+
+
+async def test_after_a_day_a_key_may_stand_for_another_request(app: App) -> None:
+    async with served(app) as http:
+        first = await with_key(http, "k", 201, delay=60)
+        await app.store.prune_requests(app.store.now() + 1, 10)
+        assert (await with_key(http, "k", 201, delay=61)).json["id"] != first.json["id"]
 
 
 async def test_other_writes_refuse_the_key(http: Client) -> None:

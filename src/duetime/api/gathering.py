@@ -10,13 +10,16 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.model.task import NewTask
 from duetime.store.values import Added
 
 Add: TypeAlias = Callable[[Sequence[NewTask[Any]]], Awaitable[Sequence[Added]]]
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 AT_MOST = 1_000  # wishes in one commit
 MOST_WAITING = 20_000
@@ -37,12 +40,12 @@ async def add_each(add: Add, wishes: Sequence[NewTask[Any]]) -> Sequence[Added |
         return [*await add_each(add, wishes[:half]), *await add_each(add, wishes[half:])]
 
 
-async def persistently(add: Add, wishes: Sequence[NewTask[Any]], patience: float = PATIENCE) -> Sequence[Added]:
-    """Store wishes, again and again for a while when the store does not answer; a wish has an id, so it is stored once."""
+async def persistently(write: Callable[[S], Awaitable[T]], items: S, patience: float = PATIENCE) -> T:
+    """Write items, again and again for a while when the store does not answer; each has a name of its own, so it is stored once."""
     end, pause = time.monotonic() + patience, FIRST_PAUSE
     while True:
         try:
-            return await add(wishes)
+            return await write(items)
         except StoreUnavailable:
             if time.monotonic() + pause > end:
                 raise

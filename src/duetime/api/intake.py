@@ -18,23 +18,20 @@ from duetime.api.gathering import add_each, persistently
 from duetime.api.problems import Refusal, problem_of
 from duetime.app.app import App
 from duetime.client.client import taken
-from duetime.clock import DAY, MILLISECOND, Instant, to_datetime
+from duetime.clock import to_datetime
 from duetime.errors import DuetimeError, DuplicateKey, InvalidValue
-from duetime.ids import SHARDS, is_id
 from duetime.model.access import Caller, Scope
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import NewTask, TaskRecord, check_meta
 from duetime.model.trace_context import TRACEPARENT
+from duetime.store.requests import NamedRequest, RequestStore
 from duetime.store.values import Added, AddVerdict, AllNew
 from duetime.wire.fields import MOST_ITEMS, given_fields
-from duetime.wire.problem import INVALID, TOO_LARGE, Fault
+from duetime.wire.problem import INVALID, KEY_REUSED, TOO_LARGE, Fault
 from duetime.wire.tasks import BatchAnswer, BatchItem, NewTaskBody, Verdict
 
-REQUEST = "duetime.request"  # in a task's meta: the digest of the request that an Idempotency-Key stood for
 MOST_KEY = 255
 AT_A_TIME = 500  # tasks of a batch between which other requests have their turn
-# Ids of keys that tell no time begin here: 2020-01-01, before anything that a store can hold.
-_LONG_AGO = 1_577_836_800_000
 
 FIELDS = NewTaskBody.__struct_fields__
 body_decoder = msgspec.json.Decoder(NewTaskBody)
@@ -81,12 +78,23 @@ def _traced(wish: NewTask[Any], trace: Mapping[str, str]) -> NewTask[Any]:
 # ---- Idempotency-Key ----
 
 
-def idempotent(wish: NewTask[Any], key: str, body: NewTaskBody, caller: Caller, now: Instant) -> NewTask[Any]:
-    """Give a wish the id that its Idempotency-Key stands for, and what tells later whether the same request comes again."""
+async def under_key(store: RequestStore, wish: NewTask[Any], key: str, body: NewTaskBody, caller: Caller) -> NewTask[Any]:
+    """Store the request before its task, and return the task with the id that the request stands for: of a repeat, that of the first one.
+
+    So whatever happens in between, a repeat adds the same task, and an id's shard is always that of the task's own key.
+    """
     digest = hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()[:32]
     # by the token's id, because its name can be given to another one later
-    task_id = id_of_key(caller.token or caller.name, check_key(key), now)
-    return msgspec.structs.replace(wish, id=task_id, meta={**(wish.meta or {}), REQUEST: digest})
+    request = NamedRequest(caller.token or caller.name, check_key(key), digest, wish.id)
+    [stored] = await persistently(store.note_requests, [request])
+    if stored.digest != digest:
+        raise Refusal(
+            KEY_REUSED,
+            f"this Idempotency-Key stands for task {stored.task}, which came with another body; "
+            "repeat a request with its body unchanged, or use a new key",
+            faults=[Fault("was used for another request", parameter="Idempotency-Key")],
+        )
+    return msgspec.structs.replace(wish, id=stored.task)
 
 
 def check_key(key: str) -> str:
@@ -95,28 +103,6 @@ def check_key(key: str) -> str:
         detail = f"Idempotency-Key must have 1 to {MOST_KEY} printable ASCII characters, got {len(key)}"
         raise Refusal(INVALID, detail, faults=[Fault(detail, parameter="Idempotency-Key")])
     return key
-
-
-def id_of_key(caller: str, key: str, now: Instant) -> str:
-    """Derive a task's id from a caller and its key, in the layout of `duetime.ids`.
-
-    Ids begin with a time, and lists on PostgreSQL are in their order. A key that is a UUID of version 7 tells a time, which is
-    taken over; all others sort before every task. The shard comes from the key alone: the same key must lead to the same id
-    whatever the body says, or a second body would not be noticed.
-    """
-    bare = key.strip('"').lower()
-    milliseconds = int(bare[:8] + bare[9:13], 16) if is_id(bare) else _LONG_AGO
-    if milliseconds * MILLISECOND > now + DAY:
-        detail = "Idempotency-Key is a UUID of version 7 from the future; check the clock that made it, or use one of version 4"
-        raise Refusal(INVALID, detail, faults=[Fault(detail, parameter="Idempotency-Key")])
-    bits = int.from_bytes(hashlib.sha256(f"{caller}\0{key}".encode()).digest()[:12])
-    shard, rest = bits % SHARDS, bits >> 12
-    text = f"{milliseconds:012x}7{shard:03x}{0x8000 | (rest & 0x3FFF):04x}{(rest >> 14) & 0xFFFF_FFFF_FFFF:012x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def same_request(wish: NewTask[Any], added: Added) -> bool:
-    return (added.record.meta or {}).get(REQUEST) == (wish.meta or {}).get(REQUEST)
 
 
 # ---- many ----

@@ -23,7 +23,7 @@ from duetime.model.query import Query
 from duetime.model.task import FINAL, Task, TaskRecord, shown
 from duetime.store.values import AddVerdict, CancelVerdict
 from duetime.wire.fields import NoQuery, given, given_fields
-from duetime.wire.problem import CHANGED, KEY_REUSED, Fault
+from duetime.wire.problem import CHANGED
 from duetime.wire.tasks import (
     AttemptList,
     BulkAnswer,
@@ -56,7 +56,7 @@ async def submit(call: Call) -> Response:
     await admission.check([wish], allow_unknown=False)
     key = call.header("idempotency-key")
     if key is not None:
-        wish = intake.idempotent(wish, key, body, call.caller, call.app.store.now())
+        wish = await intake.under_key(call.app.store, wish, key, body, call.caller)
     wish = admission.complete(wish)
     added = await call.shared.gathering.add(wish)
     if added.verdict is AddVerdict.DUPLICATE:
@@ -65,13 +65,6 @@ async def submit(call: Call) -> Response:
     if added.verdict is AddVerdict.ADDED:
         call.shared.figures.note_submitted(1)
     if added.verdict is AddVerdict.REPEATED and key is not None:
-        if not intake.same_request(wish, added):
-            raise Refusal(
-                KEY_REUSED,
-                f"this Idempotency-Key stands for task {added.record.id}, which came with another body or has been replaced since; "
-                "repeat a request with its body unchanged, or use a new key",
-                faults=[Fault("was used for another request", parameter="Idempotency-Key")],
-            )
         headers["idempotency-replayed"] = "true"
     record = added.record
     if query.wait:

@@ -1,4 +1,4 @@
-"""The pruner: removes finished tasks, their output, skipped occurrences and entries of the audit when their time is over."""
+"""The pruner: removes finished tasks with their output, skipped occurrences, named requests and old entries of the audit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ LOOK_EVERY = 60.0
 PAUSE = 0.05  # seconds between two batches, for others to write
 SKIPS_KEPT = timedelta(days=30)
 SILENT_FOR = timedelta(hours=1)  # far longer than a process repeats a write; what it has counted is added up then
+REQUESTS_KEPT = timedelta(hours=24)  # how long a request may be repeated under its Idempotency-Key
 AUDIT_KEPT = timedelta(days=400)  # over a year, so that a yearly review finds all of it
 
 
 class Pruner(Service):
-    """Keeps finished tasks for as long as their state's retention says, skipped occurrences for 30 days, the audit for 400.
+    """Keeps finished tasks for as long as their state's retention says, skipped occurrences for 30 days, the
+    names of requests for 24 hours, the audit for 400 days.
 
     A live task is never removed.
     """
@@ -43,10 +45,11 @@ class Pruner(Service):
         return LOOK_EVERY
 
     async def prune(self, now: Instant | None = None) -> int:
-        """Remove one batch of each state, one of skips and one of the audit; return the size of the largest."""
+        """Remove one batch of each state, one of skips, one of requests and one of the audit; return the size of the largest."""
         now = self._store.now() if now is None else now
         await self._store.fold_figures(now - to_micros(SILENT_FOR))
         largest = await self._store.prune_skips(now - to_micros(SKIPS_KEPT), BATCH)
+        largest = max(largest, await self._store.prune_requests(now - to_micros(REQUESTS_KEPT), BATCH))
         for state, kept in self._retention.items():
             before = now - to_micros(kept)
             # whole steps only: a store may keep the tasks of a step together, and removes them all at once

@@ -1,7 +1,7 @@
 """The half of the seam that is SQL-shaped: everything that is not a task on its way. One place for the whole store, however many shards.
 
 Every sentence of a docstring here is a promise that `tests/conformance` checks on every store. `duetime.store` says what holds for all.
-The larger roles have modules of their own: `schedules`, `access`, `output`, `figures`.
+The larger roles have modules of their own: `schedules`, `access`, `requests`, `output`, `figures`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from duetime.model.task import NewTask, State
 from duetime.store.access import AccessStore
 from duetime.store.figures import FigureStore
 from duetime.store.output import OutputStore
+from duetime.store.requests import RequestStore
 from duetime.store.schedules import ScheduleStore
 from duetime.store.values import Added, Counts, Declaration, HandlerLoad, Inconsistency, Pruned
 
@@ -104,6 +105,16 @@ class Upkeep(Protocol):
 
 
 class Control(
-    CallersTransactions, DeclarationStore, GateStore, ScheduleStore, AccessStore, OutputStore, FigureStore, Listing, Upkeep, Protocol
+    CallersTransactions,
+    DeclarationStore,
+    GateStore,
+    ScheduleStore,
+    AccessStore,
+    RequestStore,
+    OutputStore,
+    FigureStore,
+    Listing,
+    Upkeep,
+    Protocol,
 ):
     """Everything that is not a task on its way."""

@@ -34,6 +34,7 @@ from duetime.store.postgres import (
     upkeep,
     work,
 )
+from duetime.store.postgres import requests as named_requests
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import LANE_GONE, Database, Link, Rejected
@@ -44,6 +45,7 @@ from duetime.store.postgres.statements import statements
 from duetime.store.postgres.submit import Submission, check_due, is_plain, stored_now, wishes
 from duetime.store.postgres.wakeups import Wakeups
 from duetime.store.pull_workers import PullWorker, RunningTask
+from duetime.store.requests import NamedRequest
 from duetime.store.schedules import DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
 from duetime.store.shard import Lease, Listener
 from duetime.store.traits import Traits
@@ -436,6 +438,12 @@ class PostgresStore:
 
     async def prune_audit(self, before: Instant, limit: int) -> int:
         return await access.prune_audit(self._opened, self._sql, before, limit)
+
+    async def note_requests(self, requests: Sequence[NamedRequest]) -> list[NamedRequest]:
+        return await named_requests.note(self._opened, self._sql, requests, self._clock.parameter) if requests else []
+
+    async def prune_requests(self, before: Instant, limit: int) -> int:
+        return await named_requests.prune(self._opened, self._sql, before, limit)
 
     # ---- what workers count ----
 

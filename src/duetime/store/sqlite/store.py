@@ -30,9 +30,11 @@ from duetime.model.task import FINAL, NewTask, State, TaskRecord
 from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
 from duetime.store.output import KeptOutput, OutputChunk, OutputHits, OutputPosition, OutputSearch
 from duetime.store.pull_workers import PullWorker, RunningTask
+from duetime.store.requests import NamedRequest
 from duetime.store.schedules import DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
 from duetime.store.shard import Lease, Listener
 from duetime.store.sqlite import access, control, figures, gates, liveness, output, pull_workers, read, schedules, schema, upkeep, work
+from duetime.store.sqlite import requests as named_requests
 from duetime.store.sqlite.connection import DatabaseThread, connect, translated
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.runner import SyncRunner, check_connection, drive, plain_text, runner_for
@@ -453,6 +455,12 @@ class SqliteStore:
 
     async def prune_audit(self, before: Instant, limit: int) -> int:
         return await self._write(lambda connection: access.prune_audit(connection, before, limit))
+
+    async def note_requests(self, requests: Sequence[NamedRequest]) -> list[NamedRequest]:
+        return await self._write(lambda connection: named_requests.note(connection, requests, self._clock.now())) if requests else []
+
+    async def prune_requests(self, before: Instant, limit: int) -> int:
+        return await self._write(lambda connection: named_requests.prune(connection, before, limit))
 
     # ---- what workers count ----
 

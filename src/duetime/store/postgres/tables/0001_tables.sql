@@ -340,6 +340,17 @@ create index audit_at on duetime.audit (at, id);
 create index audit_by on duetime.audit (by, at, id);
 create index audit_subject on duetime.audit (subject, at, id);
 
+-- Requests that their callers have named (Idempotency-Key): written before the task that they ask for, with the id that it gets.
+create table duetime.request (
+    caller text collate "C" not null,
+    key text collate "C" not null,
+    digest text not null,
+    task text not null,
+    at bigint not null,
+    primary key (caller, key)
+);
+create index request_at on duetime.request (at);
+
 -- What workers count: each process adds to rows of its own, so that nobody waits for another, and a sum over all of them only grows.
 -- `number` is that of a process's last write, so that a repeat is known. Rows of processes that have been silent for long are added
 -- up under the source ''. The rows are few and updated often.

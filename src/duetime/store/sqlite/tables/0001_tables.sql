@@ -283,3 +283,14 @@ create table duetime_output_chunk (
     text text not null,
     unique (output, start)
 );
+
+-- Requests that their callers have named (Idempotency-Key): written before the task that they ask for, with the id that it gets.
+create table duetime_request (
+    caller text not null,
+    key text not null,
+    digest text not null,
+    task text not null,
+    at integer not null,
+    primary key (caller, key)
+) without rowid;
+create index duetime_request_at on duetime_request (at);

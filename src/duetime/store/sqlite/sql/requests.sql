@@ -1,0 +1,8 @@
+-- insert_request: unless the caller has used the key before
+insert into duetime_request (caller, key, digest, task, at) values (?, ?, ?, ?, ?) on conflict do nothing
+
+-- request_by_key: what is stored under a key
+select digest, task from duetime_request where caller = ? and key = ?
+
+-- delete_requests: the oldest ones
+delete from duetime_request where (caller, key) in (select caller, key from duetime_request where at < ? order by at limit ?)
