@@ -91,7 +91,7 @@ class NoStore:
 
     async def confirm_gates(self, worker: str, version: int) -> None: ...
 
-    def listen(self, heard: Callable[[Hint], None]) -> NoLease:
+    def listen(self, on_hint: Callable[[Hint], None]) -> NoLease:
         return NoLease()
 
 
@@ -108,7 +108,7 @@ class NoLease:
 
 
 def declare(app: App, kind: str) -> list[str]:
-    """Declare the handlers of one kind; give their names."""
+    """Declare the handlers of one kind; return their names."""
 
     @app.task
     async def plain(number: int) -> None: ...
@@ -211,7 +211,7 @@ def in_folder(folder: str | None, *arguments: str) -> dict[str, float]:
 
 
 def cases(options: argparse.Namespace) -> dict[str, list[str]]:
-    """Give what to measure: a name and the arguments of its process."""
+    """Return what to measure: a name and the arguments of its process."""
     found: dict[str, list[str]] = {}
     for kind in options.kinds:
         for loop in ("asyncio", "uvloop"):

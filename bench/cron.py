@@ -1,10 +1,10 @@
 """Compare cron evaluation with cronsim, on the expressions of cronsim's own tests and pages.
 
-The figures: walking through an expression's instants, and reading an expression to give its first instant, are at least as fast as with
+The figures: walking through an expression's instants, and reading an expression up to its first instant, are at least as fast as with
 cronsim: the median over interleaved rounds of the ratio of the times for the whole corpus.
 
 Both answer in their own currency, cronsim with a `datetime` and Duetime with an integer of microseconds. Each expression is
-walked through in UTC and in a zone with summer time, and both must give the same instants.
+walked through in UTC and in a zone with summer time, and both must find the same instants.
 """
 
 from __future__ import annotations

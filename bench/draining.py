@@ -106,9 +106,9 @@ def bare(folder: str, batch: int) -> dict[str, float]:
             connection.execute("commit")
         began = time.perf_counter()
         number = 0
-        while places := _bare_claim(connection, lane, number, batch):
+        while claimed := _bare_claim(connection, lane, number, batch):
             number += 1
-            _bare_settle(connection, places)
+            _bare_settle(connection, claimed)
         return {"rate": TASKS / (time.perf_counter() - began)}
 
 
@@ -126,18 +126,18 @@ def _bare_claim(connection: sqlite3.Connection, lane: int, number: int, batch: i
     claimed = connection.execute(SQL.claimed_tasks, (tasks,)).fetchone()[0]
     connection.execute(SQL.lanes_later, (now,)).fetchall()
     connection.execute("commit")
-    places: list[Any] = msgspec.json.decode(claimed)
-    return places
+    rows: list[Any] = msgspec.json.decode(claimed)
+    return rows
 
 
-def _bare_settle(connection: sqlite3.Connection, places: list[Any]) -> None:
+def _bare_settle(connection: sqlite3.Connection, claimed: list[Any]) -> None:
     now = time.time_ns() // 1000
-    ids = write_json([place[0] for place in places])
+    ids = write_json([row[0] for row in claimed])
     connection.execute("begin immediate")
-    held = msgspec.json.decode(connection.execute(SQL.held_by_worker, ("w", ids)).fetchone()[0])
-    connection.execute(SQL.finish_succeeded, (write_json([(row[1], now, now) for row in held]),))
+    running = msgspec.json.decode(connection.execute(SQL.held_by_worker, ("w", ids)).fetchone()[0])
+    connection.execute(SQL.finish_succeeded, (write_json([(row[1], now, now) for row in running]),))
     connection.execute(SQL.delete_running, (ids,))
-    tasks = write_json([row[1] for row in held])
+    tasks = write_json([row[1] for row in running])
     connection.execute(SQL.free_keys, (tasks,))
     connection.execute(SQL.take_edges, (tasks,)).fetchall()
     connection.execute("commit")

@@ -120,7 +120,7 @@ def _request(path: str, body: bytes) -> bytes:
 
 
 async def load(host: str, port: int) -> None:
-    """Send single tasks for some seconds after a short start that does not count, and tell rate and waits."""
+    """Send single tasks for some seconds after a short start that does not count; print rate and waits."""
     request = _request("/v1/tasks", BODY)
     for seconds in (1.0, SECONDS):
         waits: list[float] = []

@@ -34,7 +34,7 @@ PER_SECOND = 100_000  # tasks that were submitted in a second, by their ids
 
 
 def share(handler: str, state: str) -> str:
-    """Give the condition on the number of a row that makes it one of this handler and state."""
+    """Return the condition on the number of a row that makes it one of this handler and state."""
     # by twenties, so that both handlers have tasks in all states
     of_handler = f"(n / 20) % 10 {'=' if handler == 'other' else '<>'} 3"
     of_state = {"waiting": "n % 2 = 0", "succeeded": "n % 2 = 1 and n % 20 <> 1", "failed": "n % 20 = 1"}
@@ -156,7 +156,7 @@ def fill_sqlite(folder: Path, number: int, now: float) -> str:
 
 
 def filters(number: int, now: float) -> dict[str, tuple[dict[str, str], float]]:
-    """Give the queries with their goals, by what the report calls them. `now` is when the store was filled."""
+    """Return the queries with their goals, by what the report calls them. `now` is when the store was filled."""
 
     def instant(seconds: float) -> str:
         return datetime.fromtimestamp(now - seconds, UTC).isoformat().replace("+00:00", "Z")
@@ -181,7 +181,7 @@ def filters(number: int, now: float) -> dict[str, tuple[dict[str, str], float]]:
 
 
 def timed(connection: http.client.HTTPConnection, query: dict[str, str]) -> float:
-    """Give the milliseconds of one page."""
+    """Return the milliseconds of one page."""
     path = f"/v1/tasks?{urlencode({'limit': '50', **query})}"
     began = time.perf_counter()
     connection.request("GET", path)
@@ -194,7 +194,7 @@ def timed(connection: http.client.HTTPConnection, query: dict[str, str]) -> floa
 
 
 def in_turn(cases: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Give each case's median of a round. Requests take turns: a page is so short that even neighbours in time differ by half."""
+    """Return each case's median of a round. Requests alternate: a page is so short that even neighbours in time differ by half."""
     figures: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         waits: dict[str, list[float]] = {name: [] for name in cases}
@@ -207,7 +207,7 @@ def in_turn(cases: dict[str, Callable[[], float]], rounds: int) -> dict[str, lis
 
 
 @contextlib.contextmanager
-def asked(url: str) -> Iterator[http.client.HTTPConnection]:
+def connected(url: str) -> Iterator[http.client.HTTPConnection]:
     with serving("duetime", url) as (host, port):
         connection = http.client.HTTPConnection(host, int(port), timeout=300)
         with contextlib.closing(connection):
@@ -221,7 +221,7 @@ def measure(report: Report, store: str, fill: Callable[[int, float], str], large
         with console.status(f"filling {store} with {number:,} tasks"):
             urls[number] = fill(number, filled_at[number])
         console.print(f"{store}: {number:,} tasks in {time.perf_counter() - began:.0f} s")
-    with asked(urls[SMALL]) as small, asked(urls[large]) as big:
+    with connected(urls[SMALL]) as small, connected(urls[large]) as big:
         queries = {number: filters(number, filled_at[number]) for number in urls}
         for name, (query, goal) in queries[SMALL].items():
             cases: dict[str, Callable[[], float]] = {

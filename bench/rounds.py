@@ -1,7 +1,7 @@
 """Measuring in rounds: every case once per round, one after the other, and the median of the rounds' ratios.
 
-The same program can differ by a factor of two within a minute on a shared machine. Cases that stand next to each other in
-time share its mood, so only their ratio within a round is worth anything.
+The same program can differ by a factor of two within a minute on a shared machine. Cases that run one right after the other
+share its mood, so only their ratio within a round is worth anything.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Report:
     def add(
         self, figure: str, measured: str, beside: str, ratio: float, goal: float | None, *, at_most: bool = False, unit: str = "×"
     ) -> None:
-        """Enter a figure; one without a goal is only told."""
+        """Enter a figure; one without a goal is only shown."""
         if goal is None:
             self._table.add_row(figure, measured, beside, f"{ratio:.2f} {unit}", "", "")
             return

@@ -2,7 +2,7 @@
 
 The figures: with 100,000 schedules in the store, firing one occurrence costs at most 1.5 times what it costs with 1,000; 10,000 schedules
 that are due in the same second are fired at no less than half of the rate at which `submit_many` stores the same tasks. What the
-first look at so many schedules takes, in time and memory, is told.
+first look at so many schedules takes, in time and memory, is shown.
 
 The clock of the store is set by hand, so nothing waits; every commit is as durable as the store makes it by default.
 """
@@ -59,10 +59,10 @@ async def _fill(store: Store, number: int, rule_of: Callable[[int], Rule]) -> No
     payload = msgspec.Raw(msgspec.json.encode(PAYLOAD))
     for start in range(0, number, BATCH):
         writes = []
-        for place in range(start, min(start + BATCH, number)):
-            rule = rule_of(place)
+        for index in range(start, min(start + BATCH, number)):
+            rule = rule_of(index)
             record = ScheduleRecord(
-                name=f"schedule-{place:06}",
+                name=f"schedule-{index:06}",
                 id=new_id(),
                 version=0,
                 revision=1,
@@ -78,12 +78,12 @@ async def fill(url: str, number: int) -> dict[str, float]:
     """Spread schedules evenly over a day, so that each is due alone."""
     async with make_app(url) as app:
         began = time.perf_counter()
-        await _fill(app.store, number, lambda place: Every(86_400, phase=round(place * 86_400 / number, 3)))
+        await _fill(app.store, number, lambda index: Every(86_400, phase=round(index * 86_400 / number, 3)))
         return {"seconds": time.perf_counter() - began}
 
 
 async def one_by_one(url: str, occurrences: int) -> dict[str, float]:
-    """Fire occurrences each at its own instant; give the seconds that one takes, and what starting took."""
+    """Fire occurrences each at its own instant; return the seconds that one takes, and what starting took."""
     clock = ManualClock(BEGIN)
     store = store_from_url(url, clock=clock)
     began = time.perf_counter()
@@ -109,9 +109,9 @@ async def one_by_one(url: str, occurrences: int) -> dict[str, float]:
 
 
 async def at_once(url: str, number: int) -> dict[str, float]:
-    """Fire so many schedules that are due in the same second; give the rate."""
+    """Fire so many schedules that are due in the same second; return the rate."""
     async with make_app(url) as app:
-        await _fill(app.store, number, lambda place: Cron("0 12 * * *"))
+        await _fill(app.store, number, lambda index: Cron("0 12 * * *"))
     clock = ManualClock(BEGIN)
     store = store_from_url(url, clock=clock)
     await store.open()
@@ -132,7 +132,7 @@ async def at_once(url: str, number: int) -> dict[str, float]:
 
 
 async def submitted(url: str, number: int) -> dict[str, float]:
-    """Submit the same tasks as `at_once` makes, with all that an occurrence carries; give the rate."""
+    """Submit the same tasks as `at_once` makes, with all that an occurrence carries; return the rate."""
     return await _submit(url, number, {"planned_at": BEGIN, "meta": {"duetime.zone": "UTC", "duetime.local": "2030-03-17T17:46:40+00:00"}})
 
 
@@ -148,7 +148,7 @@ async def _submit(url: str, number: int, extras: Mapping[str, Any]) -> dict[str,
         for start in range(0, number, BATCH):
             tasks = [handler.new(**PAYLOAD) for _ in range(min(BATCH, number - start))]
             if extras:
-                tasks = [replace(task, schedule=f"schedule-{start + place:06}", **extras) for place, task in enumerate(tasks)]
+                tasks = [replace(task, schedule=f"schedule-{start + index:06}", **extras) for index, task in enumerate(tasks)]
             await app.submit_many(tasks)
         return {"rate": number / (time.perf_counter() - began)}
 
@@ -165,25 +165,25 @@ def _case(name: str, url: str, number: int) -> dict[str, float]:
 
 def measure(
     report: Report,
-    place: Callable[[str], str],
+    new_store: Callable[[str], str],
     *,
     rounds: int = ROUNDS,
     many: int = MANY,
     together: int = TOGETHER,
     occurrences: int = OCCURRENCES,
 ) -> None:
-    """Take the figures; `place` makes an empty store of a name and gives its URL."""
+    """Take the figures; `new_store` makes an empty store of a name and returns its URL."""
     few = max(1, many // (MANY // FEW))
-    stores = {number: place(f"schedules_{number}") for number in (few, many)}
+    stores = {number: new_store(f"schedules_{number}") for number in (few, many)}
     for number, url in stores.items():
         with console.status(f"making {number:,} schedules"):
             _case("fill", url, number)
     _one_by_one(report, stores, few, many, rounds, occurrences)
     rates = interleave(
         {
-            "fired": lambda: _case("at_once", place("schedules_at_once"), together)["rate"],
-            "submitted": lambda: _case("submitted", place("schedules_submitted"), together)["rate"],
-            "plain": lambda: _case("plain", place("schedules_plain"), together)["rate"],
+            "fired": lambda: _case("at_once", new_store("schedules_at_once"), together)["rate"],
+            "submitted": lambda: _case("submitted", new_store("schedules_submitted"), together)["rate"],
+            "plain": lambda: _case("plain", new_store("schedules_plain"), together)["rate"],
         },
         rounds,
     )
@@ -232,11 +232,11 @@ def run(report: Report, *, rounds: int = ROUNDS, many: int = MANY, together: int
     """Take the figures on SQLite."""
     with contextlib.ExitStack() as folders:
 
-        def place(name: str) -> str:
+        def new_store(name: str) -> str:
             folder = folders.enter_context(tempfile.TemporaryDirectory(prefix=name))
             return f"sqlite:///{folder}/bench.db"
 
-        measure(report, place, rounds=rounds, many=many, together=together, occurrences=occurrences)
+        measure(report, new_store, rounds=rounds, many=many, together=together, occurrences=occurrences)
 
 
 @contextlib.contextmanager
@@ -245,11 +245,11 @@ def _on_postgres() -> Iterator[Callable[[str], str]]:
 
     with running_server() as server:
 
-        def place(name: str) -> str:
+        def new_store(name: str) -> str:
             server.fresh(name)
             return server.url(name)
 
-        yield place
+        yield new_store
 
 
 def main() -> None:
@@ -269,8 +269,8 @@ def main() -> None:
     sizes = {"rounds": options.rounds, "many": options.schedules, "together": options.tasks, "occurrences": options.occurrences}
     report = Report(f"Schedules on {'PostgreSQL' if options.postgres else 'SQLite'}")
     if options.postgres:
-        with _on_postgres() as place:
-            measure(report, place, **sizes)
+        with _on_postgres() as new_store:
+            measure(report, new_store, **sizes)
     else:
         run(report, **sizes)
     report.show()

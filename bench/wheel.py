@@ -163,7 +163,7 @@ def _play(make: Callable[[int], Timers], workload: Workload) -> tuple[float, lis
 
 
 CONTESTANTS: dict[str, Callable[[int], Timers]] = {"wheel": Wheel[int], "lazy_heap": LazyHeap, "rebuilding_heap": RebuildingHeap}
-# How it is made, which part of the timers is removed, and which part of the timers asked for it plays (1/1, 1/4).
+# How it is made, which part of the timers is removed, and which part of the number of timers it plays (1/1, 1/4).
 WORKLOADS: dict[str, tuple[Callable[[int, float, random.Random], Workload], float, int]] = {
     "cancelled": (_all_at_once, 0.9, 1),
     "kept": (_all_at_once, 0.0, 4),

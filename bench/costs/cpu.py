@@ -13,7 +13,7 @@ TICK = 1e6 / os.sysconf("SC_CLK_TCK")
 def family_microseconds(pid: int) -> float:
     """Return the CPU time of a process and its children since they began.
 
-    Of living ones the kernel tells nanoseconds. Those that have ended are in their parent's sum, in steps of 10 ms.
+    The kernel counts living ones in nanoseconds. Those that have ended are in their parent's sum, in steps of 10 ms.
     """
     while True:
         ended = _ended(pid)

@@ -21,7 +21,7 @@ COSTS: Mapping[str, str] = {
     "wal": "WAL bytes",
     "longest": "longest transaction, ms",
 }
-UNSTEADY = ("longest",)  # a single event, by the clock on the wall: told, never judged
+UNSTEADY = ("longest",)  # a single event, by the clock on the wall: shown, never judged
 TOLERANCE = 0.03
 
 Row = tuple[str, str, str]  # store, case, phase
@@ -101,7 +101,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def grown(before: Ledger, after: Ledger) -> list[str]:
-    """Name the costs that have grown by more than what is tolerated, each with its spread, by which a reader tells a cost from a mood."""
+    """Name the costs that have grown by more than what is tolerated, each with its spread, to tell a cost from noise."""
     found = []
     for row in after.figures:
         for cost in COSTS:

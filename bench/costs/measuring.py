@@ -42,7 +42,7 @@ def _git(folder: Path, *arguments: str) -> str:
 def measure(version: Version, store: MeasuredStore, case: str, tasks: int, *, count: bool) -> dict[str, dict[str, float]]:
     """Return the costs per task of each phase: counts, or with `count` off CPU time and bytes. `longest` is in seconds.
 
-    Counting disturbs the time and the other way round, so one run gives only one of them.
+    Counting disturbs the time and the other way round, so one run measures only one of them.
     """
     url = store.fresh(version.name, lambda url: _prepare(version, url))
     costs = {}
@@ -68,10 +68,10 @@ def _prepare(version: Version, url: str) -> None:
 def _phase(version: Version, store: MeasuredStore, phase: str, url: str, case: str, tasks: int, *, count: bool) -> dict[str, float]:
     options = ("count",) if count and store.embedded else ()
     with Program(version, phase, url, case, str(tasks), *options) as program:
-        program.hear()
+        program.read()
         before = store.read()
         program.go_on()
-        spent: dict[str, float] = program.hear()
+        spent: dict[str, float] = program.read()
         spent |= store.since(before)
         program.go_on()
         program.finish()
@@ -106,7 +106,7 @@ class Program:
         for stream in (self._stdin, self._stdout, self._errors):
             stream.close()
 
-    def hear(self) -> Any:
+    def read(self) -> Any:
         line = self._stdout.readline()
         if not line:
             self.finish()

@@ -77,7 +77,7 @@ class SqliteMeter:
 
 
 class _Counted(sqlite3.Connection):
-    """A connection that tells its meter when a transaction ends; one statement outside of any is a transaction too."""
+    """A connection that reports the end of each transaction to its meter; one statement outside of any is a transaction too."""
 
     meter: SqliteMeter
     path: str

@@ -1,4 +1,4 @@
-"""What a program written in Python says and hears on its standard streams; `bench.peers` has the words."""
+"""What a program written in Python reads and writes on its standard streams; `bench.peers` has the words."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def say(value: object) -> None:
     os.write(1, json.dumps(value).encode() + b"\n")
 
 
-def hear() -> str:
+def read_line() -> str:
     return sys.stdin.readline()
 
 
-async def heard() -> AsyncIterator[str]:
-    """Give the lines of standard input until it ends."""
-    while line := await asyncio.to_thread(hear):
+async def lines() -> AsyncIterator[str]:
+    """Yield the lines of standard input until it ends."""
+    while line := await asyncio.to_thread(read_line):
         yield line
 
 
 class Starts:
-    """Tells of the starts of tasks: of every one, or only how many there were."""
+    """Reports the starts of tasks: every one, or only how many there were."""
 
     def __init__(self, mode: str) -> None:
         self._count = 0
@@ -45,8 +45,8 @@ class Starts:
             self._first = time.time()
         self._count += 1
 
-    async def tell(self) -> None:
-        """Say how many starts there were, as long as this process runs; of every one has been told already."""
+    async def report(self) -> None:
+        """Say how many starts there were, as long as this process runs. In the mode `each` there is nothing left to say."""
         while True:
             await asyncio.sleep(SAY_EVERY)
             if self._count != self._said:

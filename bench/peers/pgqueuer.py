@@ -18,7 +18,7 @@ from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
-from bench.peers.lines import BATCH, Starts, hear, heard, say
+from bench.peers.lines import BATCH, Starts, lines, read_line, say
 
 BATCH_SIZE = 500  # the fastest of 100, 200, 500, 1,000 and 2,000 in one run of each, by less than the runs of one size differ
 Verb = Callable[[AsyncpgDriver, Queries], Awaitable[None]]
@@ -37,7 +37,7 @@ async def submit(driver: AsyncpgDriver, queries: Queries) -> None:
 
 
 async def due(driver: AsyncpgDriver, queries: Queries) -> None:
-    instants: list[float] = json.loads(hear())
+    instants: list[float] = json.loads(read_line())
     now = time.time()
     delays: list[timedelta | None] = [timedelta(seconds=instant - now) for instant in instants]
     payloads: list[bytes | None] = [repr(instant).encode() for instant in instants]
@@ -46,7 +46,7 @@ async def due(driver: AsyncpgDriver, queries: Queries) -> None:
 
 async def ping(driver: AsyncpgDriver, queries: Queries) -> None:
     say("ready")
-    async for _ in heard():
+    async for _ in lines():
         await queries.enqueue("noop", repr(time.time()).encode())
 
 
@@ -59,10 +59,10 @@ async def work(driver: AsyncpgDriver, queries: Queries) -> None:
         starts.note(float(job.payload or b"0"))
 
     say("ready")
-    await asyncio.to_thread(hear)
-    telling = asyncio.create_task(starts.tell())
+    await asyncio.to_thread(read_line)
+    reporting = asyncio.create_task(starts.report())
     await worker.run(batch_size=BATCH_SIZE)
-    telling.cancel()
+    reporting.cancel()
 
 
 async def main(verb: Verb) -> None:

@@ -24,8 +24,8 @@ def fill(server: Server, database: str, number: int) -> None:
     DUETIME.do(url, "setup")
     DUETIME.do(url, "submit", FINISHED)
     drain(server, DUETIME, database, FINISHED, processes=1, left=0)
-    DUETIME.do(url, "due", hears=[time.time() + YEAR])
-    # ids as if they had been submitted in turn, a hundred in a millisecond, all of them before now
+    DUETIME.do(url, "due", line=[time.time() + YEAR])
+    # ids as if they had been submitted one after the other, a hundred in a millisecond, all of them before now
     finished, future = (_id(int(time.time() * 1e3) - 60_000 - calls * number // 100) for calls in (2, 1))
     with server.connect(database) as connection:
         connection.execute("set synchronous_commit = off")

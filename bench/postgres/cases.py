@@ -1,4 +1,4 @@
-"""Single measurements: each prepares its database, measures one thing and gives one figure."""
+"""Single measurements: each prepares its database, measures one thing and returns one figure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Cases:
             self._prepare(DUETIME, database)
 
     def load(self, contestant: Contestant, database: str) -> tuple[float, float]:
-        """Submit and drain in a database that keeps what it has; give both rates."""
+        """Submit and drain in a database that keeps what it has; return both rates."""
         tasks = self._number(contestant)
         with self.server.connect(database) as connection:
             row = connection.execute(contestant.left.encode()).fetchone()

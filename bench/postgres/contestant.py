@@ -23,7 +23,7 @@ def _nothing() -> None: ...
 
 @dataclass(frozen=True)
 class Contestant:
-    """A program, and how the database tells what has been completed durably.
+    """A program, and how to find in the database what has been completed durably.
 
     `left` is a query for the number of tasks that are not completed. `kept` is one for the number of completed tasks of which the
     database keeps a record since an instant in microseconds; None if it keeps none. `install` makes the program ready.
@@ -38,17 +38,17 @@ class Contestant:
     folder: Path = ROOT
 
     def given(self, **environment: object) -> Contestant:
-        """Give the same with other settings."""
+        """Return the same with other settings."""
         return replace(self, environment={**self.environment, **{name: str(value) for name, value in environment.items()}})
 
-    def do(self, url: str, verb: str, *arguments: object, hears: object = None) -> Any:
-        """Run a verb to its end and give the last thing that it said."""
-        return asyncio.run(self.done(url, verb, *arguments, hears=hears))
+    def do(self, url: str, verb: str, *arguments: object, line: object = None) -> Any:
+        """Run a verb to its end, with a line of JSON on its standard input, and return the last line of its output."""
+        return asyncio.run(self.done(url, verb, *arguments, line=line))
 
-    async def done(self, url: str, verb: str, *arguments: object, hears: object = None) -> Any:
+    async def done(self, url: str, verb: str, *arguments: object, line: object = None) -> Any:
         process = await self._spawn(url, verb, *map(str, arguments))
         async with asyncio.timeout(PATIENCE):
-            out, err = await process.communicate(b"" if hears is None else json.dumps(hears).encode() + b"\n")
+            out, err = await process.communicate(b"" if line is None else json.dumps(line).encode() + b"\n")
         if process.returncode != 0:
             raise RuntimeError(f"{self.name} {verb} failed:\n{err.decode()[-4000:]}")
         said = out.decode().strip().splitlines()
@@ -56,11 +56,11 @@ class Contestant:
 
     @contextlib.asynccontextmanager
     async def started(self, url: str, verb: str, *arguments: str, number: int = 1) -> AsyncIterator[list[Started]]:
-        """Start so many processes that run until they are told to stop; all are ready when this returns."""
+        """Start so many processes that run until they are stopped; all are ready when this returns."""
         started = [Started(self.name, await self._spawn(url, verb, *arguments)) for _ in range(number)]
         try:
             for each in started:
-                word = await each.hear()
+                word = await each.read()
                 assert word == "ready", word
             yield started
         finally:
@@ -85,12 +85,12 @@ class Started:
         assert process.stderr is not None
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
 
-    async def hear(self) -> Any:
+    async def read(self) -> Any:
         async with asyncio.timeout(PATIENCE):
             line = await self._stdout.readline()
         if not line:
             complaint = (await self._stderr.read()).decode()
-            raise RuntimeError(f"{self._name} ended early:\n{complaint[-4000:]}")
+            raise RuntimeError(f"{self._name} ended too soon:\n{complaint[-4000:]}")
         return json.loads(line)
 
     def go(self) -> None:
@@ -102,7 +102,7 @@ class Started:
                 self._process.terminate()
         try:
             async with asyncio.timeout(15):
-                await self._process.communicate()  # reads on: a process that waits for room in a full pipe could not stop
+                await self._process.communicate()  # reads on: a process that waits for space in a full pipe could not stop
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
@@ -112,7 +112,7 @@ def _python(module: str, *folders: Path) -> dict[str, Any]:
     return {"command": (sys.executable, "-m", module), "environment": import_path(ROOT, *folders)}
 
 
-# "Best" is with room for whole batches in memory; pickup and lateness are measured with the default concurrency.
+# "Best" has slots for whole batches; pickup and lateness are measured with the default concurrency.
 DUETIME = Contestant(
     "Duetime",
     **_python("bench.postgres.duetime"),

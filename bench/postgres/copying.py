@@ -19,7 +19,7 @@ TABLES = ("due", "tally")  # short plain tasks are nowhere else
 
 
 async def copy(source: str, target: str) -> float:
-    """Give the tasks copied a second."""
+    """Return the tasks copied a second."""
     reading = await asyncpg.connect(source)
     tasks = int(await reading.fetchval("select count(*) from duetime.due"))
     batches = [
@@ -41,7 +41,7 @@ async def copy(source: str, target: str) -> float:
 
 
 async def _rows(connection: asyncpg.Connection[asyncpg.Record], table: str, start: int, count: int) -> bytes:
-    """Give rows in the order in which they were stored."""
+    """Return rows in the order in which they were stored."""
     rows = io.BytesIO()
     await connection.copy_from_query(
         f"select * from duetime.{table} order by ctid offset {start} limit {count}", output=rows, format="binary"

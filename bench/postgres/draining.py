@@ -14,7 +14,7 @@ CLOCKS = 0.1  # seconds by which two processes may disagree about the time
 
 
 def drain(server: Server, contestant: Contestant, database: str, tasks: int, *, processes: int, left: int) -> float:
-    """Run worker processes on a database with tasks until only `left` are left; give the tasks completed a second.
+    """Run worker processes on a database with tasks until only `left` are left; return the tasks completed a second.
 
     The processes are ready before the first one begins, so that starting them is not measured.
     """
@@ -43,14 +43,14 @@ async def _drain(server: Server, contestant: Contestant, database: str, tasks: i
 
 
 async def _all_started(workers: Sequence[Started], tasks: int) -> float:
-    """Wait until so many tasks have started in all; give the instant of the first start."""
+    """Wait until so many tasks have started in all; return the instant of the first start."""
     counts = [0] * len(workers)
     firsts: list[float] = []
     done = asyncio.Event()
 
     async def follow(number: int, worker: Started) -> None:
         while True:
-            counts[number], first = await worker.hear()
+            counts[number], first = await worker.read()
             firsts.append(first)
             if sum(counts) >= tasks:
                 done.set()

@@ -1,4 +1,4 @@
-"""Duetime with the verbs of `bench.peers`; `work` is what `duetime worker` runs, with its starts told.
+"""Duetime with the verbs of `bench.peers`; `work` is what `duetime worker` runs, which also reports its starts.
 
 BENCH_CONCURRENCY is the handler's concurrency; without it Duetime's default.
 """
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 import uvloop
 
-from bench.peers.lines import BATCH, Starts, hear, heard, say
+from bench.peers.lines import BATCH, Starts, lines, read_line, say
 from duetime import App
 from duetime.targets.spec import DEFAULT_CONCURRENCY
 
@@ -44,7 +44,7 @@ async def submit() -> None:
 
 
 async def due() -> None:
-    instants = [datetime.fromtimestamp(instant, UTC) for instant in json.loads(hear())]
+    instants = [datetime.fromtimestamp(instant, UTC) for instant in json.loads(read_line())]
     async with app:
         await app.submit_many([noop.new(reference=instant.timestamp()).at(instant) for instant in instants])
 
@@ -52,7 +52,7 @@ async def due() -> None:
 async def ping() -> None:
     async with app:
         say("ready")
-        async for _ in heard():
+        async for _ in lines():
             await noop.now(reference=time.time())
 
 
@@ -61,11 +61,11 @@ async def work() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with app:
         say("ready")
-        await asyncio.to_thread(hear)
-        telling = asyncio.create_task(starts.tell())
+        await asyncio.to_thread(read_line)
+        reporting = asyncio.create_task(starts.report())
         async with app.worker():
             await stop.wait()
-        telling.cancel()
+        reporting.cancel()
 
 
 VERBS: dict[str, Callable[[], Awaitable[None]]] = {"setup": setup, "submit": submit, "due": due, "ping": ping, "work": work}

@@ -1,4 +1,4 @@
-"""The figures on PostgreSQL, part by part: which cases stand beside each other in a round, and what is asked of their ratio."""
+"""The figures on PostgreSQL, part by part: which cases are compared in a round, and the goal of their ratio."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Figures:
         self._lasting = 600.0 if full else 60.0
 
     def _installed(self, *peers: Contestant) -> list[Contestant]:
-        """Give those peers that are there; the figures of the others are told as missing, because nothing stands in for them."""
+        """Return the peers that can be installed. The figures beside the others are reported as missing: nothing replaces them."""
         there = []
         for peer in peers:
             try:
@@ -101,11 +101,11 @@ class Figures:
     def schedules(self) -> None:
         """The figures of bench/schedules.py; `--tasks` is how many schedules are due in the same second."""
 
-        def place(name: str) -> str:
+        def new_store(name: str) -> str:
             self._server.fresh(name)
             return self._server.url(name)
 
-        measure_schedules(self._report, place, rounds=self._rounds, together=self._cases.tasks or TOGETHER)
+        measure_schedules(self._report, new_store, rounds=self._rounds, together=self._cases.tasks or TOGETHER)
 
     def backlog(self) -> None:
         """All again with as many far-future and as many finished tasks in the store."""
@@ -116,9 +116,9 @@ class Figures:
 
     def snapshot(self) -> None:
         """All again in a database in which a transaction has been open for long."""
-        self._cases.keep([PLAIN, "held"])
-        with self._server.old_snapshot("held"):
-            self._compare("held", f"a transaction open for {self._lasting:g} s", 1.3, self._lasting)
+        self._cases.keep([PLAIN, "snapshot"])
+        with self._server.old_snapshot("snapshot"):
+            self._compare("snapshot", f"a transaction open for {self._lasting:g} s", 1.3, self._lasting)
 
     def _compare(self, database: str, what: str, goal: float, lasting: float = 0.0) -> None:
         """Measure in a database and, beside it, in a plain one; of a longer time, its last rounds count."""
@@ -142,7 +142,7 @@ class Figures:
             self._delays(f"{verb} {share}, with {what}", waits[database], "without", waits[PLAIN], share, goal)
 
     def _waits(self, cases: dict[str, Callable[[], dict[str, float]]]) -> dict[str, list[dict[str, float]]]:
-        """Interleave cases that give several figures each."""
+        """Interleave cases that have several figures each."""
         waits: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
 
         def note(name: str) -> float:

@@ -37,7 +37,7 @@ class Server:
                 connection.execute(statement.encode())
 
     def fresh(self, database: str) -> None:
-        """Make an empty database in place of the old one."""
+        """Make an empty database instead of the old one."""
         self.execute("postgres", f"drop database if exists {database} with (force)", f"create database {database}")
 
     @contextlib.contextmanager
@@ -46,7 +46,7 @@ class Server:
         with self.connect(database) as connection:
             connection.execute("begin isolation level repeatable read")
             connection.execute("select count(*) from pg_class")
-            connection.execute("create temporary table held (id integer)")
+            connection.execute("create temporary table written (id integer)")
             yield
             connection.execute("rollback")
 
@@ -60,7 +60,7 @@ def running_server() -> Iterator[Server]:
 
 
 def fsync_milliseconds() -> float:
-    """Tell how long an fsync takes where the server's files are; next to nothing means that nothing is durable there."""
+    """Return how long an fsync takes where the server's files are; next to nothing means that nothing is durable there."""
     durations = []
     with tempfile.NamedTemporaryFile() as file:
         for _ in range(50):

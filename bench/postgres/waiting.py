@@ -16,7 +16,7 @@ SPAWNING = 3.0  # seconds that the submitting process has before the window's le
 
 
 def pickup(server: Server, contestant: Contestant, database: str) -> dict[str, float]:
-    """Submit tasks one at a time; give the milliseconds from before the call of submitting to the start."""
+    """Submit tasks one at a time; return the milliseconds from before the call of submitting to the start."""
     return asyncio.run(_pickup(server.url(database), contestant))
 
 
@@ -28,14 +28,14 @@ async def _pickup(url: str, contestant: Contestant) -> dict[str, float]:
         await asyncio.sleep(1)
         for _ in range(WARM_UPS + PICKUPS):
             client.go()
-            submitted, started = await worker.hear()
+            submitted, started = await worker.read()
             waits.append(started - submitted)
             await asyncio.sleep(chance.uniform(*PAUSE))
     return percentiles(waits[WARM_UPS:])
 
 
 def lateness(server: Server, contestant: Contestant, database: str) -> dict[str, float]:
-    """Submit tasks that are due at random within some seconds; give by how many milliseconds they start too late."""
+    """Submit tasks that are due at random within some seconds; return by how many milliseconds they start too late."""
     return asyncio.run(_lateness(server.url(database), contestant))
 
 
@@ -46,12 +46,12 @@ async def _lateness(url: str, contestant: Contestant) -> dict[str, float]:
         await asyncio.sleep(1)
         began = time.time() + SPAWNING
         dues = [began + offset for offset in instants()]
-        await contestant.done(url, "due", hears=dues)
+        await contestant.done(url, "due", line=dues)
         if time.time() > began + LEAD:
             raise RuntimeError("submitting took longer than the lead; the machine is too busy for this figure")
         async with asyncio.timeout(SPAWNING + LEAD + WINDOW + PATIENCE):
             for _ in range(TASKS):
-                due, started = await worker.hear()
+                due, started = await worker.read()
                 late.append(started - due)
     if min(late) < -0.0005:
         raise RuntimeError(f"a task started {-min(late) * 1e3:.2f} ms early")
