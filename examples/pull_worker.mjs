@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 const SERVER = process.env.DUETIME_SERVER ?? "http://127.0.0.1:8420", TOKEN = process.env.DUETIME_TOKEN, SLOTS = 4, LEASE = 15;
 const schema = { type: "object", required: ["width", "height"], properties: { width: { type: "integer" }, height: { type: "integer" } } };
-const handlers = { // return to succeed, throw to fail, with `fatal` for good; `signal` is aborted when the work shall stop
+const handlers = { // return to succeed; throw to fail, with `fatal` to fail without retries; `signal` is aborted when the work should stop
   async resize({ width, height, pause = 0 }, { signal, report }) {
     await report(0.5, "halfway");
     await sleep(pause * 1000, undefined, { signal });
@@ -14,9 +14,9 @@ const handlers = { // return to succeed, throw to fail, with `fatal` for good; `
 const running = new Map(), leaving = new AbortController(); // running: tasks whose end has not been answered yet, and how to stop them
 let worker, guard, claims = 0, answered = 0;
 const stopAll = () => running.forEach((stop) => stop.abort());
-const renewed = () => (clearTimeout(guard), (guard = setTimeout(stopAll, LEASE * 800))); // stop before others may have our tasks
+const renewed = () => (clearTimeout(guard), (guard = setTimeout(stopAll, LEASE * 800))); // stop before others may run our tasks
 
-async function ask(path, body = {}, method = "POST", signal = undefined) { // until it is answered: a repeat is harmless everywhere
+async function ask(path, body = {}, method = "POST", signal = undefined) { // repeated until it is answered, which is always harmless
   for (let pause = 100; ; await sleep((pause = Math.min(pause * 2, 5000)))) {
     const headers = { "content-type": "application/json", ...(TOKEN && { authorization: `Bearer ${TOKEN}` }) };
     const answer = await fetch(SERVER + path, { method, headers, signal, body: JSON.stringify(body) })
@@ -34,7 +34,7 @@ async function register() {
 async function renewing() {
   for (;; await sleep(worker.renew_every * 1000)) {
     const mine = [...running.keys()], renewal = ask(`/v1/workers/${worker.id}/renew`, { running: mine, claim: answered || undefined });
-    const { cancelled, lost } = await renewal.then((told) => (renewed(), told), () => ({ cancelled: [], lost: mine }));
+    const { cancelled, lost } = await renewal.then((answer) => (renewed(), answer), () => ({ cancelled: [], lost: mine }));
     for (const id of [...cancelled, ...lost]) running.get(id)?.abort();
   }
 }
@@ -50,9 +50,9 @@ async function run({ id, handler, payload, attempt }, owner) {
 }
 process.once("SIGTERM", () => (leaving.abort(), stopAll(), setTimeout(() => process.exit(1), 5000))); // the server may be gone
 for (await register(), renewing(); !leaving.signal.aborted; answered = claims) {
-  const wish = { claim: ++claims, limit: SLOTS - running.size, wait: 5 }, owner = worker.id;
+  const request = { claim: ++claims, limit: SLOTS - running.size, wait: 5 }, owner = worker.id;
   const lost = (error) => (error.status === 410 ? (stopAll(), register().then(() => ({ items: [] }))) : Promise.reject(error));
-  const { items } = await ask(`/v1/workers/${owner}/claim`, wish, "POST", leaving.signal).catch(lost); // 410: the lease is over
+  const { items } = await ask(`/v1/workers/${owner}/claim`, request, "POST", leaving.signal).catch(lost); // 410: the lease is over
   for (const item of items) run(item, owner);
   while (running.size >= SLOTS) await sleep(20);
 }

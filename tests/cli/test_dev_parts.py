@@ -16,7 +16,7 @@ from duetime.cli.dev.sample import sample_of
 from duetime.cli.dev.watching import Watcher, folder_of
 
 
-class Place(msgspec.Struct):
+class Address(msgspec.Struct):
     """Where something is."""
 
     name: str
@@ -26,7 +26,7 @@ class Place(msgspec.Struct):
 async def plain(name: str, times: int, share: float, really: bool, note: str = "") -> None: ...
 
 
-async def nested(place: Place, kind: Literal["a", "b"], tags: list[str], maybe: str | None, anything: Any) -> None: ...
+async def nested(address: Address, kind: Literal["a", "b"], tags: list[str], maybe: str | None, anything: Any) -> None: ...
 
 
 async def timed(starts_at: datetime) -> None: ...
@@ -39,7 +39,7 @@ async def nothing() -> None: ...
     ("function", "payload"),
     [
         (plain, {"name": "Ada", "times": 7, "share": 1.5, "really": True}),
-        (nested, {"place": {"name": "Ada", "floor": 7}, "kind": "a", "tags": [], "maybe": "example", "anything": "example"}),
+        (nested, {"address": {"name": "Ada", "floor": 7}, "kind": "a", "tags": [], "maybe": "example", "anything": "example"}),
         (timed, {"starts_at": "2030-01-01T00:00:00Z"}),
         (nothing, {}),
     ],

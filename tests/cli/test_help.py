@@ -38,7 +38,7 @@ COMMANDS = commands(cli)
 
 
 def section(command: str) -> str:
-    """Give what the documentation says under the command's heading."""
+    """Return what the documentation says under the command's heading."""
     found = re.search(rf"^#+ `duetime {command}`\n(.*?)(?=^#|\Z)", DOCUMENTATION, re.MULTILINE | re.DOTALL)
     assert found, f"docs/cli.md has no heading `duetime {command}`"
     return found[1]

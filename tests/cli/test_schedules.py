@@ -63,13 +63,13 @@ def test_all_options_of_a_schedule_are_kept(duetime: CommandLine, shop: Shop) ->
     options += ["--start", "2030-01-01T00:00:00Z", "--end", "2031-01-01T00:00:00Z", "--count", "9", "--jitter", "5s", "--grace", "1m"]
     options += ["--missed", "all within 6h at most 100 at 10/min", "--overlap", "allow 2", "--pause-after", "3", "--collection", "eu"]
     options += ["--priority", "7", "--timeout", "20", "--expires", "1h", "--meta", "tenant=x", "--note", "why"]
-    wish = put(duetime, "full", *options)["schedule"]
-    assert wish["payload"] == {"name": "Ada", "times": 2}
-    assert [part["rule"] for part in wish["rule"]["rules"]] == ["every", "at"]
-    assert (wish["start"], wish["end"], wish["count"]) == ("2030-01-01T00:00:00Z", "2031-01-01T00:00:00Z", 9)
-    assert (wish["jitter"], wish["grace"], wish["timeout"], wish["expires"]) == (5, 60, 20, 3_600)
-    assert (wish["missed"], wish["overlap"], wish["pause_after"]) == ("all within 6h at most 100 at 10/min", "allow 2", 3)
-    assert (wish["collection"], wish["priority"], wish["meta"], wish["note"]) == ("eu", 7, {"tenant": "x"}, "why")
+    schedule = put(duetime, "full", *options)["schedule"]
+    assert schedule["payload"] == {"name": "Ada", "times": 2}
+    assert [part["rule"] for part in schedule["rule"]["rules"]] == ["every", "at"]
+    assert (schedule["start"], schedule["end"], schedule["count"]) == ("2030-01-01T00:00:00Z", "2031-01-01T00:00:00Z", 9)
+    assert (schedule["jitter"], schedule["grace"], schedule["timeout"], schedule["expires"]) == (5, 60, 20, 3_600)
+    assert (schedule["missed"], schedule["overlap"], schedule["pause_after"]) == ("all within 6h at most 100 at 10/min", "allow 2", 3)
+    assert (schedule["collection"], schedule["priority"], schedule["meta"], schedule["note"]) == ("eu", 7, {"tenant": "x"}, "why")
 
 
 @pytest.mark.parametrize(

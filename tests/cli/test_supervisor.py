@@ -27,7 +27,7 @@ class Supervised(RunningWorker):
     """A supervisor and its worker processes, which are known from what they say."""
 
     def pids(self, number: int) -> list[int]:
-        """Give all processes that one worker has had, the newest last."""
+        """Return all processes that one worker has had, the newest last."""
         return [int(pid) for pid in re.findall(rf"worker {number} starts as process (\d+)$", self.said, re.MULTILINE)]
 
     def pid(self, number: int) -> int:
@@ -39,10 +39,10 @@ class Supervised(RunningWorker):
     def until_ready(self, number: int, times: int = 1) -> None:
         self.until_said(READY.format(number), times)
 
-    def place(self, *words: str) -> int:
-        """Give where something was first said that contains all these words."""
+    def line_number(self, *words: str) -> int:
+        """Return the index of the first line that contains all these words."""
         lines = self.said.splitlines()
-        return next(place for place, line in enumerate(lines) if all(word in line for word in words))
+        return next(number for number, line in enumerate(lines) if all(word in line for word in words))
 
 
 @contextlib.contextmanager
@@ -302,10 +302,12 @@ def test_a_rolling_restart_has_the_new_one_up_before_the_old_one_finishes(progra
         assert duetime.json("task", task_id)["state"] == "succeeded"
         for number in (1, 2):
             old, new = supervisor.pids(number)
-            up = supervisor.place(f"duetime worker {number}: worker ", f"process {new})")
-            over = supervisor.place(f"worker {number}: process {new} takes over; process {old} finishes")
-            assert up < over < supervisor.place(f"worker {number} (process {old}) has stopped")
-        assert supervisor.place("worker 1 (process", "has stopped") < supervisor.place(f"worker 2 starts as process {supervisor.pid(2)}")
+            up = supervisor.line_number(f"duetime worker {number}: worker ", f"process {new})")
+            over = supervisor.line_number(f"worker {number}: process {new} takes over; process {old} finishes")
+            assert up < over < supervisor.line_number(f"worker {number} (process {old}) has stopped")
+        assert supervisor.line_number("worker 1 (process", "has stopped") < supervisor.line_number(
+            f"worker 2 starts as process {supervisor.pid(2)}"
+        )
         assert {worker["pid"] for worker in duetime.json("workers")["items"]} == {supervisor.pid(1), supervisor.pid(2)}
         os.kill(supervisor.pid(1), signal.SIGHUP)  # meant for the supervisor, as by pkill
         supervisor.signal(signal.SIGTERM)
@@ -415,9 +417,11 @@ def test_the_variables_of_supervised_processes_are_not_for_others(program: Progr
 
 
 def take_back(program: Program, url: str, *workers: str) -> subprocess.CompletedProcess[str]:
-    wish = json.dumps({"url": url, "workers": workers, "log_level": "info"})
+    request = json.dumps({"url": url, "workers": workers, "log_level": "info"})
     command = [sys.executable, "-m", "duetime.cli.hosting.reap"]
-    return subprocess.run(command, input=wish, cwd=ROOT, env=program.environment, text=True, capture_output=True, timeout=30, check=False)
+    return subprocess.run(
+        command, input=request, cwd=ROOT, env=program.environment, text=True, capture_output=True, timeout=30, check=False
+    )
 
 
 def test_only_a_worker_that_has_ended_is_taken_from(program: Program, duetime: CommandLine, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_audit_tells_who_did_what_and_how_it_ended(duetime: CommandLine, mon
 
 
 def audited(duetime: CommandLine) -> list[tuple[str, str, str, str]]:
-    """Give what is in the audit, the first entry first."""
+    """Return the entries of the audit, the oldest first."""
     entries = duetime.json("audit")["items"]
     return [(entry["action"], entry["subject"], entry["outcome"], entry["detail"]) for entry in reversed(entries)]
 

@@ -164,7 +164,7 @@ def test_a_second_signal_ends_it_and_its_children_at_once(program: Program, duet
 
 
 def alive(process: int) -> bool:
-    """Tell whether a process still runs; a zombie does not."""
+    """Return whether a process still runs; a zombie does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):

@@ -99,7 +99,7 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, request: pytest.
         if block.word == "skip":
             assert block.text, f"{name_of(page)}, line {block.line}: a block is skipped without a reason"
         elif block.word == "prints":
-            assert programs, f"{name_of(page)}, line {block.line}: no Python block stands before this output"
+            assert programs, f"{name_of(page)}, line {block.line}: there is no Python block before this output"
             printed[len(programs) - 1] = block.body
         elif block.file:
             (tmp_path / block.file).write_text(block.body, encoding="utf-8")
@@ -156,7 +156,7 @@ def test_the_examples_are_typed_as_they_say(tmp_path: Path) -> None:
 
 
 def shell_lines(page: Path) -> Iterator[str]:
-    """Give what a page tells people to type: lines of shell blocks, and `duetime …` or `make …` in the text."""
+    """Yield what a page tells people to type: lines of shell blocks, and `duetime …` or `make …` in the text."""
     for block in blocks_of(page):
         if block.language in SHELLS and block.word != "skip":
             for line in block.body.replace("\\\n", " ").splitlines():
@@ -168,16 +168,16 @@ def shell_lines(page: Path) -> Iterator[str]:
 
 
 def commands_in(line: str, program: str) -> Iterator[list[str]]:
-    """Give the arguments of each call of a program in a line; placeholders such as [APP] or … are left to the reader."""
+    """Yield the arguments of each call of a program in a line, with placeholders such as [APP] or … as they are."""
     words = shlex.split(line, comments=True)
     while program in words:
         words = words[words.index(program) + 1 :]
-        end = next((place for place, word in enumerate(words) if word in ("|", "&&", ";", ">", program)), len(words))
+        end = next((index for index, word in enumerate(words) if word in ("|", "&&", ";", ">", program)), len(words))
         yield words[:end]
 
 
 def wrong_in(arguments: list[str]) -> str | None:
-    """Say what is wrong with a call of `duetime`: a command or an option that does not exist."""
+    """Return what is wrong with a call of `duetime`: a command or an option that does not exist."""
     command: click.Command = cli
     for word in arguments:
         if isinstance(command, click.Group) and re.fullmatch(r"[a-z][a-z-]*", word):
@@ -218,7 +218,7 @@ def test_the_check_of_commands_finds_what_does_not_exist() -> None:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """Give the anchors of a page's headings, made as GitHub makes them."""
+    """Return the anchors of a page's headings, made as GitHub makes them."""
     anchors: set[str] = set()
     for heading in re.findall(r"^#+ +(.+?) *$", prose_of(page), re.MULTILINE):
         text = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
@@ -263,7 +263,7 @@ def test_the_readme_leads_to_the_index_and_begins_with_what_matters() -> None:
 
 
 def rows_of(page: Path) -> list[list[str]]:
-    """Give the cells of all table rows of a page."""
+    """Return the cells of all table rows of a page."""
     lines = [line.strip() for line in prose_of(page).splitlines() if line.strip().startswith("|")]
     return [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip("|"))] for line in lines]
 

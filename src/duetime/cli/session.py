@@ -12,6 +12,8 @@ from duetime.cli import interrupts
 from duetime.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from duetime.app.app import App
 
 T = TypeVar("T")
@@ -82,6 +84,13 @@ async def _recorded(app: App, use: Callable[[App], Awaitable[T]], audited: Audit
         act.detail = audited.detail(result)
         act.outcome = AuditOutcome.DONE if audited.done(result) else AuditOutcome.REFUSED
         return result
+
+
+def now_of(app: App) -> datetime:
+    """Return the time of the store."""
+    from duetime.clock import to_datetime
+
+    return to_datetime(app.store.now())
 
 
 def refuse_missing(url: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from duetime.cli import show
-from duetime.cli.session import json_option, on_store, store_option
+from duetime.cli.session import json_option, now_of, on_store, store_option
 from duetime.model.task import FINAL, State
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def workers(as_json: bool) -> None:
     """
 
     async def use(app: App) -> tuple[list[WorkerInfo], datetime]:
-        from duetime.clock import to_datetime
-
-        return await app.insight.workers(), to_datetime(app.store.now())
+        return await app.insight.workers(), now_of(app)
 
     found, now = on_store(use)
     if as_json:

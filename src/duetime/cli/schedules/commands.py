@@ -16,7 +16,7 @@ from duetime.cli.schedules.crontab import import_crontab
 from duetime.cli.schedules.declared import apply, plan
 from duetime.cli.schedules.forecast import forecast_command
 from duetime.cli.schedules.put import preview, put
-from duetime.cli.session import Audited, json_option, on_store, store_option
+from duetime.cli.session import Audited, json_option, now_of, on_store, store_option
 from duetime.cli.tasks.listing import print_task_json
 from duetime.cli.tasks.submit import print_result
 from duetime.errors import DuetimeError
@@ -65,7 +65,7 @@ def _list(handler: str | None, paused: bool | None, as_json: bool) -> None:
         if as_json:
             show.print_json_list(tables.document(info) for info in found)
             return
-        tables.print_rows(found, tables.now_of(app))
+        tables.print_rows(found, now_of(app))
         late = [info.name for info in found if info.health == "late"]
         if late:
             show.note(f"{show.count(len(late), 'schedule')} late: no worker fires schedules now; `duetime workers` lists the live ones")
@@ -83,7 +83,7 @@ def show_schedule(name: str, as_json: bool) -> None:
     async def use(app: App) -> tuple[ScheduleInfo, list[datetime], list[SkipInfo], datetime]:
         info = await app.schedules.get(name)
         following = [] if info.problem else await app.schedules.preview(name, count=NEXT_SHOWN)
-        return info, following, (await app.schedules.skips(name, limit=SKIPS_SHOWN)), tables.now_of(app)
+        return info, following, (await app.schedules.skips(name, limit=SKIPS_SHOWN)), now_of(app)
 
     info, following, skips, now = on_store(use)
     if as_json:
@@ -132,7 +132,7 @@ def resume(names: tuple[str, ...], catch_up: bool) -> None:
 
     async def one(app: App, name: str) -> str:
         info = await app.schedules.resume(name, catch_up=catch_up)
-        following = tables.next_words(info, tables.now_of(app))
+        following = tables.next_words(info, now_of(app))
         return f"resumed {name}{', next ' if following else ''}{following or ''}"
 
     _each("schedules.resume", names, one)

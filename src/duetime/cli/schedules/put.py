@@ -11,7 +11,7 @@ import click
 from duetime.cli import parsing, show
 from duetime.cli.schedules import tables
 from duetime.cli.schedules.rule_options import rule_from, rule_options
-from duetime.cli.session import Audited, json_option, on_store, store_option
+from duetime.cli.session import Audited, json_option, now_of, on_store, store_option
 
 if TYPE_CHECKING:
     from duetime.app.app import App
@@ -79,7 +79,7 @@ def put(
         given = {each: value for each, value in options.items() if value is not None and value != () and value != {}}
         schedule = Schedule(name, rule=rule, payload={**(payload or {}), **arguments}, **given)
         info = await app.schedules.put(schedule, if_exists=if_exists, catch_up=catch_up, allow_unknown=allow_unknown)
-        return info, tables.now_of(app)
+        return info, now_of(app)
 
     info, now = on_store(use, creates=allow_unknown, audited=Audited("schedules.put", name))
     if as_json:
@@ -124,7 +124,7 @@ def preview(name: str | None, calendars: tuple[str, ...], count: int, after: dat
 
 
 async def _stored(app: App, name: str, count: int, after: datetime | None) -> tuple[list[datetime], datetime]:
-    return await app.schedules.preview(name, count=count, after=after), tables.now_of(app)
+    return await app.schedules.preview(name, count=count, after=after), now_of(app)
 
 
 def _names_calendar(rule: Rule) -> bool:

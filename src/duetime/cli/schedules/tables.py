@@ -11,7 +11,6 @@ import click
 from duetime.cli import show
 
 if TYPE_CHECKING:
-    from duetime.app.app import App
     from duetime.client.schedules.info import ScheduleInfo, SkipInfo
 
 COLUMNS = (
@@ -81,12 +80,6 @@ def print_one(info: ScheduleInfo, following: Sequence[datetime], skips: Sequence
     if skips:
         click.echo()
         show.print_table(SKIP_COLUMNS, [_skip_row(skip) for skip in skips], empty="")
-
-
-def now_of(app: App) -> datetime:
-    from duetime.clock import to_datetime
-
-    return to_datetime(app.store.now())
 
 
 def instant_line(when: datetime, now: datetime) -> str:

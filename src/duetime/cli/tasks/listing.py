@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duetime.cli import show
-from duetime.cli.session import json_option, on_store, store_option
+from duetime.cli.session import json_option, now_of, on_store, store_option
 from duetime.cli.tasks.filters import filter_options, query_from
 
 if TYPE_CHECKING:
@@ -91,18 +91,12 @@ def tasks(limit: int, everything: bool, cursor: str | None, as_json: bool, **fil
                 found.append(task)
                 if len(found) % 1_000 == 0:
                     say(f"{len(found):,} tasks read")
-        now = _now(app)
+        now = now_of(app)
         show.print_table(COLUMNS, [_row(task, now) for task in found], empty="no tasks match")
         if listing.cursor is not None:
             show.note(f"{show.count(len(found), 'task')} shown, there are more: --all, a higher --limit, or --cursor {listing.cursor}")
 
     on_store(use)
-
-
-def _now(app: App) -> datetime:
-    from duetime.clock import to_datetime
-
-    return to_datetime(app.store.now())
 
 
 def _row(task: Task[Any], now: datetime) -> tuple[object, ...]:
@@ -132,7 +126,7 @@ def task(task_id: str, as_json: bool) -> None:
         if as_json:
             print_task_json(found, attempts)
         else:
-            _print_task(found, attempts, _now(app))
+            _print_task(found, attempts, now_of(app))
 
     on_store(use)
 
