@@ -16,7 +16,7 @@ INSTALL = $(PIP) install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test chaos cron check format bench bench-full costs coverage clean
+.PHONY: help setup demo test quick test-all chaos cron check format bench bench-full costs coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,12 +27,22 @@ demo: $(VENV)/.core ## Unpaid orders expire on time although a worker is killed 
 	@$(BIN)/duetime demo $(ARGS)
 
 # Three tests at a time: they wait more than they compute. All processes must collect the same tests, so sets of names need the same order.
-test: $(VENV)/.dev ## Run all tests, or some: make test ARGS="tests/unit -k retry"
+PYTEST = PYTHONHASHSEED=$$(( $$$$ % 10000 )) $(BIN)/python -m pytest -n 3 --dist worksteal
+
+test: $(VENV)/.dev ## Run the tests (12 minutes at most), or some of them: make test ARGS="tests/unit -k retry"
 ifeq ($(strip $(ARGS)),)
-	@PYTHONHASHSEED=$$(( $$$$ % 10000 )) $(BIN)/python -m pytest -n 3 --dist worksteal tests
+	@$(PYTEST) tests
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
+
+QUICK = tests/unit tests/conformance tests/guide tests/api
+
+quick: $(VENV)/.dev ## Run what needs no server, no second process and no patience (a minute and a half at most)
+	@$(PYTEST) --scope quick -q $(QUICK) $(ARGS)
+
+test-all: $(VENV)/.dev ## Run everything on every store, with ten times the examples (an hour)
+	@$(PYTEST) --scope everything tests $(ARGS)
 
 chaos: $(VENV)/.dev ## Kill, freeze, cut and crash for an hour on PostgreSQL; a fiftieth of it: make chaos ARGS="--scale 0.02"
 	@$(BIN)/python -m tests.chaos $(ARGS)

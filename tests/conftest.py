@@ -13,6 +13,29 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 pytest_plugins = ["pytester", "tests.coverage_plugin", "tests.servers.fixtures"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--scope",
+        choices=["quick", "usual", "everything"],
+        default="usual",
+        help="quick: nothing slow, no server; everything: every test on every store, and many more examples of the state machine",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out of a quick run what is slow or needs a server."""
+    if config.getoption("--scope") != "quick":
+        return
+    left_out = [item for item in items if item.get_closest_marker("slow") or _needs_server(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _needs_server(item: pytest.Item) -> bool:
+    fixtures = item.fixturenames if isinstance(item, pytest.Function) else []
+    return "postgres" in item.name.partition("[")[2] or any("postgres" in fixture for fixture in fixtures)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Make what was captured readable: tests print odd bytes, and a process that runs tests beside others cannot pass them on."""

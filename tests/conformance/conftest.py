@@ -17,7 +17,7 @@ from duetime.store.open import store_from_url
 from duetime.store.values import NewWorker
 from tests.conformance.build import PLENTY, Worker
 from tests.conformance.connections import Connection
-from tests.conformance.places import CAPABILITIES, PLACES, Place
+from tests.conformance.stores import CAPABILITIES, KINDS, StoreKind
 
 Hire: TypeAlias = Callable[..., Awaitable[Worker]]
 Another: TypeAlias = Callable[[], Awaitable[Store]]
@@ -25,23 +25,25 @@ Dead: TypeAlias = Callable[..., Awaitable[str]]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on every store that can do what the test asks for."""
-    if "place" in metafunc.fixturenames:
+    """Run a test on the kinds of store that `stores` names for it."""
+    if "kind" in metafunc.fixturenames:
         asked = CAPABILITIES & set(metafunc.fixturenames)
-        metafunc.parametrize("place", [pytest.param(place, id=place.name) for place in PLACES if asked <= place.can], indirect=True)
+        module, scope = metafunc.module.__name__.rpartition(".")[2], metafunc.config.getoption("--scope")
+        kinds = [pytest.param(kind, id=kind.name) for kind in KINDS if kind.runs(module, asked, scope)]
+        metafunc.parametrize("kind", kinds, indirect=True)
 
 
 def pytest_sessionfinish() -> None:
-    for place in PLACES:
-        place.ground.close()
+    for kind in KINDS:
+        kind.databases.close()
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def kind(request: pytest.FixtureRequest) -> Iterator[StoreKind]:
     """The kind of store that the test runs on; what the test made there is gone afterwards."""
-    place: Place = request.param
-    yield place
-    place.ground.clear()
+    kind: StoreKind = request.param
+    yield kind
+    kind.databases.clear()
 
 
 @pytest.fixture
@@ -50,13 +52,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def store(place: Place, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Store]:
+async def store(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Store]:
     """An open store. Whatever a test did to it, nothing impossible may be found in it afterwards."""
-    place.ground.furnish(tmp_path)
-    store = store_from_url(place.url(tmp_path), clock=clock)
+    kind.databases.prepare(tmp_path)
+    store = store_from_url(kind.url(tmp_path), clock=clock)
     await store.open()
     yield store
-    problems = await store.inspect(repair=False)
+    problems = await kind.databases.inspect(tmp_path, store)
     await store.close()
     assert problems == []
 
@@ -83,12 +85,12 @@ async def worker(hire: Hire) -> Worker:
 
 
 @pytest.fixture
-async def another(place: Place, store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Another]:
+async def another(kind: StoreKind, store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Another]:
     """Opens further store objects on the same data, as other processes would."""
     async with AsyncExitStack() as stack:
 
         async def another() -> Store:
-            other = store_from_url(place.url(tmp_path), clock=clock)
+            other = store_from_url(kind.url(tmp_path), clock=clock)
             stack.push_async_callback(other.close)
             await other.open()
             return other
@@ -97,27 +99,27 @@ async def another(place: Place, store: Store, clock: ManualClock, tmp_path: Path
 
 
 @pytest.fixture
-async def dead_worker(place: Place, store: Store, clock: ManualClock, tmp_path: Path) -> Dead:
+async def dead_worker(kind: StoreKind, store: Store, clock: ManualClock, tmp_path: Path) -> Dead:
     """Makes a worker that claims all due tasks of a handler, or `limit` of them, and dies. Gives its id."""
 
     async def dead_worker(handler: str = "work", *, holding: int, limit: int = PLENTY) -> str:
         id = f"dead-{new_id()}"
-        assert place.die(place.url(tmp_path), clock.now(), id, {handler: limit}) == holding
+        assert kind.die(kind.url(tmp_path), clock.now(), id, {handler: limit}) == holding
         return id
 
     return dead_worker
 
 
 @pytest.fixture
-def newer_tables(place: Place, store: Store, tmp_path: Path) -> Callable[[], None]:
+def newer_tables(kind: StoreKind, store: Store, tmp_path: Path) -> Callable[[], None]:
     """Makes the store's schema look like that of a later version."""
-    return lambda: place.ground.make_newer(tmp_path)
+    return lambda: kind.databases.make_newer(tmp_path)
 
 
 @pytest.fixture
-def connection(place: Place, store: Store, tmp_path: Path) -> Iterator[Connection]:
+def connection(kind: StoreKind, store: Store, tmp_path: Path) -> Iterator[Connection]:
     """A connection of the caller's own to the store's database, in which it has a table of orders."""
-    connection = place.ground.connect(tmp_path)
+    connection = kind.databases.connect(tmp_path)
     connection.execute("create table orders (id integer primary key, state text)")
     yield connection
     connection.close()

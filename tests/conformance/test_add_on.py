@@ -15,7 +15,7 @@ from duetime.store.open import store_from_url
 from duetime.store.values import AddVerdict
 from tests.conformance.build import Worker, add, get, put, state_of, wish
 from tests.conformance.connections import Connection
-from tests.conformance.places import Place
+from tests.conformance.stores import StoreKind
 
 
 async def test_the_task_exists_when_the_caller_commits(store: Store, connection: Connection, worker: Worker) -> None:
@@ -118,8 +118,8 @@ async def test_a_connection_without_a_transaction_is_refused(store: Store, conne
     assert await store.get([wished.id]) == [None]
 
 
-async def test_a_connection_to_another_database_is_refused(store: Store, place: Place, tmp_path: Path) -> None:
-    _, other = place.ground.elsewhere(tmp_path)
+async def test_a_connection_to_another_database_is_refused(store: Store, kind: StoreKind, tmp_path: Path) -> None:
+    _, other = kind.databases.second(tmp_path)
     other.begin()
     with pytest.raises(InvalidValue):
         await store.add_on(other.own, [wish()])
@@ -127,9 +127,9 @@ async def test_a_connection_to_another_database_is_refused(store: Store, place: 
     other.close()
 
 
-async def test_a_connection_to_another_store_is_refused(store: Store, place: Place, tmp_path: Path) -> None:
+async def test_a_connection_to_another_store_is_refused(store: Store, kind: StoreKind, tmp_path: Path) -> None:
     """It has the same tables, and yet its tasks would never run here."""
-    url, other = place.ground.elsewhere(tmp_path)
+    url, other = kind.databases.second(tmp_path)
     stranger = store_from_url(url)
     await stranger.open()
     wished = wish()
@@ -162,7 +162,7 @@ async def test_with_a_synchronous_connection_the_call_never_suspends(store: Stor
 
 
 async def test_the_call_works_in_a_thread_of_the_callers_without_an_event_loop(
-    store: Store, place: Place, connection: Connection, tmp_path: Path
+    store: Store, kind: StoreKind, connection: Connection, tmp_path: Path
 ) -> None:
     """A connection may refuse every thread but its own, so any step elsewhere would fail."""
     wished = wish()
@@ -170,7 +170,7 @@ async def test_the_call_works_in_a_thread_of_the_callers_without_an_event_loop(
     problems: list[BaseException] = []
 
     def place_order() -> None:
-        own = place.ground.connect(tmp_path)
+        own = kind.databases.connect(tmp_path)
         try:
             own.begin()
             call = store.add_on(own.own, [wished])

@@ -15,11 +15,11 @@ from duetime.store import Store
 from duetime.store.open import store_from_url
 from tests.conformance.build import Worker, add, get, state_of, wish
 from tests.conformance.conftest import Another
-from tests.conformance.places import Place
+from tests.conformance.stores import StoreKind
 
 
-async def test_opening_and_closing_twice_is_harmless(place: Place, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(place.url(tmp_path), clock=clock)
+async def test_opening_and_closing_twice_is_harmless(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
+    store = store_from_url(kind.url(tmp_path), clock=clock)
     await store.open()
     record = await add(store)
     await store.open()
@@ -28,11 +28,11 @@ async def test_opening_and_closing_twice_is_harmless(place: Place, clock: Manual
     await store.close()
 
 
-async def test_a_store_that_was_never_opened_can_be_closed(place: Place, clock: ManualClock, tmp_path: Path) -> None:
-    await store_from_url(place.url(tmp_path), clock=clock).close()
+async def test_a_store_that_was_never_opened_can_be_closed(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
+    await store_from_url(kind.url(tmp_path), clock=clock).close()
 
 
-async def test_a_store_tells_what_it_is(store: Store, place: Place, clock: ManualClock) -> None:
+async def test_a_store_tells_what_it_is(store: Store, kind: StoreKind, clock: ManualClock) -> None:
     assert "://" in store.url
     assert len(store.traits.durability) > 20
     assert store.traits.liveness in ("lock", "lease")
@@ -43,8 +43,8 @@ async def test_a_store_tells_what_it_is(store: Store, place: Place, clock: Manua
     assert store.now() == clock.now()
 
 
-async def test_an_open_store_answers_a_ping_and_a_closed_one_does_not(place: Place, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(place.url(tmp_path), clock=clock)
+async def test_an_open_store_answers_a_ping_and_a_closed_one_does_not(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
+    store = store_from_url(kind.url(tmp_path), clock=clock)
     with pytest.raises(StoreUnavailable):
         await store.ping()
     await store.open()
@@ -54,8 +54,8 @@ async def test_an_open_store_answers_a_ping_and_a_closed_one_does_not(place: Pla
         await store.ping()
 
 
-async def test_a_store_may_be_opened_from_several_coroutines_at_once(place: Place, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(place.url(tmp_path), clock=clock)
+async def test_a_store_may_be_opened_from_several_coroutines_at_once(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
+    store = store_from_url(kind.url(tmp_path), clock=clock)
 
     async def use(pause: float) -> str:
         await asyncio.sleep(pause)
@@ -67,8 +67,8 @@ async def test_a_store_may_be_opened_from_several_coroutines_at_once(place: Plac
     await store.close()
 
 
-async def test_a_store_that_is_not_open_says_so(place: Place, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(place.url(tmp_path), clock=clock)
+async def test_a_store_that_is_not_open_says_so(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
+    store = store_from_url(kind.url(tmp_path), clock=clock)
     with pytest.raises(StoreUnavailable, match="open"):
         await store.add([wish()])
     await store.open()
@@ -77,16 +77,16 @@ async def test_a_store_that_is_not_open_says_so(place: Place, clock: ManualClock
         await store.get(["x"])
 
 
-async def test_a_store_without_tables_is_refused_unless_it_may_create_them(place: Place, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(place.url(tmp_path), clock=clock)
+async def test_a_store_without_tables_is_refused_unless_it_may_create_them(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
+    store = store_from_url(kind.url(tmp_path), clock=clock)
     with pytest.raises(StoreUnavailable, match="migrate"):
         await store.open(migrate=False)
     await store.close()
 
 
-async def test_tables_that_are_up_to_date_need_no_migration(another: Another, place: Place, clock: ManualClock, tmp_path: Path) -> None:
+async def test_tables_that_are_up_to_date_need_no_migration(another: Another, kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
     record = await add(await another())
-    store = store_from_url(place.url(tmp_path), clock=clock)
+    store = store_from_url(kind.url(tmp_path), clock=clock)
     await store.open(migrate=False)
     assert await get(store, record) == record
     await store.close()
@@ -94,17 +94,17 @@ async def test_tables_that_are_up_to_date_need_no_migration(another: Another, pl
 
 @pytest.mark.parametrize("migrate", [True, False])
 async def test_tables_newer_than_this_code_are_refused(
-    newer_tables: Callable[[], None], store: Store, place: Place, clock: ManualClock, tmp_path: Path, migrate: bool
+    newer_tables: Callable[[], None], store: Store, kind: StoreKind, clock: ManualClock, tmp_path: Path, migrate: bool
 ) -> None:
     newer_tables()
-    late = store_from_url(place.url(tmp_path), clock=clock)
+    late = store_from_url(kind.url(tmp_path), clock=clock)
     with pytest.raises(StoreUnavailable, match="upgrade"):
         await late.open(migrate=migrate)
     await late.close()
 
 
-def test_a_store_serves_several_event_loops_one_after_the_other(place: Place, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(place.url(tmp_path), clock=clock)
+def test_a_store_serves_several_event_loops_one_after_the_other(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
+    store = store_from_url(kind.url(tmp_path), clock=clock)
 
     async def first() -> str:
         await store.open()
@@ -149,10 +149,10 @@ async def test_what_was_written_is_there_after_closing_and_opening_again(store: 
     assert await second.get([record.id for record in records]) == expected
 
 
-async def test_any_number_of_store_objects_may_open_at_once(place: Place, clock: ManualClock, tmp_path: Path, another: Another) -> None:
+async def test_any_number_of_store_objects_may_open_at_once(kind: StoreKind, clock: ManualClock, tmp_path: Path, another: Another) -> None:
     folder = tmp_path / "fresh"
     folder.mkdir()
-    stores = [store_from_url(place.url(folder), clock=clock) for _ in range(8)]
+    stores = [store_from_url(kind.url(folder), clock=clock) for _ in range(8)]
     await asyncio.gather(*(store.open() for store in stores))
     records = await asyncio.gather(*(add(store) for store in stores))
     for store in stores:

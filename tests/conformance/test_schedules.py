@@ -19,8 +19,8 @@ from duetime.store.open import store_from_url
 from duetime.store.schedules import ScheduleWrite
 from tests.conformance.build import Worker, add, get, state_of, wish
 from tests.conformance.conftest import Another
-from tests.conformance.places import Place
 from tests.conformance.schedules import again, bringing, due_names, new, occurrence, put, removal, schedule, skip, stored
+from tests.conformance.stores import StoreKind
 
 MINUTE = 60 * SECOND
 
@@ -153,8 +153,8 @@ async def test_the_same_name_twice_in_a_call_is_refused(store: Store) -> None:
     assert await store.schedules(["a", "b"]) == [None, None]
 
 
-async def test_a_store_that_is_not_open_says_so(place: Place, clock: ManualClock, tmp_path: Any) -> None:
-    store = store_from_url(place.url(tmp_path), clock=clock)
+async def test_a_store_that_is_not_open_says_so(kind: StoreKind, clock: ManualClock, tmp_path: Any) -> None:
+    store = store_from_url(kind.url(tmp_path), clock=clock)
     for verb in (store.write_schedules([new("a")]), store.due_schedules(1), store.wake_schedules(["a"]), store.duties()):
         with pytest.raises(StoreUnavailable, match="open"):
             await verb

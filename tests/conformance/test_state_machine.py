@@ -28,7 +28,7 @@ from duetime.store.shard import Lease
 from duetime.store.values import AddVerdict, Counts, Edit, NewWorker
 from tests.conformance.build import PLENTY, wish
 from tests.conformance.dictionary import Dictionary, Entry
-from tests.conformance.places import Place
+from tests.conformance.stores import StoreKind
 
 T = TypeVar("T")
 
@@ -84,12 +84,13 @@ endings = st.builds(
 class StoreMachine(RuleBasedStateMachine):
     """One store, two workers, one clock. Expiries end in half a second, so that no instant meets one exactly."""
 
-    def __init__(self, place: Place, folder: Path) -> None:
+    def __init__(self, kind: StoreKind, folder: Path) -> None:
         super().__init__()
         self.loop = asyncio.Runner()
         self.clock = ManualClock()
         self.model = Dictionary(self.clock)
-        self.store: Store = store_from_url(place.url(folder), clock=self.clock)
+        kind.databases.prepare(folder)
+        self.store: Store = store_from_url(kind.url(folder, one_connection=True), clock=self.clock)
         self.claims = itertools.count(1)
         self.workers: dict[str, Lease] = {}
         self.touched: set[str] = set()
@@ -259,9 +260,9 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.gates)
     @rule(pick=picks)
     def remove_gate(self, pick: int) -> None:
-        place = list(self.model.gates)[pick % len(self.model.gates)]
-        closed = self.model.gates.pop(place).closed(self.clock.now())
-        version = self.run(self.store.remove_gate(*place))
+        lane = list(self.model.gates)[pick % len(self.model.gates)]
+        closed = self.model.gates.pop(lane).closed(self.clock.now())
+        version = self.run(self.store.remove_gate(*lane))
         assert version is not None or not closed
 
     @rule(limit=limits)
@@ -396,27 +397,26 @@ async def _await(verb: Awaitable[T]) -> T:
     return await verb
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_store_does_what_a_dictionary_would(place: Place, tmp_path: Path) -> None:
+@pytest.mark.timeout(3_600)
+def test_a_store_does_what_a_dictionary_would(kind: StoreKind, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folders = itertools.count()
 
     class Machine(StoreMachine):
         def __init__(self) -> None:
             folder = tmp_path / str(next(folders))
             folder.mkdir()
-            super().__init__(place, folder)
+            super().__init__(kind, folder)
 
         def teardown(self) -> None:
             try:
                 super().teardown()
             finally:
-                place.ground.clear()  # while hypothesis shrinks a failure there may be thousands of examples
+                kind.databases.clear()  # while hypothesis shrinks a failure there may be thousands of examples
 
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=place.examples,
+            max_examples=kind.examples[request.config.getoption("--scope")],
             stateful_step_count=STEPS,
             deadline=None,
             print_blob=True,

@@ -9,7 +9,6 @@ import pytest
 
 from duetime import App
 from tests.servers import running
-from tests.servers.fixtures import NEWEST
 
 
 @pytest.fixture
@@ -21,7 +20,7 @@ async def app(tmp_path: Path) -> AsyncIterator[App]:
 @pytest.fixture
 def postgres_database(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of an empty PostgreSQL database of the test's own."""
-    server = NEWEST if NEWEST in running.postgres_names() else running.postgres_names()[0]
+    server = running.newest_postgres()
     name = f"guide_{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]}"
     with psycopg.connect(running.postgres_url(server), autocommit=True) as connection:
         connection.execute(f"drop database if exists {name} with (force)".encode())

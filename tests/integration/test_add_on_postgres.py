@@ -24,7 +24,6 @@ from duetime.store.postgres.runner import failure, runner_for
 from duetime.store.postgres.wakeups import channel_of
 from tests.integration.callers import ASYNCHRONOUS, CALLERS, SYNCHRONOUS, Caller, bare
 from tests.servers import running
-from tests.servers.fixtures import NEWEST
 from tests.servers.waiting import wait_until
 
 ExpireOrder = Handler[..., str, Any]
@@ -38,7 +37,7 @@ asynchronous_callers = pytest.mark.parametrize("kind", ASYNCHRONOUS)
 
 
 def server() -> str:
-    return NEWEST if NEWEST in running.postgres_names() else running.postgres_names()[0]
+    return running.newest_postgres()
 
 
 @pytest.fixture(scope="module")

@@ -5,25 +5,37 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeAlias
 
 import psycopg
 import pytest
 
-from tests.servers import running
+from tests.servers import postgres, running
 from tests.servers.installations import installations
+from tests.servers.log import excerpt
 from tests.servers.postgres import Postgres
 
 NewPostgres: TypeAlias = Callable[..., Postgres]
 NEWEST = "postgres-18"
 
 
+_log_sizes = pytest.StashKey[dict[Path, int]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_log_sizes] = {server.folder: server.log_size() for server in postgres.started}
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failure what the servers have said."""
+    """Show with a failure what the servers wrote during this test."""
     report = yield
     if report.failed:
-        report.sections += [(f"last words of {name}", log) for name, log in running.logs()]
+        sizes = item.stash.get(_log_sizes, {})
+        logs = {server: excerpt(server.log(since=sizes.get(server.folder, 0))) for server in postgres.started}
+        report.sections += [(f"log of {server.name} during this test", log) for server, log in logs.items() if log]
     return report
 
 
@@ -34,7 +46,7 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture
 def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a schema of the test's own on the newest server; there is no such schema before the test or after it."""
-    name = running.postgres_names()[0] if NEWEST not in running.postgres_names() else NEWEST
+    name = running.newest_postgres()
     schema = f"t_{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]}"
     yield running.postgres_url(name, schema=schema)
     with psycopg.connect(running.postgres_url(name), autocommit=True) as connection:

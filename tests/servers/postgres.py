@@ -41,6 +41,8 @@ SETTINGS: Mapping[str, str] = {
 }
 DURABLE: Mapping[str, str] = {"fsync": "on", "full_page_writes": "on"}
 
+started: list[Postgres] = []  # by this process, and not removed yet; their logs are shown with a failure
+
 
 class Postgres:
     """A server on loopback with a folder of its own. It ends with the test process, also when that is killed.
@@ -83,10 +85,18 @@ class Postgres:
         query = f"?{urlencode(options)}" if options else ""
         return f"postgresql://{USER}@127.0.0.1:{port or self.port}/{database}{query}"
 
-    def log(self) -> str:
-        """Read what the server and its tools have said so far."""
+    def log(self, since: int = 0) -> str:
+        """Read what the server and its tools have written, or only what they wrote after the log had a size."""
+        try:
+            with (self.folder / "log").open("rb") as file:
+                file.seek(since)
+                return file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def log_size(self) -> int:
         file = self.folder / "log"
-        return file.read_text(errors="replace") if file.exists() else ""
+        return file.stat().st_size if file.exists() else 0
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         """Run one statement on a connection of its own, outside of a transaction."""
@@ -97,14 +107,16 @@ class Postgres:
     def start(self) -> None:
         """Start, with empty data the first time, and return when connections are accepted."""
         assert not self.running, f"{self.name} runs already"
+        if self not in started:
+            started.append(self)
         if not self.data.exists():
             self._fill("/bin/cp", "-R", f"{_empty_data(self.installation)}/.", self.data)
         for _ in range(5):
-            said = len(self.log())
+            size = self.log_size()
             if self._started(self.port or free_port()):
                 return
             # someone may have been faster with a port that was free a moment ago; one that clients know already cannot be exchanged
-            if self.port is not None or "Address already in use" not in self.log()[said:]:
+            if self.port is not None or "Address already in use" not in self.log(since=size):
                 break
         raise AssertionError(f"{self.name} did not start; it says:\n{self.log()[-4_000:]}")
 
@@ -147,6 +159,8 @@ class Postgres:
 
     def remove(self) -> None:
         """End the server and forget its data."""
+        if self in started:
+            started.remove(self)
         if self._process is not None and self.running:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(timeout=60)

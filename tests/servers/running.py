@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from tests.servers.installations import installations
@@ -16,6 +15,11 @@ _running: dict[str, Postgres] = {}
 def postgres_names() -> list[str]:
     """Name the servers that tests of a store run on: one per version, or the one that the environment gives in their place."""
     return ["postgres-given"] if os.environ.get(GIVEN) else list(installations())
+
+
+def newest_postgres() -> str:
+    """Return the name of the newest of them, on which a test runs that needs only one."""
+    return max(postgres_names(), key=lambda name: name.rpartition("-")[2])
 
 
 def postgres(name: str) -> Postgres:
@@ -33,12 +37,6 @@ def postgres_url(name: str, *, database: str | None = None, **options: str) -> s
     parts = urlsplit(given or postgres(name).url())
     query = "&".join(filter(None, (parts.query, urlencode(options))))
     return urlunsplit(parts._replace(query=query, path=f"/{database}" if database else parts.path))
-
-
-def logs() -> Iterator[tuple[str, str]]:
-    """Give what each server has said lately."""
-    for name, server in _running.items():
-        yield name, "\n".join(server.log().splitlines()[-40:])
 
 
 def end() -> None:

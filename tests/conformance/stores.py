@@ -1,0 +1,298 @@
+"""The kinds of store that the suite runs on, and which of its files run on which.
+
+A new store adds its kinds to KINDS. A capability that a kind lacks is left out of its `can`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+
+from duetime.clock import Instant
+from duetime.store import Store
+from duetime.store.open import store_from_url
+from duetime.store.values import Inconsistency
+from tests.conformance.connections import Connection, PsycopgConnection, SqliteConnection
+from tests.servers.running import newest_postgres, postgres_names, postgres_url
+from tests.servers.waiting import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[2]
+SECOND_DATABASE = "elsewhere"
+MANY = 5_000  # rows that leave enough behind for later tests to notice
+
+# `make test` runs the whole suite on the kinds that are `whole`. On the others it runs the files in which engines and versions differ:
+# tables and locks of their own, plans of the hot statements, notifications, and what happens at the same time.
+# `make test-all` (`--scope everything`) runs all files on all kinds, `make quick` those that SQLite in memory can.
+WHERE_ENGINES_DIFFER = frozenset(
+    {
+        "test_add_on",
+        "test_claim",
+        "test_concurrency",
+        "test_opening",
+        "test_reap",
+        "test_settle",
+        "test_state_machine",
+        "test_wakeups",
+    }
+)
+
+
+class Databases(Protocol):
+    """Makes the databases of one kind of store. A folder of the test's stands for a store; the same folder means the same one."""
+
+    def url(self, folder: Path, *, one_connection: bool = False) -> str:
+        """Return the address of the folder's store; nothing is created yet."""
+        ...
+
+    def prepare(self, folder: Path) -> None:
+        """Let the folder's store have its tables already, if that saves time; it is empty all the same."""
+        ...
+
+    async def inspect(self, folder: Path, store: Store) -> list[Inconsistency]:
+        """Look for impossible states in the folder's store, which `store` has open."""
+        ...
+
+    def connect(self, folder: Path) -> Connection:
+        """Connect to the database of the folder's store as a caller would."""
+        ...
+
+    def second(self, folder: Path) -> tuple[str, Connection]:
+        """Return the address of a store in another database, and a connection to that database."""
+        ...
+
+    def make_newer(self, folder: Path) -> None:
+        """Let the folder's store look as if a later version had opened it."""
+        ...
+
+    def clear(self) -> None:
+        """Remove what was made since the last time, except perhaps what `prepare` can use."""
+        ...
+
+    def close(self) -> None:
+        """Remove that too."""
+        ...
+
+
+class SqliteFiles:
+    """Files in the folder. The fixture that made the folder removes it."""
+
+    def url(self, folder: Path, *, one_connection: bool = False) -> str:
+        return f"sqlite:///{folder / 'duetime.db'}"
+
+    def prepare(self, folder: Path) -> None:
+        pass
+
+    async def inspect(self, folder: Path, store: Store) -> list[Inconsistency]:
+        return await store.inspect(repair=False)
+
+    def connect(self, folder: Path) -> Connection:
+        return SqliteConnection(folder / "duetime.db")
+
+    def second(self, folder: Path) -> tuple[str, Connection]:
+        return f"sqlite:///{folder / 'second.db'}", SqliteConnection(folder / "second.db")
+
+    def make_newer(self, folder: Path) -> None:
+        connection = self.connect(folder)
+        connection.execute("insert into duetime_version values (9999, 'from the future', 0)")
+        connection.close()
+
+    def clear(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class SqliteMemory(SqliteFiles):
+    """Every store object has a database to itself, so nobody else can do anything to it."""
+
+    def url(self, folder: Path, *, one_connection: bool = False) -> str:
+        return "sqlite:///:memory:"
+
+
+class PostgresSchemas:
+    """Schemas on the session's server.
+
+    To create one with all its tables and to drop it takes ten times as long as to empty it, so most tests get one that an earlier
+    test has left. A schema in which a test changed more than rows, or very many rows, is dropped.
+
+    A new connection reads the catalogue before it answers, which takes longer than emptying or inspecting the tables does. So the
+    connections for both stay open between tests.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._schemas: dict[Path, str] = {}
+        self._reusable: set[str] = set()
+        self._spare: list[str] = []
+        self._others: set[tuple[str | None, str]] = set()  # schemas of callers and of second stores, with their database
+        self._connections: dict[str | None, psycopg.Connection[tuple[Any, ...]]] = {}
+        self._emptying: dict[str, str] = {}  # statements, by schema
+        self._inspectors: dict[str, Store] = {}  # by schema
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the inspectors
+
+    def url(self, folder: Path, *, one_connection: bool = False) -> str:
+        return self._url(self._schema(folder), **({"connections": "1"} if one_connection else {}))
+
+    def _url(self, schema: str, **options: str) -> str:
+        return postgres_url(self._server, schema=schema, **options)
+
+    def prepare(self, folder: Path) -> None:
+        if self._spare:
+            self._schemas[folder] = self._spare.pop()
+        self._reusable.add(self._schema(folder))
+
+    async def inspect(self, folder: Path, store: Store) -> list[Inconsistency]:
+        # in a thread: the inspectors' connections belong to an event loop that outlasts the test's
+        return await asyncio.to_thread(self._inspect, self._schema(folder))
+
+    def _inspect(self, schema: str) -> list[Inconsistency]:
+        async def inspect() -> list[Inconsistency]:
+            if schema not in self._inspectors:
+                self._inspectors[schema] = store_from_url(self._url(schema))
+            await self._inspectors[schema].open(migrate=False)
+            return await self._inspectors[schema].inspect(repair=False)
+
+        self._loop = self._loop or asyncio.new_event_loop()
+        return self._loop.run_until_complete(inspect())
+
+    def connect(self, folder: Path) -> Connection:
+        return self._connect(None, self._schema(folder))
+
+    def second(self, folder: Path) -> tuple[str, Connection]:
+        connection = self._administer()
+        if connection.execute("select from pg_database where datname = %s", (SECOND_DATABASE,)).fetchone() is None:
+            connection.execute(f"create database {SECOND_DATABASE}".encode())
+        schema = _new_name()
+        self._others.add((SECOND_DATABASE, schema))
+        return postgres_url(self._server, database=SECOND_DATABASE, schema=schema), self._connect(SECOND_DATABASE, schema)
+
+    def make_newer(self, folder: Path) -> None:
+        schema = self._schema(folder)
+        self._reusable.discard(schema)
+        self._administer().execute(f"insert into {schema}.version values (9999, 'from the future', 0)".encode())
+
+    def clear(self) -> None:
+        # forgotten first: if one of them cannot be removed, only one test shall suffer
+        schemas, others = set(self._schemas.values()), self._others
+        reusable, self._reusable = schemas & self._reusable, set()
+        self._schemas, self._others = {}, set()
+        spare = {schema for schema in reusable if self._empty(schema)}
+        self._drop({(None, schema) for schema in schemas - spare} | others)
+        self._spare += spare
+
+    def close(self) -> None:
+        self._drop({(None, schema) for schema in self._spare})
+        self._spare.clear()
+        while self._connections:
+            self._connections.popitem()[1].close()
+        if self._loop is not None:
+            self._loop.close()
+
+    def _schema(self, folder: Path) -> str:
+        return self._schemas.setdefault(folder, _new_name())
+
+    def _connect(self, database: str | None, schema: str) -> Connection:
+        self._others.add((database, f"{schema}_caller"))
+        return PsycopgConnection(postgres_url(self._server, database=database), f"{schema}_caller")
+
+    def _empty(self, schema: str) -> bool:
+        """Delete all rows but the single facts of the store; return whether they were few and the tables are there at all."""
+        connection = self._administer()
+        if schema not in self._emptying:
+            tables = connection.execute(
+                "select c.oid::regclass::text from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = %s "
+                "and c.relkind in ('r', 'p') and not c.relispartition and c.relname not in ('version', 'functions', 'control')",
+                (schema,),
+            )
+            self._emptying[schema] = "; ".join(f"delete from {table}" for (table,) in tables)
+        if not self._emptying[schema]:
+            return False
+        cursor = connection.execute(self._emptying[schema].encode())  # one message, so one transaction
+        return sum(_row_counts(cursor)) < MANY
+
+    def _drop(self, schemas: set[tuple[str | None, str]]) -> None:
+        for database, schema in schemas:
+            if (inspector := self._inspectors.pop(schema, None)) and self._loop is not None:
+                self._loop.run_until_complete(inspector.close())
+            self._emptying.pop(schema, None)
+            self._administer(database).execute(f"drop schema if exists {schema} cascade".encode())
+
+    def _administer(self, database: str | None = None) -> psycopg.Connection[tuple[Any, ...]]:
+        if database not in self._connections:
+            # a lock that is still held here belongs to something that a test forgot to close
+            self._connections[database] = psycopg.connect(
+                postgres_url(self._server, database=database), autocommit=True, connect_timeout=30, options="-c lock_timeout=20s"
+            )
+        return self._connections[database]
+
+
+def _new_name() -> str:
+    return f"t_{uuid.uuid4().hex[:20]}"
+
+
+def _row_counts(cursor: psycopg.Cursor[tuple[Any, ...]]) -> Iterator[int]:
+    """Yield how many rows each statement of a message has changed."""
+    yield cursor.rowcount
+    while cursor.nextset():
+        yield cursor.rowcount
+
+
+def die_in_another_process(url: str, now: Instant, worker: str, wants: Mapping[str, int]) -> int:
+    """Run a worker that claims and is killed with all that it holds; return how many tasks it claimed."""
+    order = json.dumps({"url": url, "now": now, "worker": worker, "wants": wants})
+    doomed = subprocess.run(
+        [sys.executable, "-m", "tests.conformance.doomed", order], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    if doomed.returncode != -9:
+        raise AssertionError(f"the doomed worker should have been killed, but ended with {doomed.returncode}: {doomed.stderr}")
+    return int(doomed.stdout)
+
+
+@dataclass(frozen=True)
+class StoreKind:
+    """One kind of store.
+
+    `can` names capabilities, which are names of fixtures: a test that asks for one runs only where it is given.
+    `another`: a second store object may open the same data. `dead_worker`: a worker can really die.
+    `connection`: tasks can be added on a connection of the caller's own.
+    `newer_tables`: its schema can be made to look like that of a later version.
+    `whole`: `make test` runs all of the suite on it. `examples`: how often the state machine runs, by scope.
+    """
+
+    name: str
+    databases: Databases
+    can: frozenset[str] = field(default_factory=frozenset)
+    whole: bool = False
+    examples: Mapping[str, int] = field(default_factory=lambda: {"usual": 20, "everything": 500})
+    die: Callable[[str, Instant, str, Mapping[str, int]], int] = die_in_another_process
+
+    def url(self, folder: Path, *, one_connection: bool = False) -> str:
+        return self.databases.url(folder, one_connection=one_connection)
+
+    def runs(self, module: str, asked: frozenset[str], scope: str) -> bool:
+        """Return whether a test of a module that asks for capabilities runs on this kind."""
+        if not asked <= self.can or scope not in self.examples:
+            return False
+        # memory can do none of it, so the file stands for SQLite in all that needs a second process or connection
+        for_sqlite = bool(asked) and self.name == "sqlite-file"
+        return scope != "usual" or self.whole or for_sqlite or module in WHERE_ENGINES_DIFFER
+
+
+ALL = frozenset({"another", "dead_worker", "connection", "newer_tables"})
+KINDS = [
+    StoreKind("sqlite-memory", SqliteMemory(), whole=True, examples={"quick": 30, "usual": 500, "everything": 5_000}),
+    StoreKind("sqlite-file", SqliteFiles(), can=ALL),
+    *(StoreKind(name, PostgresSchemas(name), can=ALL) for name in postgres_names() if name != newest_postgres()),
+    StoreKind(newest_postgres(), PostgresSchemas(newest_postgres()), can=ALL, whole=True, examples={"usual": 100, "everything": 500}),
+]
+CAPABILITIES = frozenset[str]().union(*(kind.can for kind in KINDS))
