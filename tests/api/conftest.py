@@ -16,8 +16,7 @@ from duetime import App, Context, Fatal
 from duetime.api.app import Api
 from duetime.api.server import Server
 from duetime.api.shared import Limits
-
-PATIENCE = 20.0
+from tests.servers.waiting import PATIENCE
 
 
 class Answer:

@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.peers.install import NODE as PEERS_NODE
 from tests.api.conftest import Client
+from tests.servers.waiting import PATIENCE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 OLDEST_NODE = 18
@@ -86,7 +87,7 @@ class Program:
 
     async def line(self) -> str:
         assert self.process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             return (await self.process.stdout.readline()).decode().strip()
 
     def signal(self, number: int) -> None:

@@ -18,6 +18,7 @@ from duetime.api.app import ROUTES
 from duetime.api.openapi import describe
 from duetime.api.server import Server
 from tests.api.conftest import new_app
+from tests.servers.waiting import PATIENCE
 
 # Checks that are left out, and why.
 LEFT_OUT = {
@@ -66,15 +67,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(PATIENCE)
     yield known[0]
     loop.call_soon_threadsafe(stop.set)
-    thread.join(30)
+    thread.join(PATIENCE)
     loop.close()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")  # the server's loops do, in their own thread
 @schema.parametrize()
 @settings(

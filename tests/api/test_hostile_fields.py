@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
-import pytest
 
 from duetime import App
 from duetime.api.app import ROUTES
@@ -163,11 +162,9 @@ async def ask(http: Client, sent: Sent, operation: dict[str, Any]) -> None:
         assert not text or kind in ("application/json", "application/problem+json", "text/plain", "application/x-ndjson"), f"{sent}: {kind}"
 
 
-@pytest.mark.timeout(180)
 async def test_every_field_of_every_route_is_data(app: App) -> None:
     assert await every_field_is_data(app) > 200
 
 
-@pytest.mark.timeout(180)
 async def test_every_field_of_every_route_is_data_on_postgres(postgres_url: str) -> None:
     assert await every_field_is_data(new_app(postgres_url)) > 200

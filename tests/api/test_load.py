@@ -18,10 +18,10 @@ from duetime.api.server import Server
 from tests.api.conftest import Client, new_app, served, until
 from tests.chaos.connections import crowd
 from tests.servers.fixtures import NewPostgres
+from tests.servers.waiting import PATIENCE
 
 TASK = {"handler": "greet", "payload": {"name": "Ada"}, "delay": 3600}
 SLOW_ONES = 200
-PATIENCE = 60.0
 
 
 class Insistent:
@@ -67,7 +67,6 @@ async def more_than(some: Insistent, number: int) -> None:
 # ---- the store goes away ----
 
 
-@pytest.mark.timeout(120)
 async def test_requests_that_are_repeated_while_the_store_restarts_are_stored_once(new_postgres: NewPostgres) -> None:
     postgres = new_postgres()
     app = new_app(postgres.url())
@@ -176,7 +175,6 @@ async def in_turn(servers: list[Server]) -> AsyncIterator[str]:
             writer.transport.abort()
 
 
-@pytest.mark.timeout(120)
 async def test_servers_behind_a_balancer_answer_as_one(postgres_url: str) -> None:
     app = new_app(postgres_url)
     async with contextlib.AsyncExitStack() as stack:
@@ -197,7 +195,6 @@ async def test_servers_behind_a_balancer_answer_as_one(postgres_url: str) -> Non
                     assert (await response.json())["result"] == "hello Ada"
 
 
-@pytest.mark.timeout(120)
 async def test_one_of_two_servers_can_be_stopped_under_load(postgres_url: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stopped = Server(new_app(postgres_url), port=0)
@@ -320,7 +317,6 @@ async def test_requests_one_after_the_other_without_waiting_are_answered_in_orde
     writer.close()
 
 
-@pytest.mark.timeout(120)
 async def test_five_hundred_connections_are_kept_and_served(tmp_path: Path) -> None:
     met: Any = await crowd(tmp_path, 480, 20, seconds=1.0)
     assert (met.opened, met.answered) == (500, 500)

@@ -21,6 +21,7 @@ from duetime.runtime.service import Pulse
 from tests.api.conftest import Client, new_app, served, until
 from tests.api.pulling import register
 from tests.servers.fixtures import NewPostgres
+from tests.servers.waiting import PATIENCE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
@@ -54,7 +55,7 @@ async def worked(app: App) -> AsyncIterator[App]:
         tasks += [await flaky.now(), await app.handler("fail").now(text="no")]
         async with app.worker():
             for task in tasks:
-                await app.client.wait(task, timeout=20)
+                await app.client.wait(task, timeout=PATIENCE)
         yield app
 
 
@@ -78,7 +79,7 @@ async def test_attempts_are_counted_by_handler_and_outcome_and_shown_after_their
 
 async def test_figures_grow_on_from_worker_to_worker_and_are_the_same_on_every_server(worked: App) -> None:
     async with worked.worker():
-        await worked.result(await worked.handler("greet").now(name="Bob"), timeout=20)
+        await worked.result(await worked.handler("greet").now(name="Bob"), timeout=PATIENCE)
     async with served(worked) as here, served(worked) as there:
         for http in (here, there):
             assert of(await scrape(http), "duetime_attempts_total", handler="greet", outcome="succeeded") == 4

@@ -16,6 +16,7 @@ from duetime.ids import new_id
 from duetime.model.access import Scope
 from duetime.store.output import OutputChunk
 from tests.api.conftest import Client, served, until
+from tests.servers.waiting import PATIENCE
 
 NOBODY = "01a1e114-c422-747f-88ba-d8ab7298e491"
 
@@ -111,7 +112,7 @@ async def test_output_is_read_from_any_server_of_the_store(postgres_url: str) ->
     async with served(App(postgres_url, user="other", output="off")) as http:
         async with app.worker():
             task = await app.handler("talk").now()
-            await app.result(task, timeout=20)
+            await app.result(task, timeout=PATIENCE)
         items = (await http("GET", f"/v1/tasks/{task.id}/logs")).json["items"]
         assert items == [{"attempt": 1, "text": "<script>alert(1)</script> ☃\n", "whole": True}]
         [hit] = (await http("GET", "/v1/logs", q="alert")).json["items"]

@@ -24,6 +24,7 @@ from duetime.worker.pull.facts import MOST_NUMBER
 from tests.api.conftest import Client, new_app, served, until
 from tests.api.pulling import EXAMPLES, SHELL_COMMAND, PullWorker, example, node, program, register
 from tests.conformance.build import watch
+from tests.servers.waiting import PATIENCE
 
 UNKNOWN = "0198c2f4-5d1e-7a3b-8c21-5f0e9d3a7b46"
 
@@ -538,7 +539,7 @@ async def test_the_examples_run_tasks_and_leave(plain: Client) -> None:
             done = (await plain("GET", f"/v1/tasks/{id}", wait=30)).json
             assert (done["state"], done["result"], done["worker"]) == ("succeeded", {"pixels": 12}, running.id)
             running.signal(signal.SIGTERM)
-            assert await asyncio.wait_for(running.process.wait(), 30) == 0
+            assert await asyncio.wait_for(running.process.wait(), PATIENCE) == 0
             assert (await plain("GET", "/v1/workers")).json["items"] == []
 
 
@@ -566,7 +567,7 @@ async def test_the_example_in_javascript_fails_and_stops_when_told(plain: Client
         id = (await plain("POST", "/v1/tasks", slow, status=201)).json["id"]
         await until(reported, "the second task has told of its progress")
         running.signal(signal.SIGTERM)
-        assert await asyncio.wait_for(running.process.wait(), 30) == 0
+        assert await asyncio.wait_for(running.process.wait(), PATIENCE) == 0
         back = await task(plain, id)
         assert (back["state"], back["tries"]) == ("pending", 0)
 

@@ -50,6 +50,7 @@ from duetime.remote.schedules import RemoteSchedules
 from tests.api.conftest import Client, new_app, served, until
 from tests.servers.ports import free_port
 from tests.servers.proxy import Proxy, Side
+from tests.servers.waiting import PATIENCE
 
 Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -91,9 +92,9 @@ async def test_tasks_are_submitted_awaited_listed_and_cancelled_without_a_store(
     home = new_app(url if kind == "sqlite" else request.getfixturevalue("postgres_url"))
     async with served(home) as http, home.worker(), new_app(http.url) as app:
         greet: Any = app.handler("greet")
-        assert await app.result(await greet.now(name="Ada"), timeout=20) == "hello Ada"
+        assert await app.result(await greet.now(name="Ada"), timeout=PATIENCE) == "hello Ada"
         with pytest.raises(TaskFailed, match="ended failed: Fatal: no"):
-            await app.result(await app.handler("fail").now(text="no"), timeout=20)
+            await app.result(await app.handler("fail").now(text="no"), timeout=PATIENCE)
         later = await app.submit_many([greet.options(key=key).new(name=key).after(3600) for key in "abc"])
         assert [(task.key, task.state, task.submitted_by) for task in later] == [(key, State.PENDING, "anna@shop") for key in "abc"]
         assert [await app.get(task) for task in later] == list(later)
@@ -243,7 +244,7 @@ async def test_a_batch_whose_answer_is_lost_is_not_sent_again(app: App) -> None:
 async def test_a_wait_outlasts_cut_connections(app: App) -> None:
     async with through_proxy(app) as (remote, proxy):
         task = await remote.handler("greet").now(name="Ada")
-        waiting = asyncio.create_task(remote.result(task, timeout=30))
+        waiting = asyncio.create_task(remote.result(task, timeout=PATIENCE))
         for _ in range(3):
             before = proxy.accepted
 
@@ -271,7 +272,7 @@ async def test_a_wait_and_a_submit_outlast_a_server_that_is_started_anew(app: Ap
         await first.enter_async_context(Server(app, port=port).running())
         remote = await stack.enter_async_context(new_app(f"http://127.0.0.1:{port}"))
         greet: Any = remote.handler("greet")
-        waiting = asyncio.create_task(remote.result(await greet.now(name="Ada"), timeout=30))
+        waiting = asyncio.create_task(remote.result(await greet.now(name="Ada"), timeout=PATIENCE))
         await remote.stats()
         await first.aclose()
         submitting = asyncio.create_task(greet.now(name="Eva"))
@@ -283,7 +284,7 @@ async def test_a_wait_and_a_submit_outlast_a_server_that_is_started_anew(app: Ap
         assert await cancelling == "cancelled"  # it never reached the first one
         await stack.enter_async_context(app.worker())
         assert await waiting == "hello Ada"
-        assert await remote.result(second, timeout=20) == "hello Eva"
+        assert await remote.result(second, timeout=PATIENCE) == "hello Eva"
 
 
 async def test_a_server_that_is_not_there_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +336,7 @@ async def test_output_is_read_followed_across_cuts_and_searched(app: App) -> Non
         async with app.worker():
             task = await remote.handler("talk").now()
             heard, ended = "", None
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 async for event in remote.output.follow(task):
                     heard += event.text
                     lines = heard.count("\n")

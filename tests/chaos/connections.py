@@ -14,9 +14,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.servers.waiting import PATIENCE
+
 OTHERS = 100  # descriptors of a process that are no connections of these
 AT_ONCE = 200  # connections that are being opened or asked at a time
-PATIENCE = 60.0
 SERVE = """
 import asyncio, sys
 from duetime import App

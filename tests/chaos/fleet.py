@@ -18,9 +18,10 @@ from duetime.errors import StoreUnavailable
 from duetime.store import Store
 from duetime.store.open import store_from_url
 from tests.chaos.history import History
-from tests.chaos.journal import Event, Journal, read
+from tests.chaos.journal import HOLDING, Event, Journal, read
 from tests.chaos.processes import WorkerProcess, until
 from tests.chaos.skewed import OFF
+from tests.servers.waiting import PATIENCE
 
 __all__ = ["ROOT", "Fleet", "WorkerProcess", "until"]
 
@@ -139,11 +140,11 @@ class Fleet:
 
     async def submit(self, tasks: Iterable[NewTask[Any]]) -> list[Task[Any]]:
         """Submit tasks, if need be again until that is acknowledged, and note it in the journal."""
-        wishes = list(tasks)
-        deadline = time.monotonic() + 90
+        new_tasks = list(tasks)
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                stored = await self.app.submit_many(wishes, allow_unknown=True)
+                stored = await self.app.submit_many(new_tasks, allow_unknown=True)
                 break
             except StoreUnavailable:
                 if time.monotonic() > deadline:
@@ -156,6 +157,13 @@ class Fleet:
     async def one(self, handler: str, /, **arguments: Any) -> Task[Any]:
         [task] = await self.submit([self.new(handler, **arguments)])
         return task
+
+    def hold(self) -> None:
+        """Let attempts of tasks with `held=True` go on until `let_go`, so that nothing depends on how long anything takes."""
+        (self.folder / HOLDING).touch()
+
+    def let_go(self) -> None:
+        (self.folder / HOLDING).unlink()
 
     # ---- looking ----
 
@@ -190,7 +198,7 @@ class Fleet:
         stats = await self.store.counts()
         return not any(lane.due + lane.later + lane.blocked + lane.running for lane in stats.lanes)
 
-    async def finish(self, *, seconds: float = 45.0) -> None:
+    async def finish(self, *, seconds: float = PATIENCE) -> None:
         """Wait until every task is final."""
         try:
             await until("every task is final", self.all_final, seconds=seconds)

@@ -13,13 +13,14 @@ from duetime import App, Context, RetryPolicy
 from duetime.targets.python import thread
 from duetime.worker import executor, keeper, worker
 from tests.chaos import skewed
-from tests.chaos.journal import WORKER, Journal
+from tests.chaos.journal import HOLDING, WORKER, Journal
 
 skewed.skew()  # a sub-process begins here
 os.environ.setdefault(WORKER, str(os.getpid()))
 app = App()
 journal = Journal(Path(os.environ["CHAOS_JOURNAL"]))
 FOLDER = journal.path.parent
+HOLD = FOLDER / HOLDING
 
 # seconds in real life: tests that wait for an attempt to be given up shorten them
 thread.THROW_AFTER = float(os.environ.get("CHAOS_THROW_AFTER", thread.THROW_AFTER))
@@ -42,10 +43,12 @@ AT_ONCE = RetryPolicy(tries=5, base=0.01, cap=0.01)
 
 
 @app.task(concurrency=int(os.environ.get("CHAOS_SLOTS", "8")), retry=AT_ONCE)
-async def quick(ctx: Context, seconds: float = 0.0) -> None:
-    """Wait for a moment."""
+async def quick(ctx: Context, seconds: float = 0.0, held: bool = False) -> None:
+    """Wait for a moment; if `held`, as long as the test holds it."""
     with journal.attempt(ctx):
         await asyncio.sleep(seconds)
+        while held and HOLD.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @app.task(concurrency=50, retry=AT_ONCE)
@@ -56,21 +59,23 @@ async def bulk(ctx: Context) -> None:
 
 
 @app.task(concurrency=8, retry=AT_ONCE)
-def threaded(ctx: Context, seconds: float = 0.0) -> int:
+def threaded(ctx: Context, seconds: float = 0.0, held: bool = False) -> int:
     """Wait in a thread, ready to stop."""
     with journal.attempt(ctx):
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or (held and HOLD.exists()):
             ctx.check()
             time.sleep(0.005)
     return ctx.fence
 
 
 @app.task(concurrency=4, isolation="process", retry=AT_ONCE)
-def boxed(ctx: Context, seconds: float = 0.0) -> int:
+def boxed(ctx: Context, seconds: float = 0.0, held: bool = False) -> int:
     """Wait in a sub-process."""
     with journal.attempt(ctx):
         time.sleep(seconds)
+        while held and HOLD.exists():
+            time.sleep(0.01)
     return ctx.fence
 
 

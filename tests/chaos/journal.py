@@ -61,6 +61,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 _decode = msgspec.json.Decoder(Event).decode
 _encode = msgspec.json.Encoder().encode
 
+HOLDING = "hold"  # a file beside the journal: as long as it exists, attempts of handlers with `held` go on
 WORKER = "CHAOS_WORKER"  # a worker's process id, which it puts into its own environment so that its sub-processes know it
 
 

@@ -17,6 +17,7 @@ from tests.servers.ports import free_port
 from tests.servers.postgres import DATABASE, ENVIRONMENT, USER, Postgres
 from tests.servers.processes import give_away, start
 from tests.servers.scratch import scratch
+from tests.servers.waiting import PATIENCE
 
 _SETTINGS = """
 [databases]
@@ -67,7 +68,7 @@ class Pooling:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=PATIENCE)
         await asyncio.to_thread(self._server.remove)
 
     def _start(self, program: Path) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.chaos.journal import Journal
+from tests.servers.waiting import PATIENCE
 
 
-async def until(what: str, condition: Callable[[], Awaitable[object] | object], *, seconds: float = 45.0) -> None:
+async def until(what: str, condition: Callable[[], Awaitable[object] | object], *, seconds: float = PATIENCE) -> None:
     """Wait until a condition holds; the bound is generous, because nothing here measures time."""
     deadline = time.monotonic() + seconds
     while True:
@@ -81,7 +82,7 @@ class WorkerProcess:
             self.told = True
             self._journal.write("died", pid=self.pid, how=str(self._process.returncode))
 
-    async def ended(self, *, seconds: float = 45.0) -> int:
+    async def ended(self, *, seconds: float = PATIENCE) -> int:
         """Wait for its end and give the exit code."""
         await until(f"worker process {self.pid} has ended; its log:\n{self.log()[-2_000:]}", lambda: not self.running, seconds=seconds)
         self.note_death()

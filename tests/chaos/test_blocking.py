@@ -10,7 +10,6 @@ from tests.chaos.fleet import Fleet, until
 GIVE_UP_SOON: dict[str, Any] = {"chaos_throw_after": 0.2, "chaos_stuck_after": 0.5}
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("handler", "arguments"), [("sleeps_on_the_loop", {"seconds": 3.0}), ("spins_on_the_loop", {})])
 async def test_a_handler_that_blocks_the_loop_for_leases_is_named_and_ended_at_its_timeout(
     fleet: Fleet, handler: str, arguments: dict[str, float]
@@ -34,7 +33,6 @@ async def test_a_handler_that_blocks_the_loop_for_leases_is_named_and_ended_at_i
     await fleet.check()
 
 
-@pytest.mark.timeout(120)
 async def test_a_regular_expression_that_holds_the_interpreter_for_leases_harms_nothing(fleet: Fleet) -> None:
     worker = await fleet.start("--lease", "0.5s")
     witness = await fleet.start("--lease", "0.5s", "--handler", "threaded")
@@ -53,7 +51,6 @@ async def test_a_regular_expression_that_holds_the_interpreter_for_leases_harms_
     assert all(len(attempts) == 1 for attempts in history.attempts.values())
 
 
-@pytest.mark.timeout(120)
 async def test_a_thread_that_lets_exceptions_through_is_interrupted_at_its_timeout(fleet: Fleet) -> None:
     worker = await fleet.start(**GIVE_UP_SOON)
     task = await fleet.one("ends_when_interrupted")
@@ -64,7 +61,6 @@ async def test_a_thread_that_lets_exceptions_through_is_interrupted_at_its_timeo
     await fleet.check()
 
 
-@pytest.mark.timeout(120)
 async def test_a_worker_with_a_thread_that_never_ends_drains_and_starts_anew(fleet: Fleet) -> None:
     worker = await fleet.start("--handler", "never_ends", "--handler", "quick", **GIVE_UP_SOON)
     other = await fleet.start("--handler", "quick", **GIVE_UP_SOON)
@@ -80,7 +76,6 @@ async def test_a_worker_with_a_thread_that_never_ends_drains_and_starts_anew(fle
     assert other.running
 
 
-@pytest.mark.timeout(120)
 async def test_a_handler_that_spins_and_swallows_every_interrupt_ends_with_its_process(fleet: Fleet) -> None:
     worker = await fleet.start("--lease", "0.5s", "--handler", "spins_and_will_not_stop", chaos_hopeless_after=1)
     task = await fleet.one("spins_and_will_not_stop")

@@ -318,7 +318,6 @@ CASES: dict[str, tuple[Play, Breaker, str]] = {
 }
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", CASES)
 async def test_a_guard_taken_away_is_noticed(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     monkeypatch.setattr(thread, "THROW_AFTER", 5.0)

@@ -4,9 +4,9 @@ import pytest
 
 from duetime import State
 from tests.chaos.fleet import Fleet
+from tests.servers.waiting import PATIENCE
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("handler", ["exits_on_the_loop", "exits_in_a_thread", "exits_in_a_child"])
 async def test_a_task_that_kills_its_process_is_quarantined_after_three_crashes(fleet: Fleet, handler: str) -> None:
     first = await fleet.start()
@@ -28,7 +28,6 @@ async def test_a_task_that_kills_its_process_is_quarantined_after_three_crashes(
     assert {(await fleet.app.get(each.id)).state for each in bystanders} == {State.SUCCEEDED}
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("handler", ["exits_on_the_loop", "exits_in_a_thread", "exits_in_a_child"])
 async def test_a_task_that_crashed_once_succeeds_apart_from_the_others(fleet: Fleet, handler: str) -> None:
     worker = await fleet.start()
@@ -36,12 +35,11 @@ async def test_a_task_that_crashed_once_succeeds_apart_from_the_others(fleet: Fl
     if handler != "exits_in_a_child":
         await worker.ended()
         worker = await fleet.start()
-    pid = await fleet.app.result(task, timeout=40)
+    pid = await fleet.app.result(task, timeout=PATIENCE)
     assert pid != worker.pid
     await fleet.check()
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.covers("RMQ.4")
 async def test_of_two_hundred_tasks_in_a_worker_only_the_one_that_kills_it_is_quarantined(fleet: Fleet) -> None:
     worker = await fleet.start()

@@ -17,7 +17,6 @@ async def start_three(fleet: Fleet) -> None:
         await fleet.is_ready(worker)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.covers("REQ.14", "ATF.4")
 async def test_nothing_starts_after_a_gate_was_acknowledged_however_much_is_in_flight(any_fleet: Fleet) -> None:
     fleet = any_fleet
@@ -48,7 +47,6 @@ async def test_nothing_starts_after_a_gate_was_acknowledged_however_much_is_in_f
     await fleet.check()
 
 
-@pytest.mark.timeout(120)
 async def test_dropped_tasks_are_recorded_and_never_start(fleet: Fleet) -> None:
     await start_three(fleet)
     before = await fleet.submit(fleet.new("quick", seconds=0.01) for _ in range(100))
@@ -62,7 +60,6 @@ async def test_dropped_tasks_are_recorded_and_never_start(fleet: Fleet) -> None:
     await fleet.check()
 
 
-@pytest.mark.timeout(120)
 async def test_a_gate_that_was_set_for_a_time_opens_by_itself(fleet: Fleet) -> None:
     await fleet.start()
     await fleet.app.gates.pause("quick", lasting=1.0)
@@ -77,7 +74,6 @@ async def test_a_gate_that_was_set_for_a_time_opens_by_itself(fleet: Fleet) -> N
     assert (await fleet.app.get(task.id)).state is State.SUCCEEDED
 
 
-@pytest.mark.timeout(120)
 async def test_a_frozen_worker_is_named_as_not_confirmed_and_a_dead_one_holds_nothing_up(fleet: Fleet) -> None:
     await start_three(fleet)
     alive, frozen, dead = fleet.workers
@@ -94,7 +90,6 @@ async def test_a_frozen_worker_is_named_as_not_confirmed_and_a_dead_one_holds_no
     assert set(answer.confirmed) <= {ids[alive.pid], ids[frozen.pid]}
 
 
-@pytest.mark.timeout(120)
 async def test_cancelled_means_never_and_cancelling_ends_cancelled_unless_it_finished_first(any_fleet: Fleet) -> None:
     fleet = any_fleet
     await start_three(fleet)

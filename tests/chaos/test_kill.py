@@ -36,11 +36,11 @@ async def test_workers_killed_at_random_lose_nothing_and_overlap_nowhere(fleet: 
     assert len(history.killed) == ROUNDS
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.covers("ATF.8")
 async def test_a_frozen_worker_keeps_its_tasks_and_goes_on_when_it_thaws(fleet: Fleet) -> None:
     frozen = await fleet.start("--lease", "0.5s")
-    held = await fleet.submit(fleet.new(handler, seconds=2.0) for handler in ["quick"] * 4 + ["threaded"] * 4 + ["boxed"])
+    fleet.hold()
+    held = await fleet.submit(fleet.new(handler, held=True) for handler in ["quick"] * 4 + ["threaded"] * 4 + ["boxed"])
     await until("all have started", lambda: fleet.started(*held))
     await fleet.freeze_outside_a_write(frozen)
     other = await fleet.start("--lease", "0.5s")
@@ -49,16 +49,17 @@ async def test_a_frozen_worker_keeps_its_tasks_and_goes_on_when_it_thaws(fleet: 
     assert "died" not in other.log()
     assert {(await fleet.app.get(task.id)).state for task in held} == {State.RUNNING}
     frozen.thaw()
+    fleet.let_go()
     await fleet.finish()
     history = await fleet.check()
     assert all(len(history.attempts[task.id]) == 1 for task in held), "nobody had to run them again"
     assert frozen.running
 
 
-@pytest.mark.timeout(120)
 async def test_sub_processes_die_with_their_worker_and_the_next_attempt_waits_for_that(fleet: Fleet) -> None:
     worker = await fleet.start()
-    tasks = await fleet.submit(fleet.new("boxed", seconds=4.0) for _ in range(3))
+    fleet.hold()
+    tasks = await fleet.submit(fleet.new("boxed", held=True) for _ in range(3))
     await until("all have started", lambda: fleet.started(*tasks))
     children = {fleet.history().attempts[task.id][0].start.pid for task in tasks}
     assert worker.pid not in children
@@ -67,6 +68,7 @@ async def test_sub_processes_die_with_their_worker_and_the_next_attempt_waits_fo
     worker.kill()
     await until("the sub-processes are gone", lambda: not any(lives(child) for child in children))
     await until("the others have seen the death", lambda: "3 attempts go back" in other.log())
+    fleet.let_go()
     await fleet.finish()
     history = await fleet.check()
     assert all([attempt.start.fence for attempt in history.attempts[task.id]] == [1, 2] for task in tasks)

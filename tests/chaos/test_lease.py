@@ -19,6 +19,7 @@ from duetime.worker import keeper
 from tests.chaos.fleet import ROOT, until
 from tests.chaos.history import Attempt, History
 from tests.chaos.leased import leased_app
+from tests.servers.waiting import PATIENCE
 
 LEASE = 1.0
 
@@ -118,9 +119,11 @@ async def test_a_worker_in_which_everything_has_stopped_outlives_its_lease_and_g
         await worker.outlives_its_lease()
         assert worker.ends() == [end], "nothing starts without a lease"
         (tmp_path / "cut").unlink()
-        await until("it goes on", lambda: len(worker.ends()) == 2)
+        await until("it goes on", lambda: len(worker.ends()) > 1)
         after = await worker.app.get(task)
-        assert (after.attempt, after.tries, after.crashes) == (2, 0, 0)
+        # a machine that is busy for a whole second may make it lose its lease once more, before or after it begins
+        assert after.attempt > 1
+        assert (after.tries, after.crashes) == (0, 0)
         worker.cut()
         worker.child.send_signal(signal.SIGSTOP)
         await until("it is ended as before", lambda: worker.child.poll() is not None)
@@ -208,7 +211,7 @@ async def test_a_worker_whose_line_comes_back_in_time_stops_and_goes_on(
         assert not worker.health().proved
         assert "the store has not taken its proof of life" in worker.health().problems[-1]
         (tmp_path / "cut").unlink()
-        await app.result(task, timeout=30)
+        await app.result(task, timeout=PATIENCE)
         after = await app.get(task)
         assert worker.health().proved
     assert (after.state, after.tries, after.crashes) == (State.SUCCEEDED, 0, 0)

@@ -21,6 +21,7 @@ from duetime.runtime.service import Alarms
 from tests.api.conftest import Client, served, until
 from tests.api.pulling import EXAMPLES, PullWorker, example, node, program, register
 from tests.conformance.build import watch
+from tests.servers.waiting import PATIENCE
 
 PAUSE = 3  # seconds that a task of the examples takes
 SLOW_SHELL = (str(EXAMPLES / "pull_worker.sh"), "resize", "sh", "-c", f"cat >/dev/null; sleep {PAUSE}; echo 12")
@@ -148,7 +149,7 @@ async def test_the_example_in_javascript_ends_when_told_although_the_server_is_g
         server.kill()
         await server.wait()
         running.signal(signal.SIGTERM)
-        await asyncio.wait_for(running.process.wait(), 30)
+        await asyncio.wait_for(running.process.wait(), PATIENCE)
 
 
 @contextlib.asynccontextmanager
@@ -158,7 +159,7 @@ async def server_process(url: str) -> AsyncIterator[tuple[asyncio.subprocess.Pro
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, env=environment, stderr=asyncio.subprocess.PIPE)
     try:
         assert process.stderr is not None
-        async with asyncio.timeout(45):
+        async with asyncio.timeout(PATIENCE):
             said = ""
             while (address := re.search(r" at http://(\S+) on ", said)) is None:
                 said = (await process.stderr.readline()).decode()

@@ -76,7 +76,6 @@ async def test_t2_a_second_reaper_with_an_old_list_takes_nothing(postgres_url: s
         assert (record.state, record.attempt) == (State.SUCCEEDED, 2)
 
 
-@pytest.mark.timeout(120)
 async def test_t3_a_server_that_dies_in_the_middle_of_a_reaping_loses_and_doubles_nothing() -> None:
     """T3: the reaper's transaction has begun, waits, and goes down with the server; the next one does it whole."""
     async with Ground() as ground, opened(ground.url) as store, opened(ground.url) as other:
@@ -168,7 +167,6 @@ async def test_a_repeated_submitting_that_meets_the_end_of_its_task_does_not_bri
         assert await store.inspect(repair=False) == []
 
 
-@pytest.mark.timeout(120)
 async def test_t14_a_reaper_that_was_paused_for_longer_than_a_lease_takes_nothing_from_the_living() -> None:
     """T14: there are no schedules yet, which a paused scheduler could fire again; a paused reaper is what there is.
 

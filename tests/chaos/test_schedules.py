@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
 
-import pytest
 from msgspec.structs import replace
 
 from duetime import Every, Schedule
@@ -50,7 +49,6 @@ def whole(planned: list[Instant]) -> bool:
     return planned == list(range(planned[0], planned[-1] + 1, SECOND))
 
 
-@pytest.mark.timeout(150)
 async def test_every_occurrence_becomes_one_task_although_workers_are_killed_and_frozen(any_fleet: Fleet) -> None:
     fleet, chance = any_fleet, random.Random(11)
     await fleet.start_some(3, "--lease", "2s")
@@ -95,7 +93,6 @@ async def two_stores(url: str) -> AsyncIterator[tuple[Store, Store]]:
         await two.close()
 
 
-@pytest.mark.timeout(60)
 async def test_t14_a_scheduler_that_was_stopped_in_the_middle_fires_nothing_again(any_fleet: Fleet) -> None:
     """T14: A has decided and is stopped before it writes; its turn ends, B fires the same occurrences, A goes on."""
     fleet = any_fleet
@@ -127,7 +124,6 @@ async def test_t14_a_scheduler_that_was_stopped_in_the_middle_fires_nothing_agai
         alarms.close()
 
 
-@pytest.mark.timeout(60)
 async def test_t13_after_a_day_without_a_scheduler_one_occurrence_is_fired_and_all_others_are_accounted_for(any_fleet: Fleet) -> None:
     """T13: nobody fires for a day; then the rule is edited, and the schedule is paused and resumed, and nothing of the past is fired."""
     fleet = any_fleet

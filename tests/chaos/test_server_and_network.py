@@ -26,7 +26,6 @@ from tests.servers.proxy import Cut, Side
 CUTS = 100
 
 
-@pytest.mark.timeout(180)
 async def test_t9_a_hundred_connections_cut_anywhere_lose_nothing(stormy: Fleet, ground: Ground) -> None:
     """T9: at random bytes of the protocol, from either side, by FIN and RST; every tenth time all vanish without a word."""
     fleet, chance = stormy, random.Random(random.randrange(1 << 32))
@@ -49,7 +48,6 @@ async def test_t9_a_hundred_connections_cut_anywhere_lose_nothing(stormy: Fleet,
     await fleet.check()
 
 
-@pytest.mark.timeout(180)
 async def test_an_outage_longer_than_the_lease_is_no_crash_of_what_ran(stormy: Fleet, ground: Ground) -> None:
     """A task that was alone in its worker, three times: counted as deaths of its process they would quarantine it."""
     fleet = stormy
@@ -95,7 +93,6 @@ async def pages(store: PostgresStore, transaction: HalfWay, worker: str, start: 
     return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("who", ["one who only reads", "one who has written"])
 async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str, who: str) -> None:
     """T15: nothing that the drain deletes can be removed meanwhile; claims pass by all of it, because they know where to begin."""
@@ -130,7 +127,6 @@ async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str
 # ---- wake-ups ----
 
 
-@pytest.mark.timeout(120)
 async def test_a_full_queue_of_wake_ups_keeps_nothing_from_being_added(stormy: Fleet, ground: Ground) -> None:
     """Somebody listens and leaves a transaction open for very long: the server keeps all that it has not heard, until there is no room."""
     await ground.query("alter system set max_notify_queue_pages = 64")
@@ -171,7 +167,6 @@ async def prove_floors(store: Store, worker: Worker, handler: str = "work") -> N
     await store.tidy()
 
 
-@pytest.mark.timeout(120)
 async def test_the_stores_clock_is_set_forward_and_back_and_claims_go_on(stormy: Fleet, ground: Ground) -> None:
     """Positions and floors of the hour ahead must neither start anything early nor hide what is added after the step back."""
     async with opened(ground.look_url) as store:
@@ -198,7 +193,6 @@ async def test_the_stores_clock_is_set_forward_and_back_and_claims_go_on(stormy:
         assert (await worker.take_one()).id == later.id
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("who", ["one who remembers floors", "one who reads what was published"])
 async def test_a_clock_that_goes_back_and_forth_between_two_claims_hides_nothing(stormy: Fleet, ground: Ground, who: str) -> None:
     """Nobody who claims sees that the clock was back; only who adds does, and must tell."""
@@ -218,7 +212,6 @@ async def test_a_clock_that_goes_back_and_forth_between_two_claims_hides_nothing
             assert [each.id for each in await (await hire(newcomer, lease=60.0)).take()] == [task.id]
 
 
-@pytest.mark.timeout(120)
 async def test_a_child_that_an_expired_parent_frees_while_the_clock_is_back_is_found(stormy: Fleet, ground: Ground) -> None:
     """The claim that ends the parent writes the child's place: it must tell as well."""
     async with opened(ground.look_url) as store, opened(ground.look_url) as other:
@@ -234,7 +227,6 @@ async def test_a_child_that_an_expired_parent_frees_while_the_clock_is_back_is_f
         assert [each.id for each in await worker.take("other")] == [child.id]
 
 
-@pytest.mark.timeout(120)
 async def test_a_look_whose_reply_comes_after_the_clock_was_set_back_proves_nothing(
     stormy: Fleet, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,7 +263,6 @@ async def test_a_look_whose_reply_comes_after_the_clock_was_set_back_proves_noth
 # ---- transactions that take their time ----
 
 
-@pytest.mark.timeout(120)
 async def test_a_late_commit_on_a_quiet_server_is_found(postgres_url: str) -> None:
     """Nothing else ends meanwhile, so to the server's snapshots the number of the open transaction looks as if nobody had it."""
     async with opened(postgres_url) as store, half_way(postgres_url, begun=False) as caller:
@@ -284,7 +275,6 @@ async def test_a_late_commit_on_a_quiet_server_is_found(postgres_url: str) -> No
         assert [each.id for each in await worker.take()] == [added.record.id]
 
 
-@pytest.mark.timeout(120)
 async def test_a_late_commit_is_found_although_there_is_always_more_to_do(postgres_url: str) -> None:
     """Claims that come back full begin where the last one ended; what stands before that must not wait until they come back short."""
     async with opened(postgres_url) as store, half_way(postgres_url, begun=False) as caller:
@@ -318,7 +308,6 @@ async def looks_find_nothing(worker: Worker) -> None:
         assert await worker.take() == []
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("when", ["before the others", "after the others"])
 async def test_a_late_commit_is_found_although_looks_do_not_wait_for_strangers(postgres_url: str, when: str) -> None:
     """The transaction is old either way; it holds floors back from the moment at which it adds something, and until its end."""
@@ -345,7 +334,6 @@ async def test_a_late_commit_is_found_although_looks_do_not_wait_for_strangers(p
         assert [each.id for each in await worker.take()] == [added.record.id]
 
 
-@pytest.mark.timeout(120)
 async def test_a_prepared_transaction_is_found_when_it_commits(new_postgres: NewPostgres) -> None:
     """It belongs to no connection, and looks must wait for it all the same."""
     url = f"{new_postgres(settings={'max_prepared_transactions': '1'}).url()}?notify=off"  # the server prepares none that notifies
@@ -361,7 +349,6 @@ async def test_a_prepared_transaction_is_found_when_it_commits(new_postgres: New
         assert [each.id for each in await worker.take()] == [added.record.id]
 
 
-@pytest.mark.timeout(120)
 async def test_what_goes_back_is_found_although_it_waited_between_reading_the_clock_and_its_place(postgres_url: str) -> None:
     """A settle that waits for its claim has no place yet that anybody could see, but will write the one of before it waited."""
     async with (
@@ -388,7 +375,6 @@ async def test_what_goes_back_is_found_although_it_waited_between_reading_the_cl
 # ---- fail-over ----
 
 
-@pytest.mark.timeout(180)
 async def test_after_a_fail_over_nothing_overlaps_although_claims_are_gone(stormy: Fleet, ground: Ground) -> None:
     """Claims, tasks and outcomes that the replica never heard of are gone; what ran without a claim is stopped before it runs again."""
     fleet = stormy
@@ -409,7 +395,6 @@ async def test_after_a_fail_over_nothing_overlaps_although_claims_are_gone(storm
     assert any(worker.running for worker in workers)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("pooled", ["off", "on"], ids=["directly", "behind a pooler"])
 @pytest.mark.parametrize("rival", [False, True], ids=["alone", "after somebody else has made it again"])
 async def test_a_lane_that_the_replica_never_heard_of_gets_tasks_all_the_same(
@@ -451,7 +436,6 @@ async def test_a_lane_that_the_replica_never_heard_of_gets_tasks_all_the_same(
             assert await other.inspect(repair=False) == []
 
 
-@pytest.mark.timeout(120)
 async def test_behind_a_pooler_a_fail_over_is_noticed_although_connections_live_on(
     stormy: Fleet, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,7 +461,6 @@ async def test_behind_a_pooler_a_fail_over_is_noticed_although_connections_live_
         await until("it was claimed", took_it)
 
 
-@pytest.mark.timeout(120)
 async def test_a_clock_set_back_after_a_fail_over_does_not_close_claims_for_as_long(stormy: Fleet, ground: Ground) -> None:
     async with opened(ground.url) as store:
         worker = await hire(store, lease=1.0)

@@ -24,7 +24,6 @@ SHORT = Plan(
 )
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.covers("REQ.3", "RED.2", "ATF.8")
 async def test_a_storm_of_faults_loses_nothing_and_overlaps_nowhere(stormy: Fleet, ground: Ground) -> None:
     """Kills and freezes of workers with wrong clocks, crashes and fail-over of the server, cuts, lost replies, steps of its clock."""

@@ -1,28 +1,35 @@
 """Worker processes on PostgreSQL that drain, block, meet what they do not know, and speak through a pooler."""
 
+import asyncio
+
 import pytest
 
 from duetime import State
 from tests.chaos.fleet import Fleet, until
 from tests.chaos.pooling import Pooling
 from tests.conformance.build import wish
+from tests.servers.waiting import PATIENCE
 
 
-@pytest.mark.timeout(120)
 async def test_t4_an_old_process_drains_while_the_new_one_recovers_what_it_may(postgres_fleet: Fleet) -> None:
     """T4: same host, same handlers. What the old one still runs is its own, for longer than a lease, until it dies."""
     fleet = postgres_fleet
     old = await fleet.start("--lease", "2s", "--grace", "60s")
-    tasks = await fleet.submit(fleet.new("quick", seconds=4.0) for _ in range(4))
+    fleet.hold()
+    tasks = await fleet.submit(fleet.new("quick", held=True) for _ in range(4))
     await until("they have started", lambda: fleet.started(*tasks))
     old.terminate()
     new = await fleet.start("--lease", "2s", "--grace", "60s")
-    await fleet.submit(fleet.new("quick") for _ in range(4))
+    for task in await fleet.submit(fleet.new("quick") for _ in range(4)):
+        await fleet.app.result(task, timeout=PATIENCE)
+    await asyncio.sleep(3)  # a lease and a half: it drains for longer than that, and is left alone
+    fleet.let_go()
     assert await old.ended() == 0
     await fleet.finish()
     assert all(len(fleet.history().attempts[task.id]) == 1 for task in tasks)
     assert "died" not in new.log()
-    again = await fleet.submit(fleet.new("quick", seconds=8.0) for _ in range(2))
+    fleet.hold()
+    again = await fleet.submit(fleet.new("quick", held=True) for _ in range(2))
     await until("they have started", lambda: fleet.started(*again))
     new.terminate()
     newest = await fleet.start("--lease", "2s")
@@ -34,7 +41,6 @@ async def test_t4_an_old_process_drains_while_the_new_one_recovers_what_it_may(p
     await fleet.check()
 
 
-@pytest.mark.timeout(120)
 async def test_t6_one_payload_that_cannot_be_read_leaves_the_rest_of_its_batch_alone(postgres_fleet: Fleet) -> None:
     """T6: all are claimed at once; two do not fit the handler."""
     fleet = postgres_fleet
@@ -48,7 +54,6 @@ async def test_t6_one_payload_that_cannot_be_read_leaves_the_rest_of_its_batch_a
     await fleet.check()
 
 
-@pytest.mark.timeout(120)
 async def test_t8_a_handler_that_blocks_the_event_loop_for_three_leases_keeps_its_task(postgres_fleet: Fleet) -> None:
     """T8: the lease is renewed by another thread; only where that cannot run either does the kernel end the process."""
     fleet = postgres_fleet
@@ -71,7 +76,6 @@ async def test_t8_a_handler_that_blocks_the_event_loop_for_three_leases_keeps_it
     await fleet.check()
 
 
-@pytest.mark.timeout(120)
 async def test_t16_everything_works_through_a_pooler_in_transaction_mode(tmp_path_factory: pytest.TempPathFactory) -> None:
     """T16: PgBouncer where it is installed, otherwise without what it takes away: LISTEN, and statements that outlive a transaction."""
     async with Pooling() as pooling:
@@ -92,7 +96,6 @@ async def test_t16_everything_works_through_a_pooler_in_transaction_mode(tmp_pat
             await fleet.check()
 
 
-@pytest.mark.timeout(120)
 async def test_t17_a_worker_that_knows_half_of_the_handlers_leaves_the_others_tasks_alone(postgres_fleet: Fleet) -> None:
     """T17: what it does not know waits untouched, however much of it there is, and holds nothing up."""
     fleet = postgres_fleet

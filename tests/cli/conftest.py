@@ -21,9 +21,9 @@ from click.testing import CliRunner, Result
 
 from duetime import App, Task
 from duetime.cli.main import cli
+from tests.servers.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 30.0
 
 T = TypeVar("T")
 

@@ -42,8 +42,9 @@ async def second_time(ctx: Context) -> int:
 
 @app.task(concurrency=1)
 async def wait_for(path: str) -> str:
-    """Run until a file exists."""
+    """Run until a file exists; another one shows that the handler has begun."""
     print("waiting", flush=True)
+    Path(f"{path}.awaited").touch()  # noqa: ASYNC240
     while not Path(path).exists():  # noqa: ASYNC110, ASYNC240
         await asyncio.sleep(0.01)
     return path

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.cli.conftest import PATIENCE, CommandLine, RunningWorker, until
+from tests.cli.conftest import CommandLine, RunningWorker, until
 from tests.cli.test_server import ask
+from tests.servers.waiting import PATIENCE
 
 SHOP = """
 import asyncio

@@ -11,6 +11,7 @@ import pytest
 from duetime import errors
 from duetime.cli.failures import exit_code
 from tests.cli.conftest import CommandLine, Program, Shop
+from tests.servers.waiting import PATIENCE
 
 UNKNOWN_ID = "0198c2f4-5d1e-7a3b-8c21-5f0e9d3a7b46"
 
@@ -167,7 +168,7 @@ def test_an_interrupt_ends_with_130(program: Program, shop: Shop) -> None:
         assert process.stderr is not None
         process.stderr.readline()  # the id: from here on it waits
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(PATIENCE) == 130
         assert process.stderr.read().strip() == "duetime: interrupted"
 
 
@@ -178,5 +179,5 @@ def test_two_interrupts_at_once_end_it_too(program: Program, shop: Shop) -> None
             process.stderr.readline()  # the id: from here on it waits
             process.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 130
+            assert process.wait(PATIENCE) == 130
             assert process.stderr.read().strip() == "duetime: interrupted"

@@ -10,7 +10,8 @@ import pytest
 
 from duetime import App
 from duetime.store.output import OutputChunk
-from tests.cli.conftest import PATIENCE, CommandLine
+from tests.cli.conftest import CommandLine
+from tests.servers.waiting import PATIENCE
 
 UNKNOWN_ID = "01a1e114-c422-747f-88ba-d8ab7298e491"
 

@@ -13,8 +13,9 @@ import pytest
 from duetime import App
 from duetime.api.server import Server
 from tests.cli import test_change, test_forecast, test_gates, test_overview, test_schedules, test_submit, test_tasks
-from tests.cli.conftest import PATIENCE, CommandLine, Shop
+from tests.cli.conftest import CommandLine, Shop
 from tests.servers.ports import free_port
+from tests.servers.waiting import PATIENCE
 
 _SCENES = (test_change, test_forecast, test_gates, test_overview, test_schedules, test_submit, test_tasks)
 # A server takes tasks and schedules of declared handlers only, and notes in a task's meta which request has made it.

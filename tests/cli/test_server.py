@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from tests.cli.conftest import CommandLine, Program, RunningWorker
+from tests.servers.waiting import PATIENCE
 
 
 class RunningServer(RunningWorker):
@@ -49,7 +50,7 @@ def server(program: Program, *options: str) -> Iterator[RunningServer]:
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(30)
+        process.wait(PATIENCE)
     running.ended()
 
 
@@ -60,7 +61,7 @@ def test_it_serves_until_it_is_told_to_stop(program: Program, duetime: CommandLi
         assert running.ask("GET", "/readyz") == (200, {"status": "ok", "loops": []})
         running.signal(signal.SIGTERM)
         running.until_said(r"^duetime: the server has stopped$")
-        assert running.process.wait(30) == 0
+        assert running.process.wait(PATIENCE) == 0
     assert "A returned write survives" in running.said
     assert "There are no tokens: anyone who reaches this address may do everything." in running.said
     assert "/openapi.json" in running.said
@@ -72,7 +73,7 @@ def test_a_server_without_an_app_knows_what_was_declared(program: Program, dueti
         assert (status, task["state"], task["result"]) == (201, "succeeded", "hello Ada")
         assert running.ask("POST", "/v1/tasks", {"handler": "greet", "payload": {}})[0] == 422
         running.signal(signal.SIGINT)
-        assert running.process.wait(30) == 0
+        assert running.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
@@ -91,7 +92,7 @@ def test_with_a_token_every_request_needs_one(program: Program, duetime: Command
         status, task = running.ask("POST", "/v1/tasks", {"handler": "greet", "payload": {"name": "Ada"}, "delay": 60}, token=token)
         assert (status, task["submitted_by"]) == (201, "shop")
         running.signal(signal.SIGTERM)
-        assert running.process.wait(30) == 0
+        assert running.process.wait(PATIENCE) == 0
     assert "Requests need a token." in running.said
     assert duetime.json("tokens")["items"][0]["last_used_at"] is not None
 

@@ -20,6 +20,7 @@ from duetime.store.values import NewWorker
 from tests.cli.conftest import CommandLine, Program, Shop, until
 from tests.cli.test_remote import serving
 from tests.conformance.build import wish
+from tests.servers.waiting import PATIENCE
 
 SILENT_FOR = 42
 on_sqlite = pytest.mark.parametrize("kind", ["sqlite"])
@@ -234,6 +235,6 @@ def test_a_doctor_that_watches_can_be_interrupted(program: Program, duetime: Com
         assert doctor.stderr is not None
         assert doctor.stderr.readline().startswith("watching 1 silent worker for a lease, up to 30 s")
         doctor.send_signal(signal.SIGINT)
-        doctor.communicate(timeout=20)
+        doctor.communicate(timeout=PATIENCE)
     assert doctor.returncode == 130
     assert duetime.json("task", task)["state"] == "running"

@@ -19,6 +19,7 @@ from duetime.cli.hosting.supervisor import LONGEST_BACK_OFF, back_off, is_hopele
 from duetime.worker.worker import EXIT_STUCK
 from tests.cli.conftest import ROOT, CommandLine, Program, RunningWorker, until
 from tests.cli.test_worker import alive, running
+from tests.servers.waiting import PATIENCE
 
 READY = r"^duetime worker {}: worker \w{{16}} \(.*process \d+\) runs "
 
@@ -358,7 +359,7 @@ def test_a_terminal_that_is_closed_stops_them(program: Program) -> None:
         pids = [int(pid) for pid in re.findall(rb"starts as process (\d+)", said)]
         os.close(ours)
         process.send_signal(signal.SIGHUP)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
         assert not any(map(alive, pids))
     finally:
         process.kill()

@@ -12,6 +12,7 @@ import termios
 import pytest
 
 from tests.cli.conftest import CommandLine, Program, Shop
+from tests.servers.waiting import PATIENCE
 
 COLOUR = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]")
 WIDTH = 80
@@ -52,7 +53,7 @@ def on_terminal(program: Program, *args: str, answer: str = "") -> tuple[int, st
             elif b"[y/N]" in seen and answer:
                 os.write(ours, answer.encode())
                 answer = ""
-        code = process.wait(30)
+        code = process.wait(PATIENCE)
     os.close(ours)
     return code, seen.decode()
 

@@ -11,10 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import CommandLine, Program, until
+from tests.servers.waiting import PATIENCE
 
 
 def running(duetime: CommandLine, task_id: str) -> None:
+    """Wait until the task is claimed; its handler begins a moment later."""
     until(lambda: duetime.json("task", task_id)["state"] == "running", lambda: f"task {task_id} to run")
+
+
+def begun(awaited: Path) -> None:
+    """Wait until the handler `wait_for` runs, and waits for this file."""
+    until(Path(f"{awaited}.awaited").exists, lambda: f"a handler to wait for {awaited}")
 
 
 def test_it_says_what_it_runs_and_how_it_ended(program: Program, duetime: CommandLine) -> None:
@@ -51,7 +58,7 @@ def test_output_is_followed_while_the_attempt_runs(program: Program, duetime: Co
             assert follower.stdout.readline() == "waiting\n"
             assert duetime.json("task", task_id)["state"] == "running"
             tmp_path.joinpath("go").touch()
-            assert follower.wait(30) == 0
+            assert follower.wait(PATIENCE) == 0
 
 
 def test_output_is_kept_per_attempt(program: Program, duetime: CommandLine) -> None:
@@ -95,8 +102,8 @@ def test_a_running_task_is_cancelled(program: Program, duetime: CommandLine, tmp
 
 def test_it_says_how_it_fares(program: Program, duetime: CommandLine, tmp_path: Path) -> None:
     with program.worker() as worker:
-        task_id = duetime.submit("wait_for", f"path={tmp_path}/never")
-        running(duetime, task_id)
+        duetime.submit("wait_for", f"path={tmp_path}/never")
+        begun(tmp_path / "never")
         worker.signal(signal.SIGUSR1)
         worker.until_said(rf"^duetime: worker \w{{16}} \(process {worker.process.pid}\) is well$")
         worker.until_said(r"^  loop +last success +failures +error$")
@@ -124,7 +131,7 @@ def locked(path: Path) -> Iterator[None]:
 def test_a_signal_lets_attempts_finish(program: Program, duetime: CommandLine, tmp_path: Path, number: signal.Signals) -> None:
     with program.worker() as worker:
         task_id = duetime.submit("wait_for", f"path={tmp_path}/go")
-        running(duetime, task_id)
+        begun(tmp_path / "go")
         waiting = duetime.submit("wait_for", f"path={tmp_path}/go")
         worker.signal(number)
         worker.until_said(rf"^duetime: {number.name}: stopping; 1 attempt may go on for up to 30\.0 s, a second signal ends at once$")
@@ -138,7 +145,7 @@ def test_a_signal_lets_attempts_finish(program: Program, duetime: CommandLine, t
 def test_what_does_not_finish_in_its_time_of_grace_goes_back(program: Program, duetime: CommandLine, tmp_path: Path) -> None:
     with program.worker("--grace", "0") as worker:
         task_id = duetime.submit("wait_for", f"path={tmp_path}/never")
-        running(duetime, task_id)
+        begun(tmp_path / "never")
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
     task = duetime.json("task", task_id)

@@ -152,6 +152,8 @@ class PostgresSchemas:
         self._reusable.add(self._schema(folder))
 
     async def inspect(self, folder: Path, store: Store) -> list[Inconsistency]:
+        if self._schema(folder) not in self._reusable:
+            return await store.inspect(repair=False)
         # in a thread: the inspectors' connections belong to an event loop that outlasts the test's
         return await asyncio.to_thread(self._inspect, self._schema(folder))
 

@@ -14,6 +14,7 @@ from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict
 from tests.conformance.build import Worker, add, ended, put, state_of, wish
 from tests.conformance.conftest import Another, Hire
+from tests.servers.waiting import PATIENCE
 
 
 async def test_claimers_on_several_store_objects_never_share_a_task(store: Store, another: Another, hire: Hire) -> None:
@@ -61,7 +62,7 @@ async def test_adding_and_claiming_at_once_loses_nothing(store: Store, another: 
             if not adding:
                 clock.advance(0.01)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(submit(store, 1), submit(other, 2), *(work(worker) for worker in workers))
     assert len(claimed) == 600
     assert sorted(claimed) == sorted(added)

@@ -7,6 +7,7 @@ import pytest
 
 from duetime import App, Context, State, TaskCancelled
 from tests.guide.waiting import until
+from tests.servers.waiting import PATIENCE
 
 
 async def test_a_function_becomes_a_handler_and_its_calls_become_tasks(app: App) -> None:
@@ -16,7 +17,7 @@ async def test_a_function_becomes_a_handler_and_its_calls_become_tasks(app: App)
 
     async with app.worker():
         task = await add.now(a=2, b=3)
-        assert await app.result(task, timeout=10) == 5
+        assert await app.result(task, timeout=PATIENCE) == 5
         assert (await app.get(task)).state is State.SUCCEEDED
 
     assert await add(2, 3) == 5  # still the function that it was
@@ -38,7 +39,7 @@ async def test_a_task_can_be_looked_at_until_its_result_is_there(app: App) -> No
         info = await until(app, task, lambda task: task.progress is not None, "its first progress")
         assert (info.state, info.progress, info.progress_text, info.attempt) == (State.RUNNING, 0.5, "half of the rows", 1)
         going_on.set()
-        assert await app.result(task, timeout=10) == {"month": 7, "rows": 1000}
+        assert await app.result(task, timeout=PATIENCE) == {"month": 7, "rows": 1000}
 
 
 async def test_a_task_runs_when_it_is_due_and_not_before(app: App) -> None:
@@ -51,8 +52,8 @@ async def test_a_task_runs_when_it_is_due_and_not_before(app: App) -> None:
     async with app.worker():
         early = await ring.at(datetime.now(UTC) + timedelta(milliseconds=150), name="early")
         late = await ring.after(timedelta(milliseconds=400), name="late")
-        await app.result(late, timeout=10)
-        await app.result(early, timeout=10)
+        await app.result(late, timeout=PATIENCE)
+        await app.result(early, timeout=PATIENCE)
     assert [name for name, _ in started] == ["early", "late"]
     assert started[0][1] >= early.due_at
     assert started[1][1] >= late.due_at
@@ -69,7 +70,7 @@ async def test_an_unpaid_order_expires_and_a_paid_one_does_not(app: App) -> None
         unpaid = await expire_order.options(key="order-1").after(0.2, order_id=1)
         paid = await expire_order.options(key="order-2").after(0.2, order_id=2)
         assert await app.cancel(handler="expire_order", key="order-2") == "cancelled"
-        await app.result(unpaid, timeout=10)
+        await app.result(unpaid, timeout=PATIENCE)
         with pytest.raises(TaskCancelled):
             await app.result(paid)
     assert expired == [1]
@@ -85,7 +86,7 @@ async def test_a_key_names_the_one_live_task_of_its_kind(app: App) -> None:
     second = await reminder.after(0.05, user="7", text="now")
     assert first.id == second.id
     async with app.worker():
-        assert await app.result(second, timeout=10) == "now"
+        assert await app.result(second, timeout=PATIENCE) == "now"
 
 
 @pytest.mark.covers("DBS.7", "DYN.1")
@@ -101,7 +102,7 @@ async def test_many_tasks_are_submitted_listed_rescheduled_and_cancelled(app: Ap
     assert len([task async for task in app.tasks(handler=push, state="pending")]) == 100
     await app.reschedule(tasks[3], due_at=datetime.now(UTC))
     async with app.worker():
-        await app.result(tasks[3], timeout=10)
+        await app.result(tasks[3], timeout=PATIENCE)
     cancelled = await app.cancel_many(handler="push", state="pending")
     assert (ran, cancelled.answers) == ([3], {"cancelled": 99})
 
@@ -115,4 +116,4 @@ async def test_a_handler_can_be_used_by_name_from_another_program(app: App) -> N
         web = App(app.config.url)  # it has not imported the handler
         async with web:
             task = await web.handler("double").now(number=21)
-            assert await web.result(task, timeout=10) == 42
+            assert await web.result(task, timeout=PATIENCE) == 42

@@ -14,6 +14,7 @@ import duetime
 from duetime import App, Context, Fatal, Handlers, Next, RetryLater, RetryPolicy, State, TaskFailed
 from duetime.model.outcome import Outcome
 from tests.guide.waiting import until
+from tests.servers.waiting import PATIENCE
 
 
 class Pool:
@@ -30,7 +31,7 @@ async def test_the_context_tells_about_the_attempt(app: App) -> None:
 
     async with app.worker():
         task = await look.now(number=7)
-        assert await app.result(task, timeout=10) == [task.id, "look", {"number": 7}, 1, 1, task.id, False]
+        assert await app.result(task, timeout=PATIENCE) == [task.id, "look", {"number": 7}, 1, 1, task.id, False]
 
 
 async def test_the_lifespan_provides_what_handlers_need(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ async def test_the_lifespan_provides_what_handlers_need(tmp_path: Path) -> None:
         return ctx.get(Pool).open
 
     async with app.worker():
-        assert await app.result(await query.now(), timeout=10)
+        assert await app.result(await query.now(), timeout=PATIENCE)
     assert [pool.open for pool in pools] == [False]
 
 
@@ -63,8 +64,8 @@ async def test_a_plain_function_runs_in_a_thread_and_may_submit_too(app: App) ->
         return app.sync(shout.now(text=text)).id
 
     async with app.worker():
-        child = await app.result(await parent.now(text="hi"), timeout=10)
-        assert await app.result(child, timeout=10) == "HI False"
+        child = await app.result(await parent.now(text="hi"), timeout=PATIENCE)
+        assert await app.result(child, timeout=PATIENCE) == "HI False"
 
 
 class Line(msgspec.Struct):
@@ -80,7 +81,7 @@ async def test_arguments_and_results_keep_their_types(app: App) -> None:
 
     async with app.worker():
         task = await next_delivery.now(date(2030, 1, 1), lines=[Line("a"), Line("b", 2)])
-        assert await app.result(task, timeout=10) == date(2030, 1, 8)
+        assert await app.result(task, timeout=PATIENCE) == date(2030, 1, 8)
 
 
 @pytest.mark.covers("ATF.6", "DBS.5")
@@ -95,10 +96,10 @@ async def test_an_exception_is_retried_with_back_off_until_the_tries_are_used_up
         return ctx.attempt
 
     async with app.worker():
-        assert await app.result(await flaky.now(succeed_at=3), timeout=10) == 3
+        assert await app.result(await flaky.now(succeed_at=3), timeout=PATIENCE) == 3
         hopeless = await flaky.now(succeed_at=9)
         with pytest.raises(TaskFailed, match="ValueError: not yet"):
-            await app.result(hopeless, timeout=10)
+            await app.result(hopeless, timeout=PATIENCE)
         assert [attempt.outcome for attempt in await app.attempts(hopeless)] == [Outcome.FAILED] * 3
         assert calls == [1, 2, 3, 1, 2, 3]
 
@@ -113,7 +114,7 @@ async def test_only_some_exceptions_are_worth_another_try(app: App) -> None:
         network, wrong = await call.now(kind="network"), await call.now(kind="other")
         for task in (network, wrong):
             with pytest.raises(TaskFailed):
-                await app.result(task, timeout=10)
+                await app.result(task, timeout=PATIENCE)
         assert ((await app.get(network)).tries, (await app.get(wrong)).tries) == (3, 1)
 
 
@@ -130,10 +131,10 @@ async def test_fatal_ends_it_and_retry_later_uses_up_no_try(app: App) -> None:
 
     async with app.worker():
         task = await patient.now()
-        assert await app.result(task, timeout=10) == 4
+        assert await app.result(task, timeout=PATIENCE) == 4
         assert (await app.get(task)).tries == 0
         with pytest.raises(TaskFailed, match="Fatal: order unknown"):
-            await app.result(await strict.now(), timeout=10)
+            await app.result(await strict.now(), timeout=PATIENCE)
 
 
 async def test_a_result_that_is_not_json_is_fatal_because_the_work_was_done(app: App) -> None:
@@ -144,7 +145,7 @@ async def test_a_result_that_is_not_json_is_fatal_because_the_work_was_done(app:
     async with app.worker():
         task = await odd.now()
         with pytest.raises(TaskFailed, match="result cannot be stored"):
-            await app.result(task, timeout=10)
+            await app.result(task, timeout=PATIENCE)
         assert len(await app.attempts(task)) == 1
 
 
@@ -157,7 +158,7 @@ async def test_a_timeout_ends_an_attempt(app: App) -> None:
     async with app.worker():
         task = await slow.now()
         with pytest.raises(TaskFailed):
-            await app.result(task, timeout=10)
+            await app.result(task, timeout=PATIENCE)
         assert [attempt.outcome for attempt in await app.attempts(task)] == [Outcome.TIMED_OUT]
 
 
@@ -209,9 +210,9 @@ async def test_middleware_stands_around_each_attempt_and_hooks_before_each_task(
         return "done"
 
     async with app.worker():
-        assert await app.result(await work.now(fail=False), timeout=10) == "done"
+        assert await app.result(await work.now(fail=False), timeout=PATIENCE) == "done"
         with pytest.raises(TaskFailed):
-            await app.result(await work.now(fail=True), timeout=10)
+            await app.result(await work.now(fail=True), timeout=PATIENCE)
     assert seen == ["before t-work", "inner", "work", "after"] * 2
 
 
@@ -232,8 +233,8 @@ async def test_other_modules_declare_groups_and_objects_bring_their_methods(app:
     app.include(shop)
     charge = app.task(Billing(2).charge)
     async with app.worker():
-        assert await app.result(await price.now(sku="abc"), timeout=10) == 3
-        assert await app.result(await charge.now(cents=5), timeout=10) == 10
+        assert await app.result(await price.now(sku="abc"), timeout=PATIENCE) == 3
+        assert await app.result(await charge.now(cents=5), timeout=PATIENCE) == 10
 
 
 async def test_a_renamed_handler_still_runs_what_was_stored_under_its_old_name(app: App) -> None:
@@ -251,7 +252,7 @@ async def test_a_renamed_handler_still_runs_what_was_stored_under_its_old_name(a
         return number + 1
 
     async with app.worker():
-        assert await app.result(task, timeout=10) == 8
+        assert await app.result(task, timeout=PATIENCE) == 8
 
 
 async def test_a_worker_can_be_given_some_handlers_only(app: App) -> None:
@@ -265,5 +266,5 @@ async def test_a_worker_can_be_given_some_handlers_only(app: App) -> None:
 
     async with app.worker(handlers=[mine]):
         waiting = await theirs.now()
-        assert await app.result(await mine.now(), timeout=10) == "mine"
+        assert await app.result(await mine.now(), timeout=PATIENCE) == "mine"
         assert "no live worker runs theirs; there is 1 worker of other handlers" in (await app.why(waiting))[0].text

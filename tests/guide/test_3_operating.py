@@ -9,6 +9,7 @@ import pytest
 from duetime import App, Context, Fatal, RetryPolicy, State, Task, TaskFailed
 from duetime.model.why import ReasonKind
 from tests.guide.waiting import until
+from tests.servers.waiting import PATIENCE
 
 
 async def why(app: App, task: Task[Any]) -> list[ReasonKind]:
@@ -28,19 +29,19 @@ async def test_a_gate_pauses_or_drops_a_handler_or_one_of_its_collections(app: A
         assert (answer.in_force, len(answer.confirmed)) == (True, 1)
         held = await sync_stock.options(collection="eu").now(region="eu")
         free = await sync_stock.options(collection="us").now(region="us")
-        await app.result(free, timeout=10)
+        await app.result(free, timeout=PATIENCE)
         [reason] = await app.why(held)
         assert reason.text == "a gate pauses sync_stock, collection eu until it is opened; set by anna@shop: stock service down"
         assert ran == ["us"]
 
         await app.gates.open("sync_stock", collection="eu")
-        await app.result(held, timeout=10)
+        await app.result(held, timeout=PATIENCE)
         assert ran == ["us", "eu"]
 
         await app.gates.drop(sync_stock)
         dropped = await sync_stock.now(region="asia")
         with pytest.raises(TaskFailed, match="ended dropped"):
-            await app.result(dropped, timeout=10)
+            await app.result(dropped, timeout=PATIENCE)
         assert ran == ["us", "eu"]
 
 
@@ -51,7 +52,7 @@ async def test_a_gate_can_open_by_itself(app: App) -> None:
 
     async with app.worker():
         answer = await app.gates.pause(work, lasting=0.3)
-        done_at = await app.result(await work.now(), timeout=10)
+        done_at = await app.result(await work.now(), timeout=PATIENCE)
         assert answer.gate.until_at is not None
         assert done_at >= answer.gate.until_at
 
@@ -78,7 +79,7 @@ async def test_why_says_what_holds_a_task(app: App) -> None:
         assert await why(app, running) == [ReasonKind.RUNNING]
         assert await why(app, await job.now()) == [ReasonKind.SLOTS_FULL]
         going_on.set()
-        await app.result(running, timeout=10)
+        await app.result(running, timeout=PATIENCE)
         assert await why(app, running) == [ReasonKind.FINISHED]
 
 
@@ -95,14 +96,14 @@ async def test_failed_tasks_are_kept_and_can_be_replayed(app: App) -> None:
         tasks = await app.submit_many([deliver.new(parcel=number) for number in range(5)])
         for task in tasks:
             with pytest.raises(TaskFailed, match="van broken"):
-                await app.result(task, timeout=10)
+                await app.result(task, timeout=PATIENCE)
         broken = False
         dead = [task async for task in app.tasks(state="failed", handler=deliver)]
         assert {task.id for task in dead} == {task.id for task in tasks}
         again = await app.retry(dead[0])
-        assert await app.result(again, timeout=10) == 2
+        assert await app.result(again, timeout=PATIENCE) == 2
         assert (await app.retry_many(handler=deliver)).answers == {"changed": 4}
-        assert [await app.result(task, timeout=10) for task in tasks] == [2] * 5
+        assert [await app.result(task, timeout=PATIENCE) for task in tasks] == [2] * 5
 
 
 async def test_an_overview_of_everything(app: App) -> None:
@@ -112,7 +113,7 @@ async def test_an_overview_of_everything(app: App) -> None:
 
     async with app.worker(concurrency=3):
         tasks = await app.submit_many([quick.new(number=number) for number in range(10)])
-        await asyncio.gather(*(app.result(task, timeout=10) for task in tasks))
+        await asyncio.gather(*(app.result(task, timeout=PATIENCE) for task in tasks))
         await quick.after(3600, number=1)
         stats = await app.stats()
         assert (stats.states[State.SUCCEEDED], stats.states[State.PENDING], stats.workers) == (10, 1, 1)

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from duetime import App, InvalidValue, TaskNotFound
+from tests.servers.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ async def test_an_order_and_its_expiry_are_stored_together_or_not_at_all(app: Ap
     shop.execute("rollback")
 
     async with app.worker():
-        await app.result(kept, timeout=10)
+        await app.result(kept, timeout=PATIENCE)
         with pytest.raises(TaskNotFound):
             await app.get(taken_back)
     assert shop.execute("select count(*) from orders").fetchone() == (0,)
@@ -55,7 +56,7 @@ async def test_the_same_with_an_asynchronous_connection(app: App, tmp_path: Path
         tasks = await app.submit_many([expire_order.new(order_id=number) for number in range(3)], connection=connection)
         await connection.commit()
     async with app.worker():
-        assert [await app.result(task, timeout=10) for task in tasks] == [0, 1, 2]
+        assert [await app.result(task, timeout=PATIENCE) for task in tasks] == [0, 1, 2]
 
 
 async def test_forgetting_to_begin_is_noticed(app: App, shop: sqlite3.Connection) -> None:
@@ -107,7 +108,7 @@ async def test_on_postgresql_the_order_lives_in_the_same_database(postgres_datab
             await shop.execute("insert into orders (id) values (2)")
             taken_back = await expire_order.options(connection=shop).now(order_id=2)
 
-        assert await app.result(kept, timeout=10) == "order 1 expired"
+        assert await app.result(kept, timeout=PATIENCE) == "order 1 expired"
         with pytest.raises(TaskNotFound):
             await app.get(taken_back)
 

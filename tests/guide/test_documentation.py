@@ -27,6 +27,7 @@ import duetime
 from duetime import errors
 from duetime.cli.main import cli
 from duetime.config import SETTINGS
+from tests.servers.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -119,11 +120,10 @@ def run_program(page: Path, programs: list[Block], folder: Path, servers: Mappin
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
     environment |= {"PYTHONPATH": str(folder), "DUETIME_USER": "anna@shop", **servers}
     command = [sys.executable, "-W", "error", "-c", _RUNNER]
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0, f"an example of {name_of(page)} failed:\n{run.stderr}"
 
 
-@pytest.mark.timeout(180)  # one run of mypy per page
 def test_the_examples_are_typed_as_they_say(tmp_path: Path) -> None:
     """What readers copy passes a strict type checker; a name that a later block of its page uses again is not its business."""
     settings = [

@@ -25,6 +25,7 @@ from duetime import (
     UnknownHandler,
 )
 from tests.guide.waiting import until
+from tests.servers.waiting import PATIENCE
 
 
 @pytest.mark.covers("REQ.4")
@@ -44,7 +45,7 @@ async def test_submitting_is_acknowledged_at_once_and_due_tasks_start_within_fiv
         unfinished = await slow.now()  # returns although the work has not even begun
         assert (await app.get(unfinished)).state in (State.PENDING, State.RUNNING)
         tasks = await app.submit_many([expire.new(order_id=number).after(number * 0.002) for number in range(500)])
-        await asyncio.gather(*(app.result(task, timeout=30) for task in tasks))
+        await asyncio.gather(*(app.result(task, timeout=PATIENCE) for task in tasks))
         assert not (await app.get(unfinished)).final
         stuck.set()
     lateness = [(started[number] - task.due_at).total_seconds() for number, task in enumerate(tasks)]
@@ -66,7 +67,7 @@ async def test_each_task_has_its_own_delay_and_none_waits_behind_another(app: Ap
         second = await remind.options(timeout=60).after(timedelta(milliseconds=300), text="second")
         assert (last.handler, last.timeout, last.payload) == ("remind", 60, {"text": "third"})
         assert len({last.id, first.id, second.id}) == 3
-        await app.result(last, timeout=10)
+        await app.result(last, timeout=PATIENCE)
     assert order == ["first", "second", "third"]
 
 
@@ -98,7 +99,7 @@ async def test_a_task_that_cannot_start_in_time_expires_and_one_that_runs_too_lo
     await asyncio.sleep(0.02)
     async with app.worker():
         with pytest.raises(TaskFailed) as expired:
-            await app.result(too_old, timeout=10)
+            await app.result(too_old, timeout=PATIENCE)
         slow = await work.now(name="slow")
         info = await until(app, slow, lambda task: task.tries == 1, "its first try to be over")
     assert (expired.value.state, ran) == ("expired", ["slow"])
@@ -126,7 +127,7 @@ async def test_a_task_is_stored_only_if_its_key_is_neither_waiting_nor_running(a
         with pytest.raises(DuplicateKey, match="running"):
             await ensure.options(if_exists="replace").now(parcel=7)
         going_on.set()
-        await app.result(waiting, timeout=10)
+        await app.result(waiting, timeout=PATIENCE)
         assert (await ensure.after(60, parcel=7)).id != waiting.id  # the key is free again
     assert len([task async for task in app.tasks(handler=ship)]) == 2
 
@@ -147,11 +148,11 @@ async def test_a_key_also_keeps_two_runs_of_the_same_thing_apart_and_expiry_drop
         for _ in range(20):
             last = await rebuild.options(key="shop-1", if_exists="keep").now(shop="1")
             await asyncio.sleep(0.005)
-        await app.result(last, timeout=10)
+        await app.result(last, timeout=PATIENCE)
         await app.gates.pause(rebuild)
         stale = await rebuild.options(expires=0.05).now(shop="2")
         with pytest.raises(TaskFailed, match="ended expired"):
-            await app.result(stale, timeout=10)
+            await app.result(stale, timeout=PATIENCE)
     assert most == 1
 
 
@@ -175,7 +176,7 @@ async def test_a_wish_can_be_made_first_and_submitted_later(app: App) -> None:
     wish = remind.new(user=7)
     async with app.worker():
         assert [task async for task in app.tasks()] == []
-        assert await app.result(await app.submit(wish.after(0.01)), timeout=10) == 7
+        assert await app.result(await app.submit(wish.after(0.01)), timeout=PATIENCE) == 7
         assert (await app.submit(wish)).state is State.SUCCEEDED  # the same wish again is the same task, not a second one
 
 
@@ -224,7 +225,7 @@ async def test_another_process_submits_by_name_for_now_and_for_a_time(app: App) 
         process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         said, _ = await process.communicate()
         now, later = said.decode().split()
-        assert [await app.result(each, timeout=10) for each in (now, later)] == [8, 42]
+        assert [await app.result(each, timeout=PATIENCE) for each in (now, later)] == [8, 42]
         assert (await app.get(now)).submitted_by == "web@front"
         info = await app.get(later)
         assert info.started_at is not None
@@ -238,7 +239,7 @@ async def test_a_task_may_be_submitted_before_its_handler_exists(app: App) -> No
     async def other() -> None: ...
 
     async with app.worker():
-        await app.result(await other.now(), timeout=10)
+        await app.result(await other.now(), timeout=PATIENCE)
         assert (await app.get(early)).state is State.PENDING  # left alone by workers that do not know it
 
     @app.task
@@ -246,7 +247,7 @@ async def test_a_task_may_be_submitted_before_its_handler_exists(app: App) -> No
         return cups
 
     async with app.worker():
-        assert await app.result(early, timeout=10) == 2
+        assert await app.result(early, timeout=PATIENCE) == 2
 
 
 @pytest.mark.covers("KBL.1")
@@ -282,7 +283,7 @@ async def test_entries_are_searched_updated_and_removed_whether_future_running_o
     mine = invoice.options(collection="tenant-1")
     async with app.worker():
         past = await mine.options(key="a").now(amount=1)
-        await app.result(past, timeout=10)
+        await app.result(past, timeout=PATIENCE)
         running = await mine.options(key="b").now(amount=2)
         await until(app, running, lambda task: task.progress is not None, "its start")
         future = await mine.options(key="c").after(3600, amount=3)
@@ -303,7 +304,7 @@ async def test_entries_are_searched_updated_and_removed_whether_future_running_o
             (State.SUCCEEDED, 1),
         ]
         going_on.set()
-        await app.result(running, timeout=10)
+        await app.result(running, timeout=PATIENCE)
 
 
 @pytest.mark.covers("RSQ.7")
@@ -327,7 +328,7 @@ async def test_delayed_tasks_are_removed_run_now_or_pushed_back_by_selection(app
     assert pushed.due_at - cleo.due_at == timedelta(days=1)
     async with app.worker():
         [ben] = [task async for task in app.tasks(handler=mail, due_before=datetime.now(UTC), collection="even")]
-        await app.result(ben, timeout=10)
+        await app.result(ben, timeout=PATIENCE)
     assert ran == ["ben"]
     left = [task.payload["to"] async for task in app.tasks(handler=mail, state="pending")]
     assert sorted(left) == ["cleo", "dora"]
@@ -344,7 +345,7 @@ async def test_a_group_with_a_prefix_is_included_once_and_submits_through_its_ap
         await price.now(sku="abc")
     app.include(shop)
     async with app.worker():
-        assert await app.result(await app.handler("shop.price").now(sku="abc"), timeout=10) == 3
+        assert await app.result(await app.handler("shop.price").now(sku="abc"), timeout=PATIENCE) == 3
     with pytest.raises(TypeError, match="exactly one"):
         App("sqlite:///:memory:").include(shop)
 
@@ -358,7 +359,7 @@ def test_synchronous_programs_use_every_verb_through_one_door(tmp_path: Path) ->
 
     async def work() -> list[int]:
         async with app.worker():
-            return await app.result(await double.now(number=21), timeout=10)
+            return await app.result(await double.now(number=21), timeout=PATIENCE)
 
     assert app.sync(work()) == [42, os.getpid()]
     task = app.sync(double.after(60, number=1))

@@ -15,6 +15,7 @@ from duetime import App, Conflict, Context, Fatal, InvalidValue, State, TaskFail
 from duetime.model.outcome import Outcome
 from duetime.model.why import ReasonKind
 from tests.guide.waiting import until
+from tests.servers.waiting import PATIENCE
 
 
 @pytest.mark.covers("RMQ.5", "DBS.6", "QZ.5")
@@ -38,7 +39,7 @@ async def test_of_tasks_that_are_due_together_the_higher_priority_starts_first(a
     await asyncio.sleep(0.1)
     async with app.worker():
         [lowest] = [task async for task in app.tasks(handler=push) if task.priority == 0]
-        await app.result(lowest, timeout=10)
+        await app.result(lowest, timeout=PATIENCE)
     assert started == ["highest", "highest, submitted later", "middle", "the handler's own", "lowest"]
 
 
@@ -54,7 +55,7 @@ async def test_a_flood_of_low_priority_does_not_hold_up_the_high_and_is_not_star
     await app.submit_many([work.options(priority=9).new() for _ in range(64)])
     async with app.worker():
         async for task in app.tasks(handler=work, state="pending"):
-            await app.result(task, timeout=30)
+            await app.result(task, timeout=PATIENCE)
     assert len(started) == 2_064
     places = [place for place, priority in enumerate(started) if priority == 9]
     assert places[-1] < 64 * 17 / 16  # one place in sixteen goes to what has waited longest
@@ -82,11 +83,11 @@ async def test_a_task_is_addressed_by_handler_collection_and_priority(app: App) 
     await app.gates.pause(index, collection="eu")
     async with app.worker():
         us = [task async for task in app.tasks(handler=index, collection="us")]
-        await asyncio.gather(*(app.result(task, timeout=10) for task in us))
+        await asyncio.gather(*(app.result(task, timeout=PATIENCE) for task in us))
         assert started == [("us", 8, 81), ("us", 2, 21)]
         await app.gates.open(index, collection="eu")
         eu = [task async for task in app.tasks(handler=index, collection="eu")]
-        await asyncio.gather(*(app.result(task, timeout=10) for task in eu))
+        await asyncio.gather(*(app.result(task, timeout=PATIENCE) for task in eu))
     assert started[2:] == [("eu", 8, 80), ("eu", 2, 20)]
 
 
@@ -109,10 +110,10 @@ async def test_a_handler_that_floods_takes_its_own_slots_and_no_others(app: App)
 
     async with app.worker():
         flooded = await app.submit_many([flood.options(priority=9).new() for _ in range(200)])
-        assert [await app.result(await quiet.options(priority=0).now(number=n), timeout=10) for n in range(20)] == list(range(20))
+        assert [await app.result(await quiet.options(priority=0).now(number=n), timeout=PATIENCE) for n in range(20)] == list(range(20))
         assert (await app.stats()).states[State.RUNNING] == 3
         going_on.set()
-        await asyncio.gather(*(app.result(task, timeout=10) for task in flooded))
+        await asyncio.gather(*(app.result(task, timeout=PATIENCE) for task in flooded))
     assert most == 3
 
 
@@ -129,8 +130,8 @@ async def test_teams_run_workers_of_their_own_which_register_themselves(app: App
         return f"shipped {order_id}"
 
     async with app.worker() as billing, theirs.worker() as shipping:
-        shipped = await theirs.result(await app.handler("ship").now(order_id=1), timeout=10)
-        billed = await app.result(await theirs.handler("bill").now(order_id=1), timeout=10)
+        shipped = await theirs.result(await app.handler("ship").now(order_id=1), timeout=PATIENCE)
+        billed = await app.result(await theirs.handler("bill").now(order_id=1), timeout=PATIENCE)
         assert (shipped, billed) == ("shipped 1", "billed 1")
         workers = {worker.id: (worker.alive, worker.pid, dict(worker.slots)) for worker in await app.workers()}
         assert workers == {billing.id: (True, os.getpid(), {"bill": 50}), shipping.id: (True, os.getpid(), {"ship": 2})}
@@ -155,11 +156,11 @@ async def test_work_never_waits_behind_a_busy_worker_while_another_has_a_free_sl
         await until(app, long, lambda each: each.progress is not None, "its start")
         waiting = [await task.now(wait=False) for _ in range(5)]
         async with other.worker() as second:
-            await asyncio.gather(*(app.result(each, timeout=10) for each in waiting))
+            await asyncio.gather(*(app.result(each, timeout=PATIENCE) for each in waiting))
             assert {(await app.get(each)).worker for each in waiting} == {second.id}
             assert (await app.get(long)).worker == first.id
             going_on.set()
-            await app.result(long, timeout=10)
+            await app.result(long, timeout=PATIENCE)
 
 
 @pytest.mark.covers("FEN.7")
@@ -181,7 +182,7 @@ async def test_why_tells_that_there_is_no_worker_or_no_free_slot(app: App) -> No
         [reason] = await app.why(first)
         assert (reason.kind, reason.by) == (ReasonKind.RUNNING, worker.id)
         going_on.set()
-        await app.result(second, timeout=10)
+        await app.result(second, timeout=PATIENCE)
         [reason] = await app.why(second)
         assert (reason.kind, reason.text.partition(" ")[0]) == (ReasonKind.FINISHED, "it")
 
@@ -196,17 +197,17 @@ async def test_a_gate_on_a_collection_speaks_before_that_of_its_handler(app: App
         assert (await app.gates.drop(sync, collection="old", lasting=60, note="moved")).in_force
         held, dropped = await sync.now(region="new"), await sync.options(collection="old").now(region="old")
         with pytest.raises(TaskFailed, match="ended dropped"):
-            await app.result(dropped, timeout=10)
+            await app.result(dropped, timeout=PATIENCE)
         assert (await app.get(held)).state is State.PENDING
         assert [(gate.collection, str(gate.action), gate.note) for gate in await app.gates.list()] == [
             (None, "pause", ""),
             ("old", "drop", "moved"),
         ]
         assert [await app.gates.open(sync), await app.gates.open(sync)] == [True, False]
-        assert await app.result(held, timeout=10) == "new"
+        assert await app.result(held, timeout=PATIENCE) == "new"
         await app.gates.open(sync, collection="old")
         again = await app.retry(dropped)
-        assert await app.result(again, timeout=10) == "old"
+        assert await app.result(again, timeout=PATIENCE) == "old"
 
 
 async def test_what_runs_when_a_gate_closes_goes_on(app: App) -> None:
@@ -224,7 +225,7 @@ async def test_what_runs_when_a_gate_closes_goes_on(app: App) -> None:
         assert (await app.gates.pause(work)).in_force
         next_one = await work.now()
         going_on.set()
-        assert await app.result(running, timeout=10) == "finished"
+        assert await app.result(running, timeout=PATIENCE) == "finished"
         assert (await app.why(next_one))[0].kind is ReasonKind.GATE
 
 
@@ -235,7 +236,7 @@ async def test_verbs_say_when_they_come_too_late_or_for_nothing(app: App) -> Non
 
     async with app.worker():
         task = await work.now()
-        await app.result(task, timeout=10)
+        await app.result(task, timeout=PATIENCE)
         assert await app.cancel(task) == "finished"
         with pytest.raises(Conflict, match="succeeded"):
             await app.retry(task)
@@ -264,12 +265,12 @@ async def test_many_failures_are_replayed_after_a_look(app: App) -> None:
         tasks = await app.submit_many([call.new(number=number) for number in range(10)])
         for task in tasks:
             with pytest.raises(TaskFailed):
-                await app.result(task, timeout=10)
+                await app.result(task, timeout=PATIENCE)
         broken = False
         look = await app.retry_many(handler=call, error="certificate", dry_run=True)
         assert (look.matched, look.answers) == (5, {})
         assert (await app.retry_many(handler=call, error="certificate")).answers == {"changed": 5}
-        assert [await app.result(task, timeout=10) for task in tasks if task.payload["number"] % 2] == [1, 3, 5, 7, 9]
+        assert [await app.result(task, timeout=PATIENCE) for task in tasks if task.payload["number"] % 2] == [1, 3, 5, 7, 9]
     assert (await app.stats()).states[State.FAILED] == 5
 
 
@@ -290,7 +291,7 @@ async def test_a_worker_that_stops_gives_back_what_it_has_not_finished_and_no_tr
     patience[0] = 0
     app.task(work)
     async with app.worker():
-        assert await app.result(task, timeout=10) == 2
+        assert await app.result(task, timeout=PATIENCE) == 2
         assert [attempt.outcome for attempt in await app.attempts(task)] == [Outcome.RELEASED, Outcome.SUCCEEDED]
 
 
@@ -334,5 +335,5 @@ async def test_a_killed_worker_loses_nothing_and_the_next_attempt_knows(app: App
         await first.wait()
         assert (await app.get(task)).state is State.RUNNING  # nobody has looked yet
         async with worker_process(tmp_path, app.config.url):
-            assert await app.result(task, timeout=30) == [2, 1]
+            assert await app.result(task, timeout=PATIENCE) == [2, 1]
     assert [attempt.outcome for attempt in await app.attempts(task)] == [Outcome.LOST, Outcome.SUCCEEDED]

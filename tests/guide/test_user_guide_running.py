@@ -17,6 +17,7 @@ from duetime import App, Context, Fatal, Next, RetryLater, RetryPolicy, State, T
 from duetime.model.outcome import Outcome
 from duetime.testing import using
 from tests.guide.waiting import until
+from tests.servers.waiting import PATIENCE
 
 
 @pytest.mark.covers("RMQ.7")
@@ -33,11 +34,11 @@ async def test_returning_acknowledges_fatal_rejects_and_retry_later_requeues(app
         return word
 
     async with app.worker():
-        assert await app.result(await consume.now(word="acknowledge"), timeout=10) == "acknowledge"
+        assert await app.result(await consume.now(word="acknowledge"), timeout=PATIENCE) == "acknowledge"
         rejected, requeued = await consume.now(word="reject"), await consume.now(word="requeue")
         with pytest.raises(TaskFailed, match="cannot be used"):
-            await app.result(rejected, timeout=10)
-        assert await app.result(requeued, timeout=10) == "requeue"
+            await app.result(rejected, timeout=PATIENCE)
+        assert await app.result(requeued, timeout=PATIENCE) == "requeue"
         outcomes = [attempt.outcome for attempt in await app.attempts(requeued)]
         assert outcomes == [Outcome.RETRY_LATER] * 4 + [Outcome.SUCCEEDED]
         assert (await app.get(requeued)).tries == 0
@@ -82,7 +83,7 @@ async def test_a_task_may_bring_its_own_policy(app: App) -> None:
         network, bug = await twice.now(fault="network"), await twice.now(fault="bug")
         for task in (network, bug):
             with pytest.raises(TaskFailed):
-                await app.result(task, timeout=10)
+                await app.result(task, timeout=PATIENCE)
         assert [(await app.get(task)).tries for task in (network, bug)] == [2, 1]  # which errors count stays in the code
 
 
@@ -95,7 +96,7 @@ async def test_a_dead_letter_tells_why_how_often_and_when(app: App) -> None:
     async with app.worker():
         task = await deliver.now(parcel=7)
         with pytest.raises(TaskFailed):
-            await app.result(task, timeout=10)
+            await app.result(task, timeout=PATIENCE)
     [dead] = [each async for each in app.tasks(state="failed", error="unknown address")]
     assert (dead.id, dead.tries, dead.payload) == (task.id, 3, {"parcel": 7})
     assert dead.error is not None
@@ -124,7 +125,7 @@ async def test_an_attempt_that_does_not_finish_in_its_time_comes_back(app: App) 
     assert delayed.state is State.PENDING
     async with app.worker():
         await until(app, delayed, lambda task: task.state is State.RUNNING, "its first attempt")
-        assert await app.result(delayed, timeout=10) == 2
+        assert await app.result(delayed, timeout=PATIENCE) == 2
         assert (await app.get(delayed)).state is State.SUCCEEDED
         assert [each.outcome for each in await app.attempts(delayed)] == [Outcome.TIMED_OUT, Outcome.SUCCEEDED]
 
@@ -146,10 +147,10 @@ async def test_work_is_triggered_now_with_data_and_interrupted_by_hand_or_by_its
         await until(app, by_hand, lambda task: task.progress is not None, "its start")
         by_itself = await export.options(timeout=0.05).now(name="by itself")
         with pytest.raises(TaskFailed, match="TimedOut"):
-            await app.result(by_itself, timeout=10)
+            await app.result(by_itself, timeout=PATIENCE)
         assert await app.cancel(by_hand) == "cancelling"
         with pytest.raises(TaskCancelled):
-            await app.result(by_hand, timeout=10)
+            await app.result(by_hand, timeout=PATIENCE)
         assert await app.cancel(by_hand) == "finished"
     assert ended == ["by itself", "by hand"]
 
@@ -166,12 +167,12 @@ async def test_a_thread_looks_whether_it_shall_stop_and_counters_tell_what_happe
 
     async with app.worker():
         short = [await crunch.now(rounds=number) for number in (1, 2, 3)]
-        assert [await app.result(task, timeout=10) for task in short] == [1, 2, 3]
+        assert [await app.result(task, timeout=PATIENCE) for task in short] == [1, 2, 3]
         endless = await crunch.now(rounds=1_000_000)
         await until(app, endless, lambda task: task.progress is not None, "its first progress")
         assert await app.cancel(endless) == "cancelling"
         with pytest.raises(TaskCancelled):
-            await app.result(endless, timeout=10)
+            await app.result(endless, timeout=PATIENCE)
         stats = await app.stats()
         assert (stats.states[State.SUCCEEDED], stats.states[State.CANCELLED], stats.states[State.RUNNING]) == (3, 1, 0)
         [counts] = stats.handlers
@@ -204,15 +205,15 @@ async def test_a_life_cycle_can_be_listened_to(app: App) -> None:
 
     async with app.worker():
         future = await work.now(name="good")
-        assert await app.result(future, timeout=10) == "good"
+        assert await app.result(future, timeout=PATIENCE) == "good"
         for name in ("wrong", "slow"):
             with pytest.raises(TaskFailed):
-                await app.result(await work.now(name=name), timeout=10)
+                await app.result(await work.now(name=name), timeout=PATIENCE)
         cancelled = await work.options(timeout=60).now(name="cancelled")
         await until(app, cancelled, lambda task: task.progress is not None, "its start")
         await app.cancel(cancelled.id)
         with pytest.raises(TaskCancelled):
-            await app.result(cancelled, timeout=10)
+            await app.result(cancelled, timeout=PATIENCE)
     assert heard == [
         *("good started", "good succeeded", "wrong started", "wrong ended with ValueError"),
         *("slow started", "slow ended with CancelledError", "cancelled started", "cancelled ended with CancelledError"),
@@ -235,10 +236,10 @@ async def test_middleware_may_decide_how_an_attempt_ends(app: App) -> None:
 
     async with app.worker():
         exists, forbidden, busy = [await copy.now(problem=problem) for problem in ("exists", "forbidden", "busy")]
-        assert await app.result(exists, timeout=10) == "was there already"
+        assert await app.result(exists, timeout=PATIENCE) == "was there already"
         for task in (forbidden, busy):
             with pytest.raises(TaskFailed):
-                await app.result(task, timeout=10)
+                await app.result(task, timeout=PATIENCE)
         states = [(info.state, info.tries) for info in [await app.get(task) for task in (exists, forbidden, busy)]]
         assert states == [(State.SUCCEEDED, 0), (State.FAILED, 0), (State.FAILED, 3)]
 
@@ -254,7 +255,7 @@ async def test_every_attempt_carries_the_same_key_and_a_growing_fence(app: App) 
     async with app.worker():
         task = await charge.now()
         with pytest.raises(TaskFailed):
-            await app.result(task, timeout=10)
+            await app.result(task, timeout=PATIENCE)
         await app.retry(task)
         await until(app, task, lambda task: task.final, "its second life to end")
     assert seen == [(task.id, number) for number in range(1, 7)]
@@ -284,8 +285,8 @@ async def test_the_lifespan_gives_several_things_and_lasts_as_long_as_the_worker
         return len(ctx.get(Journal))
 
     async with app.worker():
-        assert await app.result(await send.now(text="one"), timeout=10) == 1
-        assert await app.result(await send.now(text="two"), timeout=10) == 2
+        assert await app.result(await send.now(text="one"), timeout=PATIENCE) == 1
+        assert await app.result(await send.now(text="two"), timeout=PATIENCE) == 2
     assert said == ["opened", "one", "two", "closed"]
 
 
@@ -300,8 +301,8 @@ async def test_what_an_attempt_prints_and_logs_is_kept_apart_from_others(app: Ap
 
     async with app.worker():
         task, silent = await speak.now(), await speak.now(silent=True)
-        await app.result(task, timeout=10)
-        await app.result(silent, timeout=10)
+        await app.result(task, timeout=PATIENCE)
+        await app.result(silent, timeout=PATIENCE)
     assert await app.output.read(silent) == []
     kept = await app.output.read(task)
     assert [each.attempt for each in kept] == [1, 2]
@@ -353,8 +354,8 @@ async def test_a_process_of_its_own_contains_crashes_and_a_poisonous_task_is_qua
     async with photos.worker():
         poison = await photos.handler("develop").now(name="poison")
         with pytest.raises(TaskFailed, match="Quarantined"):
-            await photos.result(poison, timeout=40)
-        child, attempt = await photos.result(await photos.handler("develop").now(name="cat"), timeout=30)
+            await photos.result(poison, timeout=PATIENCE)
+        child, attempt = await photos.result(await photos.handler("develop").now(name="cat"), timeout=PATIENCE)
         assert (child != os.getpid(), attempt) == (True, 1)
     dead = await photos.get(poison)
     assert (dead.state, dead.payload, dead.crashes, dead.tries) == (State.FAILED, {"name": "poison"}, 3, 0)
@@ -369,7 +370,7 @@ async def test_a_time_limit_is_soft_for_coroutines_and_hard_for_processes_and_se
         for name, limit in (("polite", 0.1), ("deaf", 0.5)):
             task = await photos.handler(name).options(timeout=limit).now(marks=str(tmp_path))
             with pytest.raises(TaskFailed, match=f"timeout of {limit:g} s"):
-                await photos.result(task, timeout=30)
+                await photos.result(task, timeout=PATIENCE)
             [attempt] = await photos.attempts(task)
             assert attempt.outcome is Outcome.TIMED_OUT
     assert (tmp_path / "polite has cleaned up").exists()

@@ -24,7 +24,7 @@ from duetime.store.postgres.runner import failure, runner_for
 from duetime.store.postgres.wakeups import channel_of
 from tests.integration.callers import ASYNCHRONOUS, CALLERS, SYNCHRONOUS, Caller, bare
 from tests.servers import running
-from tests.servers.waiting import wait_until
+from tests.servers.waiting import PATIENCE, wait_until
 
 ExpireOrder = Handler[..., str, Any]
 Stored = Callable[[], Awaitable[tuple[int, int]]]
@@ -211,7 +211,7 @@ async def test_a_worker_runs_what_was_committed(app: App, expire_order: ExpireOr
         await caller.begin()
         task = await expire_order.options(connection=caller.connection).now(order_id=1)
         await caller.commit()
-        assert await app.result(task, timeout=20) == "order 1 expired"
+        assert await app.result(task, timeout=PATIENCE) == "order 1 expired"
 
 
 @every_caller

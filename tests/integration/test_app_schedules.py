@@ -36,6 +36,7 @@ from duetime.store.schedules import ScheduleWrite
 from duetime.store.sqlite.store import SqliteStore
 from duetime.store.values import NewWorker
 from tests.conformance.build import ended
+from tests.servers.waiting import PATIENCE
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MONDAY = datetime(2030, 1, 7, 12, tzinfo=UTC)
@@ -443,7 +444,7 @@ async def test_the_next_run_is_told_how_the_last_one_went(tmp_path: object) -> N
 
     async with app.worker():
         await app.schedules.put(Schedule("f", fragile, AfterEnd(1)))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             occurrences = [await seen.get() for _ in range(3)]
     _, second, third = occurrences
     assert second.last.state == "failed"  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from duetime import App, Context, InvalidHandler, UnknownHandler
+from tests.servers.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -49,9 +50,9 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
 async def test_children_find_the_app_and_its_imports_by_themselves(shop: App) -> None:
     assert "shop_more" not in sys.modules
     async with shop.worker():
-        pid, number = await shop.result(await shop.handler("where").now(number=7), timeout=30)
+        pid, number = await shop.result(await shop.handler("where").now(number=7), timeout=PATIENCE)
         assert (pid != os.getpid(), number) == (True, 7)
-        assert await shop.result(await shop.handler("elsewhere").now(), timeout=30) != os.getpid()
+        assert await shop.result(await shop.handler("elsewhere").now(), timeout=PATIENCE) != os.getpid()
 
 
 async def test_modules_are_imported_by_the_worker_and_not_by_a_client(shop: App) -> None:

@@ -16,6 +16,7 @@ from duetime.clock import ManualClock, to_instant
 from duetime.store.sqlite.store import SqliteStore
 from duetime.store.values import NewWorker
 from tests.integration.callers import bare
+from tests.servers.waiting import PATIENCE
 
 NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
 OFFSETS = [-5400, -3600, -900, 900]
@@ -230,7 +231,7 @@ async def test_a_handler_can_end_its_own_set_without_ending_itself(tmp_path: Pat
         event = datetime.now(UTC) + timedelta(hours=1)
         tasks = await app.around(event, key="patient-3", offsets=[0, 3600, 7200]).submit(ask.new(patient=3))
         await app.reschedule(tasks[0], delay=0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             assert await app.result(tasks[0]) == "answered, 2 left out"
         assert [(await app.get(task)).state for task in tasks] == [State.SUCCEEDED, State.CANCELLED, State.CANCELLED]
     assert asked == ["0"]

@@ -11,6 +11,7 @@ from duetime import AfterEnd, App, Context, Every, InvalidValue, Occurrence, Ret
 from duetime.clock import ManualClock, to_instant
 from duetime.store.sqlite.store import SqliteStore
 from tests.integration.test_app_schedules import fire
+from tests.servers.waiting import PATIENCE
 
 NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -133,6 +134,6 @@ async def test_a_worker_runs_them_one_after_the_other(tmp_path: object) -> None:
     async with app.worker():
         await app.schedules.put(Schedule("hourly", count, Every(hours=1)))
         done = await app.schedules.backfill("hourly", NOON - timedelta(days=2_000, hours=4), NOON - timedelta(days=2_000))
-        await app.client.wait(done.tasks[-1], timeout=30)
+        await app.client.wait(done.tasks[-1], timeout=PATIENCE)
     assert [what for what, _ in seen] == ["begins", "ends"] * 5
     assert [when for what, when in seen if what == "ends"] == done.planned

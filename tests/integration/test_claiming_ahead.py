@@ -13,6 +13,7 @@ import pytest
 from duetime import App, State, Task
 from duetime.clock import SECOND, to_datetime
 from tests.chaos.processes import until
+from tests.servers.waiting import PATIENCE
 
 AHEAD = 120 * SECOND
 begun: list[int] = []
@@ -51,7 +52,7 @@ async def test_a_task_begins_when_it_is_due_although_it_was_claimed_before(app: 
     async with app.worker():
         task = await claimed_early(app, seconds=1.5)
         assert begun == []
-        await app.result(task, timeout=20)
+        await app.result(task, timeout=PATIENCE)
     ended = await app.get(task)
     assert ended.started_at is not None
     assert ended.started_at >= ended.due_at
@@ -91,7 +92,7 @@ async def test_a_worker_that_stops_gives_it_back(app: App) -> None:
 async def test_what_is_due_now_does_not_wait_for_what_was_claimed_early(app: App) -> None:
     async with app.worker():
         await asyncio.gather(*[claimed_early(app, number) for number in range(5)])
-        await app.result(await app.handler("work").now(number=99), timeout=20)
+        await app.result(await app.handler("work").now(number=99), timeout=PATIENCE)
         assert begun == [99]
 
 

@@ -16,6 +16,7 @@ from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.schedules import ScheduleWrite
 from tests.integration.test_app_schedules import fire
+from tests.servers.waiting import PATIENCE
 
 MONDAY = datetime(2030, 1, 7, 12, tzinfo=UTC)
 OFTEN = Every(minutes=5)
@@ -271,7 +272,7 @@ def run_many() -> Callable[[int, str], list[str]]:
     def run(number: int, url: str) -> list[str]:
         command = [sys.executable, "-m", "tests.integration.deploying", url]
         started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(number)]
-        ended = [process.communicate(timeout=100)[0].strip() for process in started]
+        ended = [process.communicate(timeout=PATIENCE)[0].strip() for process in started]
         assert [process.returncode for process in started] == [0] * number
         return ended
 

@@ -21,6 +21,7 @@ from duetime.store.sqlite import liveness
 from duetime.store.sqlite.store import SqliteStore
 from duetime.store.values import Claim, NewWorker
 from tests.chaos.fleet import Fleet, until
+from tests.servers.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ async def test_a_lock_held_for_a_while_delays_and_loses_nothing(path: Path, capl
             await until("the settler has met the lock", lambda: "settler failed" in caplog.text)
             assert (await app.get(tasks[0])).state is State.RUNNING, "reading goes on"
         later = await handler.now()
-        assert [await app.result(task, timeout=20) for task in [*tasks, later]] == ["done"] * 21
+        assert [await app.result(task, timeout=PATIENCE) for task in [*tasks, later]] == ["done"] * 21
     assert len(started) == 21, "no outcome was lost, so nothing ran twice"
     assert "settler works again" in caplog.text or "settler failed" in caplog.text
 
@@ -108,13 +109,14 @@ def test_a_full_disk_refuses_the_task_and_keeps_what_was_acknowledged(path: Path
     app.sync(app.close())
 
 
-@pytest.mark.timeout(120)
 async def test_a_worker_whose_file_may_not_grow_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
     async with Fleet(tmp_path) as fleet:
         worker = await fleet.start(chaos_file_limit=1)
-        before = await fleet.submit(fleet.new("quick", seconds=0.5) for _ in range(8))
+        fleet.hold()
+        before = await fleet.submit(fleet.new("quick", held=True) for _ in range(8))
         await until("they have started", lambda: fleet.started(*before))
         (tmp_path / "full").touch()
+        fleet.let_go()
         await until("the worker has met the limit", lambda: "settler failed" in worker.log())
         assert worker.running
         (tmp_path / "full").unlink()
@@ -240,7 +242,7 @@ async def test_a_claim_whose_reply_was_lost_goes_back_with_its_counts(forgetful:
 
     async with app.worker():
         task = await handler.now()
-        assert await app.result(task, timeout=20) == 3
+        assert await app.result(task, timeout=PATIENCE) == 3
         outcomes = [attempt.outcome for attempt in await app.attempts(task)]
         assert outcomes == ["failed", "released", "succeeded"]
         assert (await app.get(task)).tries == 1, "the try that was used up is not forgotten"
@@ -258,7 +260,7 @@ async def test_a_settle_whose_reply_was_lost_is_repeated_and_counted_once(forget
         store.forget_settles = 3
         tasks = await app.submit_many([handler.new() for _ in range(50)])
         for task in tasks:
-            await app.result(task, timeout=20)
+            await app.result(task, timeout=PATIENCE)
         await until("the settler has nothing left", lambda: not worker.settler.ids())
         assert worker.settler.stale == 0
     assert sorted(runs) == sorted(task.id for task in tasks)
@@ -287,8 +289,8 @@ async def test_an_outcome_that_cannot_be_stored_does_not_hold_up_the_others(
         tasks = await app.submit_many([handler.new(number != 7) for number in range(30)])
         for number, task in enumerate(tasks):
             if number != 7:
-                await app.result(task, timeout=20)
-        bad = await app.client.wait(tasks[7], timeout=20)
+                await app.result(task, timeout=PATIENCE)
+        bad = await app.client.wait(tasks[7], timeout=PATIENCE)
         assert bad.state is State.FAILED
         assert bad.error is not None
         assert bad.error.type == "OutcomeNotStored"
@@ -319,7 +321,7 @@ async def test_a_worker_that_was_taken_for_dead_stops_its_attempts_and_registers
             connection.execute("commit")
         await until("its attempt was stopped", lambda: ended == [task.id])
         await until("it is back", lambda: "is registered again" in caplog.text)
-        assert await app.result(await handler.now(0.0), timeout=20) == 1
+        assert await app.result(await handler.now(0.0), timeout=PATIENCE) == 1
         assert (await app.get(task)).state is State.RUNNING, "nothing was written for what is no longer its own"
 
 
@@ -365,7 +367,6 @@ async def test_a_settle_that_races_with_a_reaper_is_either_accepted_or_too_late(
     assert taken + finished == 40
 
 
-@pytest.mark.timeout(120)
 async def test_several_reapers_at_once_take_a_dead_workers_tasks_back_once(tmp_path: Path) -> None:
     async with Fleet(tmp_path) as fleet:
         worker = await fleet.start()
@@ -387,15 +388,17 @@ async def test_several_reapers_at_once_take_a_dead_workers_tasks_back_once(tmp_p
             assert [attempt.outcome for attempt in await fleet.app.attempts(task)] == ["lost"]
 
 
-@pytest.mark.timeout(120)
 async def test_an_old_process_that_drains_is_left_alone_by_the_one_that_replaces_it(tmp_path: Path) -> None:
     async with Fleet(tmp_path) as fleet:
         old = await fleet.start("--grace", "30s")
-        tasks = await fleet.submit(fleet.new("quick", seconds=2.0) for _ in range(4))
+        fleet.hold()
+        tasks = await fleet.submit(fleet.new("quick", held=True) for _ in range(4))
         await until("they have started", lambda: fleet.started(*tasks))
         old.terminate()
         new = await fleet.start()  # the same host name, and all that a reaper could go by
-        await fleet.submit(fleet.new("quick") for _ in range(4))
+        for task in await fleet.submit(fleet.new("quick") for _ in range(4)):
+            await fleet.app.result(task, timeout=PATIENCE)
+        fleet.let_go()
         assert await old.ended() == 0
         await fleet.finish()
         history = await fleet.check()
@@ -403,7 +406,6 @@ async def test_an_old_process_that_drains_is_left_alone_by_the_one_that_replaces
         assert "died" not in new.log()
 
 
-@pytest.mark.timeout(120)
 async def test_a_worker_that_knows_half_of_the_handlers_leaves_the_others_alone_and_still_recovers_them(tmp_path: Path) -> None:
     async with Fleet(tmp_path) as fleet:
         doomed = await fleet.start("--handler", "threaded")
@@ -415,11 +417,11 @@ async def test_a_worker_that_knows_half_of_the_handlers_leaves_the_others_alone_
         doomed.kill()
         await until("the death was seen", lambda: "3 attempts go back" in half.log())
         for task in done:
-            await fleet.app.result(task, timeout=20)
+            await fleet.app.result(task, timeout=PATIENCE)
         for task in [*lost, *waiting]:
             assert (await fleet.app.get(task.id)).state is State.PENDING
         assert DuetimeError.__name__ not in half.log()
         whole = await fleet.start()
         for task in waiting:
-            await fleet.app.result(task, timeout=20)
+            await fleet.app.result(task, timeout=PATIENCE)
         assert whole.running

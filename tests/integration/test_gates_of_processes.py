@@ -16,6 +16,7 @@ from duetime.store.values import ClaimedTask
 from duetime.targets.python.children import ChildPool
 from duetime.worker.worker import Worker
 from tests.chaos.fleet import until
+from tests.servers.waiting import PATIENCE
 
 
 class SlowPool(ChildPool):
@@ -72,7 +73,7 @@ async def test_a_gate_holds_for_an_attempt_whose_process_was_not_ready(apart: Ap
     pool.begun.set()
     word.write_text("go")
     await app.gates.open("wait_for")
-    assert await app.result(task, timeout=30) == "done"
+    assert await app.result(task, timeout=PATIENCE) == "done"
     assert (await app.attempts(task))[0].outcome == "released"
 
 
@@ -88,7 +89,7 @@ async def test_a_gate_is_confirmed_only_when_no_process_is_just_beginning(apart:
     pool.begun.set()
     await until("the worker has confirmed it", partial(confirmed, app, unconfirmed.version))
     word.write_text("go")
-    assert await app.result(task, timeout=30) == "done"
+    assert await app.result(task, timeout=PATIENCE) == "done"
 
 
 async def is_in(app: App, task: Task[str], state: State) -> bool:

@@ -123,7 +123,6 @@ async def test_grants_outlive_functions_that_are_made_again(postgres_url: str) -
             connection.execute(f"reset role; drop owned by {role}; drop role {role}".encode())
 
 
-@pytest.mark.timeout(120)
 async def test_a_worker_goes_on_while_functions_are_made_again_under_it(postgres_url: str) -> None:
     """Many others open the store meanwhile and find that the functions differ; no attempt fails and none is done again."""
     app = App(postgres_url)

@@ -25,6 +25,7 @@ from duetime.worker import worker as working
 from tests.conformance.build import Worker, add, needs, state_of, wait_until, wish
 from tests.integration.postgres import admin, opened, schema_of
 from tests.servers.fixtures import NewPostgres
+from tests.servers.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -236,7 +237,7 @@ async def test_all_works_without_wake_ups_and_without_sessions(postgres_url: str
         for number in range(20):
             await work.now(number=number)
         last = await work.after(0.3, number=20)
-        await app.result(last, timeout=30)
+        await app.result(last, timeout=PATIENCE)
         with admin(postgres_url) as connection:
             listening = "select count(*) from pg_stat_activity where query ilike 'listen%%' and query like '%%' || %s || '%%'"
             assert connection.execute(listening, [schema_of(postgres_url)]).fetchone() == (0,)
@@ -272,7 +273,7 @@ async def test_a_worker_goes_on_after_the_server_was_killed_and_nothing_is_lost(
         await asyncio.to_thread(server.start)
         await wait_until(lambda: len(ran) >= 100, "all tasks to have run", 45)
         for task in first:
-            await app.result(task, timeout=30)
+            await app.result(task, timeout=PATIENCE)
 
 
 async def test_a_lane_that_another_process_made_is_found_at_once(postgres_url: str) -> None:

@@ -29,6 +29,7 @@ from duetime.targets.output.spool import Spool, spool_root
 from duetime.worker.shipping import Shipper, begin_shipping
 from tests.chaos.fleet import until
 from tests.servers.fixtures import NewPostgres
+from tests.servers.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 EMOJI = "\U0001f600"
@@ -131,7 +132,7 @@ async def test_attempts_are_told_apart_and_what_is_left_is_shipped_when_the_work
 
     async with app.worker():
         task = await stumble.now()
-        await app.result(task, timeout=20)
+        await app.result(task, timeout=PATIENCE)
     async with app:
         assert [(each.attempt, each.text, each.whole) for each in await app.output.read(task)] == [
             (number, f"attempt {number}\n", True) for number in (1, 2, 3)
@@ -185,7 +186,7 @@ async def test_what_a_killed_worker_left_is_shipped_by_the_next(url: str, app: A
         before = len((await kept(app, task)).splitlines())
         await until("and more in the file", lambda: bool(left(spools)) and left(spools)[0].read_text().count("\n") > before + 100)
         process.send_signal(signal.SIGKILL)
-        process.wait(30)
+        process.wait(PATIENCE)
     [file] = left(spools)
     printed = file.read_text()
     assert printed.startswith("line 0 ✓\nline 1 ✓\n")
@@ -499,7 +500,7 @@ async def test_a_fault_in_the_last_figures_does_not_keep_a_worker_registered(tmp
     store = Unreliable(f"{tmp_path}/store.db")
     async with app.using_store(store):
         async with app.worker():
-            await app.result(await app.handler("work").now(), timeout=20)
+            await app.result(await app.handler("work").now(), timeout=PATIENCE)
             store.figures_fail = True
         assert await store.workers() == []
     assert "could not write its last figures" in caplog.text
@@ -517,12 +518,11 @@ async def test_an_outage_neither_fails_nor_delays_an_attempt(tmp_path: Path, spo
 
     async with app.using_store(store), app.worker():
         task = await talk.now()
-        assert await app.result(task, timeout=20) == "done"
+        assert await app.result(task, timeout=PATIENCE) == "done"
         await until("the output is there in the end", lambda: is_whole(app, task))
         assert await kept(app, task) == "hello\n"
 
 
-@pytest.mark.timeout(120)
 async def test_a_server_that_restarts_while_output_is_shipped_loses_none(new_postgres: NewPostgres, spools: Path) -> None:
     server = new_postgres()
     app = App(server.url(), user="test", output=str(spools), lease=15)
@@ -549,7 +549,7 @@ async def test_a_server_that_restarts_while_output_is_shipped_loses_none(new_pos
         await until("all are final", lambda: all_final(app, tasks))
         await until("all output is whole", lambda: all_whole(app, tasks))
         for number, task in enumerate(tasks):
-            lines = await app.result(task, timeout=20)
+            lines = await app.result(task, timeout=PATIENCE)
             assert await kept(app, task) == "".join(f"{number} {line}\n" for line in range(lines))
 
 
@@ -577,7 +577,7 @@ async def test_output_that_is_off_goes_where_it_always_went(tmp_path: Path, capf
 
     async with app.worker():
         task = await talk.now()
-        await app.result(task, timeout=20)
+        await app.result(task, timeout=PATIENCE)
         assert await app.output.read(task) == []
     assert "hello" in capfd.readouterr().out
 
@@ -593,7 +593,7 @@ async def test_a_folder_that_cannot_be_made_is_warned_of_and_work_goes_on(tmp_pa
 
     with caplog.at_level(logging.WARNING, "duetime.output"):
         async with app.worker():
-            assert await app.result(await talk.now(), timeout=20) == "done"
+            assert await app.result(await talk.now(), timeout=PATIENCE) == "done"
     assert caplog.text.count("set DUETIME_OUTPUT to another one") == 1
 
 

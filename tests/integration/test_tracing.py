@@ -22,6 +22,7 @@ from duetime.store.open import store_from_url
 from duetime.tracing import trace
 from tests.api.conftest import served
 from tests.integration import traced_app
+from tests.servers.waiting import PATIENCE
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PATH = "tests.integration.traced_app:app"
@@ -66,7 +67,7 @@ async def test_submit_attempt_and_what_the_handler_does_are_one_trace_wherever_i
     with tracer.start_as_current_span("request"):
         task = await app.handler(handler).now()
     async with app.worker(path=PATH):
-        await app.result(task, timeout=30)
+        await app.result(task, timeout=PATIENCE)
     spans = spans_in(spans_file)
     request, submit, run = named(spans, "request"), named(spans, f"submit {handler}"), named(spans, f"run {handler}")
     [inside] = [span for span in spans if span["name"].startswith("inside the ")]
@@ -83,7 +84,7 @@ async def test_submit_attempt_and_what_the_handler_does_are_one_trace_wherever_i
 
 async def test_retries_are_several_attempts_in_one_trace(app: App, spans_file: Path) -> None:
     async with app.worker(path=PATH):
-        assert await app.result(await app.handler("flaky").now(), timeout=30) == "at last"
+        assert await app.result(await app.handler("flaky").now(), timeout=PATIENCE) == "at last"
     spans = spans_in(spans_file)
     submit = named(spans, "submit flaky")
     runs = [span for span in spans if span["name"] == "run flaky"]
@@ -182,7 +183,7 @@ async def test_a_schedules_task_begins_a_trace_of_its_own(tmp_path: Path, spans_
 
     tracer = otel.get_tracer("program", tracer_provider=traced_app.provider)
     with tracer.start_as_current_span("main program"):
-        async with asyncio.timeout(30), fresh.worker():
+        async with asyncio.timeout(PATIENCE), fresh.worker():
             await ran.wait()
     spans = spans_in(spans_file)
     runs = [span for span in spans if span["name"] == "run tick"]
@@ -216,11 +217,11 @@ async def test_attempts_that_do_not_succeed_say_how_they_ended(spans_file: Path,
     async with fresh.worker():
         tasks = [await handler.now() for handler in (fatal, later, slow)]
         long = await endless.now()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await started.wait()
         await fresh.cancel(long)
         for task in (*tasks, long):
-            await fresh.client.wait(task, timeout=20)
+            await fresh.client.wait(task, timeout=PATIENCE)
     told = [
         (span["name"], span["attributes"]["duetime.outcome"], span["status"])
         for span in spans_in(spans_file)

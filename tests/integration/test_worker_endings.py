@@ -27,6 +27,7 @@ from duetime.targets.target import Stop
 from duetime.worker import executor, settler
 from duetime.worker.worker import Worker
 from tests.chaos.fleet import until
+from tests.servers.waiting import PATIENCE
 
 ONCE = RetryPolicy.none()
 
@@ -160,7 +161,7 @@ async def test_a_retry_later_without_words_is_still_one(app: App) -> None:
 
     async with app.worker():
         task = await handler.now()
-        assert await app.result(task, timeout=20) == 2
+        assert await app.result(task, timeout=PATIENCE) == 2
         assert (await app.get(task)).tries == 0
 
 
@@ -213,7 +214,7 @@ async def test_a_payload_that_no_longer_fits_ends_alone_and_the_rest_of_its_batc
         mixed: list[NewTask[Any]] = [bad[0], *good[:10], bad[1], *good[10:], bad[2]]
         await app.store.add(mixed)
         async with app.worker():
-            assert [await app.result(task.id, timeout=20) for task in good] == list(range(20))
+            assert [await app.result(task.id, timeout=PATIENCE) for task in good] == list(range(20))
             for task in bad:
                 ended = await app.get(task.id)
                 assert ended.state is State.FAILED
@@ -272,7 +273,7 @@ async def test_a_coroutine_that_swallows_its_cancel_stays_claimed_until_its_code
         await until("it was reported", lambda: "its code does not end" in caplog.text)
         assert (await app.get(task)).state is State.RUNNING
         gate.set()
-        assert await app.result(task, timeout=20) == "finished after all"
+        assert await app.result(task, timeout=PATIENCE) == "finished after all"
     assert starts == [1]
 
 
@@ -305,7 +306,7 @@ async def test_a_thread_that_outlives_its_timeout_is_never_joined_by_a_second_at
         held = await app.get(task)
         assert (held.state, held.attempt) == (State.RUNNING, 1)
         gate.set()
-        await app.result(task, timeout=20)
+        await app.result(task, timeout=PATIENCE)
     assert most == 1
 
 
@@ -413,7 +414,7 @@ async def test_a_success_counts_although_the_lease_was_in_doubt_and_only_if_the_
         lost = msgspec.structs.replace(settlement_of(worker, taken.id), outcome=Outcome.LOST, state=State.PENDING, due_at=LATEST)
         assert await app.store.settle(worker.id, [lost]) == [SettleVerdict.ACCEPTED]
         worker.executor.stop_all(Stop.LOST)
-        assert await app.result(kept, timeout=20) == "kept"
+        assert await app.result(kept, timeout=PATIENCE) == "kept"
         await until("the other has ended too", lambda: not worker.executor.running and len(worker.settler) == 0)
         await until("it was refused", lambda: worker.settler.stale == 1)
         assert (await app.get(taken.id)).state is State.PENDING
@@ -444,6 +445,6 @@ async def test_results_of_many_megabytes_are_written_in_several_batches(app: App
     async with app.worker():
         tasks = await app.submit_many([draw.new(size=size) for size in [100_000] * 30 + [900_000] + [10] * 50])
         for task in tasks:
-            assert len(await app.result(task, timeout=20)) in (100_000, 900_000, 10)
+            assert len(await app.result(task, timeout=PATIENCE)) in (100_000, 900_000, 10)
     assert max(size for size in sizes if size < 900_000) <= 250_000
     assert [size for size in sizes if size > 250_000] == [900_002]  # what is too long for a batch goes alone

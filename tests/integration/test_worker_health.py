@@ -21,6 +21,7 @@ from duetime.store.shard import Lease
 from duetime.store.sqlite.store import SqliteLease, SqliteStore
 from duetime.store.values import Claim, NewWorker, Renewal, WorkerRecord
 from tests.chaos.fleet import until
+from tests.servers.waiting import PATIENCE
 
 DOWN = StoreUnavailable("the store cannot be reached")
 
@@ -242,7 +243,7 @@ async def test_a_worker_at_rest_is_well(faulty: tuple[App, FaultyStore]) -> None
     async def handler() -> None: ...
 
     async with app.worker() as worker:
-        await app.result(await handler.now(), timeout=20)
+        await app.result(await handler.now(), timeout=PATIENCE)
         await until("every loop has had a turn", lambda: all(loop.succeeded_ago is not None for loop in worker.health().loops))
         await until("it is well", lambda: worker.health().ok)
         health = worker.health()
@@ -279,7 +280,7 @@ async def test_a_worker_whose_store_is_gone_says_so_and_what_waits_and_when_it_i
         assert "outcomes wait to be written" in caplog.text
         store.down = False
         await until("it is well again", lambda: worker.health().ok and worker.health().unsettled == 0)
-        assert [await app.result(task, timeout=20) for task in tasks] == [1, 1, 1]
+        assert [await app.result(task, timeout=PATIENCE) for task in tasks] == [1, 1, 1]
     for name in standing:
         assert caplog.text.count(f"{name} failed: the store cannot be reached") == 1
         assert f"{name}: the store answers again after " in caplog.text
@@ -299,7 +300,7 @@ async def test_a_worker_whose_store_does_not_answer_says_so(faulty: tuple[App, F
         assert any(problem.startswith("feeder has made") and problem.endswith("its turn does not end") for problem in health.problems)
         store.answers.set()
         await until("it is well again", lambda: worker.health().ok)
-        assert await app.result(await handler.now(), timeout=20) == "done"
+        assert await app.result(await handler.now(), timeout=PATIENCE) == "done"
     assert "feeder goes on after " in caplog.text
 
 
@@ -312,7 +313,7 @@ async def test_a_lock_of_another_program_is_seen_in_the_health(tmp_path: Path, m
     async def handler() -> None: ...
 
     async with app.worker() as worker:
-        await app.result(await handler.now(), timeout=20)
+        await app.result(await handler.now(), timeout=PATIENCE)
         with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as connection:
             connection.execute("begin immediate")
             await until("it is not well", lambda: not worker.health().ok)
@@ -328,19 +329,19 @@ async def test_a_blocked_event_loop_is_seen_from_outside(faulty: tuple[App, Faul
     @app.task
     async def blocks() -> None:
         started.set()
-        seen.wait(30)
+        seen.wait(PATIENCE)
 
     async with app.worker() as worker:
 
         def look() -> None:
-            started.wait(30)
+            started.wait(PATIENCE)
             while not any("the event loop has been blocked for" in problem for problem in worker.health().problems):
                 time.sleep(0.01)
             seen.set()
 
         observer = threading.Thread(target=look)
         observer.start()
-        await app.result(await blocks.now(), timeout=30)
+        await app.result(await blocks.now(), timeout=PATIENCE)
         await asyncio.to_thread(observer.join)
         await until("it is well again", lambda: worker.health().ok)
 

@@ -11,6 +11,7 @@ from duetime import App, Context, State
 from duetime.store.sqlite.store import SqliteStore
 from duetime.store.values import NewWorker
 from tests.chaos.fleet import until
+from tests.servers.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ async def test_a_handler_whose_slots_are_all_taken_leaves_the_others_theirs(app:
         flood = await app.submit_many([*(slow.new() for _ in range(500)), *(blocking.new() for _ in range(20))])
         await until("the flood fills its slots", lambda: len(running) == 3)
         others = await app.submit_many([fast.new() for _ in range(100)])
-        assert [await app.result(task, timeout=20) for task in others] == ["done"] * 100
+        assert [await app.result(task, timeout=PATIENCE) for task in others] == ["done"] * 100
         assert len(running) == 3
         held = [record.state for record in await app.store.get([task.id for task in flood[:500]]) if record is not None]
         assert held.count(State.RUNNING) <= 3, "a slow handler claims no more than it can run"

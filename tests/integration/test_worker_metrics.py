@@ -21,6 +21,7 @@ from duetime.runtime.service import Alarms
 from duetime.store.sqlite.store import SqliteStore
 from duetime.worker.metrics import FigureWriter
 from tests.chaos.fleet import until
+from tests.servers.waiting import PATIENCE
 
 SUCCEEDED = FigureKey(ATTEMPTS, "work", "succeeded")
 
@@ -52,7 +53,7 @@ async def test_a_drain_is_counted_task_by_task(app: App) -> None:
         others = await app.submit_many([threaded.new() for _ in range(5)])
         async with app.worker():
             for task in (*tasks, *others):
-                await app.client.wait(task, timeout=30)
+                await app.client.wait(task, timeout=PATIENCE)
         figures = await app.store.figures()
     assert figures[SUCCEEDED] == 500
     assert figures[FigureKey(ATTEMPTS, "threaded", "succeeded")] == 5
@@ -87,7 +88,7 @@ async def test_a_worker_that_was_taken_for_dead_counts_the_loss_of_its_lease(app
         task = await work.now()
         await until("it runs", lambda: bool(attempts))
         await app.store.unregister(worker.id)  # as if it had been found dead
-        await app.result(task, timeout=30)
+        await app.result(task, timeout=PATIENCE)
     async with app:
         figures = await app.store.figures()
     assert figures[FigureKey(LEASE_LOSSES)] == 1
@@ -170,13 +171,13 @@ async def test_a_killed_worker_takes_nothing_back_that_was_written(tmp_path: Pat
         async def claimed() -> bool:
             return (await app.get(task)).state == "running"
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not await claimed():  # noqa: ASYNC110  # another process does it
                 await asyncio.sleep(0.02)
         process.kill()
         await process.wait()
         async with app.worker():
-            await app.result(task, timeout=30)
+            await app.result(task, timeout=PATIENCE)
         figures = await app.store.figures()
     assert figures[SUCCEEDED] == 6
     assert (figures[FigureKey(WORKERS_LOST)], figures[FigureKey(ATTEMPTS_LOST)]) == (1, 1)

@@ -20,7 +20,7 @@ from tests.servers.installations import Installation
 from tests.servers.ports import free_port
 from tests.servers.processes import forget_shared_memory, give_away, kill_family, start
 from tests.servers.scratch import scratch
-from tests.servers.waiting import wait_until
+from tests.servers.waiting import PATIENCE, wait_until
 
 USER = "duetime"
 DATABASE = "postgres"
@@ -146,7 +146,7 @@ class Postgres:
         """End in order: transactions are rolled back, connections closed, everything is written."""
         if self._process is not None and self.running:
             self._process.send_signal(signal.SIGINT)
-            self._process.wait(timeout=60)
+            self._process.wait(timeout=PATIENCE)
 
     def kill(self) -> None:
         """End the server and all its backends at once, like a power failure; the next start recovers."""
@@ -163,7 +163,7 @@ class Postgres:
             started.remove(self)
         if self._process is not None and self.running:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(timeout=60)
+            self._process.wait(timeout=PATIENCE)
         if (lines := self._status())[6:]:  # it was killed, so what it shares with the next one on its data is still there
             forget_shared_memory(int(lines[6].split()[1]))
         shutil.rmtree(self.folder, ignore_errors=True)

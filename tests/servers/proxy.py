@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 
 from tests.servers.link import Cut, Limit, Link, Loss, Side, reset
 from tests.servers.ports import free_port
+from tests.servers.waiting import PATIENCE
 from tests.servers.wire import Conversation, Plain
 
 __all__ = ["Cut", "Proxy", "Side"]
@@ -57,7 +58,7 @@ class Proxy:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        self._thread.join(PATIENCE)
         self._loop.close()
 
     @property

@@ -120,7 +120,7 @@ def test_programs_that_are_missing_fail_the_test(tmp_path: Path) -> None:
         Postgres(Installation(17, tmp_path / "nowhere", portable=True)).start()
 
 
-def test_a_given_address_takes_the_place_of_all_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_address_replaces_all_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(running.GIVEN, "postgresql://me:secret@db.example:5433/mine?ssl=require")
     assert running.postgres_names() == ["postgres-given"]
     told = running.postgres_url("postgres-given", schema="s")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.servers.proxy import Cut, Proxy, Side
 from tests.servers.running import postgres
-from tests.servers.waiting import wait_until
+from tests.servers.waiting import PATIENCE, wait_until
 from tests.servers.wire import PostgresConversation
 
 
@@ -200,7 +200,7 @@ def test_a_connection_is_cut_after_exactly_so_many_bytes_of_the_server(proxy: Pr
         while data := client.recv(1):
             heard += data
     assert heard == b"0123456789"[:count]
-    assert done.wait(20)
+    assert done.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 7])
@@ -210,7 +210,7 @@ def test_a_connection_is_cut_after_exactly_so_many_bytes_of_the_client(proxy: Pr
     client.sendall(b"456789")
     wait_until("the server has heard the end", lambda: echo.ends == [None])
     assert echo.heard == b"0123456789"[:count]
-    assert done.wait(20)
+    assert done.wait(PATIENCE)
     with connect(proxy) as second:
         assert say(second, b"only one is cut") == b"only one is cut"
 
@@ -225,7 +225,7 @@ def test_a_reply_is_lost_after_the_server_got_the_request(proxy: Proxy, client: 
     client.sendall(b"claim for worker-7;")
     with pytest.raises(ConnectionResetError):
         client.recv(100)
-    assert done.wait(20)
+    assert done.wait(PATIENCE)
     assert echo.heard.endswith(b"claim for worker-7;")
 
 
