@@ -20,6 +20,8 @@ from tests.chaos.connections import crowd
 from tests.servers.fixtures import NewPostgres
 from tests.servers.waiting import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 TASK = {"handler": "greet", "payload": {"name": "Ada"}, "delay": 3600}
 SLOW_ONES = 200
 

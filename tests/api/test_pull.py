@@ -201,6 +201,7 @@ async def test_a_claim_waits_for_room(http: Client) -> None:
     assert len(await asyncio.wait_for(waiting, 10)) == 1
 
 
+@pytest.mark.slow
 async def test_a_claim_does_not_wait_longer_than_half_of_the_lease(http: Client) -> None:
     worker = await register(http, lease=5)
     assert await asyncio.wait_for(worker.claim(wait=60), 20) == []
@@ -532,6 +533,7 @@ async def plain(tmp_path: Path) -> AsyncIterator[Client]:
         yield client
 
 
+@pytest.mark.slow
 async def test_the_examples_run_tasks_and_leave(plain: Client) -> None:
     for command in examples():
         async with program(command, plain.url) as running:
@@ -547,6 +549,7 @@ async def test_the_example_in_javascript_has_at_most_sixty_lines() -> None:
     assert len((EXAMPLES / "pull_worker.mjs").read_text().splitlines()) <= 60
 
 
+@pytest.mark.slow
 async def test_the_example_in_javascript_fails_and_stops_when_told(plain: Client) -> None:
     if node() is None:
         return  # the summary of the run says so

@@ -55,6 +55,7 @@ async def test_a_stop_finishes_requests_and_lets_nobody_wait(app: App) -> None:
             await http("GET", "/readyz")
 
 
+@pytest.mark.slow
 async def test_a_store_that_restarts_loses_nothing_that_was_acknowledged(new_postgres: NewPostgres) -> None:
     postgres = new_postgres()
     app = new_app(postgres.url())

@@ -62,6 +62,7 @@ async def test_an_upkeep_that_may_touch_nothing_touches_nothing(store: Store, wo
     assert await store.counts() == before
 
 
+@pytest.mark.slow
 async def test_a_huge_batch_lives_its_whole_life(store: Store, worker: Worker, clock: ManualClock) -> None:
     wishes = [wish(key=str(number), priority=number % 10, collection=str(number % 5)) for number in range(MANY)]
     answers = await store.add(wishes)
@@ -77,6 +78,7 @@ async def test_a_huge_batch_lives_its_whole_life(store: Store, worker: Worker, c
     assert len(await store.prune(State.SUCCEEDED, clock.now() + 1, PLENTY)) == MANY
 
 
+@pytest.mark.slow
 async def test_huge_batches_of_control(store: Store, clock: ManualClock) -> None:
     wishes = [wish(key=str(number)) for number in range(MANY)]
     ids = [wished.id for wished in wishes]

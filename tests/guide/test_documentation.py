@@ -92,6 +92,7 @@ pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 # ---- examples ----
 
 
+@pytest.mark.slow
 @pages
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     programs: list[Block] = []
@@ -124,6 +125,7 @@ def run_program(page: Path, programs: list[Block], folder: Path, servers: Mappin
     assert run.returncode == 0, f"an example of {name_of(page)} failed:\n{run.stderr}"
 
 
+@pytest.mark.slow
 def test_the_examples_are_typed_as_they_say(tmp_path: Path) -> None:
     """What readers copy passes a strict type checker; a name that a later block of its page uses again is not its business."""
     settings = [

@@ -1016,6 +1016,7 @@ async def greet(name: str) -> str:
 """
 
 
+@pytest.mark.slow
 def test_the_fixture_serves_plain_and_asynchronous_tests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         shop=PROGRAM,
@@ -1044,6 +1045,7 @@ def test_the_fixture_serves_plain_and_asynchronous_tests(pytester: pytest.Pytest
     result.assert_outcomes(passed=3)
 
 
+@pytest.mark.slow
 def test_the_fixture_costs_nothing_until_it_is_asked_for(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -1058,6 +1060,7 @@ def test_the_fixture_costs_nothing_until_it_is_asked_for(pytester: pytest.Pytest
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_the_page_about_testing_runs(pytester: pytest.Pytester) -> None:
     page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
     files = re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

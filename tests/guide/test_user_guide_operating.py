@@ -324,6 +324,7 @@ async def worker_process(folder: Path, url: str) -> AsyncIterator[asyncio.subpro
         await process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.covers("CEL.4", "QZ.9", "DYN.9")
 async def test_a_killed_worker_loses_nothing_and_the_next_attempt_knows(app: App, tmp_path: Path) -> None:
     (tmp_path / "printer.py").write_text(PRINTER)

@@ -349,6 +349,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
     del sys.modules["photos"]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("RSQ.2", "RMQ.4")
 async def test_a_process_of_its_own_contains_crashes_and_a_poisonous_task_is_quarantined(photos: App) -> None:
     async with photos.worker():
@@ -364,6 +365,7 @@ async def test_a_process_of_its_own_contains_crashes_and_a_poisonous_task_is_qua
     assert "exit code 3" in (history[0].error.message if history[0].error else "")
 
 
+@pytest.mark.slow
 @pytest.mark.covers("CEL.5")
 async def test_a_time_limit_is_soft_for_coroutines_and_hard_for_processes_and_set_per_task(photos: App, tmp_path: Path) -> None:
     async with photos.worker():

@@ -19,6 +19,8 @@ import pytest
 from duetime.worker import deadman
 from duetime.worker.deadman import DeadMan
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 20.0
 NEEDS_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel of this platform has no such call")
 

@@ -238,6 +238,7 @@ def test_an_outage_of_years_is_one_skip_with_its_count(missed: str) -> None:
     assert chosen.record.next_at == now + 100_000
 
 
+@pytest.mark.slow
 def test_more_than_can_be_counted_is_left_out_in_several_steps() -> None:
     record, now = made(Every(1), missed="all at most 5", overlap="allow"), START + 5 * MOST_COUNTED // 2 * SECOND
     chosen = stepped(record, now)

@@ -3,6 +3,7 @@
 import itertools
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as some
 from msgspec.structs import replace
@@ -161,6 +162,7 @@ class Life:
         assert sum(skip.count for skip in self.skips) == self.record.state.missed
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @example(
     rule=Every(1),
@@ -199,6 +201,7 @@ def test_every_planned_instant_is_accounted_for_once(
     life.accounted()
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(
     rule=some.sampled_from([AfterEnd(5), AfterEnd(90) | Cron("*/10 * * * *"), AfterEnd(5) | AfterEnd(60), AfterEnd(3_600) | Every(7)]),

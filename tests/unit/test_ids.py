@@ -90,6 +90,7 @@ for read in children:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [MANY, SEEDED])
 def test_four_processes_never_make_the_same_id(program: str) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(4)]

@@ -106,6 +106,7 @@ def test_a_window_that_starts_in_a_gap_starts_after_it_or_is_left_out() -> None:
     assert local(Window(1800, "02:15", "02:45", tz="Europe/Berlin"), "2026-03-29") == ["2026-03-29T03:00+02:00"]
 
 
+@pytest.mark.slow
 def test_cron_agrees_with_a_scan_of_real_minutes_around_changes_of_offset() -> None:
     dice = random.Random("a seeded sample of what `make cron` does")
     others = sorted(available_timezones() - set(ALWAYS))
@@ -120,6 +121,7 @@ def test_cron_agrees_with_a_scan_of_real_minutes_around_changes_of_offset() -> N
     assert tally.cases >= 5_000
 
 
+@pytest.mark.slow
 def test_segments_say_what_zoneinfo_says() -> None:
     dice = random.Random(1)
     for name in available_timezones():
