@@ -1,4 +1,4 @@
-"""ClaimOrder at duties: one at a time by the store's clock, and only to spare work."""
+"""Leases of duties: one at a time by the store's clock, and only to spare work."""
 
 from __future__ import annotations
 

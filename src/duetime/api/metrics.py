@@ -55,7 +55,7 @@ OF_PROCESSES = (
     ("duetime_lease_losses", "Times that a worker stopped all its attempts because it could not renew its lease.", LEASE_LOSSES),
     ("duetime_workers_lost", "Workers that were found dead.", WORKERS_LOST),
     ("duetime_attempts_taken_back", "Attempts that were taken back from dead workers.", ATTEMPTS_LOST),
-    ("duetime_store_errors", "ClaimOrder of the loops of workers and servers that failed because the store did not answer.", STORE_ERRORS),
+    ("duetime_store_errors", "Turns of the loops of workers and servers that failed because the store did not answer.", STORE_ERRORS),
     ("duetime_blocked_loops", "Times that a handler blocked the event loop of its worker for a second or longer.", BLOCKED_LOOPS),
 )
 SPREADS = (
