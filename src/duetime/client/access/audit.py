@@ -44,7 +44,7 @@ class AuditList(msgspec.Struct, frozen=True):
 
 
 class Act:
-    """An action that is under way; whoever performs it may add what came of it."""
+    """An action in progress; the code that performs it may set its outcome and detail."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -53,7 +53,7 @@ class Act:
 
 
 class AuditLog:
-    """`app.tokens.audit`: keeps and lists what operators did. `me` is who acts where nobody else is named."""
+    """`app.tokens.audit`: records and lists what operators did. `me` is the default caller."""
 
     def __init__(self, store: Store, *, me: Caller, opened: Callable[[], Awaitable[None]]) -> None:
         self._store = store
@@ -63,7 +63,7 @@ class AuditLog:
     async def record(
         self, action: str, subject: str, *, by: Caller | None = None, outcome: AuditOutcome = AuditOutcome.DONE, detail: str = ""
     ) -> None:
-        """Keep one action. If the store cannot, it goes into the log: what was done is done, and must not look as if it were not."""
+        """Record one action. If the store cannot, it is logged: the action has happened and must not look as if it had not."""
         caller = by or self._me
         entry = AuditEntry(
             id=new_id(),
@@ -84,7 +84,7 @@ class AuditLog:
 
     @asynccontextmanager
     async def acting(self, action: str, subject: str, *, by: Caller | None = None) -> AsyncIterator[Act]:
-        """Keep how the block ended: done, refused by one of our errors, or failed. If the store cannot be opened, nothing is begun."""
+        """Record how the block ended: done, refused by a DuetimeError, or failed. If the store cannot be opened, the block does not run."""
         await self._opened()
         act = Act(subject)
         try:
@@ -107,7 +107,7 @@ class AuditLog:
         limit: int = 100,
         cursor: str | None = None,
     ) -> AuditList:
-        """Give one page of the audit, the latest first."""
+        """Return one page of the audit, the latest first."""
         filter = AuditFilter(
             by=by,
             action=action,
@@ -127,6 +127,6 @@ def _info(entry: AuditEntry) -> AuditInfo:
 
 
 def _plain(text: str, limit: int) -> str:
-    """Shorten a text, and take out what cannot be printed: entries must be storable whatever somebody sent."""
+    """Shorten a text and remove what cannot be printed: every entry must be storable, whatever the request contained."""
     text = text if len(text) <= limit else f"{text[: limit - 1]}…"
     return text if text.isprintable() else "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)

@@ -1,4 +1,4 @@
-"""What a process knows of the tokens, so that a request costs no read of the store."""
+"""A cache of the tokens, so that a request costs no read of the store."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from duetime.model.access import Bucket, TokenRecord, take
 from duetime.store import Store
 
 KEEP = 5.0  # seconds after which a change made by another process is noticed
-KEEP_WITHOUT_STORE = 60.0  # seconds for which known tokens stay good while the store cannot be read
+KEEP_WITHOUT_STORE = 60.0  # seconds for which known tokens stay valid while the store cannot be read
 TRY_AGAIN = 1.0  # seconds between reads of a store that does not answer
-# An unknown id may be that of a new token, so the tokens are read for it; but whoever invents ids must not decide how often.
+# An unknown id may be a new token, so the tokens are read again; the limit is for callers that invent ids.
 READS_FOR_UNKNOWN = 1.0
 READS_AT_ONCE = 10.0
 
 
 class KnownTokens:
-    """All tokens of a store, read again after some seconds; one read at a time, and only its first asker waits for a known token.
+    """All tokens of a store, read again after KEEP seconds, one read at a time.
 
-    All are read, not one by one: then an invented id costs nothing once the tokens are fresh, and tokens are few.
+    All are read at once, because there are few, and an invented id then costs nothing while the cache is fresh.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -34,13 +34,13 @@ class KnownTokens:
         self._unknown: Bucket | None = None
 
     def forget(self) -> None:
-        """Have the tokens read at the next request, because this process has changed them; a read that is under way does not count."""
+        """Read the tokens again at the next request, because this process has changed them. A read in progress does not count."""
         self._changes += 1
         self._read_at = float("-inf")
         self._trouble = None
 
     async def find(self, id: str) -> TokenRecord | None:
-        """Give a token, as it was at most some seconds ago. Raises StoreUnavailable if nothing is known that is young enough."""
+        """Return a token from the cache. Raises StoreUnavailable if the cache is too old and the store cannot be read."""
         if self._is_old(id):
             await self._renew(id)
         if self._trouble is not None and self._age >= KEEP_WITHOUT_STORE:
@@ -64,7 +64,7 @@ class KnownTokens:
         return taken.wait == 0.0
 
     async def _renew(self, id: str) -> None:
-        """Read the tokens, or wait for who does it already; a token that is known is not waited for."""
+        """Read the tokens, or wait for a read in progress; a caller with a known token does not wait."""
         asked_at = self._clock.monotonic()
         while self._reading is not None:
             if id in self._tokens and self._age < KEEP_WITHOUT_STORE:

@@ -1,4 +1,4 @@
-"""Tokens: who may use a server, made, listed, rotated, revoked, and checked at every request."""
+"""Tokens: created, listed, rotated, revoked, and checked at every request."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 from duetime.store.access import TokenVerdict
 
-GRACE = 86_400.0  # seconds for which the old secret is good after a rotation
-MOST_TOKENS = 10_000  # every server process keeps all of them in memory
+GRACE = 86_400.0  # seconds for which the old secret stays valid after a rotation
+MOST_TOKENS = 10_000  # every server process caches all of them
 NOTE_EVERY = 10.0
 
 _LIKE_AN_ID = re.compile(r"[0-9a-f]{16}|dt_.*", re.ASCII)
 
 
 class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as people see it: everything but its secret. After a rotation the old secret is good until `old_until_at`."""
+    """A token as people see it: everything but its secret. After a rotation the old secret is valid until `old_until_at`."""
 
     id: str
     name: str
@@ -68,16 +68,16 @@ class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewToken(msgspec.Struct, frozen=True):
-    """A token that was made or rotated. `token` is its text with the secret: it cannot be shown again."""
+    """A token that was created or rotated. `token` is its text with the secret, which cannot be shown again."""
 
     token: str
     info: TokenInfo
 
 
 class Tokens:
-    """`app.tokens`: makes tokens and tells who a token's bearer is. `audit` keeps what operators did.
+    """`app.tokens`: manages tokens and checks them. `audit` records what operators did.
 
-    Changes made by other processes are noticed within five seconds, those of this process at once. Rates hold per process.
+    Changes by other processes take effect within five seconds, those of this process at once. Rate limits are per process.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Tokens:
         self.me = Caller(name=user, origin=f"a process on {socket.gethostname()}")
         self.audit = AuditLog(store, me=self.me, opened=opened)
 
-    # ---- keeping them ----
+    # ---- managing ----
 
     async def create(
         self,
@@ -112,9 +112,9 @@ class Tokens:
         note: str = "",
         by: Caller | None = None,
     ) -> NewToken:
-        """Make a token. Its text is in the answer and nowhere else.
+        """Create a token. Its text is in the result and nowhere else.
 
-        `handlers` restricts it to these names, or prefixes such as `shop.*`. `rate` is how many requests a second it may make.
+        `handlers` restricts it to these names, or prefixes such as `shop.*`. `rate` is how many requests per second it may make.
         """
         async with self.audit.acting("tokens.create", _shown(name), by=by) as act:
             now = self._store.now()
@@ -139,16 +139,16 @@ class Tokens:
             return NewToken(str(text), self._info(token))
 
     async def list(self) -> list[TokenInfo]:
-        """Give all tokens by name, also those that have expired."""
+        """Return all tokens by name, expired ones included."""
         await self._opened()
         return [self._info(token) for token in await self._store.tokens()]
 
     async def rotate(
         self, name: str, *, grace: Seconds = GRACE, expires: Seconds | datetime | None = None, by: Caller | None = None
     ) -> NewToken:
-        """Give a token another secret; the old one is good for so long yet, and one that was old before is good no more.
+        """Replace a token's secret. The present one stays valid for `grace`; an older one ends now.
 
-        Its expiry stays unless a new one is given.
+        The expiry stays unless a new one is given.
         """
         async with self.audit.acting("tokens.rotate", _shown(name), by=by) as act:
             token, now = await self._find(name), self._store.now()
@@ -164,7 +164,7 @@ class Tokens:
             return NewToken(str(text), self._info(changed))
 
     async def revoke(self, name: str, *, by: Caller | None = None) -> TokenInfo:
-        """Remove a token; give what it was. The audit keeps what it did."""
+        """Remove a token and return it. Its entries in the audit stay."""
         async with self.audit.acting("tokens.revoke", _shown(name), by=by) as act:
             token = await self._find(name)
             act.subject = token.name
@@ -175,12 +175,12 @@ class Tokens:
             return self._info(token)
 
     async def in_use(self) -> bool:
-        """Tell whether there is any token that has not expired; a server that others can reach needs one."""
+        """Return whether there is a token that has not expired; a server that others can reach needs one."""
         await self._opened()
         return any(not token.expired(self._store.now()) for token in await self._store.tokens())
 
     async def _find(self, name: str) -> TokenRecord:
-        """Give a token by name, by id, or by its whole text: who found one that leaked has nothing else."""
+        """Return a token by name, id or text: a person who found a leaked token has only its text."""
         text = read_token(name)
         for token in await self._store.tokens():
             if (text.id if text else name) in (token.id, token.name):
@@ -214,20 +214,20 @@ class Tokens:
             last_used_at=_datetime(token.last_used_at),
         )
 
-    # ---- checking them ----
+    # ---- checking ----
 
     async def check(
         self, text: str | None, scope: Scope, handler: str | None = None, *, origin: str = "", cost: float = 1.0
     ) -> Caller | Refusal:
-        """Tell who a token's bearer is, or why it is not let in: for this scope, and this handler if one is named."""
+        """Return the caller, or why it is refused: for this scope, and this handler if there is one."""
         caller = await self.identify(text, origin=origin, cost=cost)
         return caller if isinstance(caller, Refusal) else caller.refusal(scope, handler) or caller
 
     async def identify(self, text: str | None, *, origin: str = "", cost: float = 1.0) -> Caller | Refusal:
-        """Tell who a token's bearer is, whatever it wants; what it may do is asked of the Caller.
+        """Return the caller, or why the token is refused. The caller knows what it may do.
 
         `origin` is where the request came from, `cost` how many requests it counts as. Raises StoreUnavailable if the tokens cannot
-        be read; known ones stay good for a minute.
+        be read; known ones stay valid for a minute.
         """
         if not text or text.isspace():
             return NO_TOKEN
@@ -252,7 +252,7 @@ class Tokens:
         return Refusal(Denial.TOO_FAST, message, taken.wait)
 
     async def note_uses(self) -> int:
-        """Write down when tokens were used since the last time; tell for how many."""
+        """Store when tokens were used since the last call; return for how many."""
         uses, self._uses = self._uses, {}
         try:
             await self._store.note_use(uses)
@@ -263,7 +263,7 @@ class Tokens:
 
 
 class UseNotes(Service):
-    """Writes down, every few seconds, when tokens were last used; what is left at the end is for `note_uses`."""
+    """Stores when tokens were last used, every few seconds. At the end `note_uses` stores the rest."""
 
     name = "token uses"
 
@@ -319,7 +319,7 @@ def _datetime(at: Instant | None) -> datetime | None:
 
 
 def _shown(name: str) -> str:
-    """Give what may be told of a name that somebody typed; it may be a token's text, whose secret belongs into no message or audit."""
+    """Return a name without secrets: it may be a token's text, and its secret must not appear in a message or the audit."""
     text = read_token(name)
     if text is not None:
         return text.id

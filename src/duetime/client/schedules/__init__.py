@@ -1,1 +1,1 @@
-"""Schedules as programs and people handle them: put, list, pause, trigger, preview, backfill, declare as code, forecast."""
+"""The client of schedules: put, list, pause, trigger, preview, backfill, declare as code, forecast."""

@@ -1,4 +1,4 @@
-"""Running a schedule's past occurrences: which of them, and in which order."""
+"""Backfills: running a schedule's past occurrences, which of them and in which order."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Existing: TypeAlias = Literal["skip", "failed", "all"]
 MOST = 10_000
 MOST_CONCURRENCY = 1_000
 BATCH = 500
-MOST_TIMES = 100  # that one occurrence is run again
+MOST_TIMES = 100  # backfills of one occurrence
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """Which range, what about occurrences that have a task already, and how many at once."""
+class BackfillRequest(msgspec.Struct, frozen=True):
+    """The range, what to do with occurrences that have a task already, and how many run at once."""
 
     start_at: Instant
     end_at: Instant
@@ -36,8 +36,8 @@ class Wish(msgspec.Struct, frozen=True):
 class Backfill(msgspec.Struct, frozen=True, kw_only=True):
     """What a backfill did, or would do.
 
-    Of `occurrences` in the range, `tasks` were submitted, in the order of `planned`; `existing` were left alone because of the task
-    that they have, `ahead` because the schedule itself has still to account for them.
+    Of `occurrences` in the range, `tasks` were submitted, in the order of `planned`. `existing` were left out because they have a task
+    already, `ahead` because the schedule itself has not reached them yet.
     """
 
     schedule: str
@@ -50,15 +50,15 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Past(msgspec.Struct):
-    """One occurrence, its latest task, and the number that the next backfill of it takes."""
+    """One occurrence, the state of its latest task, and the number of its next backfill."""
 
     planned_at: Instant
     latest: State | None = None
     number: int = 0
 
 
-def read(start: datetime, end: datetime, existing: str, concurrency: int) -> Wish:
-    """Check what is asked for."""
+def read(start: datetime, end: datetime, existing: str, concurrency: int) -> BackfillRequest:
+    """Check the arguments of a backfill."""
     start_at, end_at = to_instant(start, "start"), to_instant(end, "end")
     if end_at < start_at:
         raise InvalidValue(f"end must not lie before start, got start {start.isoformat()} and end {end.isoformat()}")
@@ -66,17 +66,17 @@ def read(start: datetime, end: datetime, existing: str, concurrency: int) -> Wis
         raise InvalidValue(f"existing must be one of {', '.join(get_args(Existing))}, got {existing!r}")
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_CONCURRENCY:
         raise InvalidValue(f"concurrency must be 1 to {MOST_CONCURRENCY:,}, got {concurrency!r}")
-    return Wish(start_at, end_at, existing, concurrency)  # type: ignore[arg-type]
+    return BackfillRequest(start_at, end_at, existing, concurrency)  # type: ignore[arg-type]
 
 
-async def run(store: Store, record: ScheduleRecord, plan: Plan, wish: Wish, *, user: str, dry_run: bool) -> Backfill:
-    """Submit the tasks, batch by batch. Their ids derive from the schedule, so the same backfill twice makes no task twice."""
-    past = planned_between(plan, wish, record.name)
+async def run(store: Store, record: ScheduleRecord, plan: Plan, request: BackfillRequest, *, user: str, dry_run: bool) -> Backfill:
+    """Submit the tasks in batches. Their ids derive from the schedule, so repeating a backfill repeats no task."""
+    past = planned_between(plan, request, record.name)
     ahead = sum(each.planned_at > record.state.cursor for each in past)
     past = past[: len(past) - ahead]
-    await _look(store, record, past)
-    chosen = [each for each in past if wanted(each.latest, wish.existing)]
-    tasks = tasks_of(record, plan, chosen, wish.concurrency, now=store.now(), user=user)
+    await _find_latest(store, record, past)
+    chosen = [each for each in past if wanted(each.latest, request.existing)]
+    tasks = tasks_of(record, plan, chosen, request.concurrency, now=store.now(), user=user)
     if not dry_run:
         for batch in _batches(tasks):
             await store.add(batch)
@@ -91,9 +91,9 @@ async def run(store: Store, record: ScheduleRecord, plan: Plan, wish: Wish, *, u
     )
 
 
-def planned_between(plan: Plan, wish: Wish, name: str) -> list[_Past]:
-    """Give the occurrences of a range; InvalidValue if there are too many."""
-    found = plan.between(wish.start_at - 1, wish.end_at, MOST + 1)
+def planned_between(plan: Plan, request: BackfillRequest, name: str) -> list[_Past]:
+    """Return the occurrences of a range; raise InvalidValue if there are too many."""
+    found = plan.between(request.start_at - 1, request.end_at, MOST + 1)
     if len(found) > MOST:
         last = to_datetime(found[MOST - 1]).isoformat()
         raise InvalidValue(f"{name} has more than {MOST:,} occurrences in this range; backfill it in parts, the first one until {last}")
@@ -103,7 +103,7 @@ def planned_between(plan: Plan, wish: Wish, name: str) -> list[_Past]:
 
 
 def wanted(latest: State | None, existing: Existing) -> bool:
-    """Tell whether an occurrence is run, given the state of its latest task."""
+    """Return whether to run an occurrence, given the state of its latest task."""
     if latest is None:
         return True
     if latest not in FINAL or existing == "skip":
@@ -114,18 +114,18 @@ def wanted(latest: State | None, existing: Existing) -> bool:
 def tasks_of(
     record: ScheduleRecord, plan: Plan, chosen: Sequence[_Past], concurrency: int, *, now: Instant, user: str
 ) -> list[NewTask[object]]:
-    """Make the tasks: each waits for the end of the one so many places before it."""
+    """Make the tasks. Each waits for the end of the one `concurrency` before it."""
     tasks: list[NewTask[object]] = []
-    for place, each in enumerate(chosen):
-        edges = (Edge(tasks[place - concurrency].id, "end"),) if place >= concurrency else ()
+    for index, each in enumerate(chosen):
+        edges = (Edge(tasks[index - concurrency].id, "end"),) if index >= concurrency else ()
         tasks.append(
             task_of(record, plan.zone, each.planned_at, kind="backfill", number=each.number, due_at=now, edges=edges, submitted_by=user)
         )
     return tasks
 
 
-async def _look(store: Store, record: ScheduleRecord, past: Sequence[_Past]) -> None:
-    """Find the latest task of each occurrence: its own, or one of an earlier backfill. Tasks that were pruned count as never run."""
+async def _find_latest(store: Store, record: ScheduleRecord, past: Sequence[_Past]) -> None:
+    """Find the latest task of each occurrence: its own, or one of an earlier backfill. Pruned tasks count as never run."""
     for each, task in zip(past, await _get(store, [occurrence_id(record.id, each.planned_at) for each in past]), strict=True):
         each.latest = None if task is None else task.state
     open_ones = list(past)

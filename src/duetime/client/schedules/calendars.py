@@ -1,4 +1,4 @@
-"""`app.calendars`: named days and hours that schedules share. Changing one plans the schedules anew that use it."""
+"""`app.calendars`: named days and hours that schedules share. Changing one replans the schedules that use it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Calendars:
         self._opened = opened
 
     async def put(self, name: str, calendar: DayCalendar) -> None:
-        """Store a calendar under a name, in place of an earlier one. Schedules that use it are planned anew from now on.
+        """Store a calendar under a name, replacing an earlier one. Schedules that use it are replanned from now on.
 
-        Nothing that has passed is fired: what the old plan had left is recorded as skipped. Refused if `also` names calendars that are
-        unknown, or leads back here.
+        No past occurrence is fired: what the old plan had left is recorded as skipped. Raises InvalidValue if `also` names unknown
+        calendars or forms a cycle.
         """
         check_name(name, "the name of a calendar")
         if not isinstance(calendar, DayCalendar):
@@ -41,14 +41,14 @@ class Calendars:
         if stored.get(name) == calendar:
             return
         users = await self._users(name, changed) if name in stored else []
-        # First all that has passed is settled by the old plan, so that nobody fires by the new one what lies behind.
+        # First the old plan accounts for the past, so that nobody fires past occurrences of the new one.
         await self._replan(users, stored, changed)
         await self._store.put_calendar(name, calendar)
-        # A duty may have looked in between, and planned the next occurrence by the old calendar.
+        # Meanwhile a duty may have planned the next occurrence by the old calendar.
         await self._replan(users, changed, changed)
 
     async def get(self, name: str) -> DayCalendar:
-        """Give a calendar; ScheduleNotFound if there is none of that name."""
+        """Return a calendar; raise ScheduleNotFound if there is none of that name."""
         await self._opened()
         found = (await self._store.calendars()).get(name)
         if found is None:
@@ -56,12 +56,12 @@ class Calendars:
         return found
 
     async def list(self) -> dict[str, DayCalendar]:
-        """Give all calendars by name."""
+        """Return all calendars by name."""
         await self._opened()
         return dict(sorted((await self._store.calendars()).items()))
 
     async def delete(self, name: str) -> None:
-        """Remove a calendar. Conflict while a schedule or another calendar uses it, ScheduleNotFound if there is none."""
+        """Remove a calendar. Raises Conflict while a schedule or another calendar uses it, ScheduleNotFound if there is none."""
         await self._opened()
         calendars = await self._store.calendars()
         if name not in calendars:
@@ -76,7 +76,7 @@ class Calendars:
         await self._store.put_calendar(name, None)
 
     async def _users(self, name: str, calendars: Mapping[str, DayCalendar]) -> builtins.list[str]:
-        """Name the schedules that a calendar matters to, also through other calendars."""
+        """Return the schedules that use a calendar, directly or through other calendars."""
         affected = {other for other in calendars if name in reach(other, calendars)}
         return [record.name for record in await every_schedule(self._store) if affected & named_by(record.spec)]
 
@@ -85,10 +85,10 @@ class Calendars:
 
             def decide(known: Known, name: str = name) -> ScheduleWrite | None:
                 record = known.records[name]
-                if record is None or record.state.paused is not None:  # resuming plans it anew
+                if record is None or record.state.paused is not None:  # resuming replans it
                     return None
                 plan = plan_or_none(record.spec, after)
-                if plan is None:  # another of its calendars is missing; that is shown with the schedule
+                if plan is None:  # another of its calendars is missing; the schedule is shown as broken
                     return None
                 return write_of(record, replan(record, plan_or_none(record.spec, before), plan, known.now))
 
@@ -96,7 +96,7 @@ class Calendars:
 
 
 def reach(name: str, calendars: Mapping[str, DayCalendar]) -> set[str]:
-    """Give a calendar's name with all that its `also` leads to."""
+    """Return a calendar's name and, recursively, those of its `also`."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
@@ -108,7 +108,7 @@ def reach(name: str, calendars: Mapping[str, DayCalendar]) -> set[str]:
 
 
 def named_by(spec: ScheduleSpec) -> set[str]:
-    """Give the calendars that a schedule names itself: those that must permit its occurrences, and those of its business days."""
+    """Return the calendars that a schedule names itself: for its occurrences and for its business days."""
     parts = spec.rule.parts if isinstance(spec.rule, Union) else (spec.rule,)
     business = {part.business for part in parts if isinstance(part, Calendar) and part.business is not None}
     return business.union(spec.calendars)

@@ -1,7 +1,7 @@
-"""Schedules as code: what differs between what a program declares and what is stored, and what to write.
+"""Schedules as code: how the declarations of a program differ from what is stored.
 
 A stored schedule remembers a fingerprint of the declaration that made it. A declaration with the same fingerprint changes nothing, so
-what an operator has changed meanwhile stays changed until the code itself changes. An older revision never rewrites a newer one's word.
+what an operator has changed stays changed until the code itself changes. An older revision never overwrites a newer one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Action: TypeAlias = Literal["add", "change", "adopt", "keep", "older", "remove"]
 
 
 class FieldChange(msgspec.Struct, frozen=True):
-    """One field of a schedule that differs: what is stored, and what the code says."""
+    """One field of a schedule that differs: the stored value and the declared one."""
 
     field: str
     stored: Any
@@ -27,11 +27,11 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What declaring or applying would do about one schedule.
+    """What declaring or applying does to one schedule.
 
-    `add`: it is not stored. `change`: the declaration differs. `adopt`: it is stored just so, and only marked as declared. `keep`: the
-    declaration is the one that is known; `fields` then shows what operators have changed since. `older`: a newer revision has declared
-    it. `remove`: code has declared it and does no longer; only `apply` does that.
+    `add`: it is not stored. `change`: the declaration differs. `adopt`: it is stored exactly so, and only marked as declared. `keep`: the
+    declaration has not changed; `fields` then shows what operators have changed since. `older`: a newer revision has declared it.
+    `remove`: code no longer declares it; only `apply` does that.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def effective(self) -> bool:
-        """Whether anything is written that matters to what runs."""
+        """Whether it changes what runs."""
         return self.action in ("add", "change", "remove")
 
 
 class SchedulePlan(msgspec.Struct, frozen=True):
-    """What applying a program's declarations would do, by name."""
+    """What applying a program's declarations does."""
 
     differences: list[Difference]
 
@@ -66,7 +66,7 @@ class SchedulePlan(msgspec.Struct, frozen=True):
         return self._named("keep", "adopt", "older")
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to do."""
+        """Return whether there is anything to do."""
         return any(difference.effective for difference in self.differences)
 
     def _named(self, *actions: Action) -> list[str]:
@@ -74,12 +74,12 @@ class SchedulePlan(msgspec.Struct, frozen=True):
 
 
 def fingerprint(spec: ScheduleSpec) -> str:
-    """Give a short name for exactly this declaration."""
+    """Return a hash of a declaration."""
     return hashlib.blake2b(encode(spec), digest_size=16).hexdigest()
 
 
 def compare(name: str, spec: ScheduleSpec, stored: ScheduleRecord | None, revision: int) -> Difference:
-    """Judge one declaration against what is stored."""
+    """Compare one declaration with the stored schedule."""
     if stored is None:
         return Difference(name=name, action="add")
     fields = changes(stored.spec, spec)
@@ -91,13 +91,13 @@ def compare(name: str, spec: ScheduleSpec, stored: ScheduleRecord | None, revisi
 
 
 def changes(stored: ScheduleSpec, declared: ScheduleSpec) -> list[FieldChange]:
-    """Give the fields in which two specs differ, as JSON would show them."""
+    """Return the fields in which two specs differ, as JSON values."""
     before, after = _shown(stored), _shown(declared)
     return [FieldChange(name, before[name], after[name]) for name in after if before[name] != after[name]]
 
 
 def surplus(stored: Sequence[ScheduleRecord], declared: Mapping[str, object], revision: int) -> list[ScheduleRecord]:
-    """Give the stored schedules that code once declared and does no longer. What people made at run time is nobody's to remove."""
+    """Return the stored schedules that code no longer declares. Schedules made at run time are never among them."""
     return [each for each in stored if each.declared is not None and each.declared <= revision and each.name not in declared]
 
 

@@ -1,4 +1,4 @@
-"""Gathering what a forecast needs from a store: schedules, calendars, slots, and how long runs took."""
+"""Reads what a forecast needs from a store: schedules, calendars, slots, and how long runs took."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from duetime.model.schedule import ScheduleRecord
 from duetime.model.task import State
 from duetime.store import Store
 
-SAMPLE = 100  # latest runs of a handler whose durations count
+SAMPLE = 100  # latest runs of a handler whose durations are used
 LONGEST = 366.0  # days
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """A forecast, the schedules that are left out because they are paused, and those whose rule cannot be read now, with the reason."""
+    """A forecast, the paused schedules that it leaves out, and those that cannot be planned now, with the reason."""
 
     forecast: Forecast
     paused: tuple[str, ...]
@@ -34,7 +34,7 @@ class Ahead(msgspec.Struct, frozen=True):
 async def look_ahead(
     store: Store, *, days: float = 7.0, limit: int = MOST_OCCURRENCES, chosen: Callable[[ScheduleRecord], bool] = lambda record: True
 ) -> Ahead:
-    """Forecast the load of all stored schedules that are chosen, from now on.
+    """Forecast the load of the chosen schedules from now on.
 
     A run is taken to last as long as the median of the latest succeeded tasks of its handler, or one second before there are any.
     Slots are those of the live workers; of a handler that no worker runs, those that one process would have.
@@ -58,7 +58,7 @@ async def look_ahead(
             broken[record.name] = str(problem)
     until_at: Instant = now + round(days * DAY)
     slots = await _slots(store)
-    # in a thread: a million occurrences take seconds, and a server has others to answer meanwhile
+    # in a thread: a million occurrences take seconds, and a server answers other requests meanwhile
     ahead = await asyncio.to_thread(forecast, prospects, start_at=now, until_at=until_at, slots=slots, limit=limit)
     return Ahead(ahead, tuple(paused), broken)
 
@@ -69,7 +69,7 @@ def _prospect(record: ScheduleRecord, calendars: Mapping[str, DayCalendar], meas
 
 
 async def _durations(store: Store, handlers: Iterable[str]) -> dict[str, float]:
-    """Take the median over the latest runs of each handler; one page each, by the index of finished tasks."""
+    """Return the median duration of the latest runs of each handler; one page each, by the index of finished tasks."""
     found: dict[str, float] = {}
     for handler in sorted(handlers):
         page = await store.page(Query(handler=handler, state=State.SUCCEEDED, limit=SAMPLE))

@@ -1,4 +1,4 @@
-"""Schedules as people see them: what is planned, how the last run went, and whether all is well."""
+"""Schedules as people see them: what is planned, how the last run ended, and the health."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class PauseInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored schedule. Instants are shown on the clock of the rule's `zone`.
+    """A stored schedule. Instants are in local time of the rule's `zone`.
 
-    `schedule` is the wish that would make it again. `next_at` is the next planned instant; while one is late, that one. `health` is
+    `schedule` would create it again. `next_at` is the next planned instant; while one is late, that one. `health` is
     "ok", "failing" (the last run failed), "paused", "gated" (a gate is closed), "late" (due for longer than its grace, and nobody fires),
     "ended" (nothing more is planned) or "broken" (it cannot be planned any more, for example without a calendar; `problem` says why).
-    `fired` and `missed` count occurrences that became tasks and that did not, `failures` the failed runs in a row. `running` are its tasks
-    that had not ended when it was last looked at. `declared` is the revision of the program that declared it, if one did. `tag` is
-    another one after every change that people make, and the same however often it fires: `put` and `delete` can ask for it.
+    `fired` and `missed` count occurrences that became tasks and that did not, `failures` the failed runs in a row. `running` are its
+    tasks that had not ended at the last look. `declared` is the revision of the program that declared it, if one did. `tag` differs
+    after every change that people make, but not after firing: `put` and `delete` can require it.
     """
 
     name: str
@@ -80,12 +80,12 @@ class SkipInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_for(spec: ScheduleSpec, calendars: Mapping[str, DayCalendar]) -> Plan:
-    """Make a stored schedule ready to be asked for instants; InvalidValue if a calendar is missing."""
+    """Return the plan of a stored schedule; raise InvalidValue if a calendar is missing."""
     return plan_of(spec.rule, calendars=calendars, within=spec.calendars, start_at=spec.start_at, end_at=spec.end_at)
 
 
 def plan_or_none(spec: ScheduleSpec, calendars: Mapping[str, DayCalendar]) -> Plan | None:
-    """Do the same, but give None for a schedule that cannot be planned any more."""
+    """Return the plan of a stored schedule; None if it cannot be planned any more."""
     try:
         return plan_for(spec, calendars)
     except InvalidValue:
@@ -93,7 +93,7 @@ def plan_or_none(spec: ScheduleSpec, calendars: Mapping[str, DayCalendar]) -> Pl
 
 
 def schedule_info(record: ScheduleRecord, calendars: Mapping[str, DayCalendar], gates: Gates, now: Instant) -> ScheduleInfo:
-    """Show a stored schedule."""
+    """Return a stored schedule as people see it."""
     problem, next_at, zone, waits = "", None, "UTC", False
     try:
         plan = plan_for(record.spec, calendars)
@@ -132,16 +132,16 @@ def schedule_info(record: ScheduleRecord, calendars: Mapping[str, DayCalendar], 
 
 
 def tag_of(record: ScheduleRecord) -> str:
-    """Give a short name for what people have made of a schedule: its spec, and its pause. Firing leaves it alone.
+    """Return a hash of what people can change: the spec and the pause. Firing does not change it.
 
-    The version would change with each occurrence: whoever edits a schedule that fires every minute would always come too late.
+    The version changes with each occurrence, so an edit of a schedule that fires every minute would always come too late.
     """
     facts = (record.id, record.revision, record.changed_at, record.changed_by, record.state.paused)
     return hashlib.blake2b(msgspec.json.encode(facts), digest_size=12).hexdigest()
 
 
 def health_of(record: ScheduleRecord, next_at: Instant | None, gates: Gates, now: Instant, *, waits: bool) -> ScheduleHealth:
-    """Judge a schedule by the first that holds of: paused, ended, gated, late, failing."""
+    """Return the first that applies: paused, ended, gated, late, failing, ok."""
     spec, state = record.spec, record.state
     if state.paused is not None:
         return "paused"

@@ -1,4 +1,4 @@
-"""Making the stored schedules those that a program declares: all of them together, against everybody who changes them meanwhile."""
+"""Writes the schedules that a program declares, all together, while others may change them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from duetime.model.schedule import ScheduleRecord, ScheduleSpec
 from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 
-# ClaimOrder in which declarations are written all or nothing. Thousands of schedules that fire all the time may leave no such moment; then
-# those that others have changed meanwhile are written a turn later than the rest.
+# Tries that write all declarations or nothing. Thousands of schedules that fire all the time may never let one succeed; after that,
+# those that others have changed meanwhile are written one try later than the rest.
 TOGETHER = 30
 
-Refuse: TypeAlias = Callable[[str], DuetimeError | None]  # why somebody may not touch a handler's schedules, None if they may
+Refuse: TypeAlias = Callable[[str], DuetimeError | None]  # why the caller may not change a handler's schedules, None if it may
 
 
 class Reconciliation:
-    """What a program of some revision declares, against what is stored. `put` decides what a changed spec makes of a schedule."""
+    """Compares the declarations of one revision with what is stored, and writes the difference. `put` makes the step for a changed spec."""
 
     def __init__(self, store: Store, revision: int, *, put: Callable[[str, ScheduleSpec, Known], Step], refuse: Refuse) -> None:
         self._store = store
@@ -32,13 +32,13 @@ class Reconciliation:
         self._refuse = refuse
 
     async def plan(self, specs: Mapping[str, ScheduleSpec], *, prefix: str) -> SchedulePlan:
-        """Tell what applying would do."""
+        """Return what `apply` would do."""
         stored = dict(zip(specs, await self._store.schedules(list(specs)), strict=True))
         self._check(stored)
         return SchedulePlan(self._differences(specs, stored, await self._surplus(specs, prefix)))
 
     async def apply(self, specs: Mapping[str, ScheduleSpec], *, remove: bool, prefix: str) -> SchedulePlan:
-        """Write what differs, in as many turns as it takes."""
+        """Write what differs, and try again while others change it."""
         names = list(specs)
         if remove:
             names += [each.name for each in await self._surplus(specs, prefix)]
@@ -63,8 +63,8 @@ class Reconciliation:
         *,
         together: bool,
     ) -> bool:
-        """Write differences, note which were written, and tell whether all were."""
-        # marks that change nothing need not stand together, and would only make it harder to find a moment for the rest
+        """Write differences, add the written ones to `done`, and return whether all were written."""
+        # adoptions change nothing that runs: they need not be atomic, and would only make the rest harder to write
         marks = [each for each in differences if each.action == "adopt"]
         for chosen, at_once in (([each for each in differences if each.effective], together), (marks, False)):
             writes = [self._declaration(each, specs, known) for each in chosen]

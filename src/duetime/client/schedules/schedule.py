@@ -1,4 +1,4 @@
-"""What people ask of a schedule: `Schedule`, checked when it is made, and the spec that is stored of it."""
+"""The public `Schedule`, checked when it is made, and its stored spec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from duetime.model.schedule import DEFAULT_GRACE, ScheduleRecord, ScheduleSpec
 from duetime.model.task import check_meta, check_name, check_priority
 
 RULES = (Cron, Every, AfterEnd, Calendar, At, Window, Union)
-RESERVED = "duetime."  # begins the names in a task's meta that are written by Duetime itself
+RESERVED = "duetime."  # prefix of the meta names that Duetime itself writes
 LONGEST = 366 * 86_400.0  # of jitter and grace
 LONGEST_NOTE = 1_000
 
@@ -37,12 +37,12 @@ class _Main(msgspec.Struct, frozen=True):
 
 
 class Schedule(_Main, frozen=True, kw_only=True):
-    """What shall run, and when: a wish for `app.schedules.put` and `declare`.
+    """What runs and when, for `app.schedules.put` and `declare`.
 
-    `rule` is a rule, or text that says one ("*/5 * * * *", "every 10m"; `tz` is then the zone of a cron expression). `calendars`
-    name day calendars that must permit an occurrence. `missed` and `overlap` are policies: what becomes of occurrences that nobody
-    fired in time (later than `grace`), and of those that come while an earlier run has not ended. Without `overlap` they are skipped,
-    or queued if `missed` begins with "all". What is left out of priority, timeout and retry is the handler's own.
+    `rule` is a rule or its text ("*/5 * * * *", "every 10m"; `tz` is then the zone of a cron expression). `calendars` name day
+    calendars that must permit an occurrence. `missed` and `overlap` are policies: for occurrences that nobody fired in time (later
+    than `grace`), and for those that come while an earlier run has not ended. Without `overlap` the latter are skipped, or queued if
+    `missed` begins with "all". Priority, timeout and retry default to the handler's own.
 
         Schedule("sweep", handler=sweep, rule=Cron("*/5 * * * *", tz="Europe/Berlin"), missed="all within 6h")
     """
@@ -122,7 +122,7 @@ class Schedule(_Main, frozen=True, kw_only=True):
         return name
 
     def spec(self, *, handler: str, payload: bytes, priority: int) -> ScheduleSpec:
-        """Give what is stored of it, with what the handler decides."""
+        """Return the spec to store, with the handler's name, payload and priority."""
         assert not isinstance(self.rule, str)  # __post_init__ has read it
         assert self.overlap is not None
         return ScheduleSpec(
@@ -149,7 +149,7 @@ class Schedule(_Main, frozen=True, kw_only=True):
 
 
 def schedule_of(record: ScheduleRecord) -> Schedule:
-    """Give a stored schedule as the wish that would make it."""
+    """Return the `Schedule` that would create a stored schedule again."""
     spec = record.spec
     return Schedule(
         record.name,
@@ -184,7 +184,7 @@ def rule_from(
     rule: Rule | str | None = None,
     tz: str | None = None,
 ) -> Rule:
-    """Read the one way in which a rule is given by keywords."""
+    """Return the rule that exactly one of the keywords gives."""
     given = [
         name for name, value in {"cron": cron, "every": every, "at": at, "after_end": after_end, "rule": rule}.items() if value is not None
     ]

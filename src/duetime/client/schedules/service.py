@@ -1,4 +1,4 @@
-"""`app.schedules`: all that programs, HTTP API and command line can ask of schedules."""
+"""`app.schedules`: everything that programs, the HTTP API and the command line do with schedules."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ __all__ = ["Calendars", "Refuse", "Schedules"]
 
 MOST_PREVIEWED = 10_000
 MOST_SKIPS = 10_000
-MOST_RUNS_SHOWN = 20  # the latest ones of a schedule that are looked up for showing it
-AT_A_TIME = 100  # instants that are planned, or schedules that are checked, before others have their turn
+MOST_RUNS_SHOWN = 20  # the latest runs of a schedule that are read for showing it
+AT_A_TIME = 100  # instants planned, or schedules checked, before the event loop serves others
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A schedule that was put, and whether there was none of that name before."""
+    """A schedule that was put, and whether it is new."""
 
     info: ScheduleInfo
     created: bool
@@ -69,7 +69,7 @@ def _refuse_nobody(handler: str) -> None:
 
 
 class Schedules:
-    """Stored rules that create tasks, one per planned instant. Every change is a compare-and-set, so any number of processes may try."""
+    """Stored rules that create tasks, one per planned instant. Every change is a compare-and-set, safe in any number of processes."""
 
     def __init__(
         self,
@@ -92,9 +92,9 @@ class Schedules:
         self._refuse: Refuse = _refuse_nobody
 
     def on_behalf_of(self, user: str, refuse: Refuse = _refuse_nobody, *, revision: int | None = None) -> Schedules:
-        """Give the same for somebody else. `refuse` tells why they may not touch a handler's schedules, or None if they may.
+        """Return the same service for another user. `refuse` returns why they may not use a handler's schedules, None if they may.
 
-        Lists leave out what they may not touch. It is asked where a change is decided, so nobody can slip in between.
+        Lists leave out what they may not use. `refuse` is called where a change is decided, so there is no race with other changes.
         """
         other = copy.copy(self)
         other._user, other._refuse = user, refuse
@@ -104,7 +104,7 @@ class Schedules:
     # ---- reading ----
 
     async def get(self, name: str) -> ScheduleInfo:
-        """Give a schedule as it is now; ScheduleNotFound if there is none."""
+        """Return a schedule; raise ScheduleNotFound if there is none."""
         await self._opened()
         return await self._info(await self._record(name))
 
@@ -118,9 +118,9 @@ class Schedules:
         after: str = "",
         limit: int | None = None,
     ) -> list[ScheduleInfo]:
-        """Give all schedules that match, by name: of a handler, paused or not, declared by code or not, with names that begin so.
+        """Return all schedules that match, by name: of a handler, paused or not, declared by code or not, with a prefix.
 
-        For one page of many: those `after` a name, at most `limit` of them.
+        For one page: those `after` a name, at most `limit` of them.
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise InvalidValue(f"limit must be a whole number of at least 1, got {limit!r}; leave it out for all")
@@ -134,7 +134,7 @@ class Schedules:
         return found
 
     async def page(self, chosen: ScheduleFilter) -> tuple[builtins.list[ScheduleInfo], str | None]:
-        """Give as many schedules as the filter's limit says, if there are so many, and the name to go on after, None on the last page."""
+        """Return one page of at most the filter's limit, and the name after which the next one begins, None on the last page."""
         await self._opened()
         gates, calendars = await gates_and_calendars(self._store)
         found: list[ScheduleRecord] = []
@@ -149,9 +149,10 @@ class Schedules:
         return await self._infos(shown, calendars, gates), shown[-1].name if len(found) > len(shown) else None
 
     async def preview(self, what: str | Rule | Schedule, *, count: int = 10, after: datetime | None = None) -> builtins.list[datetime]:
-        """Give the next planned instants, on the clock of the rule's zone: of a stored schedule by its name, of a rule, or of a wish.
+        """Return the next planned instants after now, or `after` an instant, in local time of the rule's zone.
 
-        They come after now, or after an instant. A fixed delay is counted from the last end; nobody knows yet when the next run will end.
+        `what` is the name of a stored schedule, a rule, or a `Schedule`. A fixed delay is counted from the last end; when the next run
+        will end is not known.
         """
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_PREVIEWED:
             raise InvalidValue(f"count must be 1 to {MOST_PREVIEWED:,}, got {count!r}")
@@ -185,17 +186,17 @@ class Schedules:
         return found
 
     async def skips(self, name: str, *, limit: int = 100, before: datetime | None = None) -> builtins.list[SkipInfo]:
-        """Give the occurrences of a schedule that became no task, the latest planned first; also of one that was deleted."""
+        """Return the skips of a schedule, the latest planned first; also of a deleted one."""
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_SKIPS:
             raise InvalidValue(f"limit must be 1 to {MOST_SKIPS:,}, got {limit!r}")
         until = None if before is None else to_instant(before, "before")
         await self._opened()
         if self._refuse is not _refuse_nobody:
-            await self._record(name)  # of one that was deleted nobody knows the handler
+            await self._record(name)  # the handler of a deleted one is not known
         return [skip_info(skip) for skip in await self._store.skips(name, limit, until)]
 
     async def forecast(self, *, days: float = 7.0, limit: int = MOST_OCCURRENCES) -> Ahead:
-        """Forecast the load of all schedules from now on; it ends earlier if there are more occurrences than `limit`."""
+        """Forecast the load of all schedules from now on. It ends earlier if there are more occurrences than `limit`."""
         await self._opened()
         return await look_ahead(self._store, days=days, limit=limit, chosen=self._may)
 
@@ -210,12 +211,12 @@ class Schedules:
         allow_unknown: bool = False,
         seen: Collection[str] | None = None,
     ) -> ScheduleInfo:
-        """Store a schedule. One of that name is replaced, kept, or a reason for Conflict (`if_exists`).
+        """Store a schedule. If there is one of that name, replace it, keep it, or raise Conflict (`if_exists`).
 
-        Nothing that was planned before now is fired, neither for a new schedule nor for one whose rule, calendars, bounds or count change,
-        unless `catch_up` asks for it: then what is planned since its start, or was not yet fired, is left to its policy for missed ones.
-        A pause survives. `seen` are tags of which the stored one must have one, "*" for any, or none at all if there must be none of that
-        name; otherwise this is ChangedMeanwhile.
+        Nothing that was planned before now is fired, neither for a new schedule nor for one whose rule, calendars, bounds or count change.
+        With `catch_up`, the policy for missed occurrences decides about what was planned since the start, or was not fired yet. A pause
+        stays. `seen` are tags: the stored schedule must have one of them ("*": any), and an empty `seen` requires that there is none of
+        that name; otherwise this raises ChangedMeanwhile.
         """
         stored = await self.put_telling(schedule, if_exists=if_exists, catch_up=catch_up, allow_unknown=allow_unknown, seen=seen)
         return stored.info
@@ -229,7 +230,7 @@ class Schedules:
         allow_unknown: bool = False,
         seen: Collection[str] | None = None,
     ) -> Stored:
-        """Do what `put` does, and tell whether the schedule is a new one."""
+        """Do what `put` does, and also return whether the schedule is new."""
         if if_exists not in get_args(IfExists):
             raise InvalidValue(f"if_exists must be one of {', '.join(get_args(IfExists))}, got {if_exists!r}")
         await self._opened()
@@ -253,9 +254,9 @@ class Schedules:
         return Stored(info, created)
 
     async def delete(self, name: str, *, seen: Collection[str] | None = None) -> None:
-        """Remove a schedule; ScheduleNotFound if there is none. Its tasks stay, and so does the record of what it skipped.
+        """Remove a schedule; raise ScheduleNotFound if there is none. Its tasks and skips stay.
 
-        `seen` are tags of which it must have one, or this is ChangedMeanwhile.
+        `seen` are tags: the schedule must have one of them, or this raises ChangedMeanwhile.
         """
         await self._opened()
 
@@ -267,7 +268,7 @@ class Schedules:
         await change(self._store, check_name(name, "the name of a schedule"), decide)
 
     async def pause(self, name: str, *, note: str = "") -> ScheduleInfo:
-        """Let a schedule fire nothing until it is resumed. What it has fired already goes on."""
+        """Stop a schedule from firing until it is resumed. Its live tasks continue."""
         if not isinstance(note, str) or len(note) > LONGEST_NOTE:
             raise InvalidValue(f"note must be text of at most {LONGEST_NOTE:,} characters")
 
@@ -279,7 +280,7 @@ class Schedules:
         return await self._change_one(name, decide)
 
     async def resume(self, name: str, *, catch_up: bool = False) -> ScheduleInfo:
-        """Let a paused schedule fire again, from now on; or, catching up, what fell into the pause too, by its policy for missed ones."""
+        """Let a paused schedule fire again. With `catch_up`, its policy for missed occurrences decides about those of the pause."""
 
         def decide(old: ScheduleRecord, known: Known) -> Step:
             return steering.resume(old, plan_for(old.spec, known.calendars), known.now, by=self._user, catch_up=catch_up)
@@ -287,9 +288,9 @@ class Schedules:
         return await self._change_one(name, decide)
 
     async def trigger(self, name: str, *, payload: Mapping[str, Any] | None = None, overlap: str = "allow") -> Task[Any]:
-        """Run a schedule's handler now, paused or not, without disturbing the rule. `payload` stands in for the schedule's own.
+        """Run a schedule's handler now, paused or not. The rule is not affected. `payload` replaces the schedule's own.
 
-        `overlap` is a policy as that of a schedule; where it leaves an occurrence out, this is a Conflict.
+        `overlap` is a policy like that of a schedule; where it would skip an occurrence, this raises Conflict.
         """
         policy = str(read_overlap(overlap))
         await self._opened()
@@ -311,53 +312,53 @@ class Schedules:
     # ---- as code ----
 
     async def declare(self, schedules: Sequence[Schedule] | None = None) -> SchedulePlan:
-        """Store what a program declares, all of it or nothing; by default what `@app.schedule` has declared. Workers do it when they start.
+        """Store what a program declares, all or nothing; by default the schedules of `@app.schedule`. Workers do it when they start.
 
         Removes nothing. A schedule that operators have changed stays so until its declaration changes; one that a newer revision
-        (`App(revision=…)`) has declared stays as it is. Pauses survive. Nothing planned before now is fired.
+        (`App(revision=…)`) has declared stays as it is. Pauses stay. Nothing planned before now is fired.
         """
         return await self._reconcile(schedules, remove=False, prefix="")
 
     async def apply(self, schedules: Sequence[Schedule] | None = None, *, prefix: str = "") -> SchedulePlan:
-        """Declare, and remove the schedules that code has declared and does no longer; only those whose names begin with `prefix`.
+        """Declare, and remove the schedules that code no longer declares, of those whose names begin with `prefix`.
 
-        Where several programs declare on one store, give each a prefix.
+        If several programs declare schedules in one store, use a prefix for each.
         """
         return await self._reconcile(schedules, remove=True, prefix=prefix)
 
     async def plan(self, schedules: Sequence[Schedule] | None = None, *, prefix: str = "") -> SchedulePlan:
-        """Tell what `apply` would do, and change nothing."""
+        """Return what `apply` would do, and change nothing."""
         await self._opened()
         return await self._reconciliation().plan(await self._specs_of(schedules), prefix=prefix)
 
     async def faults(self, schedules: Sequence[Schedule]) -> dict[int, DuetimeError]:
-        """Tell what keeps schedules from being declared, by their places: an unknown handler or calendar, a payload that does not fit."""
+        """Return, by index, why schedules cannot be declared: an unknown handler or calendar, a payload that does not fit."""
         await self._opened()
         calendars = await self._store.calendars()
         found: dict[int, DuetimeError] = {}
-        for place, schedule in enumerate(schedules):
-            if place % AT_A_TIME == AT_A_TIME - 1:
+        for index, schedule in enumerate(schedules):
+            if index % AT_A_TIME == AT_A_TIME - 1:
                 await asyncio.sleep(0)
             try:
                 plan_for(await self._spec(schedule, allow_unknown=False), calendars)
             except (InvalidValue, InvalidPayload, PayloadTooLarge, UnknownHandler) as error:
-                found[place] = error
+                found[index] = error
         return found
 
     async def backfill(
         self, name: str, start: datetime, end: datetime, *, existing: Existing = "skip", concurrency: int = 1, dry_run: bool = False
     ) -> Backfill:
-        """Run the occurrences that were planned from `start` to `end`, both included, now.
+        """Run the occurrences that were planned from `start` to `end`, both included, now; at most 10,000.
 
-        `existing` says what becomes of those that have a task already: "skip" leaves them alone, "failed" runs those again that ended
-        without success, "all" runs all again that are not under way. At most `concurrency` run at once, in the order of their planned
-        instants. The schedule itself is not disturbed; occurrences that it has still to account for are left to it. At most 10,000.
+        `existing` is about those that have a task already: "skip" leaves them out, "failed" runs those again that ended without success,
+        "all" runs all again that are not live. At most `concurrency` run at once, in the order of their planned instants. The schedule
+        itself is not affected; occurrences that it has not reached yet are left to it.
         """
-        wish = backfilling.read(start, end, existing, concurrency)
+        request = backfilling.read(start, end, existing, concurrency)
         await self._opened()
         record = await self._record(name)
         plan = plan_for(record.spec, await self._store.calendars())
-        return await backfilling.run(self._store, record, plan, wish, user=self._user, dry_run=dry_run)
+        return await backfilling.run(self._store, record, plan, request, user=self._user, dry_run=dry_run)
 
     # ---- parts ----
 
@@ -377,7 +378,7 @@ class Schedules:
         return {wish.name: await self._spec(wish, allow_unknown=False) for wish in wishes}
 
     async def _spec(self, schedule: Schedule, allow_unknown: bool) -> ScheduleSpec:
-        """Check a wish against its handler, and give what is stored of it."""
+        """Check a schedule against its handler, and return the spec to store."""
         if not isinstance(schedule, Schedule):
             raise InvalidValue(
                 f'expected a Schedule, for example Schedule("sweep", handler=sweep, rule=Every(60)), got {type(schedule).__name__}'
@@ -394,7 +395,7 @@ class Schedules:
         )
 
     async def _payload(self, handler: str, payload: Mapping[str, Any], allow_unknown: bool) -> bytes:
-        """Check arguments against a handler's parameters, by its code or else by its declaration, and give them as JSON."""
+        """Check arguments against a handler's parameters, by its code or else its declaration, and return them as JSON."""
         own = self._specs.get(handler)
         if own is not None:
             return own.payloads.bind((), dict(payload))
@@ -447,7 +448,7 @@ class Schedules:
     async def _infos(
         self, records: Sequence[ScheduleRecord], calendars: Mapping[str, DayCalendar], gates: Gates
     ) -> builtins.list[ScheduleInfo]:
-        """Show schedules as they are: firing takes note of the end of a run only when it next looks at the schedule."""
+        """Return schedules as people see them. Ended runs are looked up here, because firing notes them only at its next look."""
         ids = [run.task for record in records for run in record.state.runs[-MOST_RUNS_SHOWN:]]
         tasks = {task.id: task for task in (await self._store.get(ids) if ids else []) if task is not None}
         now = self._store.now()

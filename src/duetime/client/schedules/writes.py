@@ -1,4 +1,4 @@
-"""Changing stored schedules by compare-and-set: read, decide, write, and begin again if somebody was quicker."""
+"""Changes of stored schedules by compare-and-set: read, decide, write, and try again if somebody else has written first."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ PAGE = 1_000
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What a change is decided by: the schedules as they are stored, the calendars, and the store's time."""
+    """What a change is decided by: the stored schedules, the calendars, and the store's time."""
 
     records: Mapping[str, ScheduleRecord | None]
     calendars: Mapping[str, DayCalendar]
     now: Instant
-    tasks: Mapping[str, TaskRecord | None] = {}  # the runs that the schedules remember, if they were asked for
+    tasks: Mapping[str, TaskRecord | None] = {}  # of the runs that the schedules remember, if `look` was called with `with_runs`
 
     def facts(self, record: ScheduleRecord) -> ScheduleFacts:
-        """Give what a rule needs to know of a schedule besides its record."""
+        """Return what `model.firing` needs besides the record."""
         return ScheduleFacts(plan_for(record.spec, self.calendars), ends_of(record.state.runs, self.tasks, self.now))
 
 
@@ -51,9 +51,9 @@ async def look(store: Store, names: Sequence[str], *, with_runs: bool = False) -
 
 
 async def change(store: Store, name: str, decide: Decide, *, with_runs: bool = False) -> ScheduleRecord | None:
-    """Write what `decide` makes of a schedule, and give it as it then stands.
+    """Write what `decide` returns for a schedule, and return the stored record.
 
-    Each turn that is lost was won by somebody else, so this ends; after many turns it gives up with Conflict.
+    A write fails only if somebody else's write succeeded, so there is always progress. After MAX_RETRIES this raises Conflict.
     """
     for retry in range(MAX_RETRIES):
         known = await look(store, [name], with_runs=with_runs)
@@ -67,7 +67,7 @@ async def change(store: Store, name: str, decide: Decide, *, with_runs: bool = F
 
 
 async def back_off(retries: int) -> None:
-    """Wait a little after a lost turn, by chance, so that those who compete do not meet again."""
+    """Wait a short random time, so that competing writers spread out."""
     await asyncio.sleep(random.random() * min(LONGEST_WAIT, 0.001 * 2 ** min(retries, 10)))
 
 
@@ -76,7 +76,7 @@ def given_up(what: str) -> Conflict:
 
 
 async def pages(store: Store, filter: ScheduleFilter, limit: int | None = None) -> AsyncIterator[list[ScheduleRecord]]:
-    """Give schedules that match, page by page, as many as asked for."""
+    """Yield pages of the schedules that match, at most `limit` in all."""
     left = limit
     while left is None or left > 0:
         size = PAGE if left is None else min(PAGE, left)
@@ -89,7 +89,7 @@ async def pages(store: Store, filter: ScheduleFilter, limit: int | None = None) 
 
 
 async def every_schedule(store: Store, filter: ScheduleFilter | None = None) -> list[ScheduleRecord]:
-    """Give all schedules that match."""
+    """Return all schedules that match."""
     return [record async for page in pages(store, filter or ScheduleFilter()) for record in page]
 
 
@@ -98,7 +98,7 @@ async def gates_and_calendars(store: Store) -> tuple[Gates, Mapping[str, DayCale
 
 
 def write_of(old: ScheduleRecord | None, step: Step) -> ScheduleWrite | None:
-    """Give what to write for a step; None if it leaves all as it was."""
+    """Return what to write for a step; None if it changes nothing."""
     if step.record is old and not step.tasks and not step.skips:
         return None
     return ScheduleWrite(name=step.record.name, expected=old.version if old else 0, record=step.record, tasks=step.tasks, skips=step.skips)
