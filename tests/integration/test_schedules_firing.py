@@ -319,7 +319,7 @@ async def test_one_process_has_the_turn_and_another_takes_over_when_it_leaves(
     await first.run_once()
     pause = await second.run_once()
     assert pause is not None
-    assert pause >= firing.TURN, "it sleeps until the other's turn is over"
+    assert pause >= firing.LEASE, "it sleeps until the other's lease is over"
     assert (await store.duties())["firing"].granted
     await first.stop()
     assert not (await store.duties())["firing"].granted

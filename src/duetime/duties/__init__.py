@@ -1,4 +1,4 @@
-"""Background jobs of the system itself; each is safe when many processes perform it at once."""
+"""Duties: background jobs of the system itself. Each is safe when many processes perform it at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Firing", "Pruner", "Reaper", "Sweeper", "Tidier", "all_duties"]
 
 
 def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta]) -> Sequence[Service]:
-    """Make every duty for one process."""
+    """Create every duty of one process."""
     return (
         Firing(store, alarms),
         Reaper(store, alarms, lease=lease),

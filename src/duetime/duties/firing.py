@@ -1,6 +1,6 @@
-"""The firing of schedules: turns occurrences into tasks at their instant.
+"""The firing duty: makes tasks of occurrences at their instant.
 
-One process at a time has the turn, which only spares work: the version of a schedule decides who has fired an occurrence.
+One process at a time holds the duty's lease. That only saves work: the version of a schedule decides who has fired an occurrence.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from duetime.store.values import Hint, HintKind
 
 logger = logging.getLogger("duetime.duties")
 
-TURN = 5.0  # seconds for which the turn is taken
-SOON = 1.0  # seconds before an occurrence at which it is taken
-LOOK_EVERY = 15.0  # seconds after which to look again although no hint came
+LEASE = 5.0  # seconds
+SOON = 1.0  # seconds before an occurrence at which the lease is taken
+LOOK_EVERY = 15.0  # seconds until the next look if no hint comes
 RENEW_EVERY = 1.5
 BATCH = 2_000  # schedules that are read at once
 PORTION = 1_000  # and written at once
 SLICE = 100  # and decided at once, before the event loop serves others
-AT_ONCE = 3  # portions under way: one is decided while others are written
-MOST_BATCHES = 10  # in one go, then others have their turn; the next one is read while portions of the last one are written
+AT_ONCE = 3  # portions in progress: one is decided while others are written
+MOST_BATCHES = 10  # per pass; the next batch is read while portions of the last one are written
 MOST_TASKS = 2_000  # tasks in one write; after an outage each schedule may have hundreds
-CALENDARS_EVERY = 30.0  # seconds after which calendars are read again although nobody said that they have changed
+CALENDARS_EVERY = 30.0  # seconds after which calendars are read again if no hint comes
 GATES_EVERY = 5.0
 AGAIN_AFTER = 60 * SECOND  # when to look again at a schedule that cannot be fired
 MOST_PLANS = 20_000
-LONG_AGO = 6 * 3_600 * SECOND  # so much may have been missed since then that counting it is left to a thread
+LONG_AGO = 6 * 3_600 * SECOND  # so much may have been missed since then that a thread decides
 
 
 class Firing(Service):
-    """Sleeps until the next occurrence of any schedule, and fires all that are due in batches."""
+    """Sleeps until the next occurrence of any schedule, and fires all due ones in batches."""
 
     name = "firing"
 
@@ -57,23 +57,23 @@ class Firing(Service):
         self._store = store
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._held = False
-        self._renew_at = 0.0  # of the event loop's clock, as the next four
+        self._renew_at = 0.0  # by the event loop's clock, like the next four
         self._look_at = 0.0
-        self._beaten_until = 0.0  # somebody else has the turn until then, and hints are for them
+        self._lease_taken_until = 0.0  # another process holds the lease until then, and hints are for that one
         self._calendars_at = 0.0
         self._gates_at = 0.0
-        self._next_at: Instant | None = None  # when the next schedule is to be looked at; None: not known
-        self._heard: list[Instant] | None = None  # what hints say while the store is asked or written to; our own writes' are among them
+        self._next_at: Instant | None = None  # when to look at the next schedule; None: not known
+        self._hinted: list[Instant] | None = None  # instants of hints during a call of the store; those of our own writes are among them
         self._calendars: Mapping[str, DayCalendar] = {}
         self._plans: dict[tuple[Rule, tuple[str, ...], Instant | None, Instant | None], Plan] = {}
         self._closed: list[tuple[str, str | None]] = []
         self._opens_at: Instant | None = None  # when the next gate opens by itself
-        self._complained: set[tuple[str, int, str]] = set()
+        self._logged: set[tuple[str, int, str]] = set()
 
-    # ---- when ----
+    # ---- when to fire ----
 
     def on_hint(self, hint: Hint) -> None:
-        """Note what a hint is about; look at once if it may be due before what is known, unless somebody else has the turn."""
+        """Look at once if the hint is about something earlier than `_next_at`, unless another process holds the lease."""
         at = hint.at
         if hint.kind is HintKind.GATES:
             self._gates_at, at = 0.0, None
@@ -81,17 +81,17 @@ class Firing(Service):
             return
         elif at is None:
             self._calendars_at = 0.0
-        if self._heard is not None:
-            self._heard.append(at or 0)
+        if self._hinted is not None:
+            self._hinted.append(at or 0)
             return
         if at is not None and self._next_at is not None and at >= self._next_at:
             return
         self._next_at = None
-        if asyncio.get_running_loop().time() >= self._beaten_until:
+        if asyncio.get_running_loop().time() >= self._lease_taken_until:
             self.wake()
 
     async def run_once(self) -> float | None:
-        """Look, and take the turn only when something is about to be due: a store in which nothing happens is not written to."""
+        """Look, and take the lease only when something is about to be due, so that an idle store is not written to."""
         clock = asyncio.get_running_loop().time
         if self._next_at is None or clock() >= self._look_at:
             await self._look()
@@ -100,11 +100,11 @@ class Firing(Service):
             return min(pause - SOON, LOOK_EVERY)
         asked_at = clock()
         if asked_at >= self._renew_at:
-            turn = await self._store.take_duty(self.name, self._holder, TURN)
-            self._held = turn.granted
-            if not turn.granted:
-                pause = max(0.0, (turn.until_at - turn.now) / SECOND) + random.uniform(0.05, 0.25)
-                self._next_at, self._beaten_until = None, asked_at + pause
+            lease = await self._store.take_duty(self.name, self._holder, LEASE)
+            self._held = lease.granted
+            if not lease.granted:
+                pause = max(0.0, (lease.until_at - lease.now) / SECOND) + random.uniform(0.05, 0.25)
+                self._next_at, self._lease_taken_until = None, asked_at + pause
                 return pause
             self._renew_at = asked_at + RENEW_EVERY
         if self._next_at is not None and self._store.now() >= self._next_at:
@@ -113,21 +113,21 @@ class Firing(Service):
         return max(0.0, pause)
 
     async def _look(self) -> None:
-        """Learn when the next schedule's time comes."""
-        with self._hearing() as heard:
+        """Find out when the next schedule is due."""
+        with self._collecting_hints() as hinted:
             await self._learn()
             self._look_at = asyncio.get_running_loop().time() + LOOK_EVERY
             due = await self._store.due_schedules(0, self._closed)
-        self._next_at = _earliest([self._opens_at, due.next_at, *heard])
+        self._next_at = _earliest([self._opens_at, due.next_at, *hinted])
 
     @contextlib.contextmanager
-    def _hearing(self) -> Iterator[list[Instant]]:
-        """Gather what hints say meanwhile: an answer of the store may be older than they are."""
-        self._heard = heard = list[Instant]()
+    def _collecting_hints(self) -> Iterator[list[Instant]]:
+        """Collect the instants of hints meanwhile: the store's answer may be older than they are."""
+        self._hinted = hinted = list[Instant]()
         try:
-            yield heard
+            yield hinted
         finally:
-            self._heard = None
+            self._hinted = None
 
     async def stop(self) -> None:
         await super().stop()
@@ -138,28 +138,28 @@ class Firing(Service):
 
     @property
     def next_at(self) -> Instant | None:
-        """When the next schedule is to be looked at, as far as the last look has shown."""
+        """When to look at the next schedule, as of the last look."""
         return self._next_at
 
-    # ---- what ----
+    # ---- firing ----
 
     async def fire_due(self) -> int:
-        """Fire one batch of schedules that are due, by what calendars and gates say now; return how many tasks came of it."""
+        """Fire the due schedules once, with calendars and gates read now; return how many tasks were made."""
         self._calendars_at = self._gates_at = 0.0
         return await self._fire()
 
     async def _fire(self) -> int:
         self._next_at = None
-        with self._hearing() as heard:
+        with self._collecting_hints() as hinted:
             await self._learn()
             in_sight = [self._opens_at]
             portions: list[asyncio.Task[int]] = []
             try:
                 await self._fire_batches(portions, in_sight)
             finally:
-                # all of them, also when one fails: nothing may be under way any more when the turn is over
+                # all of them, also when one fails: nothing may be in progress when this returns
                 fired = await asyncio.gather(*portions, return_exceptions=True)
-        self._next_at = _earliest([*in_sight, *heard])
+        self._next_at = _earliest([*in_sight, *hinted])
         for failure in fired:
             if isinstance(failure, BaseException):
                 self._next_at = None
@@ -167,17 +167,17 @@ class Firing(Service):
         return sum(number for number in fired if isinstance(number, int))
 
     async def _fire_batches(self, portions: list[asyncio.Task[int]], in_sight: list[Instant | None]) -> None:
-        """Read schedules that are due and begin to fire them, portion by portion."""
-        turns = asyncio.Semaphore(AT_ONCE)
+        """Read due schedules and start firing them, portion by portion."""
+        free = asyncio.Semaphore(AT_ONCE)
         after: ScheduleCursor | None = None
         for _ in range(MOST_BATCHES):
             due = await self._store.due_schedules(BATCH, self._closed, after=after)
             tasks = await self._runs_of(due.records)
             for start in range(0, len(due.records), PORTION):
-                await turns.acquire()
+                await free.acquire()
                 firing = self._fire_portion(due.records[start : start + PORTION], tasks, due.now, in_sight)
                 portions.append(asyncio.create_task(firing))
-                portions[-1].add_done_callback(lambda _: turns.release())
+                portions[-1].add_done_callback(lambda _: free.release())
             if len(due.records) < BATCH or any(portion.done() and portion.exception() for portion in portions):
                 break
             after = (due.records[-1].next_at or 0, due.records[-1].name)
@@ -190,7 +190,7 @@ class Firing(Service):
         now: Instant,
         in_sight: list[Instant | None],
     ) -> int:
-        """Decide and write; note in `in_sight` when to look again. Give how many tasks came of it."""
+        """Decide and write, and add to `in_sight` when to look again. Return how many tasks were made."""
         if any(record.next_at is not None and now - record.next_at > LONG_AGO for record in records):
             steps = await asyncio.to_thread(self._steps, records, tasks, now)
         else:
@@ -198,11 +198,11 @@ class Firing(Service):
         written = await self._write([_write(record, chosen) for record, chosen in zip(records, steps, strict=False)])
         in_sight += [chosen.record.next_at for chosen in steps]
         if not all(written) or len(steps) < len(records):
-            in_sight.append(now)  # somebody else has written some of them meanwhile, or some are left; they are looked at again
+            in_sight.append(now)  # another process has written some of them meanwhile, or some are left: look at them again
         return sum(len(chosen.tasks) for chosen, done in zip(steps, written, strict=True) if done)
 
     async def _steps_in_slices(self, records: Sequence[ScheduleRecord], tasks: Mapping[str, TaskRecord], now: Instant) -> list[Step]:
-        """Decide a few at a time, so that what is written meanwhile goes on."""
+        """Decide a few at a time, so that concurrent writes make progress."""
         steps: list[Step] = []
         fired = 0
         for start in range(0, len(records), SLICE):
@@ -216,7 +216,7 @@ class Firing(Service):
         return steps
 
     def _steps(self, records: Sequence[ScheduleRecord], tasks: Mapping[str, TaskRecord], now: Instant) -> list[Step]:
-        """Decide for each schedule, from the first on, until so many tasks have come together that they should be written."""
+        """Decide for each schedule in order, and stop at MOST_TASKS tasks."""
         steps: list[Step] = []
         fired = 0
         for record in records:
@@ -244,10 +244,10 @@ class Firing(Service):
             self._opens_at = _earliest([gate.until_at for gate in gates])
 
     async def _runs_of(self, records: Sequence[ScheduleRecord]) -> Mapping[str, TaskRecord]:
-        """Tell the runs to stop that are given up, and read all runs that had not ended."""
-        given_up = [task for record in records for task in record.state.cancel]
-        if given_up:
-            await self._store.cancel(given_up)
+        """Cancel the runs that the overlap policy ends, and read all live runs."""
+        cancelled = [task for record in records for task in record.state.cancel]
+        if cancelled:
+            await self._store.cancel(cancelled)
         ids = [run.task for record in records for run in record.state.runs]
         found = await self._store.get(ids) if ids else []
         return {task.id: task for task in found if task is not None}
@@ -258,7 +258,7 @@ class Firing(Service):
             runs = record.state.runs
             return step(record, ScheduleFacts(plan, ends_of(runs, tasks, now)) if runs else ScheduleFacts(plan), now)
         except Exception as error:
-            return self._put_off(record, error, now)
+            return self._postpone(record, error, now)
 
     def _plan_of(self, spec: ScheduleSpec) -> Plan:
         key = (spec.rule, spec.calendars, spec.start_at, spec.end_at)
@@ -270,18 +270,18 @@ class Firing(Service):
             self._plans[key] = plan
         return plan
 
-    def _put_off(self, record: ScheduleRecord, error: Exception, now: Instant) -> Step:
-        """Leave a schedule as it is for a while, so that it does not hold up the others; say why, once."""
-        complaint = (record.id, record.revision, str(error))
-        if complaint not in self._complained:
-            if len(self._complained) >= MOST_PLANS:
-                self._complained.clear()
-            self._complained.add(complaint)
+    def _postpone(self, record: ScheduleRecord, error: Exception, now: Instant) -> Step:
+        """Postpone a schedule that cannot be fired, so that it does not delay the others. Log the reason once."""
+        logged = (record.id, record.revision, str(error))
+        if logged not in self._logged:
+            if len(self._logged) >= MOST_PLANS:
+                self._logged.clear()
+            self._logged.add(logged)
             logger.error("schedule %r cannot be fired and is looked at again every minute: %s", record.name, error)
         return Step(record=replace(record, next_at=now + AGAIN_AFTER))
 
     async def _write(self, writes: Sequence[ScheduleWrite]) -> list[bool]:
-        """Write all at once; if one of them cannot be stored, write each on its own, so that only that one is left behind."""
+        """Write all at once. If one of them cannot be stored, write each on its own, so that only that one fails."""
         try:
             return await self._store.write_schedules(writes)
         except StoreUnavailable:
@@ -294,8 +294,8 @@ class Firing(Service):
             [stored] = await self._store.schedules([write.name])
             if stored is None or stored.version != write.expected:
                 return [False]
-            put_off = self._put_off(stored, error, self._store.now())
-            await self._store.write_schedules([_write(stored, put_off)])
+            postponed = self._postpone(stored, error, self._store.now())
+            await self._store.write_schedules([_write(stored, postponed)])
             return [False]
 
 

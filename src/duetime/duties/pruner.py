@@ -1,4 +1,4 @@
-"""The pruner: removes finished tasks with their output, skipped occurrences, named requests and old entries of the audit."""
+"""The pruner: removes finished tasks, their output, skips, idempotency keys and audit entries after their retention."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from duetime.store import Store
 
 BATCH = 1_000
 LOOK_EVERY = 60.0
-PAUSE = 0.05  # seconds between two batches, for others to write
+PAUSE = 0.05  # seconds between two batches, so that others can write
 SKIPS_KEPT = timedelta(days=30)
-SILENT_FOR = timedelta(hours=1)  # far longer than a process repeats a write; what it has counted is added up then
+SILENT_FOR = timedelta(hours=1)  # far longer than a process repeats a write; then its counters are added up
 REQUESTS_KEPT = timedelta(hours=24)  # how long a request may be repeated under its Idempotency-Key
-AUDIT_KEPT = timedelta(days=400)  # over a year, so that a yearly review finds all of it
+AUDIT_KEPT = timedelta(days=400)  # over a year, for yearly reviews
 
 
 class Pruner(Service):
-    """Keeps finished tasks for as long as their state's retention says, skipped occurrences for 30 days, the
-    names of requests for 24 hours, the audit for 400 days.
-
-    A live task is never removed.
+    """Removes finished tasks after the retention of their state, skips after 30 days, idempotency keys after 24 hours, audit
+    entries after 400 days. Never removes a live task.
     """
 
     name = "pruner"
@@ -35,8 +33,8 @@ class Pruner(Service):
         self._round_at: Instant | None = None
 
     async def run_once(self) -> float | None:
-        # A store may remove fewer than a batch although there are more, so a round lasts until nothing is left; all its turns
-        # look from the same instant, or it would never end where tasks end all the time.
+        # A store may remove fewer than a batch although there are more, so a round lasts until nothing is left. All its batches
+        # use the same instant, or a round would never end while tasks keep finishing.
         if self._round_at is None:
             self._round_at = self._store.now()
         if await self.prune(self._round_at):
@@ -52,7 +50,7 @@ class Pruner(Service):
         largest = max(largest, await self._store.prune_requests(now - to_micros(REQUESTS_KEPT), BATCH))
         for state, kept in self._retention.items():
             before = now - to_micros(kept)
-            # whole steps only: a store may keep the tasks of a step together, and removes them all at once
+            # whole steps only: a store may keep the tasks of a step in one partition and drop it
             before -= before % self._store.traits.retention_step(state)
             largest = max(largest, len(await self._store.prune(state, before, BATCH)))
         return max(largest, await self._store.prune_audit(now - to_micros(AUDIT_KEPT), BATCH))

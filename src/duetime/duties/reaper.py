@@ -13,16 +13,16 @@ from duetime.store.values import WorkerRecord
 logger = logging.getLogger("duetime.duties")
 
 LOOK_EVERY = 0.5
-LONGEST_GAP = 0.4  # of the lease: what the time between two looks counts at the most
+LONGEST_GAP = 0.4  # of the lease: the most that the time between two looks counts
 
 
 class Reaper(Service):
-    """Looks at all workers and reaps the dead.
+    """Watches all workers and reaps the dead ones.
 
-    Where the store knows (a lock that the kernel frees), its word is taken. Elsewhere a worker is dead when this process
-    has seen the same beat for a whole lease on its own monotonic clock; no wall clock of another host decides. While the store
-    does not answer nobody can beat, so a long time between two looks does not count in full: after an outage the living are
-    heard before they are judged.
+    Where the store knows who is alive (by a lock that the kernel frees), that decides. Otherwise a worker is dead when this process
+    has seen the same beat for a whole lease, by its own monotonic clock; no wall clock decides. While the store does not answer,
+    no worker can beat, so a long time between two looks does not count in full: after an outage live workers can beat before they
+    are judged.
     """
 
     name = "reaper"
@@ -31,22 +31,23 @@ class Reaper(Service):
         super().__init__(alarms)
         self._store = store
         self._lease = lease
-        self._seen: dict[str, tuple[int, float]] = {}  # the beat, and at how many seconds of watching it was seen first
+        self._seen: dict[str, tuple[int, float]] = {}  # the beat, and the value of `_watched` when it was first seen
         self._looked_at: float | None = None
         self._watched = 0.0
-        self._workers = self._attempts = 0  # taken back from the dead
+        self._workers = self._attempts = 0  # reaped so far
 
     async def run_once(self) -> float | None:
         await self.reap()
         return LOOK_EVERY
 
     async def reap(self, now: float | None = None) -> int:
-        """Reap what is dead at an instant of the monotonic clock, by default that of the store's answer; return how many attempts
-        were taken back.
+        """Reap the workers that are dead at `now`, by the monotonic clock; return how many attempts go back.
+
+        By default `now` is when the store has answered.
         """
         workers = await self._store.workers()
         if now is None:
-            # not before: the answer may take longer than a lease, and show a beat that is as new as its end
+            # not earlier: the answer may take longer than a lease, and its beats may be as new as its end
             now = asyncio.get_running_loop().time()
         if self._looked_at is not None:
             self._watched += min(now - self._looked_at, max(2 * LOOK_EVERY, LONGEST_GAP * self._lease))
@@ -65,7 +66,7 @@ class Reaper(Service):
         return taken
 
     def totals(self) -> dict[FigureKey, int]:
-        """Give what it has counted, for the worker that writes it."""
+        """Return its counters, for the worker that writes them."""
         return {FigureKey(WORKERS_LOST): self._workers, FigureKey(ATTEMPTS_LOST): self._attempts}
 
     def _is_dead(self, worker: WorkerRecord) -> bool:
@@ -75,5 +76,5 @@ class Reaper(Service):
         if beat != worker.beat:
             self._seen[worker.id] = (worker.beat, self._watched)
             return False
-        # a pull worker's lease is its own choice; of our own workers the longest one counts that any process was started with
+        # a pull worker chooses its lease; for our own workers the longest lease counts that any process was started with
         return self._watched - since >= (worker.lease if worker.pull else max(self._lease, worker.lease))

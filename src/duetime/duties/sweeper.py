@@ -10,7 +10,7 @@ LOOK_EVERY = 1.0
 
 
 class Sweeper(Service):
-    """Records expired and dropped tasks, a bounded number per turn, so that no turn holds up the claims."""
+    """Ends expired and dropped tasks in bounded batches, so that claims are not delayed."""
 
     name = "sweeper"
 

@@ -1,4 +1,4 @@
-"""The tidier: lets the store do what it needs from time to time to stay fast."""
+"""The tidier: lets the store do its periodic maintenance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOK_EVERY = 5.0
 
 
 class Tidier(Service):
-    """Tidies at its start and then every few seconds; processes that started together drift apart."""
+    """Tidies at its start and then every few seconds, with jitter."""
 
     name = "tidier"
 
