@@ -1,7 +1,7 @@
-"""Instants and durations, and the clock that tells them.
+"""Instants, durations and clocks.
 
-Inside Duetime an instant is an integer: microseconds since the Unix epoch in UTC. It compares and adds without
-allocation, and every store can keep it. `datetime` exists only at the edges: the API, the command line, the pages.
+Inside Duetime an instant is an integer: microseconds since the Unix epoch in UTC. It compares and adds cheaply, and every store
+has a type for it. `datetime` exists only at the edges: the API, the command line, the pages.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ DAY = 86_400 * SECOND
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-LONGEST = 1e15  # seconds: thirty million years, far beyond any calendar, and still a number of microseconds that can be counted
+LONGEST = 1e15  # seconds: thirty million years, far beyond any calendar, and its microseconds can still be computed
 LATEST: Instant = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _MICROSECOND
-EARLIEST: Instant = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // _MICROSECOND  # a day later than there is, so that every zone can show it
+EARLIEST: Instant = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // _MICROSECOND  # a day after the first one, so that it exists in every zone
 
 
 class Clock(Protocol):
-    """Tells the wall time that decides what is due, and the monotonic time that measures."""
+    """The wall time, which decides what is due, and the monotonic time, which measures."""
 
     def now(self) -> Instant: ...
 
@@ -47,7 +47,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to; for tests."""
+    """A clock for tests, which moves only by `advance` and `set`."""
 
     def __init__(self, now: Instant = 1_800_000_000 * SECOND) -> None:
         self._now = now
@@ -67,7 +67,7 @@ class ManualClock:
 
 
 def to_instant(when: datetime, name: str = "due_at") -> Instant:
-    """Convert an aware datetime; a naive one is refused because its zone would be a guess, and one that UTC has no year for."""
+    """Convert an aware datetime. A naive one is refused, because its zone would be a guess; so is one without a year in UTC."""
     if not isinstance(when, datetime):
         raise InvalidValue(f"{name} must be a datetime with a time zone, got {type(when).__name__}")
     if when.tzinfo is None or when.utcoffset() is None:

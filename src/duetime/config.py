@@ -1,6 +1,6 @@
-"""Settings: an argument of App comes first, then the environment, then the default.
+"""Settings: an argument of App, or else the environment, or else the default.
 
-`SETTINGS` is the one table of them; the documentation prints it.
+`SETTINGS` is the table of all of them; the documentation prints it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?b)?", re.IGNORECASE)
 
 
 class Settings(TypedDict, total=False):
-    """What App takes as arguments; the same names as in the table."""
+    """The settings as arguments of App."""
 
     token: str
     app: str
@@ -47,7 +47,7 @@ class Settings(TypedDict, total=False):
 
 
 class Secret:
-    """Text that no representation shows."""
+    """Text that `repr` does not show."""
 
     __slots__ = ("_text",)
 
@@ -88,7 +88,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
 
     def retention(self) -> dict[State, timedelta]:
-        """Give how long tasks are kept in each final state."""
+        """Return how long tasks are kept in each final state."""
         return {state: timedelta(seconds=getattr(self, f"keep_{state}")) for state in FINAL}
 
 
@@ -122,7 +122,7 @@ def _text(value: Any, name: str) -> str:
 
 
 def _token(value: Any, name: str) -> Secret:
-    # what is wrong with it is told without showing it
+    # the message must not show it
     text = value.strip() if isinstance(value, str) else ""
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise InvalidValue(f"{name} must be a token as `duetime tokens create` prints it: printable ASCII without spaces")
@@ -181,16 +181,16 @@ def _switch(value: Any, name: str) -> bool:
 
 
 def default_user() -> str:
-    """Name this program's user and host, as far as they can be told."""
+    """Return user@host of this process, as far as it is known."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container's user id that no file names
+    except (KeyError, OSError, ImportError):  # a container's user id without a name
         user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
     return f"{user}@{socket.gethostname()}"
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One row of the table. `default` is shown; a function computes it where it depends on the machine."""
+    """One row of the table. `default` is a function where it depends on the machine."""
 
     name: str
     default: object
@@ -225,21 +225,21 @@ SETTINGS = (
 
 
 def read_setting(name: str, value: object, called: str | None = None) -> Any:
-    """Check the value of one setting; what it is called there, such as an option's name, is for the message."""
+    """Check the value of one setting. `called` is its name in the message, such as that of an option."""
     [setting] = (each for each in SETTINGS if each.name == name)
     return setting.read(value, called or name)
 
 
 def load(arguments: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Config:
-    """Settle every setting; InvalidValue names the argument or variable that is wrong, also when it is empty."""
+    """Return all settings; raise InvalidValue with the name of a wrong argument or variable, empty ones included."""
     environment = os.environ if environment is None else environment
     surplus = arguments.keys() - {setting.name for setting in SETTINGS}
     if surplus:
         raise InvalidValue(f"{min(surplus)} is not a setting; there are {', '.join(setting.name for setting in SETTINGS)}")
-    return Config(**{setting.name: _settled(setting, arguments, environment) for setting in SETTINGS})
+    return Config(**{setting.name: _value_of(setting, arguments, environment) for setting in SETTINGS})
 
 
-def _settled(setting: Setting, arguments: Mapping[str, object], environment: Mapping[str, str]) -> Any:
+def _value_of(setting: Setting, arguments: Mapping[str, object], environment: Mapping[str, str]) -> Any:
     if arguments.get(setting.name) is not None:
         return setting.read(arguments[setting.name], setting.name)
     if setting.variable in environment:

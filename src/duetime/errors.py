@@ -1,4 +1,4 @@
-"""Everything that Duetime raises.
+"""All exceptions of Duetime.
 
 DuetimeError
 ├── InvalidValue (ValueError)      an option or argument outside what is allowed
@@ -13,19 +13,19 @@ DuetimeError
 │   └── DuplicateKeys              the same for some of many; the others were stored
 ├── Conflict                       a task, schedule or calendar is in a state that forbids the request
 │   └── ChangedMeanwhile           it is not as the caller has seen it
-├── NotAllowed                     a server refuses the token: missing, unknown, expired, of too small a scope, or used too often
+├── NotAllowed                     a server refuses the token: missing, unknown, expired, without the scope, or over its rate
 ├── TaskFailed                     `result` of a task that ended failed, dropped or expired
 ├── TaskCancelled                  `result` of a task that ended cancelled
 └── StoreUnavailable               the store cannot be reached, read or written
 
-What handlers raise to end their attempt, and what is raised into them:
+What handlers raise to end their attempt, and what is raised in them:
 
 Signal
 ├── Fatal                          no more retries
 ├── RetryLater                     again after a delay, uses up no try
-└── AttemptCancelled               raised by `ctx.check()` once a cancel was asked for or the time is up
+└── AttemptCancelled               raised by `ctx.check()` after a cancel or a timeout
 
-HTTP statuses and exit codes are chosen from these classes at the edge, by a table there.
+The API and the command line have tables from these classes to HTTP statuses and exit codes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import Any
 
 
 class DuetimeError(Exception):
-    """The root of all errors that Duetime raises on purpose."""
+    """The base class of all errors that Duetime raises on purpose."""
 
 
 class InvalidValue(DuetimeError, ValueError):
@@ -48,7 +48,7 @@ class InvalidHandler(DuetimeError, TypeError):
 
 
 class InvalidPayload(DuetimeError, ValueError):
-    """The arguments do not fit the handler's parameters; `field` names the one at fault, if it is one."""
+    """The arguments do not fit the handler's parameters; `field` is the wrong one, if it is known."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -86,8 +86,8 @@ class DuplicateKey(DuetimeError):
 class DuplicateKeys(DuplicateKey):
     """Some of many tasks found their key taken; the others were stored.
 
-    `tasks` has one entry per task that was asked for, None at a duplicate; `duplicates` maps the place of each duplicate to
-    the id of the live task that holds its key.
+    `tasks` has one entry per submitted task, None for a duplicate; `duplicates` maps the index of each duplicate to the id of
+    the live task that holds its key.
     """
 
     def __init__(self, message: str, *, tasks: Sequence[Any], duplicates: Mapping[int, str]) -> None:
@@ -97,15 +97,15 @@ class DuplicateKeys(DuplicateKey):
 
 
 class Conflict(DuetimeError):
-    """A task, schedule or calendar is in a state that forbids what was asked, or others keep changing it."""
+    """A task, schedule or calendar is in a state that forbids the request, or others keep changing it."""
 
 
 class ChangedMeanwhile(Conflict):
-    """A task or schedule is not as the caller has seen it; it was left alone."""
+    """A task or schedule has changed since the caller read it; nothing was written."""
 
 
 class NotAllowed(DuetimeError):
-    """A server refuses the token: it is missing, unknown, expired, not for this, or makes more requests than it may."""
+    """A server refuses the token: it is missing, unknown, expired, without the scope or handler, or over its rate."""
 
 
 class TaskFailed(DuetimeError):
@@ -127,11 +127,11 @@ class TaskCancelled(DuetimeError):
 
 
 class StoreUnavailable(DuetimeError):
-    """The store cannot be reached, read or written; nothing of the request was kept, unless the message says that this is unknown."""
+    """The store cannot be reached, read or written; nothing was written, unless the message says that this is unknown."""
 
 
 class Signal(Exception):
-    """A handler's word on how its attempt ends."""
+    """Raised by a handler to end its attempt in a certain way."""
 
 
 class Fatal(Signal):

@@ -1,10 +1,10 @@
 """Task ids: UUIDs of version 7 whose twelve bits after the version name the task's shard.
 
-48 bits  milliseconds since the epoch (the submitting process's clock: for order only, nothing is decided by it)
+48 bits  milliseconds since the epoch (by the submitting process's clock, for order only; nothing is decided by it)
  4 bits  version, 7
-12 bits  shard: of a keyed task from (handler, key), so that a store of many shards can hold a key's uniqueness in one
+12 bits  shard: of a keyed task from (handler, key), so that a sharded store can keep a key unique within one shard
  2 bits  variant
-62 bits  random start, counting up within a millisecond, so that the ids of one process keep the order of submitting
+62 bits  a counter with a random start in each millisecond, so that the ids of one process keep the order of submitting
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-
 
 
 class _Generator:
-    """Makes ids; own random source, because a program that seeds `random` would otherwise repeat another's ids."""
+    """Makes ids. It has its own random source, because programs that seed `random` alike would make the same ids."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,27 +33,27 @@ class _Generator:
     def _reseed(self) -> None:
         self._lock = threading.Lock()
         self._random = random.Random(os.urandom(32))
-        self._ends = 0  # nanoseconds since the epoch at which the present millisecond is over
+        self._ends = 0  # nanoseconds since the epoch at which the present millisecond ends
         self._begin()
 
     def __call__(self, shard: int | None = None) -> str:
         if time.time_ns() >= self._ends:
             self._begin()
-        # taken at once: another thread may begin a millisecond meanwhile. Each number of a counter is had by one thread only.
+        # read as one: another thread may begin the next millisecond meanwhile. `next` gives each number to one thread only.
         head, instant, top, numbers = self._parts
         if shard is None:
             return "%s%012x" % (head, next(numbers))  # noqa: UP031  a third faster than an f-string, and there are many ids
         return f"{instant}{shard:03x}{top}{next(numbers):012x}"
 
     def _begin(self) -> None:
-        """Make what the ids of one millisecond share, and where their counter starts."""
+        """Begin a millisecond: set the parts that its ids share and the start of their counter."""
         with self._lock:
             now = time.time_ns() // 1_000_000
-            if now * 1_000_000 < self._ends:  # another thread was here before
+            if now * 1_000_000 < self._ends:  # another thread has done it
                 return
             instant = f"{now >> 16:08x}-{now & 0xFFFF:04x}-7"
             top = f"-{0x8000 | self._random.getrandbits(14):04x}-"
-            # the top bit of the counter is left free so that counting up never runs over
+            # the top bit of the counter starts as 0, so that it never overflows
             self._parts = f"{instant}{self._random.getrandbits(12):03x}{top}", instant, top, count(self._random.getrandbits(47))
             self._ends = (now + 1) * 1_000_000
 
@@ -62,7 +62,7 @@ new_id = _Generator()
 
 
 def key_shard(handler: str, key: str) -> int:
-    """Name the shard of a keyed task: the same for every process and version."""
+    """Return the shard of a keyed task, the same in every process and version."""
     return zlib.crc32(f"{handler}\0{key}".encode()) % SHARDS
 
 

@@ -1,6 +1,6 @@
-"""What pytest finds in a program's tests once Duetime is installed: one fixture, which costs nothing until a test asks for it.
+"""The pytest plugin: one fixture, which costs nothing until a test uses it.
 
-It stands outside `duetime.testing`, because importing that package loads the worker.
+It is outside `duetime.testing`, because importing that package loads the worker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def duetime_using() -> type[using]:
-    """Give `duetime.testing.using`: `async with duetime_using(app) as t`, or `with duetime_using(app) as t` in a plain `def` test."""
+    """Return `duetime.testing.using`: `async with duetime_using(app) as t`, or `with duetime_using(app) as t` in a plain `def` test."""
     from duetime.testing import using
 
     return using

@@ -35,10 +35,10 @@ SYSTEM = "duetime"
 
 
 def trace(app: App, *, provider: TracerProvider | None = None) -> bool:
-    """Make a span of each submit and of each attempt of an App; tell whether that is done from now on.
+    """Make a span for each submit and each attempt of an App; return whether tracing is on.
 
-    It is not if opentelemetry-api is not installed, or if the program has not set a tracer provider before and gives none: then
-    nothing is put around attempts, and nothing costs time. A second call changes nothing.
+    It stays off if opentelemetry-api is not installed, or if there is neither a tracer provider of the program nor `provider`; then it
+    costs no time. A second call changes nothing.
     """
     if not INSTALLED:
         return False
@@ -49,7 +49,7 @@ def trace(app: App, *, provider: TracerProvider | None = None) -> bool:
     if not any(isinstance(getattr(layer, "__self__", None), Spans) for layer in app.middlewares):
         spans = Spans(provider)
         app.on_submit(spans.submitting)
-        # in front of all others, so that what they do belongs to the attempt too
+        # before all others, so that their work belongs to the attempt too
         app.middlewares.insert(0, spans.attempting)
     return True
 
@@ -62,7 +62,7 @@ class Spans:
         self._format = TraceContextTextMapPropagator()
 
     def submitting(self, task: NewTask[Any]) -> Mapping[str, str]:
-        """Make the span of a submit, under the trace that the task came with or else the present one; give what the task carries on.
+        """Make the span of a submit, under the trace in the task's meta or else the present one; return the meta to add.
 
         It ends at once: what follows is the store's work, for one task or for thousands together.
         """
@@ -76,7 +76,7 @@ class Spans:
         return carried
 
     async def attempting(self, ctx: Context, call_next: Next) -> object:
-        """Make the span of an attempt, under the submit that its task came from. A schedule's task begins a trace of its own."""
+        """Make the span of an attempt, under the span of its submit. A schedule's task begins its own trace."""
         task = ctx.task
         parent = Surroundings() if task.schedule is not None else self._format.extract(task.meta, Surroundings())
         attributes = _attributes("process", task.id, task.handler) | {"duetime.attempt": ctx.attempt, "duetime.lateness": _lateness(task)}
@@ -102,7 +102,7 @@ _FATAL = (Fatal, InvalidPayload, PayloadTooLarge)
 
 
 def _outcome(error: BaseException, ctx: Context) -> Outcome:
-    """Tell what an exception means, seen from inside; the worker has the last word, for it knows why it stopped an attempt."""
+    """Return the outcome that an exception means here. The worker decides in the end, because it knows why it stopped an attempt."""
     if isinstance(error, Interrupted):
         return Outcome.TIMED_OUT
     if ctx.stopped_as is not None and isinstance(error, asyncio.CancelledError | AttemptCancelled):

@@ -1,12 +1,12 @@
-"""Test programs that use Duetime without waiting: the real store and the real executor, on a clock that only the test moves.
+"""A kit for testing programs without waiting: the real store and the real executor, on a clock that only the test moves.
 
     async with duetime.testing.using(app) as t:
         await place_order(7)                       # your code, which submits expire_order for 30 minutes later
         t.assert_submitted(expire_order, order_id=7)
         await t.advance(minutes=30)                # runs it, at its due instant
 
-Nothing runs by itself. Attempts run one at a time, in the order in which they come due, so a test gives the same result every
-time. What a worker does in the background (listen for gates and cancels, sweep, settle) is done here between two attempts.
+Nothing runs in the background. Attempts run one at a time, in the order in which they come due, so every run of a test is the same.
+What a worker does in the background (apply gates and cancels, sweep, settle) happens here between two attempts.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = ["Kit", "Ran", "using"]
 DEFAULT_LIMIT = 1_000
 
 
-class using:  # noqa: N801  # reads as what it is, like contextlib.suppress
-    """Let an app work in memory, on a clock that the test moves, as long as a block lasts: `async with using(app) as t`.
+class using:  # noqa: N801  # lower case, like contextlib.suppress
+    """Run an app in memory, on a clock that the test moves, for the length of a block: `async with using(app) as t`.
 
-    From synchronous code it is `with using(app) as t`, and then `app.sync(t.advance(minutes=30))`.
+    In synchronous code: `with using(app) as t`, then `app.sync(t.advance(minutes=30))`.
 
-    `now` is the time at which the clock starts, otherwise the next full second. `resources` are what `ctx.get` finds; without
-    them the app's own lifespan runs. `file` keeps the tasks in a SQLite file instead of memory, for code that submits on a
-    `connection=` to it. With `raise_errors` the first failure of a handler is raised by `advance` and `drain`. `limit` is how many
-    attempts may run at one instant beyond those that were already due, before the kit takes them for an endless loop.
+    The clock starts at `now`, by default the next full second. `resources` are what `ctx.get` finds; without them the app's own
+    lifespan runs. `file` is a SQLite file to use instead of memory, for code that submits on a `connection=` to it. With
+    `raise_errors`, `advance` and `drain` raise the first failure of a handler. `limit` is how many attempts may run at one instant
+    beyond those that were already due; more count as an endless loop.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class using:  # noqa: N801  # reads as what it is, like contextlib.suppress
         self._stack = AsyncExitStack()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(store.close)
-            stack.callback(_put_back(app))
+            stack.callback(_restoring(app))
             await stack.enter_async_context(app.using_store(store))
             kit = Kit(app, store, clock, raise_errors=self._raise_errors, limit=self._limit)
             await stack.enter_async_context(kit._running(self._resources))
@@ -88,10 +88,10 @@ class using:  # noqa: N801  # reads as what it is, like contextlib.suppress
         return self._app.sync(self._hold())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._app.sync(self._let_go())
+        self._app.sync(self._release())
 
     async def _hold(self) -> Kit:
-        """Enter and leave in one task, as some resources demand; it lives in the loop that serves `app.sync`."""
+        """Enter and leave the block in one asyncio task, as some resources require, in the loop of `app.sync`."""
         self._leave = asyncio.Event()
         entered: asyncio.Future[Kit] = asyncio.get_running_loop().create_future()
 
@@ -106,16 +106,16 @@ class using:  # noqa: N801  # reads as what it is, like contextlib.suppress
             await self._holder
         return entered.result()
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         self._leave.set()
         await self._holder
 
 
-def _put_back(app: App) -> Callable[[], None]:
-    """Remember the services of an app, so that it has the very same ones when a block ends, also inside another block."""
+def _restoring(app: App) -> Callable[[], None]:
+    """Return a function that restores the app's present services, for the end of a block; blocks may be nested."""
     client, gates, insight = app.client, app.gates, app.insight
 
-    def put_back() -> None:
+    def restore() -> None:
         app.client, app.gates, app.insight = client, gates, insight
 
-    return put_back
+    return restore

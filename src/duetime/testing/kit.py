@@ -1,4 +1,4 @@
-"""The kit in a test's hands: move the clock, look at tasks, let things go wrong."""
+"""The kit that a test uses: move the clock, look at tasks, inject faults."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ R = TypeVar("R")
 
 logger = logging.getLogger("duetime.testing")
 
-LAST_WORD = 5.0  # seconds that an attempt may use to clean up when the block ends while it runs
+CLEAN_UP = 5.0  # seconds that an attempt may take to end when the block ends while it runs
 SHOWN_TASKS = 10  # in the message of an assertion
 FAILURES = (Outcome.FAILED, Outcome.FATAL, Outcome.TIMED_OUT)
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt that ran. `task` is as the attempt left it, `error` is the exception that the handler raised."""
+    """One attempt that ran. `task` is the task after it, `error` the exception that the handler raised."""
 
     task: Task[Any]
     attempt: int
@@ -66,7 +66,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kit:
-    """What `using` gives: a clock to move, and a look at what was submitted and what became of it."""
+    """What `using` returns: a clock to move, and access to what was submitted and how it ended."""
 
     def __init__(self, app: App, store: SteppedStore, clock: ManualClock, *, raise_errors: bool, limit: int) -> None:
         self.app = app
@@ -85,7 +85,7 @@ class Kit:
 
     @property
     def now(self) -> datetime:
-        """The time that the app sees."""
+        """The app's present time."""
         return to_datetime(self.clock.now())
 
     async def advance(
@@ -100,9 +100,9 @@ class Kit:
         seconds: float = 0,
         raise_errors: bool | None = None,
     ) -> list[Ran]:
-        """Move the clock, and run what comes due on the way at its own instant: retries, and tasks that handlers submit, too.
+        """Move the clock, and run everything at the instant at which it comes due, with retries and tasks that handlers submit.
 
-        Takes seconds, a timedelta, or the keywords of one; gives what ran, in order.
+        Takes seconds, a timedelta, or the keywords of one. Returns what ran, in order.
         """
         step = to_micros(by, "the step") + to_micros(timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds))
         if step <= 0:
@@ -117,7 +117,7 @@ class Kit:
         return await self._go_to(instant, raise_errors)
 
     async def drain(self, *, raise_errors: bool | None = None) -> list[Ran]:
-        """Run what is due now, and what that submits for now, until nothing is due; give what ran, in order."""
+        """Run what is due now, and what that submits for now, until nothing is due. Return what ran, in order."""
         return await self._go_to(self.clock.now(), raise_errors)
 
     async def _go_to(self, end: Instant, raise_errors: bool | None) -> list[Ran]:
@@ -143,7 +143,7 @@ class Kit:
         return ran
 
     def _next_instant(self) -> Instant | None:
-        """Tell when something can happen next: a task comes due, a gate opens, an expiry passes, a schedule fires."""
+        """Return when something can happen next: a task comes due, a gate opens, a task expires, a schedule fires."""
         now = self.clock.now()
         instants = [self._next_at, self._store.next_expiry(now), self._firing.next_at]
         return min((instant for instant in instants if instant is not None and instant > now), default=None)
@@ -165,7 +165,7 @@ class Kit:
                 allowed, counted = allowed + left + self.limit, True
 
     async def _step(self) -> Ran | None:
-        """Run the one attempt whose turn it is; None if none is due."""
+        """Run the next attempt; return None if none is due."""
         await self._learn()
         await self._fire()
         swept = False
@@ -176,7 +176,7 @@ class Kit:
                 return await self._perform(claimed)
             if swept:
                 return None
-            # a claim that met only an expired task gives nothing, although more may be due
+            # a claim that found only an expired task returns nothing, although more may be due
             while await self._sweeper.sweep():
                 pass
             swept = True
@@ -201,7 +201,7 @@ class Kit:
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            for claimed in (await claiming).tasks:  # nobody would ever run it
+            for claimed in (await claiming).tasks:  # otherwise nobody would ever run it
                 now = self.clock.now()
                 released = conclude(claimed, Ended(Outcome.RELEASED), RetryPolicy(), started_at=None, now=now, chance=0.0)
                 self._settler.put(released)
@@ -214,15 +214,15 @@ class Kit:
         try:
             await asyncio.wait([end])
         except asyncio.CancelledError:
-            await asyncio.sleep(0)  # it has been offered: let it begin
+            await asyncio.sleep(0)  # let it begin
             self._executor.release(claimed.id)
-            await asyncio.wait([end], timeout=LAST_WORD)
+            await asyncio.wait([end], timeout=CLEAN_UP)
             await self._settler.run_once()
             raise
         ended, error = end.result()
         await self._settler.run_once()
         if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
-            raise error  # such as pytest.fail() in a handler, or an interrupt: nobody means it as an outcome
+            raise error  # such as pytest.fail() in a handler, or an interrupt: not meant as an outcome
         [record] = await self._store.get([claimed.id])
         assert record is not None
         task = shown(record)
@@ -235,7 +235,7 @@ class Kit:
     @overload
     def submitted(self, handler: str, /, **arguments: object) -> list[Task[Any]]: ...
     def submitted(self, handler: str | AnyHandler, /, **arguments: object) -> list[Task[Any]]:
-        """Give the tasks of a handler that were submitted with at least these arguments, live or finished, in that order."""
+        """Return the tasks of a handler that were submitted with at least these arguments, live or finished, in that order."""
         spec = self._spec(handler)
         names = {name_of(handler)} if spec is None else {spec.name, *spec.aliases}
         if spec is not None:
@@ -247,7 +247,7 @@ class Kit:
     @overload
     def assert_submitted(self, handler: str, /, **arguments: object) -> Task[Any]: ...
     def assert_submitted(self, handler: str | AnyHandler, /, **arguments: object) -> Task[Any]:
-        """Fail unless such a task was submitted; give it, the latest one if there are several."""
+        """Fail unless such a task was submitted. Return it, the latest one if there are several."""
         __tracebackhide__ = True
         found = self.submitted(handler, **arguments)
         if not found:
@@ -264,7 +264,7 @@ class Kit:
             raise AssertionError(f"{as_call(name_of(handler), arguments)} was submitted {times}:\n{listed}")
 
     def tasks(self, **filters: Unpack[Filters]) -> list[Task[Any]]:
-        """Give all tasks that match the filters of `app.tasks`, in the order of submitting."""
+        """Return all tasks that match the filters of `app.tasks`, in the order of submitting."""
         return [shown(record) for record in self._store.look(query_of(filters))]
 
     @overload
@@ -272,7 +272,7 @@ class Kit:
     @overload
     def task(self, task: str, /) -> Task[Any]: ...
     def task(self, task: AnyTask, /) -> Task[Any]:
-        """Give a task as it is now."""
+        """Return a task as it is now."""
         task_id = task.id if isinstance(task, Task) else task
         record = self._store.look_at(task_id)
         if record is None:
@@ -291,13 +291,13 @@ class Kit:
     # ---- faults ----
 
     def fail_next(self, handler: str | AnyHandler, error: BaseException, *, times: int = 1) -> None:
-        """Let the next attempts of a handler raise this instead of running; middleware sees it too."""
+        """Let the next attempts of a handler raise an error instead of running. Middleware sees it too."""
         self._executor.failures.setdefault(self._known(handler).name, deque()).extend([error] * times)
 
     def crash_next(self, handler: str | AnyHandler, *, times: int = 1) -> None:
-        """Let the worker die at the end of the handler's next attempts: their work is done, but nobody has recorded it.
+        """Let the worker die at the end of the handler's next attempts: their work is done, but not recorded.
 
-        Each of them ends as Lost and the task runs again, which is what at-least-once means.
+        Each of them ends as Lost and the task runs again: at-least-once.
         """
         crashes = self._executor.crashes
         name = self._known(handler).name
@@ -316,14 +316,14 @@ class Kit:
 
     @contextlib.asynccontextmanager
     async def _running(self, resources: Sequence[object] | None) -> AsyncIterator[None]:
-        """Put the parts of a worker together, without the services that would move them."""
+        """Assemble the parts of a worker, without its background services."""
         alarms = Alarms()
         self._settler = Settler(self._store, self._worker, alarms)
         self._sweeper = Sweeper(self._store, alarms)
         self._firing = Firing(self._store, alarms)
         self._executor = SteppedExecutor(self._store, alarms, self._settler)
-        self._store.take_gates, self._store.stop = self._take_gates, self._executor.cancel
-        self.app.client.wait = self._wait  # type: ignore[method-assign]  # hints would come from nobody
+        self._store.apply_gates, self._store.stop = self._apply_gates, self._executor.cancel
+        self.app.client.wait = self._wait  # type: ignore[method-assign]  # no hints arrive here
         lifespan = AsyncExitStack()
         try:
             if resources is not None:
@@ -331,7 +331,7 @@ class Kit:
             elif self.app.lifespan is not None:
                 self._executor.resources = Resources(await lifespan.enter_async_context(self.app.lifespan()))
             await self._learn()
-            # one that names a calendar can only be stored once the test has put that; the first move of the clock tries again
+            # a schedule with a calendar can only be stored once the test has put that; the first move of the clock tries again
             with contextlib.suppress(InvalidValue):
                 await self._fire()
             yield
@@ -346,30 +346,30 @@ class Kit:
         await self._store.unregister(self._worker)
 
     async def _learn(self) -> None:
-        """Take over handlers that were declared meanwhile; being registered, the worker is seen and gates count it."""
+        """Learn handlers that were declared meanwhile, and register as a worker, so that it is listed and confirms gates."""
         if self._executor.learn(self.app):
             self._declared = False
             slots = {name: spec.concurrency for name, spec in self.app.specs.items()}
             await self._store.register(NewWorker(id=self._worker, host=socket.gethostname(), pid=os.getpid(), slots=slots))
-            await self._take_gates()
+            await self._apply_gates()
 
-    async def _take_gates(self) -> None:
+    async def _apply_gates(self) -> None:
         gates = await self._store.gates()
         self._executor.starts.gates = gates
         self._executor.release_queued()
         await self._store.confirm_gates(self._worker, gates.version)
 
     async def _stop_attempts(self) -> None:
-        """Give back what still runs because the block ends without waiting for it."""
+        """Release what still runs at the end of the block."""
         runners = [attempt.runner for attempt in self._executor.running.values() if attempt.runner is not None]
         self._executor.stop_all(Stop.RELEASE)
         if runners:
-            await asyncio.wait(runners, timeout=LAST_WORD)
+            await asyncio.wait(runners, timeout=CLEAN_UP)
         for attempt in self._executor.running.values():
             logger.error("an attempt of %s was told to stop but its code does not end", attempt.spec.name)
 
     async def _wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
-        """Stand in for waiting (`app.result`): run what is due until the task is final, because nobody else will."""
+        """Replace waiting (`app.result`): run what is due until the task is final, because nobody else does."""
         record = await self.app.client.record(task)
         while record.state not in FINAL:
             if record.state is State.RUNNING:
@@ -395,12 +395,12 @@ def _inside_handler() -> bool:
 
 
 def _exception(ended: Ended, error: BaseException | None, claimed: ClaimedTask) -> BaseException | None:
-    """Give the exception that stands for an outcome: the handler's own, or one that says what happened instead."""
-    told = ended.error
+    """Return the exception for an outcome: the handler's own, or one that describes what happened."""
+    info = ended.error
     if ended.outcome is Outcome.TIMED_OUT:
-        return TimeoutError(f"{claimed.handler} {told.message if told else 'ran too long'}")
+        return TimeoutError(f"{claimed.handler} {info.message if info else 'ran too long'}")
     if ended.outcome in (Outcome.FAILED, Outcome.FATAL) and error is None:
-        text = f"{told.type}: {told.message}" if told else ended.outcome.value
+        text = f"{info.type}: {info.message}" if info else ended.outcome.value
         message = f"attempt {claimed.attempt} of {claimed.handler} ended {ended.outcome}: {text}"
-        return TaskFailed(message, task_id=claimed.id, state=ended.outcome.value, error_type=told.type if told else None)
+        return TaskFailed(message, task_id=claimed.id, state=ended.outcome.value, error_type=info.type if info else None)
     return error if ended.outcome in (Outcome.FAILED, Outcome.FATAL, Outcome.RETRY_LATER) else None

@@ -1,4 +1,4 @@
-"""Which tasks a test asks about, and how they are shown when they are not there."""
+"""Comparing tasks with the arguments of an assertion, and showing them in its message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_CALL = 300
 
 
 def check_names(spec: HandlerSpec, arguments: Iterable[str]) -> None:
-    """Refuse an argument that the handler does not have: nothing could have been submitted with it, whatever the code does."""
+    """Refuse an argument that the handler does not have: no task can have it."""
     python = spec.target
     if not isinstance(python, PythonFunction):
         return
@@ -29,7 +29,7 @@ def check_names(spec: HandlerSpec, arguments: Iterable[str]) -> None:
 
 
 def has_arguments(record: TaskRecord, spec: HandlerSpec | None, arguments: Mapping[str, object]) -> bool:
-    """Compare with what the handler would get, its defaults included, or with the JSON that is stored."""
+    """Compare with what the handler would receive, defaults included, or with the stored JSON."""
     if not arguments:
         return True
     stored: dict[str, object] = msgspec.json.decode(record.payload)

@@ -1,4 +1,4 @@
-"""The parts of a worker as the kit needs them: the real ones, moved step by step instead of by services in the background."""
+"""The parts of a worker for the kit: the real ones, driven step by step instead of by background services."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from duetime.worker.settler import Settler
 
 
 class SteppedStore(SqliteStore):
-    """The embedded store. It tells the kit at once of gates, cancels and expiries, which a worker learns of in the background."""
+    """The SQLite store. It reports gates, cancels and expiries to the kit at once; a worker learns of them in the background."""
 
     def __init__(self, path: str, clock: ManualClock) -> None:
         super().__init__(path, synchronous="normal", clock=clock)
         self._expiries: list[Instant] = []
-        self.has_schedules = False  # or had: then looking for due ones is worth its time
-        self.take_gates: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.has_schedules = False  # or had some: otherwise looking for due ones is not worth the time
+        self.apply_gates: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.stop: Callable[[str], None] | None = None
 
     def look(self, query: Query) -> list[TaskRecord]:
-        """Give all tasks that match, in the order of submitting, in the caller's thread: an assertion must not need an await."""
+        """Return all tasks that match, in the order of submitting. Runs in the caller's thread: an assertion must not need an await."""
         wanted = query.state
-        query = msgspec.structs.replace(query, state=None, limit=MAX_PAGE)  # with a final state the order is another
+        query = msgspec.structs.replace(query, state=None, limit=MAX_PAGE)  # a page of a final state has another order
         found: list[TaskRecord] = []
         while True:
             page = self._opened(self._reader).call(partial(read.page, query=query))
@@ -61,16 +61,16 @@ class SteppedStore(SqliteStore):
         return self._opened(self._reader).call(partial(records_by_id, ids=[task_id])).get(task_id)
 
     def next_expiry(self, now: Instant) -> Instant | None:
-        """Give the next instant at which a task may expire, that of a finished one included: looking then does no harm."""
+        """Return the next instant at which a task may expire; finished ones are included, because an extra look is harmless."""
         while self._expiries and self._expiries[0] <= now:
             heapq.heappop(self._expiries)
         return self._expiries[0] if self._expiries else None
 
     async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
-        return self._noted(await super().add(tasks))
+        return self._with_expiries(await super().add(tasks))
 
     async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
-        return self._noted(await super().add_on(connection, tasks))
+        return self._with_expiries(await super().add_on(connection, tasks))
 
     async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
         accepted = await super().write_schedules(writes, together=together)
@@ -81,7 +81,7 @@ class SteppedStore(SqliteStore):
                 heapq.heappush(self._expiries, expires_at)
         return accepted
 
-    def _noted(self, answers: list[Added]) -> list[Added]:
+    def _with_expiries(self, answers: list[Added]) -> list[Added]:
         for added in answers:
             if added.record.expires_at is not None:
                 heapq.heappush(self._expiries, added.record.expires_at)
@@ -91,19 +91,19 @@ class SteppedStore(SqliteStore):
         verdicts = await super().cancel(ids)
         for task_id, verdict in zip(ids, verdicts, strict=True):
             if verdict is CancelVerdict.CANCELLING and self.stop is not None:
-                asyncio.get_running_loop().call_soon(self.stop, task_id)  # not inside the very code that is to stop
+                asyncio.get_running_loop().call_soon(self.stop, task_id)  # not inside the code that is to stop
         return verdicts
 
     async def put_gate(self, gate: Gate) -> int:
         version = await super().put_gate(gate)
-        if self.take_gates is not None:
-            await self.take_gates()
+        if self.apply_gates is not None:
+            await self.apply_gates()
         return version
 
     async def remove_gate(self, handler: str, collection: str | None) -> int | None:
         version = await super().remove_gate(handler, collection)
-        if self.take_gates is not None:
-            await self.take_gates()
+        if self.apply_gates is not None:
+            await self.apply_gates()
         return version
 
 
@@ -136,7 +136,7 @@ class SteppedTarget:
 
 
 class SteppedExecutor(Executor):
-    """The real executor. It tells who waits how an attempt ended, leaves no delay to chance, and can be told to fail."""
+    """The real executor. It reports how each attempt ended, retries without jitter, and can inject faults."""
 
     def __init__(
         self,
@@ -150,8 +150,8 @@ class SteppedExecutor(Executor):
             alarms,
             TargetHost(),
             settler,
-            concurrency=1 << 30,  # the slots of each handler are the bound
-            output=None,  # what handlers print is the test's own output
+            concurrency=1 << 30,  # the slots of each handler are the limit
+            output=None,  # what handlers print belongs to the test's output
             freed=lambda: None,
             stuck=self._give_up,
         )
@@ -161,7 +161,7 @@ class SteppedExecutor(Executor):
         self._errors: dict[str, BaseException] = {}
 
     def learn(self, app: App) -> bool:
-        """Make queue for handlers that are new; tell whether there were any."""
+        """Add queues for new handlers; return whether there were any."""
         self.host.middleware = list(app.middlewares)
         new = [(name, spec) for name, spec in app.specs.items() if name not in self.queues.by_name]
         for name, spec in new:
@@ -174,17 +174,17 @@ class SteppedExecutor(Executor):
         return bool(new)
 
     def ready(self) -> Mapping[str, int]:
-        """Give the handlers that have a free slot."""
+        """Return the handlers that have a free slot."""
         return {name: 1 for name, queue in self.queues.by_name.items() if queue.free > 0}
 
     def expect(self, claimed: ClaimedTask) -> asyncio.Future[_End]:
-        """Start an attempt; the future tells how it ended, once that has been given to the settler."""
+        """Start an attempt. The future is set when the settler has its outcome."""
         self._ends[claimed.id] = end = asyncio.get_running_loop().create_future()
         self.offer([claimed])
         return end
 
     def release(self, task_id: str) -> None:
-        """Stop an attempt that nobody waits for any more; its task goes back."""
+        """Stop an attempt that nobody waits for any more. Its task goes back."""
         attempt = self.running.get(task_id)
         if attempt is not None:
             self.stop(attempt, Stop.RELEASE)
