@@ -30,6 +30,7 @@ from duetime.model.figures import FigureKey
 from duetime.model.gate import Gates
 from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.store import Store
+from duetime.store.shard import AsTheyCome
 from duetime.store.traits import Traits
 from duetime.store.values import Claim, ClaimedTask, Hint, NewWorker, Progress, Renewal
 from duetime.worker.worker import Worker, WorkerSettings
@@ -74,8 +75,8 @@ class NoStore:
             self.done.set()
         return [SettleVerdict.ACCEPTED] * len(settlements)
 
-    def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
-        return min(len(settlements), at_most)
+    def grouping(self, worker: str) -> AsTheyCome:
+        return AsTheyCome()
 
     async def progress(self, worker: str, marks: Sequence[Progress]) -> None: ...
 

@@ -138,3 +138,15 @@ async def test_places_of_one_claim_that_differ_keep_their_differences(store: Sto
     assert [task.id for task in await worker.take()] == [task.id for task in back if task.expires_at is None]
     assert [(await get(store, task)).state for task in back] == [State.EXPIRED if task.expires_at else State.RUNNING for task in back]
     assert await store.inspect(repair=False) == []
+
+
+async def test_a_grouping_makes_progress_whatever_has_ended(store: Store, worker: Worker, clock: ManualClock) -> None:
+    await store.add([wish() for _ in range(100)])
+    tasks = await worker.take("work")
+    grouping = store.grouping(worker.id)
+    for ended_so_far in (1, 31, 99, 100):
+        waiting = [ended(task, State.SUCCEEDED, at=clock.now()) for task in tasks[:ended_so_far]]
+        for at_most in (1, 50, 2_000):
+            if grouping.wait(waiting, at_most):
+                assert grouping.wait(waiting, at_most) == 0.0, "it waits once for the same"
+            assert 1 <= grouping.size(waiting, at_most) <= min(at_most, ended_so_far)

@@ -60,6 +60,30 @@ class Lease(Protocol):
         ...
 
 
+class Grouping(Protocol):
+    """How the settlements of one worker are divided into calls of `settle`: the store knows what it can end in one step. Only a matter of
+    speed; in any other groups they are settled just as well.
+    """
+
+    def wait(self, waiting: Sequence[Settlement], at_most: int) -> float:
+        """Return for how many seconds to wait for more that belong to the first ones; 0.0 to settle now, at the latest when asked again."""
+        ...
+
+    def size(self, waiting: Sequence[Settlement], at_most: int) -> int:
+        """Return how many of these, from the first, to settle next: at least one, if there is one, and at most `at_most`."""
+        ...
+
+
+class AsTheyCome:
+    """The grouping of a store to which it makes no difference."""
+
+    def wait(self, waiting: Sequence[Settlement], at_most: int) -> float:
+        return 0.0
+
+    def size(self, waiting: Sequence[Settlement], at_most: int) -> int:
+        return min(len(waiting), at_most)
+
+
 class Timekeeping(Protocol):
     """The store's clock, which decides what is due."""
 
@@ -137,10 +161,8 @@ class Settling(Protocol):
         """
         ...
 
-    def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
-        """Return how many of these, from the first, are best settled together: at most `at_most`; 0 if it is better to wait a moment
-        for more. Only a matter of speed.
-        """
+    def grouping(self, worker: str) -> Grouping:
+        """Return how this worker's settlements are best divided into calls of `settle`."""
         ...
 
     async def progress(self, worker: str, marks: Sequence[Progress]) -> None:

@@ -21,7 +21,6 @@ logger = logging.getLogger("duetime.worker")
 LARGEST_BATCH = 2_000
 MOST_WAITING = 4 * LARGEST_BATCH  # with so many outcomes unwritten no more attempts are begun: if we died, all would run again
 MOST_BYTES = 16_777_216  # of results in a batch: a thousand of a megabyte would take longer than a store is waited for
-LINGER = 0.003  # seconds to wait once for the rest of a claim that is about to end as a whole
 MARKS_EVERY = 0.25
 NOT_STORED = "OutcomeNotStored"
 
@@ -49,7 +48,7 @@ class Settler(Service):
         self._ended: set[str] = set()  # schedules of which a run has ended, and that have not been told
         self._room: asyncio.Future[None] | None = None  # resolved when there is room for more
         self._largest = LARGEST_BATCH
-        self._lingered = False
+        self._grouping = store.grouping(worker)
         self.assistant = Assistant(self, alarms)
         self.stale = 0
 
@@ -96,9 +95,8 @@ class Settler(Service):
 
     async def run_once(self) -> float | None:
         while self._waiting:
-            if not self._portion() and not self._lingered:
-                self._lingered = True
-                return LINGER
+            if wait := self._grouping.wait(self._waiting, self._largest):
+                return wait
             await self.write()
             self.progressed()
             await self._tell_schedules()
@@ -130,13 +128,9 @@ class Settler(Service):
         except StoreUnavailable:
             self._ended |= names  # told with the next ones; outcomes must not wait for this
 
-    def _portion(self) -> int:
-        return self._store.portion(self._worker, self._waiting, self._largest)
-
     async def write(self) -> None:
         """Write one batch; on failure it stays first in line."""
-        self._lingered = False
-        size = _fitting(self._waiting[: self._portion() or self._largest])
+        size = _fitting(self._waiting[: self._grouping.size(self._waiting, self._largest)])
         batch, self._waiting = self._waiting[:size], self._waiting[size:]
         self._in_flight.append(batch)
         try:

@@ -47,7 +47,7 @@ from duetime.store.postgres.wakeups import Wakeups
 from duetime.store.pull_workers import PullWorker, RunningTask
 from duetime.store.requests import NamedRequest
 from duetime.store.schedules import DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
-from duetime.store.shard import Lease, Listener
+from duetime.store.shard import Grouping, Lease, Listener
 from duetime.store.traits import Traits
 from duetime.store.values import (
     Added,
@@ -261,8 +261,8 @@ class PostgresStore:
             self._hint(HintKind.DONE)
         return settled.verdicts
 
-    def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
-        return self._claims.portion(worker, settlements, at_most)
+    def grouping(self, worker: str) -> Grouping:
+        return work.WholeClaims(self._claims, worker)
 
     async def progress(self, worker: str, marks: Sequence[Progress]) -> None:
         if marks:

@@ -33,6 +33,7 @@ CLAIM_WITHIN = 15.0  # seconds for which the reply to a claim is waited for; a c
 TURNS = 6
 _NOTHING = Held()
 FIRST_POLL, LONGEST_POLL = SECOND // 20, SECOND  # without wake-ups: how soon to look again after work was found, and at the latest
+LINGER = 0.003  # seconds to wait once for the rest of a claim that is about to end as a whole
 
 
 class _How(IntEnum):
@@ -158,8 +159,8 @@ class Claims:
         tasks = _claimed(reply, by_id)
         return how, Claim(_in_order(tasks, reply[9], order) if len(set(order)) > 1 else tasks, now, next_at)
 
-    def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
-        """Cut where a claim ends, if one does: fewer and larger steps."""
+    def complete(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
+        """Return how many of these, from the first, end whole claims."""
         return self._held.get(worker, _NOTHING).portion(settlements, at_most)
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> Settled:
@@ -247,6 +248,23 @@ def _in_order(tasks: Sequence[ClaimedTask], lanes: Sequence[int], order: Sequenc
     left = {lane: iter(each) for lane, each in by_lane.items()}
     placed = (next(left[lane], None) for lane in order if lane in left)
     return [task for task in placed if task is not None]
+
+
+class WholeClaims:
+    """Groups settlements so that claims end whole, if they do: fewer and larger steps."""
+
+    def __init__(self, claims: Claims, worker: str) -> None:
+        self._claims = claims
+        self._worker = worker
+        self._waited = False
+
+    def wait(self, waiting: Sequence[Settlement], at_most: int) -> float:
+        self._waited = not self._waited and not self._claims.complete(self._worker, waiting, at_most)
+        return LINGER if self._waited else 0.0
+
+    def size(self, waiting: Sequence[Settlement], at_most: int) -> int:
+        self._waited = False
+        return self._claims.complete(self._worker, waiting, at_most) or min(len(waiting), at_most)
 
 
 class Settled(NamedTuple):

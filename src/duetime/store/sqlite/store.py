@@ -32,7 +32,7 @@ from duetime.store.output import KeptOutput, OutputChunk, OutputHits, OutputPosi
 from duetime.store.pull_workers import PullWorker, RunningTask
 from duetime.store.requests import NamedRequest
 from duetime.store.schedules import DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
-from duetime.store.shard import Lease, Listener
+from duetime.store.shard import AsTheyCome, Grouping, Lease, Listener
 from duetime.store.sqlite import access, control, figures, gates, liveness, output, pull_workers, read, schedules, schema, upkeep, work
 from duetime.store.sqlite import requests as named_requests
 from duetime.store.sqlite.connection import DatabaseThread, connect, translated
@@ -267,8 +267,8 @@ class SqliteStore:
             self._hint(HintKind.DONE)
         return settled.verdicts
 
-    def portion(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
-        return min(len(settlements), at_most)
+    def grouping(self, worker: str) -> Grouping:
+        return AsTheyCome()
 
     async def progress(self, worker: str, marks: Sequence[Progress]) -> None:
         if marks:
