@@ -246,6 +246,13 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert not wrong
 
 
+def test_the_walk_of_one_task_names_files_that_exist() -> None:
+    walk = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The walk of one task")[2].partition("\n## ")[0]
+    named = re.findall(r"`([\w/]+/\w+\.(?:py|sql))`", walk)
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / "src" / "duetime" / name).exists()] == []
+
+
 def test_every_page_is_linked_from_the_index() -> None:
     index = DOCS / "index.md"
     linked = {(DOCS / link["target"].partition("#")[0]).resolve() for link in _LINK.finditer(prose_of(index))}

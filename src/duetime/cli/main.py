@@ -96,7 +96,7 @@ def demo(arguments: tuple[str, ...]) -> None:
 @click.command(context_settings=_PASS_THROUGH)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
-    """Measure throughput and lateness here."""
+    """Measure throughput and lateness on this machine."""
     from duetime.cli.bench import run
 
     _exit(run(list(arguments)))

@@ -84,7 +84,7 @@ def _closing(function: Callable[..., Any]) -> Callable[..., Any]:
 @gates.command()
 @_closing
 def pause(handler: str, as_json: bool, **options: Any) -> None:
-    """Let no task of a handler start until the gate opens."""
+    """Stop the tasks of a handler from starting until the gate opens."""
     _close(lambda app: app.gates.pause(handler, **options), "pause", handler, options, as_json)
 
 

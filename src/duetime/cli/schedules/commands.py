@@ -115,7 +115,7 @@ def delete(names: tuple[str, ...]) -> None:
 @_names
 @click.option("--note", metavar="TEXT", default="", help="Why; shown beside the schedule.")
 def pause(names: tuple[str, ...], note: str) -> None:
-    """Let schedules fire nothing until they are resumed."""
+    """Stop schedules from firing until they are resumed."""
 
     async def one(app: App, name: str) -> str:
         await app.schedules.pause(name, note=note)
