@@ -89,6 +89,18 @@ def test_a_statement_defined_twice_is_refused(tmp_path: Path) -> None:
         statements._read("a.sql", "-- twice: first\nselect 1\n-- twice: second\nselect 2\n")
 
 
+def test_no_line_of_a_statement_is_longer_than_a_screen() -> None:
+    lines = [(file, line) for file in SOURCES.parent.rglob("*.sql") for line in file.read_text().splitlines()]
+    assert len(lines) > 1_000
+    assert [f"{file.name}: {line}" for file, line in lines if len(line) > 120] == []
+
+
+def test_every_file_of_functions_begins_with_its_purpose() -> None:
+    files = list((SOURCES.parent / "postgres" / "functions").glob("*.sql"))
+    assert files
+    assert [file.name for file in files if not re.match(r"-- [A-Z].+\.\n\n", file.read_text())] == []
+
+
 def test_migrations_are_numbered_without_gaps() -> None:
     steps = migrations("duetime.store.sqlite")
     assert [step.version for step in steps] == list(range(1, len(steps) + 1))

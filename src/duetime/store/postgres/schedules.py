@@ -14,7 +14,7 @@ from duetime.store.postgres import arrays
 from duetime.store.postgres.connection import Database, Rejected
 from duetime.store.postgres.lanes import Lanes
 from duetime.store.postgres.runner import Runner
-from duetime.store.postgres.submit import Submission, is_plain, wishes
+from duetime.store.postgres.submit import Submission, is_plain, new_tasks, with_tasks
 from duetime.store.rows.schedules import (
     LONGEST_LEASE,
     ScheduleRow,
@@ -105,9 +105,9 @@ async def fire(database: Database, sql: Statements, lanes: Lanes, writes: Sequen
     tasks = [task for write in writes for task in write.tasks]
     if len(moves) < len(writes) or not tasks or not is_plain(tasks):
         return None
-    parameters = [now, *_moves(moves), *wishes(tasks, lanes, now)[1:]]
+    parameters = [*new_tasks(tasks, lanes), now, *_moves(moves)]
     try:
-        [[at, added]] = await database.once(lambda link: link.rows(sql.fire_schedules, parameters))
+        [[at, added]] = await database.once(lambda link: link.rows(with_tasks(sql, sql.fire_schedules), parameters))
     except Rejected:
         return None
     stored = set(added)
@@ -124,7 +124,7 @@ async def _add(run: Runner, sql: Statements, lanes: Lanes, tasks: Sequence[NewTa
     others = [task for task in tasks if task.key is not None or task.edges]
     positions: list[Instant] = []
     if plain:
-        [[added]] = await run.rows(sql.add, wishes(plain, lanes, at))
+        [[added]] = await run.rows(with_tasks(sql, sql.add), [*new_tasks(plain, lanes), at])
         stored = set(added)
         positions += [max(at, due_of(task, at)) for task in plain if task.id in stored]
     if others:

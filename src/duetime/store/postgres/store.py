@@ -42,7 +42,7 @@ from duetime.store.postgres.lanes import Lanes, places_of
 from duetime.store.postgres.lease import PostgresLease
 from duetime.store.postgres.runner import Runner, failure
 from duetime.store.postgres.statements import statements
-from duetime.store.postgres.submit import Submission, check_due, is_plain, stored_now, wishes
+from duetime.store.postgres.submit import Submission, check_due, is_plain, new_tasks, stored_now, with_tasks
 from duetime.store.postgres.wakeups import Wakeups
 from duetime.store.pull_workers import PullWorker, RunningTask
 from duetime.store.requests import NamedRequest
@@ -175,12 +175,12 @@ class PostgresStore:
 
     async def _add_plain(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added] | None:
         """Add tasks that are most probably all new, in one statement; None if one of them is not, or the wake-up after it failed."""
-        statement, parameters = self._sql.add_new, wishes(tasks, self._lanes, self._clock.parameter)
+        statement, parameters = self._sql.add_new, [*new_tasks(tasks, self._lanes), self._clock.parameter]
         telling = tasks[0].due_at is None and tasks[0].delay == 0 and self._wakeups.turn()
         if telling:
             statement, parameters = self._sql.add_new_and_tell, [*parameters, self._wakeups.channel, self._wakeups.due_now]
         try:
-            [[now]] = await self._opened.rows(statement, parameters)
+            [[now]] = await self._opened.rows(with_tasks(self._sql, statement), parameters)
         except Rejected:
             if telling:
                 self._hint(HintKind.DUE)  # they may be stored all the same

@@ -32,8 +32,13 @@ def is_plain(tasks: Sequence[NewTask[object]]) -> bool:
 _meeting, _MEETS_NONE = attrgetter("key", "edges"), (None, ())
 
 
-def wishes(tasks: Sequence[NewTask[object]], lanes: Lanes, now: Instant | None) -> list[Any]:
-    """Give the parameters of `add_new` and `add`; a column in which no task has anything is one null."""
+def with_tasks(sql: Statements, statement: str) -> str:
+    """Put the columns of new tasks, which are the first parameters, where a statement says `$tasks`."""
+    return statement.replace("$tasks", sql.new_tasks)
+
+
+def new_tasks(tasks: Sequence[NewTask[object]], lanes: Lanes) -> list[Any]:
+    """Return the columns of new tasks in the order of the statement `new_tasks`; one in which no task has anything is one null."""
     ids = list(map(_id, tasks))
     least = min(ids)
     special: list[str | None] = [None] * _SPECIAL
@@ -41,7 +46,6 @@ def wishes(tasks: Sequence[NewTask[object]], lanes: Lanes, now: Instant | None) 
         special = [_column(tasks, value, write) for value, write in _special()]
     places = _shared(list(map(_place, tasks)))
     return [
-        now,
         least,
         # nothing finishes a day before it was submitted, however wrong the clock was that its id was made by
         _time_of(least) - DAY,
@@ -137,8 +141,7 @@ class Submission:
         # keys in one order everywhere: two transactions that add the same ones wait for each other instead of locking up
         batch = sorted(batch, key=lambda entry: (entry[1].handler, entry[1].key or ""))
         tasks = [task for _, task in batch]
-        [[added]] = await self._run.rows(self._sql.add, wishes(tasks, self._lanes, self._now))
-        stored = set(added)
+        stored = await self._store(tasks)
         met = []
         for index, task in batch:
             if task.id in stored:
@@ -166,6 +169,11 @@ class Submission:
             else:
                 self._answers[index] = await self._meet(task)
 
+    async def _store(self, tasks: Sequence[NewTask[object]]) -> set[str]:
+        """Store those of the tasks that can be, and return their ids."""
+        [[added]] = await self._run.rows(with_tasks(self._sql, self._sql.add), [*new_tasks(tasks, self._lanes), self._now])
+        return set(added)
+
     def _added(self, task: NewTask[object]) -> Added:
         due_at = due_of(task, self._now)
         self._note(due_at)
@@ -187,8 +195,7 @@ class Submission:
                 if answer is not None:
                     return answer
             # whoever held the key has most probably ended meanwhile
-            [[added]] = await self._run.rows(self._sql.add, wishes([task], self._lanes, self._now))
-            if added:
+            if await self._store([task]):
                 return self._added(task)
         raise InvalidValue(f"the key {task.key!r} of handler {task.handler} changes hands too fast; try again")
 
@@ -224,8 +231,7 @@ class Submission:
             if answer is not None:
                 return answer
         open_edges, failed_parent = await self._judge_edges(task)
-        [[added]] = await self._run.rows(self._sql.add, wishes([task], self._lanes, self._now))
-        if not added:
+        if not await self._store([task]):
             return await self._meet(task)
         if failed_parent:
             await self._run.rows(self._sql.take_place, [task.id])

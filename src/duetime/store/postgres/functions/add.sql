@@ -1,86 +1,115 @@
 -- Adding tasks that wait for time alone.
 
--- Add tasks that wait for time alone and are most probably new; if one is not, all are refused. p_newest is the time in the greatest id.
--- An array that is null stands for nulls; lanes, handlers and submitters of one element stand for all.
-create or replace function duetime.add_new(
-    p_now bigint, p_least uuid, p_since bigint, p_newest bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[],
-    p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_extras text[],
-    p_schedules text[], p_planned bigint[]
-) returns bigint language plpgsql set enable_seqscan = off set jit = off as $$
+-- New tasks from their columns. Programs call it by names, so that a column can be added beside programs that do not
+-- know it.
+create or replace function duetime.new_tasks(
+    least_id uuid, since_at bigint, newest_at bigint, ids uuid[], lanes integer[], handlers text[], payloads text[],
+    dues bigint[], delays bigint[], submitters text[], keys text[], expiries bigint[], expiries_in bigint[],
+    timeouts double precision[], retries text[], extras text[], schedules text[], planned bigint[]
+) returns duetime.new_tasks language sql immutable parallel safe as $$
+    select row(least_id, since_at, newest_at, ids, lanes, handlers, payloads, dues, delays, submitters, keys, expiries,
+        expiries_in, timeouts, retries, extras, schedules, planned)::duetime.new_tasks
+$$;
+
+-- One row for each of these tasks, as they will be stored. `plain`: short and with nothing rare to tell, so it needs
+-- no row in `task`. A function that the planner puts in the place of its call. What stands for all tasks is taken
+-- out once, not for each.
+create or replace function duetime.each_new(p_tasks duetime.new_tasks, p_now bigint)
+returns table (
+    id uuid, lane integer, handler text, payload text, size integer, plain boolean, due_at bigint, expires_at bigint,
+    submitted_by text, key text, timeout double precision, retry text, extras text, schedule text, planned_at bigint
+) language sql stable parallel safe rows 1000 as $$
+    select n.id, coalesce(n.lane, a.lane), coalesce(n.handler, a.handler), n.payload, octet_length(n.payload),
+        octet_length(n.payload) <= 1000
+            and (n.key, n.expires_at, n.expires_in, n.timeout, n.retry, n.extras, n.schedule, n.planned_at) is null,
+        d.due_at,
+        coalesce(n.expires_at, case when n.expires_in is not null then least(d.due_at + n.expires_in,
+            253402300799000000) end),
+        coalesce(n.submitted_by, a.submitted_by), n.key, n.timeout, n.retry, n.extras, n.schedule, n.planned_at
+    from (
+        select (p_tasks).lanes[1] as lane, (p_tasks).handlers[1] as handler, (p_tasks).submitters[1]
+            as submitted_by offset 0
+    ) as a
+    cross join unnest((p_tasks).ids, (p_tasks).lanes, (p_tasks).handlers, (p_tasks).payloads, (p_tasks).dues,
+        (p_tasks).delays, (p_tasks).submitters, (p_tasks).keys, (p_tasks).expiries, (p_tasks).expiries_in,
+        (p_tasks).timeouts, (p_tasks).retries, (p_tasks).extras, (p_tasks).schedules, (p_tasks).planned)
+        as n (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, extras,
+            schedule, planned_at)
+    cross join lateral (select coalesce(n.due, least(p_now + coalesce(n.delay, 0), 253402300799000000)) as due_at) as d
+$$;
+
+-- Add tasks that are most probably new; if one is not, all are refused.
+create or replace function duetime.add_new(p_now bigint, p_tasks duetime.new_tasks) returns bigint language plpgsql
+set enable_seqscan = off set jit = off as $$
 declare
     v_now bigint;
 begin
     v_now := duetime.begin_adding(p_now);
-    if p_newest > v_now then
-        perform duetime.note_ahead(p_newest, v_now);
+    if p_tasks.newest_at > v_now then
+        perform duetime.note_ahead(p_tasks.newest_at, v_now);
     end if;
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'a transaction with an old view cannot know what is new' using errcode = 'DT001';
     end if;
-    if exists (select from unnest(p_lanes) as u (lane) where not exists (select from duetime.lane as l where l.id = u.lane)) then
+    if exists (select from unnest(p_tasks.lanes) as u (lane)
+        where not exists (select from duetime.lane as l where l.id = u.lane)) then
         raise exception 'a lane is gone' using errcode = 'DT004';  -- by a fail-over
     end if;
-    insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size, payload, submitted_at, submitted_by)
-    select coalesce(w.lane, p_lanes[1]), greatest(d.due_at, v_now), w.id, d.due_at,
-        coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end), 0, 0, 0, c.size,
-        case when c.plain then w.payload end, case when c.plain then v_now end, case when c.plain then coalesce(w.submitted_by, p_submitters[1]) end
-    from unnest(p_ids, p_lanes, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts, p_retries, p_extras, p_schedules, p_planned)
-        as w (id, lane, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, extras, schedule, planned_at)
-    cross join lateral (select octet_length(w.payload) as size, octet_length(w.payload) <= 1000
-        and (w.key, w.expires_at, w.expires_in, w.timeout, w.retry, w.extras, w.schedule, w.planned_at) is null as plain) as c
-    cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d;
-    if not (p_keys is null and p_expiries is null and p_expiries_in is null and p_timeouts is null and p_retries is null and p_extras is null
-        and p_schedules is null and p_planned is null) or exists (select from unnest(p_payloads) as w (payload) where octet_length(w.payload) > 1000) then
-        insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras, schedule, planned_at)
-        select w.id, coalesce(w.lane, p_lanes[1]), coalesce(w.handler, p_handlers[1]), w.key, w.payload, d.due_at, v_now,
-            coalesce(w.submitted_by, p_submitters[1]),
-            coalesce(w.expires_at, case when w.expires_in is not null then least(d.due_at + w.expires_in, 253402300799000000) end),
-            w.timeout, w.retry, w.extras, w.schedule, w.planned_at
-        from unnest(p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts, p_retries,
-            p_extras, p_schedules, p_planned)
-            as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, extras, schedule, planned_at)
-        cross join lateral (select coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at) as d
-        where not (octet_length(w.payload) <= 1000
-            and (w.key, w.expires_at, w.expires_in, w.timeout, w.retry, w.extras, w.schedule, w.planned_at) is null);
+    insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size, payload, submitted_at,
+        submitted_by)
+    select n.lane, greatest(n.due_at, v_now), n.id, n.due_at, n.expires_at, 0, 0, 0, n.size,
+        case when n.plain then n.payload end, case when n.plain then v_now end, case when n.plain
+            then n.submitted_by end
+    from duetime.each_new(p_tasks, v_now) as n;
+    if num_nonnulls(p_tasks.keys, p_tasks.expiries, p_tasks.expiries_in, p_tasks.timeouts, p_tasks.retries,
+        p_tasks.extras,
+        p_tasks.schedules, p_tasks.planned) > 0
+        or exists (select from unnest(p_tasks.payloads) as n (payload) where octet_length(n.payload) > 1000) then
+        insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at,
+            timeout,
+            retry, extras, schedule, planned_at)
+        select n.id, n.lane, n.handler, n.key, n.payload, n.due_at, v_now, n.submitted_by, n.expires_at, n.timeout,
+            n.retry,
+            n.extras, n.schedule, n.planned_at
+        from duetime.each_new(p_tasks, v_now) as n where not n.plain;
     end if;
-    -- after the inserts, which wait for whoever is just taking or ending a task with such an id: only then that can be seen
-    if duetime.underway(p_least, p_ids) <> '{}' then
+    -- after the inserts, which wait for whoever is just taking or ending a task with such an id: only then that
+    -- can be seen
+    if duetime.underway(p_tasks.least_id, p_tasks.ids) <> '{}' then
         raise exception 'some of these tasks are stored already' using errcode = 'DT001';
     end if;
-    if duetime.may_be_known(p_least, p_since) then  -- not one condition: to begin the second look alone takes longer than the first
-        if exists (select from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since) then
+    -- not one condition: to begin the second look alone takes longer than the first
+    if duetime.may_be_known(p_tasks.least_id, p_tasks.since_at) then
+        if exists (select from duetime.history as h where h.id = any (p_tasks.ids)
+            and h.finished_at >= p_tasks.since_at) then
             raise exception 'some of these tasks are stored already' using errcode = 'DT001';
         end if;
     end if;
-    if cardinality(p_lanes) = 1 then
-        insert into duetime.tally (lane, state, n) values (p_lanes[1], 'live', cardinality(p_ids));
+    if cardinality(p_tasks.lanes) = 1 then
+        insert into duetime.tally (lane, state, n) values (p_tasks.lanes[1], 'live', cardinality(p_tasks.ids));
     else
-        insert into duetime.tally (lane, state, n) select l, 'live', count(*) from unnest(p_lanes) as l group by l;
+        insert into duetime.tally (lane, state, n) select l, 'live', count(*) from unnest(p_tasks.lanes) as l
+            group by l;
     end if;
     return v_now;
 end $$;
 
--- The same, and wake up who listens, in a transaction of its own after the commit: one way to the server and back less for a task that somebody
--- waits for. That transaction need not be on disk before it ends, and so holds the server's lock of all NOTIFYs for a moment only.
+-- The same, and wake up who listens, in a transaction of its own after the commit: one way to the server and back
+-- less for a task that somebody waits for. That transaction need not be on disk before it ends, and so holds the
+-- server's lock of all NOTIFYs for a moment only.
 create or replace procedure duetime.add_new_and_tell(
-    p_now bigint, p_least uuid, p_since bigint, p_newest bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[],
-    p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_extras text[],
-    p_schedules text[], p_planned bigint[], p_channel text, p_message text, inout p_at bigint
+    p_now bigint, p_tasks duetime.new_tasks, p_channel text, p_message text, inout p_at bigint
 ) language plpgsql as $$
 begin
-    p_at := duetime.add_new(p_now, p_least, p_since, p_newest, p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries,
-        p_expiries_in, p_timeouts, p_retries, p_extras, p_schedules, p_planned);
+    p_at := duetime.add_new(p_now, p_tasks);
     commit;
     perform set_config('synchronous_commit', 'off', true), pg_notify(p_channel, p_message);
 end $$;
 
--- Add what can be added of these tasks, which wait for time alone, and give their ids: those whose id is stored already or whose key is held
--- are left out. Otherwise as `add_new`.
-create or replace function duetime.add(
-    p_now bigint, p_least uuid, p_since bigint, p_newest bigint, p_ids uuid[], p_lanes integer[], p_handlers text[], p_payloads text[], p_dues bigint[],
-    p_delays bigint[], p_submitters text[], p_keys text[], p_expiries bigint[], p_expiries_in bigint[], p_timeouts double precision[], p_retries text[], p_extras text[],
-    p_schedules text[], p_planned bigint[]
-) returns text[] language plpgsql set enable_seqscan = off set jit = off as $$
+-- Add what can be added of these tasks and return their ids: those whose id is stored already or whose key is held
+-- are left out.
+create or replace function duetime.add(p_now bigint, p_tasks duetime.new_tasks) returns text[] language plpgsql
+set enable_seqscan = off set jit = off as $$
 declare
     v_now bigint;
     v_known uuid[] := '{}';
@@ -88,32 +117,31 @@ declare
     v_added uuid[];
 begin
     v_now := duetime.begin_adding(p_now);
-    if p_newest > v_now then
-        perform duetime.note_ahead(p_newest, v_now);
+    if p_tasks.newest_at > v_now then
+        perform duetime.note_ahead(p_tasks.newest_at, v_now);
     end if;
     if current_setting('transaction_isolation') = 'read committed'  -- others need not see a lane that was just made
-        and exists (select from unnest(p_lanes) as u (lane) where not exists (select from duetime.lane as l where l.id = u.lane)) then
+        and exists (select from unnest(p_tasks.lanes) as u (lane)
+            where not exists (select from duetime.lane as l where l.id = u.lane)) then
         raise exception 'a lane is gone' using errcode = 'DT004';  -- by a fail-over
     end if;
-    if duetime.may_be_known(p_least, p_since) then
-        v_known := array(select h.id from duetime.history as h where h.id = any (p_ids) and h.finished_at >= p_since);
+    if duetime.may_be_known(p_tasks.least_id, p_tasks.since_at) then
+        v_known := array(
+            select h.id from duetime.history as h where h.id = any (p_tasks.ids) and h.finished_at >= p_tasks.since_at);
     end if;
-    -- left out beforehand, and not only where the inserts would meet them: who only repeats what is there must not lock it
-    v_known := v_known || array(select d.id from duetime.due as d where d.id = any (p_ids)) || duetime.underway(p_least, p_ids);
-    with wish as (
-        select w.*, coalesce(w.due, least(v_now + coalesce(w.delay, 0), 253402300799000000)) as due_at
-        from unnest(p_ids, p_lanes, p_handlers, p_payloads, p_dues, p_delays, p_submitters, p_keys, p_expiries, p_expiries_in, p_timeouts,
-            p_retries, p_extras, p_schedules, p_planned)
-            as w (id, lane, handler, payload, due, delay, submitted_by, key, expires_at, expires_in, timeout, retry, extras, schedule, planned_at)
-        where v_known = '{}' or (w.id in (select unnest(v_known))) is not true
-    ), stored as (
-        insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras,
-            schedule, planned_at)
-        select w.id, coalesce(w.lane, p_lanes[1]), coalesce(w.handler, p_handlers[1]), w.key, w.payload, w.due_at, v_now,
-            coalesce(w.submitted_by, p_submitters[1]),
-            coalesce(w.expires_at, case when w.expires_in is not null then least(w.due_at + w.expires_in, 253402300799000000) end),
-            w.timeout, w.retry, w.extras, w.schedule, w.planned_at
-        from wish as w
+    -- left out beforehand, and not only where the inserts would meet them: who only repeats what is there must
+    -- not lock it
+    v_known := v_known || array(select d.id from duetime.due as d where d.id = any (p_tasks.ids))
+        || duetime.underway(p_tasks.least_id, p_tasks.ids);
+    with stored as (
+        insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at,
+            timeout,
+            retry, extras, schedule, planned_at)
+        select n.id, n.lane, n.handler, n.key, n.payload, n.due_at, v_now, n.submitted_by, n.expires_at, n.timeout,
+            n.retry,
+            n.extras, n.schedule, n.planned_at
+        from duetime.each_new(p_tasks, v_now) as n
+        where v_known = '{}' or (n.id in (select unnest(v_known))) is not true
         on conflict do nothing
         returning id, lane, due_at, expires_at, octet_length(payload) as size
     ), placed as (
@@ -132,9 +160,10 @@ begin
     end if;
     if v_added <> '{}' then
         -- the inserts may have waited for somebody who was just taking or ending such a task
-        v_known := duetime.underway(p_least, v_added);
-        if duetime.may_be_known(p_least, p_since) then
-            v_known := v_known || array(select h.id from duetime.history as h where h.id = any (v_added) and h.finished_at >= p_since);
+        v_known := duetime.underway(p_tasks.least_id, v_added);
+        if duetime.may_be_known(p_tasks.least_id, p_tasks.since_at) then
+            v_known := v_known || array(
+                select h.id from duetime.history as h where h.id = any (v_added) and h.finished_at >= p_tasks.since_at);
         end if;
         if v_known <> '{}' then
             with gone as (

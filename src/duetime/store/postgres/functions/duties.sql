@@ -1,7 +1,9 @@
 -- Who performs a duty.
 
--- Take or keep the turn at a duty, unless somebody else has it; tell who has it then. Whoever asks in vain writes nothing.
-create or replace function duetime.take_duty(p_now bigint, p_duty text, p_holder text, p_length bigint, p_longest bigint)
+-- Take or keep the turn at a duty, unless somebody else has it; tell who has it then. Whoever asks in vain writes
+-- nothing.
+create or replace function duetime.take_duty(p_now bigint, p_duty text, p_holder text, p_length bigint,
+    p_longest bigint)
 returns table (holder text, until_at bigint, now bigint) language plpgsql as $$
 declare
     v_now bigint := coalesce(p_now, duetime.clock());

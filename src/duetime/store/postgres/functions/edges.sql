@@ -1,25 +1,30 @@
 -- Children that wait for their parents.
 
--- Keep those of these tasks that live from ending until this transaction has ended, and name them. First those that stand whole in `due`, then
--- those that run: a task goes that way, or gets a row in `task` and keeps it. One that a claim puts back at this very moment may be missed, so
--- who finds a task to live that is not named here asks again. A place that is locked is not claimed, and the ends of a claim's
--- attempts wait for its lock.
-create or replace function duetime.lock_parents(p_ids uuid[]) returns uuid[] language plpgsql set enable_seqscan = off as $$
+-- Keep those of these tasks that live from ending until this transaction has ended, and name them. First those that
+-- stand whole in `due`, then those that run: a task goes that way, or gets a row in `task` and keeps it. One that a
+-- claim puts back at this very moment may be missed, so who finds a task to live that is not named here asks again.
+-- A place that is locked is not claimed, and the ends of a claim's attempts wait for its lock.
+create or replace function duetime.lock_parents(p_ids uuid[]) returns uuid[] language plpgsql
+set enable_seqscan = off as $$
 declare
     v_ids uuid[];
 begin
-    v_ids := array(select d.id from duetime.due as d where d.id = any (p_ids) and d.payload is not null order by d.id for key share);
-    perform from duetime.claim as c where (c.worker, c.number) in (select h.worker, h.number from duetime.holders(p_ids) as h)
+    v_ids := array(select d.id from duetime.due as d where d.id = any (p_ids) and d.payload is not null
+        order by d.id for key share);
+    perform from duetime.claim as c where (c.worker, c.number) in (select h.worker, h.number
+        from duetime.holders(p_ids) as h)
         order by c.worker, c.number for share;
     v_ids := v_ids || array(select r.id from duetime.running(p_ids) as r where r.payload is not null);
     return v_ids || array(select t.id from duetime.task as t where t.id = any (p_ids) order by t.id for key share);
 end $$;
 
--- Let the children of ended tasks go on, or end those in vain, in turn. Gives the earliest position that a freed child took.
--- Children are locked first, in the order of their ids, and then their edges are taken, as everybody does who ends a child: in the
--- other order a parent's end and its child's cancel would wait for each other. Each edge is taken by one transaction only, so none
--- is counted twice or not at all. A generation at a time, because a chain may be longer than the server lets functions call each other.
-create or replace function duetime.follow(p_now bigint, p_parents uuid[], p_succeeded boolean[]) returns bigint language plpgsql
+-- Let the children of ended tasks go on, or end those in vain, in turn. Gives the earliest position that a freed
+-- child took. Children are locked first, in the order of their ids, and then their edges are taken, as everybody
+-- does who ends a child: in the other order a parent's end and its child's cancel would wait for each other. Each
+-- edge is taken by one transaction only, so none is counted twice or not at all. A generation at a time, because a
+-- chain may be longer than the server lets functions call each other.
+create or replace function duetime.follow(p_now bigint, p_parents uuid[], p_succeeded boolean[])
+    returns bigint language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     v_parents uuid[] := p_parents;
@@ -38,27 +43,35 @@ begin
         perform from duetime.held as h
         where h.id in (select e.child from duetime.edge as e where e.parent = any (v_parents)) order by h.id for update;
         with taken as (
-            delete from duetime.edge as e using unnest(v_parents, v_succeeded) as p (id, succeeded) where e.parent = p.id
-            returning e.child, e.parent, case when e.needs = 'success' and not p.succeeded then 'vain' else 'met' end as verdict
+            delete from duetime.edge as e using unnest(v_parents, v_succeeded) as p (id, succeeded)
+                where e.parent = p.id
+            returning e.child, e.parent, case when e.needs = 'success' and not p.succeeded then 'vain'
+                else 'met' end as verdict
         )
-        select array_agg(t.child), array_agg(t.verdict), array_agg(t.parent) into v_children, v_verdicts, v_of from taken as t;
+        select array_agg(t.child), array_agg(t.verdict), array_agg(t.parent) into v_children, v_verdicts, v_of
+            from taken as t;
         exit when v_children is null;
         with vain as (
-            select v.child, min(v.parent::text) as parent from unnest(v_children, v_verdicts, v_of) as v (child, verdict, parent)
+            select v.child, min(v.parent::text) as parent from unnest(v_children, v_verdicts, v_of) as v (child,
+                verdict, parent)
             where v.verdict = 'vain' group by v.child
         ), gone as (
-            delete from duetime.held as h using vain as v where h.id = v.child returning h.id, h.attempt, h.tries, h.crashes, json_build_object(
-                'type', 'PredecessorFailed', 'message', 'task ' || v.parent || ', whose success it needed, ended otherwise', 'traceback', '')::text as error
+            delete from duetime.held as h using vain as v where h.id = v.child returning h.id, h.attempt, h.tries,
+                h.crashes, json_build_object(
+                'type', 'PredecessorFailed', 'message',
+                    'task ' || v.parent || ', whose success it needed, ended otherwise', 'traceback', '')::text as error
         )
         select array_agg(g.id), array_agg(g.attempt), array_agg(g.tries), array_agg(g.crashes), array_agg(g.error)
         into v_parents, v_attempts, v_tries, v_crashes, v_errors from gone as g;
         update duetime.held as h set waiting = h.waiting - m.n
-        from (select c.child, count(*) as n from unnest(v_children) as c (child) group by c.child) as m where h.id = m.child;
+        from (select c.child, count(*) as n from unnest(v_children) as c (child) group by c.child) as m
+            where h.id = m.child;
         with freed as (
             delete from duetime.held as h where h.id = any (v_children) and h.waiting <= 0 returning h.*
         ), placed as (
             insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
-            select f.lane, greatest(f.due_at, p_now), f.id, f.due_at, f.expires_at, f.attempt, f.tries, f.crashes from freed as f returning pos
+            select f.lane, greatest(f.due_at, p_now), f.id, f.due_at, f.expires_at, f.attempt, f.tries, f.crashes
+                from freed as f returning pos
         )
         select min(p.pos) into v_freed from placed as p;
         v_earliest := least(v_earliest, v_freed);

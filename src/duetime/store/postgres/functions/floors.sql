@@ -1,20 +1,22 @@
--- How far lanes are empty: what a look notes, and where claims begin. docs/design/postgres.md has the proof and its timeline.
+-- How far lanes are empty: what a look notes, and where claims begin.
 
 -- Where claims of a lane begin.
 create or replace view duetime.lane_floor as
-select l.id, case when l.set_backs = s.last_value then l.floor else 0 end as floor from duetime.lane as l cross join duetime.set_backs as s;
+select l.id, case when l.set_backs = s.last_value then l.floor else 0 end as floor from duetime.lane as l
+    cross join duetime.set_backs as s;
 
--- What is needed to prove how far lanes are empty: a time, the transactions under way, and the first place that is left.
--- A place that appears later was inserted by a transaction that got its number after this one, or that was under way now; and it read the
--- clock after it got its number. So once all up to our own number have ended (a later look's oldest is not below this one's next), every
--- new place lies at or after this look's time. Places under an uncommitted claim are still seen. Our own number, because what the
--- snapshot calls its end is only the last one that has ended: greater ones may be under way.
--- A transaction may be left open that has nothing to do with us. So if the oldest lags, those are counted that hold the lock which everybody
--- has who puts a place here, from before it reads the clock until its places can be seen: who does not hold it now will read the
--- clock later, or has ended, and the places are looked at after that. An old view would not show them, so only where each statement has its own.
--- The clock may be set back. So the time is not later than the horizon was before we had our number, which everybody sees who gets one
--- later: p_horizon, null if we have none yet. Then the horizon is moved for the next look. A time that is given (p_now) is a test's, which sets
--- it back and tells nobody: it proves nothing.
+-- What is needed to prove how far lanes are empty: a time, the transactions under way, and the first place that is
+-- left. A place that appears later was inserted by a transaction that got its number after this one, or that was
+-- under way now; and it read the clock after it got its number. So once all up to our own number have ended (a later
+-- look's oldest is not below this one's next), every new place lies at or after this look's time. Places under an
+-- uncommitted claim are still seen. Our own number, because what the snapshot calls its end is only the last one
+-- that has ended: greater ones may be under way. A transaction may be left open that has nothing to do with us. So
+-- if the oldest lags, those are counted that hold the lock which everybody has who puts a place here, from before it
+-- reads the clock until its places can be seen: who does not hold it now will read the clock later, or has ended,
+-- and the places are looked at after that. An old view would not show them, so only where each statement has its
+-- own. The clock may be set back. So the time is not later than the horizon was before we had our number, which
+-- everybody sees who gets one later: p_horizon, null if we have none yet. Then the horizon is moved for the next
+-- look. A time that is given (p_now) is a test's, which sets it back and tells nobody: it proves nothing.
 create or replace function duetime.look(p_now bigint, p_horizon bigint, p_lanes integer[], p_floors bigint[])
 returns table (now_at bigint, oldest bigint, next bigint, places bigint[]) language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
@@ -26,7 +28,8 @@ declare
     v_due oid := to_regclass(format('%I.%I', 'duetime', 'due'));
 begin
     if p_now is null then
-        perform setval(h.tableoid, greatest(v_now, duetime.moment())) from duetime.horizon as h where h.last_value < v_now;
+        perform setval(h.tableoid, greatest(v_now, duetime.moment())) from duetime.horizon as h
+            where h.last_value < v_now;
         v_now := least(v_now, v_horizon);
     else
         v_now := 0;
@@ -34,8 +37,10 @@ begin
     if v_own - v_oldest > 100 and current_setting('transaction_isolation') = 'read committed' then
         with held as materialized (
             select l.locktype, l.transactionid, l.virtualtransaction from pg_locks as l
-            where l.granted and (l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' or l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
-                and l.relation = v_due and l.database = (select d.oid from pg_database as d where d.datname = current_database()))
+            where l.granted and (l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' or l.locktype = 'relation'
+                and l.mode = 'RowExclusiveLock'
+                and l.relation = v_due and l.database = (select d.oid from pg_database as d
+                    where d.datname = current_database()))
         ), adding as materialized (
             select array_agg(h.virtualtransaction) as transactions from held as h where h.locktype = 'relation'
         )
@@ -49,7 +54,8 @@ begin
 end $$;
 
 -- The first places of each lane that are due, at most p_limit of each; lanes without any are left out.
-create or replace function duetime.peek(p_now bigint, p_lanes integer[], p_floors bigint[], p_limit integer, p_lead bigint)
+create or replace function duetime.peek(p_now bigint, p_lanes integer[], p_floors bigint[], p_limit integer,
+    p_lead bigint)
 returns table (lane integer, places bigint[]) language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 #variable_conflict use_column
@@ -60,7 +66,8 @@ begin
     select l.lane, p.places from unnest(p_lanes, p_floors) as l (lane, floor)
     cross join lateral (
         select array_agg(x.pos) as places from (
-            select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor and d.pos <= v_until order by d.pos limit p_limit
+            select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor and d.pos <= v_until
+                order by d.pos limit p_limit
         ) as x
     ) as p
     where p.places is not null;

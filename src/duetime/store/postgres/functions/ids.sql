@@ -1,15 +1,18 @@
 -- What is known of ids: whether they were seen before, and how far they are ahead of the clock.
 
--- Whether any of these ids may have finished. p_least is the least of them; no task with such an id can have finished before p_since.
--- New ids are almost always greater than all that have finished, and to know that takes one look at the end of each index.
+-- Whether any of these ids may have finished. p_least is the least of them; no task with such an id can have
+-- finished before p_since. New ids are almost always greater than all that have finished, and to know that takes one
+-- look at the end of each index.
 create or replace function duetime.may_be_known(p_least uuid, p_since bigint) returns boolean language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 begin
-    return coalesce(p_least <= (select h.id from duetime.history as h where h.finished_at >= p_since order by h.id desc limit 1), false);
+    return coalesce(p_least <= (select h.id from duetime.history as h where h.finished_at >= p_since order by h.id desc
+        limit 1), false);
 end $$;
 
--- Which of these ids are of tasks that run, or wait for others. Who inserts their places first and asks then misses nothing: what has left
--- `due` in the meantime stands in a claim, or in history, which is to be looked at after this.
+-- Which of these ids are of tasks that run, or wait for others. Who inserts their places first and asks then misses
+-- nothing: what has left `due` in the meantime stands in a claim, or in history, which is to be looked at after
+-- this.
 create or replace function duetime.underway(p_least uuid, p_ids uuid[]) returns uuid[] language plpgsql volatile
 set enable_seqscan = off set jit = off as $$
 begin
@@ -21,9 +24,10 @@ begin
         select h.id from duetime.held as h where h.id >= p_least and (h.id in (select unnest(p_ids))) is true);
 end $$;
 
--- Remember that ids are ahead of the moment at which their tasks are submitted, in the transaction that adds them: whoever sees the tasks sees
--- this as well. Generously, so that it is written a few times only: up to the next power of two, and for all time if it is a second at most,
--- which clocks of different machines often are apart. Clocks that are wrong by more are put right one day, so for an hour at least.
+-- Remember that ids are ahead of the moment at which their tasks are submitted, in the transaction that adds them:
+-- whoever sees the tasks sees this as well. Generously, so that it is written a few times only: up to the next power
+-- of two, and for all time if it is a second at most, which clocks of different machines often are apart. Clocks
+-- that are wrong by more are put right one day, so for an hour at least.
 create or replace function duetime.note_ahead(p_newest bigint, p_now bigint) returns void language plpgsql as $$
 declare
     v_lead bigint := 16384;
@@ -35,11 +39,13 @@ begin
         v_lead := v_lead * 2;
     end loop;
     insert into duetime.ahead (lead, until)
-    values (v_lead, case when v_lead <= 1048576 then 9223372036854775807 else p_newest + greatest(v_lead, 3600000000) end);
+    values (v_lead, case when v_lead <= 1048576 then 9223372036854775807 else p_newest + greatest(v_lead,
+        3600000000) end);
 end $$;
 
 -- The greatest id that a task can have which was submitted before an instant: ids begin with 48 bits of milliseconds.
-create or replace function duetime.last_id_before(p_instant bigint) returns uuid language plpgsql stable parallel safe as $$
+create or replace function duetime.last_id_before(p_instant bigint)
+    returns uuid language plpgsql stable parallel safe as $$
 declare
     v_instant bigint := least(greatest(p_instant, 1), 281474976710656000);
 begin

@@ -1,10 +1,11 @@
 -- Tables of history and attempts by time.
 
--- Make the table that holds what finished in a span of time. Attaching lets others read and write meanwhile. One that was detached,
--- because its time was over, and not dropped yet, is attached again if the clock was set back so far.
--- It runs with the rights of the schema's owner, so that workers need not have them; temporary tables come last in the path, or a caller could
--- put its own in the place of the server's.
-create or replace function duetime.make_partition(p_parent text, p_from bigint, p_to bigint) returns void language plpgsql
+-- Make the table that holds what finished in a span of time. Attaching lets others read and write meanwhile. One
+-- that was detached, because its time was over, and not dropped yet, is attached again if the clock was set back so
+-- far. It runs with the rights of the schema's owner, so that workers need not have them; temporary tables come last
+-- in the path, or a caller could put its own in the place of the server's.
+create or replace function duetime.make_partition(p_parent text, p_from bigint, p_to bigint)
+    returns void language plpgsql
 security definer set search_path = pg_catalog, pg_temp as $$
 declare
     v_name text := p_parent || '_' || to_char(to_timestamp(p_from / 1000000) at time zone 'UTC', 'YYYYMMDD');
@@ -15,9 +16,11 @@ begin
     end if;
     perform pg_advisory_xact_lock(hashtextextended('duetime' || '.' || v_name, 0));
     -- asked of the table itself: what this session remembers of names may be older than the lock
-    select c.oid into v_table from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = 'duetime' and c.relname = v_name;
+    select c.oid into v_table from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
+        where n.nspname = 'duetime' and c.relname = v_name;
     if v_table is null then
-        execute format('create table %I.%I (like %I.%I including defaults including constraints)', 'duetime', v_name, 'duetime', p_parent);
+        execute format('create table %I.%I (like %I.%I including defaults including constraints)', 'duetime', v_name,
+            'duetime', p_parent);
     elsif exists (select from pg_inherits as i where i.inhrelid = v_table) then
         return;
     end if;

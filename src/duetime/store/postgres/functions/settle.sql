@@ -1,41 +1,48 @@
 -- Recording how attempts ended.
 
--- Those of the settlements that are the worker's to say: it holds the attempt at this very number, and it has not ended.
--- The claims are locked by the caller.
+-- Those of the settlements that are the worker's to say: it holds the attempt at this very number, and it has not
+-- ended. The claims are locked by the caller.
 create or replace function duetime.match(
-    p_now bigint, p_worker text, p_claims bigint[], p_ids uuid[], p_attempts integer[], p_started bigint[], p_finished bigint[], p_states text[],
-    p_outcomes text[], p_tries integer[], p_crashes integer[], p_dues bigint[], p_results text[], p_errors text[]
+    p_now bigint, p_worker text, p_claims bigint[], p_ids uuid[], p_attempts integer[], p_started bigint[],
+    p_finished bigint[], p_states text[], p_outcomes text[], p_tries integer[], p_crashes integer[], p_dues bigint[],
+    p_results text[], p_errors text[]
 ) returns table (
-    said integer, number bigint, open integer, place integer, id uuid, lane integer, expires_at bigint, attempt integer, tries integer, crashes integer,
-    started_at bigint, finished_at bigint, due_at bigint, result text, error text, outcome text, state text, payload text, since_at bigint,
-    submitted_at bigint, submitted_by text
+    said integer, number bigint, open integer, place integer, id uuid, lane integer, expires_at bigint, attempt integer,
+    tries integer, crashes integer, started_at bigint, finished_at bigint, due_at bigint, result text, error text,
+    outcome text, state text, payload text, since_at bigint, submitted_at bigint, submitted_by text
 ) language plpgsql stable rows 500
-set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set enable_seqscan = off
+set jit = off as $$
 #variable_conflict use_column
 begin
     return query
     with running as materialized (
-        select p.* from duetime.open_place as p where p.worker = p_worker and (p_claims is null or p.number = any (p_claims))
+        select p.* from duetime.open_place as p where p.worker = p_worker
+            and (p_claims is null or p.number = any (p_claims))
     )
-    select s.place::integer, r.number, r.open, r.place, r.id, r.lane, r.expires_at, r.attempt, coalesce(s.tries, r.tries),
-        coalesce(s.crashes, r.crashes), s.started_at, s.finished_at,
+    select s.place::integer, r.number, r.open, r.place, r.id, r.lane, r.expires_at, r.attempt,
+        coalesce(s.tries, r.tries), coalesce(s.crashes, r.crashes), s.started_at, s.finished_at,
         -- one that was claimed before it was due, and still is not, keeps its due time
-        greatest(coalesce(s.due_at, p_now), case when r.due_at > r.claimed_at and r.due_at > p_now then r.due_at end), s.result, s.error,
-        coalesce(s.outcome, 'succeeded'),
+        greatest(coalesce(s.due_at, p_now), case when r.due_at > r.claimed_at and r.due_at > p_now then r.due_at end),
+        s.result, s.error, coalesce(s.outcome, 'succeeded'),
         case when s.state = 'pending' and r.cancelling then 'cancelled' else coalesce(s.state, 'succeeded') end,
         r.payload, r.due_at, r.submitted_at, r.submitted_by
-    from unnest(p_ids, p_attempts, p_started, p_finished, p_states, p_outcomes, p_tries, p_crashes, p_dues, p_results, p_errors) with ordinality
+    from unnest(p_ids, p_attempts, p_started, p_finished, p_states, p_outcomes, p_tries, p_crashes, p_dues, p_results,
+        p_errors) with ordinality
         as s (id, attempt, started_at, finished_at, state, outcome, tries, crashes, due_at, result, error, place)
     join running as r on r.id = s.id and r.attempt = s.attempt;
 end $$;
 
--- Record how attempts of a worker ended. Nulls stand for what the claim already says, and for success. p_claims null: look into all claims.
--- Gives the places (from 1) of what was accepted, null if all were; the rest is not this worker's at this number.
+-- Record how attempts of a worker ended. Nulls stand for what the claim already says, and for success. p_claims
+-- null: look into all claims. Gives the places (from 1) of what was accepted, null if all were; the rest is not this
+-- worker's at this number.
 create or replace function duetime.settle(
-    p_now bigint, p_worker text, p_claims bigint[], p_ids uuid[], p_attempts integer[], p_started bigint[], p_finished bigint[], p_states text[],
-    p_outcomes text[], p_tries integer[], p_crashes integer[], p_dues bigint[], p_results text[], p_errors text[]
+    p_now bigint, p_worker text, p_claims bigint[], p_ids uuid[], p_attempts integer[], p_started bigint[],
+    p_finished bigint[], p_states text[], p_outcomes text[], p_tries integer[], p_crashes integer[], p_dues bigint[],
+    p_results text[], p_errors text[]
 ) returns table (accepted integer[], finals integer, earliest bigint) language plpgsql
-set enable_seqscan = off set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set jit = off as $$
+set enable_seqscan = off set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off
+set jit = off as $$
 #variable_conflict use_column
 declare
     v_now bigint;
@@ -45,10 +52,11 @@ declare
     v_earliest bigint;
 begin
     v_now := duetime.begin_adding(p_now);
-    perform from duetime.claim as c where c.worker = p_worker and (p_claims is null or c.number = any (p_claims)) order by c.number for update;
+    perform from duetime.claim as c where c.worker = p_worker and (p_claims is null or c.number = any (p_claims))
+        order by c.number for update;
     with ended as materialized (
-        select * from duetime.match(v_now, p_worker, p_claims, p_ids, p_attempts, p_started, p_finished, p_states, p_outcomes, p_tries, p_crashes,
-            p_dues, p_results, p_errors)
+        select * from duetime.match(v_now, p_worker, p_claims, p_ids, p_attempts, p_started, p_finished, p_states,
+            p_outcomes, p_tries, p_crashes, p_dues, p_results, p_errors)
     ), batch as (
         select e.number, count(*) as n, count(*) = e.open as whole from ended as e group by e.number, e.open
     ), closed as (
@@ -58,16 +66,20 @@ begin
             done = (select bit_or(set_bit(c.done, e.place - 1, 1)) from ended as e where e.number = c.number)
         from batch as b where c.worker = p_worker and c.number = b.number and not b.whole
     ), moved as (
-        delete from duetime.task as t where t.id = any (array(select e.id from ended as e where e.state <> 'pending' and e.payload is null)) returning t.*
+        delete from duetime.task as t where t.id = any (array(select e.id from ended as e where e.state <> 'pending'
+            and e.payload is null)) returning t.*
     ), kept as (
-        insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras, schedule,
-            planned_at, state, outcome, attempt, tries, crashes, worker, started_at, finished_at, result, error)
-        select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.extras, m.schedule,
-            m.planned_at, e.state, e.outcome, e.attempt, e.tries, e.crashes, p_worker, e.started_at, e.finished_at, e.result, e.error
+        insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at,
+            timeout, retry, extras, schedule, planned_at, state, outcome, attempt, tries, crashes, worker, started_at,
+            finished_at, result, error)
+        select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at,
+            m.timeout, m.retry, m.extras, m.schedule, m.planned_at, e.state, e.outcome, e.attempt, e.tries, e.crashes,
+            p_worker, e.started_at, e.finished_at, e.result, e.error
         from moved as m join ended as e on e.id = m.id
         union all
-        select e.id, e.lane, l.handler, null, e.payload, e.since_at, e.submitted_at, e.submitted_by, null, null, null, null, null, null, e.state, e.outcome,
-            e.attempt, e.tries, e.crashes, p_worker, e.started_at, e.finished_at, e.result, e.error
+        select e.id, e.lane, l.handler, null, e.payload, e.since_at, e.submitted_at, e.submitted_by, null, null, null,
+            null, null, null, e.state, e.outcome, e.attempt, e.tries, e.crashes, p_worker, e.started_at, e.finished_at,
+            e.result, e.error
         from ended as e join duetime.lane as l on l.id = e.lane where e.state <> 'pending' and e.payload is not null
     ), written as (
         insert into duetime.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)
@@ -79,20 +91,23 @@ begin
         select e.lane, greatest(e.due_at, v_now), e.id, e.due_at, e.expires_at, e.attempt, e.tries, e.crashes
         from ended as e where e.state = 'pending'
         -- a doubtful one stands there, and stands for both from now on, in its own lane
-        on conflict (id) do update set pos = excluded.pos, due_at = excluded.due_at, expires_at = excluded.expires_at, attempt = excluded.attempt,
-            tries = excluded.tries, crashes = excluded.crashes, doubtful = false
+        on conflict (id) do update set pos = excluded.pos, due_at = excluded.due_at, expires_at = excluded.expires_at,
+            attempt = excluded.attempt, tries = excluded.tries, crashes = excluded.crashes, doubtful = false
         returning d.id, d.doubtful is null as alone
     ), told as (
         insert into duetime.attempt (task, attempt, outcome, worker, started_at, finished_at, error)
-        select e.id, e.attempt, e.outcome, p_worker, e.started_at, e.finished_at, e.error from ended as e where e.state = 'pending'
+        select e.id, e.attempt, e.outcome, p_worker, e.started_at, e.finished_at, e.error from ended as e
+            where e.state = 'pending'
     ), counted as (
         insert into duetime.tally (lane, state, n)
-        select e.lane, 'live', -count(*) from ended as e where e.state <> 'pending' or e.id in (select a.id from again as a where not a.alone) group by e.lane
+        select e.lane, 'live', -count(*) from ended as e where e.state <> 'pending'
+            or e.id in (select a.id from again as a where not a.alone) group by e.lane
         union all
         select e.lane, e.state, count(*) from ended as e where e.state <> 'pending' group by e.lane, e.state
     )
     select array_agg(e.said), array_agg(e.id) filter (where e.state <> 'pending'),
-        array_agg(e.state = 'succeeded') filter (where e.state <> 'pending'), min(greatest(e.due_at, v_now)) filter (where e.state = 'pending')
+        array_agg(e.state = 'succeeded') filter (where e.state <> 'pending'),
+            min(greatest(e.due_at, v_now)) filter (where e.state = 'pending')
     into v_accepted, v_finals, v_succeeded, v_earliest from ended as e;
     if exists (select from duetime.progress) then
         delete from duetime.progress as p where p.id = any (p_ids);
@@ -100,18 +115,21 @@ begin
     if v_finals is not null and exists (select from duetime.edge) then
         v_earliest := least(v_earliest, duetime.follow(v_now, v_finals, v_succeeded));
     end if;
-    return query select case when cardinality(v_accepted) = cardinality(p_ids) then null else coalesce(v_accepted, '{}') end,
-        coalesce(cardinality(v_finals), 0), v_earliest;
+    return query select case when cardinality(v_accepted) = cardinality(p_ids) then null
+        else coalesce(v_accepted, '{}') end, coalesce(cardinality(v_finals), 0), v_earliest;
 end $$;
 
--- Record that attempts succeeded that have neighbouring places in claims, and have nothing to say: what most settles are. Nothing has to be
--- matched, because a worker uses no number twice and the places of a claim never change: two thirds of the cost of `settle`. Each claim is
--- named once, in rising order, as everybody locks them; p_started and p_finished are in the order of the places. A place that is not open
--- refuses all, and the caller takes `settle` instead.
+-- Record that attempts succeeded that have neighbouring places in claims, and have nothing to say: what most settles
+-- are. Nothing has to be matched, because a worker uses no number twice and the places of a claim never change: two
+-- thirds of the cost of `settle`. Each claim is named once, in rising order, as everybody locks them; p_started and
+-- p_finished are in the order of the places. A place that is not open refuses all, and the caller takes `settle`
+-- instead.
 create or replace function duetime.settle_slices(
-    p_now bigint, p_worker text, p_claims bigint[], p_firsts integer[], p_sizes integer[], p_started bigint[], p_finished bigint[]
+    p_now bigint, p_worker text, p_claims bigint[], p_firsts integer[], p_sizes integer[], p_started bigint[],
+        p_finished bigint[]
 ) returns bigint language plpgsql
-set enable_seqscan = off set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set jit = off as $$
+set enable_seqscan = off set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off
+set jit = off as $$
 declare
     v_now bigint;
     v_slice record;
@@ -128,22 +146,25 @@ begin
         delete from duetime.claim as c where c.worker = p_worker and c.number = v_slice.number and c.open = v_slice.size
             and substring(c.done from v_slice.first for v_slice.size) = repeat('0', v_slice.size)::varbit
         returning c.tasks[v_slice.first : v_last] as tasks, duetime.part(c.lanes, v_slice.first, v_last) as lanes,
-            duetime.part(c.attempts, v_slice.first, v_last) as attempts, duetime.part(c.tries, v_slice.first, v_last) as tries,
-            duetime.part(c.crashes, v_slice.first, v_last) as crashes, c.dues[v_slice.first : v_last] as dues,
-            c.payloads[v_slice.first : v_last] as payloads, duetime.part(c.submitted, v_slice.first, v_last) as submitted,
-            duetime.part(c.submitters, v_slice.first, v_last) as submitters into v_claim;
+            duetime.part(c.attempts, v_slice.first, v_last) as attempts, duetime.part(c.tries, v_slice.first,
+            v_last) as tries, duetime.part(c.crashes, v_slice.first, v_last) as crashes,
+            c.dues[v_slice.first : v_last] as dues, c.payloads[v_slice.first : v_last] as payloads,
+            duetime.part(c.submitted, v_slice.first, v_last) as submitted, duetime.part(c.submitters, v_slice.first,
+            v_last) as submitters into v_claim;
         if not found then
             update duetime.claim as c set open = c.open - v_slice.size,
                 done = overlay(c.done placing repeat('1', v_slice.size)::varbit from v_slice.first)
             where c.worker = p_worker and c.number = v_slice.number
                 and substring(c.done from v_slice.first for v_slice.size) = repeat('0', v_slice.size)::varbit
             returning c.tasks[v_slice.first : v_last] as tasks, duetime.part(c.lanes, v_slice.first, v_last) as lanes,
-            duetime.part(c.attempts, v_slice.first, v_last) as attempts, duetime.part(c.tries, v_slice.first, v_last) as tries,
-            duetime.part(c.crashes, v_slice.first, v_last) as crashes, c.dues[v_slice.first : v_last] as dues,
-            c.payloads[v_slice.first : v_last] as payloads, duetime.part(c.submitted, v_slice.first, v_last) as submitted,
-            duetime.part(c.submitters, v_slice.first, v_last) as submitters, c.open into v_claim;
+            duetime.part(c.attempts, v_slice.first, v_last) as attempts, duetime.part(c.tries, v_slice.first,
+            v_last) as tries, duetime.part(c.crashes, v_slice.first, v_last) as crashes,
+            c.dues[v_slice.first : v_last] as dues, c.payloads[v_slice.first : v_last] as payloads,
+            duetime.part(c.submitted, v_slice.first, v_last) as submitted, duetime.part(c.submitters, v_slice.first,
+            v_last) as submitters, c.open into v_claim;
             if not found then
-                raise exception 'places % to % of claim % of worker % are not all open', v_slice.first, v_last, v_slice.number, p_worker
+                raise exception 'places % to % of claim % of worker % are not all open', v_slice.first, v_last,
+                    v_slice.number, p_worker
                     using errcode = 'DT002';
             end if;
             if v_claim.open = 0 then  -- another one ended the others while this one waited for it
@@ -151,48 +172,59 @@ begin
             end if;
         end if;
         if v_claim.payloads is not null then
-            v_handler := case when cardinality(v_claim.lanes) = 1 then (select l.handler from duetime.lane as l where l.id = v_claim.lanes[1]) end;
-            insert into duetime.history (id, lane, handler, payload, due_at, submitted_at, submitted_by, state, outcome, attempt, tries, crashes, worker,
-                started_at, finished_at)
-            select e.id, coalesce(e.lane, v_claim.lanes[1]), coalesce(v_handler, (select l.handler from duetime.lane as l where l.id = e.lane)), e.payload,
-                e.due_at, coalesce(e.submitted_at, v_claim.submitted[1]), coalesce(e.submitted_by, v_claim.submitters[1]), 'succeeded', 'succeeded',
-                coalesce(e.attempt, v_claim.attempts[1]), coalesce(e.tries, v_claim.tries[1]), coalesce(e.crashes, v_claim.crashes[1]), p_worker,
-                e.started_at, e.finished_at
-            from unnest(v_claim.tasks, v_claim.lanes, v_claim.dues, v_claim.attempts, v_claim.tries, v_claim.crashes, v_claim.payloads, v_claim.submitted,
-                v_claim.submitters, p_started[v_before + 1 : v_before + v_slice.size], p_finished[v_before + 1 : v_before + v_slice.size])
-                as e (id, lane, due_at, attempt, tries, crashes, payload, submitted_at, submitted_by, started_at, finished_at)
+            v_handler := case when cardinality(v_claim.lanes) = 1 then (select l.handler from duetime.lane as l
+                where l.id = v_claim.lanes[1]) end;
+            insert into duetime.history (id, lane, handler, payload, due_at, submitted_at, submitted_by, state, outcome,
+                attempt, tries, crashes, worker, started_at, finished_at)
+            select e.id, coalesce(e.lane, v_claim.lanes[1]),
+                coalesce(v_handler, (select l.handler from duetime.lane as l where l.id = e.lane)), e.payload, e.due_at,
+                coalesce(e.submitted_at, v_claim.submitted[1]), coalesce(e.submitted_by, v_claim.submitters[1]),
+                'succeeded', 'succeeded', coalesce(e.attempt, v_claim.attempts[1]), coalesce(e.tries, v_claim.tries[1]),
+                coalesce(e.crashes, v_claim.crashes[1]), p_worker, e.started_at, e.finished_at
+            from unnest(v_claim.tasks, v_claim.lanes, v_claim.dues, v_claim.attempts, v_claim.tries, v_claim.crashes,
+                v_claim.payloads, v_claim.submitted, v_claim.submitters,
+                p_started[v_before + 1 : v_before + v_slice.size], p_finished[v_before + 1 : v_before + v_slice.size])
+                as e (id, lane, due_at, attempt, tries, crashes, payload, submitted_at, submitted_by, started_at,
+                    finished_at)
             where e.payload is not null;
         end if;
         if v_claim.payloads is null or array_position(v_claim.payloads, null) is not null then
             v_rows := case when v_claim.payloads is null then v_claim.tasks
-                else array(select e.id from unnest(v_claim.tasks, v_claim.payloads) as e (id, payload) where e.payload is null) end;
+                else array(select e.id from unnest(v_claim.tasks, v_claim.payloads) as e (id, payload)
+                    where e.payload is null) end;
             with moved as (
                 delete from duetime.task as t where t.id = any (v_rows) returning t.*
             )
-            insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras, schedule,
-                planned_at, state, outcome, attempt, tries, crashes, worker, started_at, finished_at)
-            select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at, m.timeout, m.retry, m.extras, m.schedule,
-                m.planned_at, 'succeeded', 'succeeded', coalesce(e.attempt, v_claim.attempts[1]), coalesce(e.tries, v_claim.tries[1]),
+            insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by,
+                expires_at, timeout, retry, extras, schedule, planned_at, state, outcome, attempt, tries, crashes,
+                worker, started_at, finished_at)
+            select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at,
+                m.timeout, m.retry, m.extras, m.schedule, m.planned_at, 'succeeded', 'succeeded',
+                coalesce(e.attempt, v_claim.attempts[1]), coalesce(e.tries, v_claim.tries[1]),
                 coalesce(e.crashes, v_claim.crashes[1]), p_worker, e.started_at, e.finished_at
-            from moved as m join unnest(v_claim.tasks, v_claim.attempts, v_claim.tries, v_claim.crashes, p_started[v_before + 1 : v_before + v_slice.size],
-                p_finished[v_before + 1 : v_before + v_slice.size]) as e (id, attempt, tries, crashes, started_at, finished_at) on e.id = m.id;
+            from moved as m join unnest(v_claim.tasks, v_claim.attempts, v_claim.tries, v_claim.crashes,
+                p_started[v_before + 1 : v_before + v_slice.size], p_finished[v_before + 1 : v_before + v_slice.size])
+                as e (id, attempt, tries, crashes, started_at, finished_at) on e.id = m.id;
         end if;
         insert into duetime.tally (lane, state, n)
         select l.lane, s.state, s.sign * l.n from (
             select v_claim.lanes[1] as lane, v_slice.size as n where cardinality(v_claim.lanes) = 1
             union all
-            select u.lane, count(*) from unnest(v_claim.lanes) as u (lane) where cardinality(v_claim.lanes) > 1 group by u.lane
+            select u.lane, count(*) from unnest(v_claim.lanes) as u (lane) where cardinality(v_claim.lanes) > 1
+                group by u.lane
         ) as l cross join (values ('live', -1), ('succeeded', 1)) as s (state, sign);
         if exists (select from duetime.progress) then
             delete from duetime.progress as p where p.id = any (v_claim.tasks);
         end if;
         if exists (select from duetime.edge) then
-            v_earliest := least(v_earliest, duetime.follow(v_now, v_claim.tasks, array_fill(true, array[v_slice.size])));
+            v_earliest := least(v_earliest, duetime.follow(v_now, v_claim.tasks,
+                array_fill(true, array[v_slice.size])));
         end if;
         v_before := v_before + v_slice.size;
     end loop;
     if v_before <> cardinality(p_started) then
-        raise exception '% places of worker % have % ends', v_before, p_worker, cardinality(p_started) using errcode = 'DT002';
+        raise exception '% places of worker % have % ends', v_before, p_worker, cardinality(p_started)
+            using errcode = 'DT002';
     end if;
     return v_earliest;
 end $$;

@@ -1,8 +1,9 @@
 -- Tasks that wait: locking them, and ending them before they ever run again.
 
--- Of doubtful tasks whose places this transaction has taken or locked: forget those that run already or have ended, and name them. They were
--- added again by transactions that could not see that.
-create or replace function duetime.forget_repeats(p_ids uuid[]) returns uuid[] language plpgsql set enable_seqscan = off as $$
+-- Of doubtful tasks whose places this transaction has taken or locked: forget those that run already or have ended,
+-- and name them. They were added again by transactions that could not see that.
+create or replace function duetime.forget_repeats(p_ids uuid[]) returns uuid[] language plpgsql
+set enable_seqscan = off as $$
 declare
     v_least uuid := (select u.id from unnest(p_ids) as u (id) order by u.id limit 1);
     -- ids begin with milliseconds, and nothing finishes a day before its id was made
@@ -10,7 +11,8 @@ declare
     v_known uuid[] := duetime.underway(v_least, p_ids);
 begin
     if duetime.may_be_known(v_least, v_since) then
-        v_known := v_known || array(select h.id from duetime.history as h where h.id = any (p_ids) and h.finished_at >= v_since);
+        v_known := v_known || array(select h.id from duetime.history as h where h.id = any (p_ids)
+            and h.finished_at >= v_since);
     end if;
     with gone as (
         delete from duetime.task as t where t.id = any (v_known) returning t.lane
@@ -19,9 +21,11 @@ begin
     return v_known;
 end $$;
 
--- Lock those of these tasks that wait, in the order in which everybody locks them, and name them. Doubtful ones among them are forgotten, or found to
--- be the only ones; then they stay that, because nobody can add them again while they stand there.
-create or replace function duetime.lock_waiting(p_ids uuid[]) returns uuid[] language plpgsql set enable_seqscan = off as $$
+-- Lock those of these tasks that wait, in the order in which everybody locks them, and name them. Doubtful ones
+-- among them are forgotten, or found to be the only ones; then they stay that, because nobody can add them again
+-- while they stand there.
+create or replace function duetime.lock_waiting(p_ids uuid[]) returns uuid[] language plpgsql
+set enable_seqscan = off as $$
 declare
     v_held uuid[] := array(select h.id from duetime.held as h where h.id = any (p_ids) order by h.id for update);
     v_due uuid[];
@@ -40,24 +44,28 @@ end $$;
 
 -- Move tasks into history whose places have been taken away already. p_errors null: none has an error.
 create or replace function duetime.record_ends(
-    p_now bigint, p_state text, p_errors text[], p_ids uuid[], p_attempts integer[], p_tries integer[], p_crashes integer[]
+    p_now bigint, p_state text, p_errors text[], p_ids uuid[], p_attempts integer[], p_tries integer[],
+        p_crashes integer[]
 ) returns void language plpgsql
-set enable_seqscan = off set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set jit = off as $$
+set enable_seqscan = off set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off
+set jit = off as $$
 begin
     with gone as (
         delete from duetime.task as t where t.id = any (p_ids) returning t.*
     ), ended as (
         select g.*, e.attempt, e.tries, e.crashes, e.error from gone as g
-        join unnest(p_ids, p_attempts, p_tries, p_crashes, p_errors) as e (id, attempt, tries, crashes, error) on e.id = g.id
+        join unnest(p_ids, p_attempts, p_tries, p_crashes, p_errors) as e (id, attempt, tries, crashes,
+            error) on e.id = g.id
     ), counted as (
         insert into duetime.tally (lane, state, n)
-        select e.lane, s.state, s.sign * count(*) from ended as e cross join (values ('live', -1), (p_state, 1)) as s (state, sign)
+        select e.lane, s.state, s.sign * count(*) from ended as e cross join (values ('live', -1),
+            (p_state, 1)) as s (state, sign)
         group by e.lane, s.state, s.sign
     )
-    insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras, schedule,
-        planned_at, state, attempt, tries, crashes, finished_at, error)
-    select e.id, e.lane, e.handler, e.key, e.payload, e.due_at, e.submitted_at, e.submitted_by, e.expires_at, e.timeout, e.retry, e.extras, e.schedule,
-        e.planned_at, p_state, e.attempt, e.tries, e.crashes, p_now, e.error
+    insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at,
+        timeout, retry, extras, schedule, planned_at, state, attempt, tries, crashes, finished_at, error)
+    select e.id, e.lane, e.handler, e.key, e.payload, e.due_at, e.submitted_at, e.submitted_by, e.expires_at, e.timeout,
+        e.retry, e.extras, e.schedule, e.planned_at, p_state, e.attempt, e.tries, e.crashes, p_now, e.error
     from ended as e;
 end $$;
 
@@ -66,7 +74,8 @@ create or replace function duetime.end_tasks(
     p_now bigint, p_state text, p_error text, p_ids uuid[], p_attempts integer[], p_tries integer[], p_crashes integer[]
 ) returns bigint language plpgsql set enable_seqscan = off as $$
 begin
-    perform duetime.record_ends(p_now, p_state, array_fill(p_error, array[cardinality(p_ids)]), p_ids, p_attempts, p_tries, p_crashes);
+    perform duetime.record_ends(p_now, p_state, array_fill(p_error, array[cardinality(p_ids)]), p_ids, p_attempts,
+        p_tries, p_crashes);
     if not exists (select from duetime.edge) then
         return null;
     end if;
@@ -95,7 +104,8 @@ begin
         select p.id, p.lane, l.handler, p.payload, p.due_at, p.submitted_at, p.submitted_by
         from placed as p join duetime.lane as l on l.id = p.lane where p.payload is not null
     )
-    select array_agg(x.id), array_agg(x.attempt), array_agg(x.tries), array_agg(x.crashes) into v_ids, v_attempts, v_tries, v_crashes
+    select array_agg(x.id), array_agg(x.attempt), array_agg(x.tries), array_agg(x.crashes) into v_ids, v_attempts,
+        v_tries, v_crashes
     from (select * from taken union all select p.id, p.attempt, p.tries, p.crashes from placed as p) as x;
     if v_ids is not null then
         perform duetime.end_tasks(v_now, p_state, null, v_ids, v_attempts, v_tries, v_crashes);

@@ -9,27 +9,28 @@ select id, coalesce(expires_at <= coalesce($3::bigint, duetime.clock()), false)
 from duetime.token where name = $1::text and id <> $2::text
 
 -- put_token: write a token whose version was checked; its last use stays
-insert into duetime.token (id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by,
-    rotated_at, expires_at)
-values ($1::text, $2::text, $3::bigint, $4::text, $5::text, $6::text, $7::text, $8::bigint, $9::double precision, $10::text, $11::bigint,
-    $12::text, $13::bigint, $14::bigint)
-on conflict (id) do update set name = excluded.name, version = excluded.version, scopes = excluded.scopes, handlers = excluded.handlers,
-    digest = excluded.digest, old_digest = excluded.old_digest, old_until_at = excluded.old_until_at, rate = excluded.rate,
-    note = excluded.note, created_at = excluded.created_at, created_by = excluded.created_by, rotated_at = excluded.rotated_at,
-    expires_at = excluded.expires_at
+insert into duetime.token (id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note,
+    created_at, created_by, rotated_at, expires_at)
+values ($1::text, $2::text, $3::bigint, $4::text, $5::text, $6::text, $7::text, $8::bigint, $9::double precision,
+    $10::text, $11::bigint, $12::text, $13::bigint, $14::bigint)
+on conflict (id) do update set name = excluded.name, version = excluded.version, scopes = excluded.scopes,
+    handlers = excluded.handlers, digest = excluded.digest, old_digest = excluded.old_digest,
+    old_until_at = excluded.old_until_at, rate = excluded.rate, note = excluded.note, created_at = excluded.created_at,
+    created_by = excluded.created_by, rotated_at = excluded.rotated_at, expires_at = excluded.expires_at
 
 -- all_tokens: every token
-select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by, rotated_at, expires_at,
-    last_used_at from duetime.token order by name
+select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by,
+    rotated_at, expires_at, last_used_at from duetime.token order by name
 
 -- tokens_by_id: tokens by id
-select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by, rotated_at, expires_at,
-    last_used_at from duetime.token where id = any ($1::text[])
+select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by,
+    rotated_at, expires_at, last_used_at from duetime.token where id = any ($1::text[])
 
 -- delete_token: a token that is good no more
 delete from duetime.token where id = $1::text returning id
 
--- note_token_uses: when tokens were last used; locked in the order of their ids, because every server notes the same ones
+-- note_token_uses: when tokens were last used; locked in the order of their ids, because every server notes the same
+-- ones
 update duetime.token as t set last_used_at = u.at
 from (
     select k.id, v.at from duetime.token as k join unnest($1::text[], $2::bigint[]) as v (id, at) on v.id = k.id
@@ -38,7 +39,8 @@ from (
 
 -- insert_audit: keep what operators did
 insert into duetime.audit (id, at, by, token, action, subject, origin, outcome, detail)
-select * from unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
+select * from unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+    $9::text[])
 on conflict (id) do nothing
 
 -- audit_head: what is told of an entry
@@ -67,6 +69,7 @@ order by at desc, id desc limit $1::bigint
 
 -- delete_audit: the oldest entries
 with gone as (
-    delete from duetime.audit where id in (select id from duetime.audit where at < $1::bigint order by at, id limit $2::bigint) returning id
+    delete from duetime.audit where id in (select id from duetime.audit where at < $1::bigint order by at, id
+        limit $2::bigint) returning id
 )
 select count(*) from gone

@@ -1,6 +1,7 @@
 -- task_places: where tasks stand that an operator names, and the lane of those that wait
 with waiting as materialized (
-    select p.id, case when d.id is not null or h.id is not null then 'pending' else 'running' end as state, coalesce(t.lane, d.lane) as lane
+    select p.id, case when d.id is not null or h.id is not null then 'pending' else 'running' end as state,
+        coalesce(t.lane, d.lane) as lane
     from unnest($1::uuid[]) as p (id)
     left join lateral (select x.* from duetime.task as x where x.id = p.id offset 0) as t on true
     left join lateral (select x.* from duetime.due as x where x.id = p.id offset 0) as d on true
@@ -10,12 +11,15 @@ with waiting as materialized (
     select h.id, h.state, h.lane from duetime.history as h where h.id = any ($1::uuid[]) and h.finished_at >= $2::bigint
 ), running as materialized (
     select r.id, r.lane from duetime.running(array(
-        select p.id from unnest($1::uuid[]) as p (id) where p.id not in (select w.id from waiting as w union all select e.id from ended as e)
+        select p.id from unnest($1::uuid[]) as p (id) where p.id not in (select w.id from waiting as w union all
+            select e.id from ended as e)
     )) as r where r.payload is not null
 )
-select w.id::text, w.state, l.id, l.handler, l.collection, l.priority from waiting as w join duetime.lane as l on l.id = w.lane
+select w.id::text, w.state, l.id, l.handler, l.collection, l.priority
+    from waiting as w join duetime.lane as l on l.id = w.lane
 union all
-select r.id::text, 'running', l.id, l.handler, l.collection, l.priority from running as r join duetime.lane as l on l.id = r.lane
+select r.id::text, 'running', l.id, l.handler, l.collection, l.priority
+    from running as r join duetime.lane as l on l.id = r.lane
 union all
 select e.id::text, e.state, e.lane, null, null, null from ended as e
 
@@ -24,16 +28,19 @@ select unnest(duetime.end_waiting($1::bigint, $2::text, $3::uuid[]))::text
 
 -- lock_claims: the claims that hold these tasks, in the order in which everybody locks them
 select c.number from duetime.claim as c
-where case when cardinality($1::uuid[]) <= 8 then exists (select from unnest($1::uuid[]) as i (id) where i.id = any (c.tasks))
+where case when cardinality($1::uuid[]) <= 8 then exists (select from unnest($1::uuid[]) as i (id)
+    where i.id = any (c.tasks))
     else exists (select from unnest(c.tasks) as i (id) where (i.id in (select unnest($1::uuid[]))) is true) end
 order by c.worker, c.number for update
 
 -- mark_cancelling: tell the workers of running tasks to stop them, and name those
 with marked as (
     update duetime.claim as c set cancel = c.cancel | (
-        select string_agg(case when i.id in (select unnest($1::uuid[])) then '1' else '0' end, '' order by i.place)::varbit
+        select string_agg(case when i.id in (select unnest($1::uuid[])) then '1' else '0' end, ''
+            order by i.place)::varbit
         from unnest(c.tasks) with ordinality as i (id, place))
-    where case when cardinality($1::uuid[]) <= 8 then exists (select from unnest($1::uuid[]) as i (id) where i.id = any (c.tasks))
+    where case when cardinality($1::uuid[]) <= 8 then exists (select from unnest($1::uuid[]) as i (id)
+        where i.id = any (c.tasks))
         else exists (select from unnest(c.tasks) as i (id) where (i.id in (select unnest($1::uuid[]))) is true) end
     returning c.tasks, c.done
 )
@@ -44,17 +51,19 @@ where (i.id in (select unnest($1::uuid[]))) is true and get_bit(m.done, i.place:
 select h.id::text, h.finished_at from duetime.history as h
 where h.id = any ($1::uuid[]) and h.finished_at >= $2::bigint and h.state <> 'succeeded' order by h.id for update
 
--- revive: finished tasks live again, due now, unless a live one holds their key. An expiry in the past would end them before they start.
+-- revive: finished tasks live again, due now, unless a live one holds their key. An expiry in the past would end them
+-- before they start.
 with wish as (
     select w.* from unnest($2::uuid[]) with ordinality as w (id, place)
 ), chosen as materialized (
     select h.*, w.place from duetime.history as h join wish as w on w.id = h.id
     where h.id = any ($2::uuid[]) and h.finished_at >= $3::bigint and h.state <> 'succeeded'
 ), stored as (
-    insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras,
-        schedule, planned_at)
+    insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout,
+        retry, extras, schedule, planned_at)
     select c.id, c.lane, c.handler, c.key, c.payload, $1::bigint, c.submitted_at, c.submitted_by,
-        case when c.expires_at > $1::bigint then c.expires_at end, c.timeout, c.retry, c.extras, c.schedule, c.planned_at
+        case when c.expires_at > $1::bigint then c.expires_at end, c.timeout, c.retry, c.extras, c.schedule,
+            c.planned_at
     from chosen as c order by c.place
     on conflict do nothing
     returning id, expires_at
@@ -66,7 +75,8 @@ with wish as (
     select g.lane, $1::bigint, g.id, $1::bigint, g.expires_at, g.attempt, 0, 0 from gone as g
 ), told as (
     insert into duetime.attempt (task, attempt, outcome, worker, started_at, finished_at, error)
-    select g.id, g.attempt, g.outcome, g.worker, g.started_at, g.finished_at, g.error from gone as g where g.outcome is not null
+    select g.id, g.attempt, g.outcome, g.worker, g.started_at, g.finished_at, g.error from gone as g
+        where g.outcome is not null
 ), counted as (
     insert into duetime.tally (lane, state, n)
     select g.lane, 'live', count(*) from gone as g group by g.lane
@@ -78,14 +88,16 @@ select g.id::text from gone as g
 -- lock_waiting: tasks that wait, kept from moving on until this transaction has ended
 select unnest(duetime.lock_waiting($1::uuid[]))::text
 
--- edit_waiting: give waiting tasks another lane and due time, if they are still in the lane that the new one was chosen for
+-- edit_waiting: give waiting tasks another lane and due time, if they are still in the lane that the new one was chosen
+-- for
 with wish as (
     select * from unnest($2::uuid[], $3::integer[], $4::integer[], $5::bigint[]) as w (id, former, lane, due_at)
 ), held as (
     update duetime.held as h set lane = w.lane, due_at = coalesce(w.due_at, h.due_at)
     from wish as w where h.id = w.id and h.lane = w.former returning h.id, w.former, w.lane, w.due_at
 ), due as (
-    update duetime.due as d set lane = w.lane, due_at = coalesce(w.due_at, d.due_at), pos = greatest(coalesce(w.due_at, d.due_at), $1::bigint)
+    update duetime.due as d set lane = w.lane, due_at = coalesce(w.due_at, d.due_at),
+        pos = greatest(coalesce(w.due_at, d.due_at), $1::bigint)
     from wish as w where d.id = w.id and d.lane = w.former returning d.id, w.former, w.lane, w.due_at
 ), edited as (
     select * from held union all select * from due
@@ -93,7 +105,8 @@ with wish as (
     update duetime.task as t set lane = e.lane, due_at = coalesce(e.due_at, t.due_at) from edited as e where t.id = e.id
 ), counted as (
     insert into duetime.tally (lane, state, n)
-    select m.lane, 'live', sum(m.n) from edited as e cross join lateral (values (e.former, -1), (e.lane, 1)) as m (lane, n)
+    select m.lane, 'live', sum(m.n) from edited as e cross join lateral (values (e.former, -1), (e.lane, 1)) as m (lane,
+        n)
     where e.former <> e.lane group by m.lane
 )
 select e.id::text from edited as e
@@ -129,14 +142,17 @@ select duetime.end_tasks($1::bigint, $2::text, null, $3::uuid[], $4::integer[], 
 -- expired_tasks: waiting tasks whose expiry has passed
 select t.id::text from duetime.task as t
 where t.expires_at <= $1::bigint
-and (exists (select from duetime.due as d where d.id = t.id) or exists (select from duetime.held as h where h.id = t.id))
+and (exists (select from duetime.due as d where d.id = t.id) or exists (select from duetime.held as h
+    where h.id = t.id))
 order by t.expires_at limit $2::integer
 
 -- lock_expired_held: those that wait for others, unless somebody else has them in hand or gives them more time
-select h.id::text from duetime.held as h where h.id = any ($2::uuid[]) and h.expires_at <= $1::bigint order by h.id for update skip locked
+select h.id::text from duetime.held as h where h.id = any ($2::uuid[]) and h.expires_at <= $1::bigint order by h.id
+    for update skip locked
 
 -- lock_expired_due: the same for those that wait for their time
-select d.id::text from duetime.due as d where d.id = any ($2::uuid[]) and d.expires_at <= $1::bigint order by d.id for update skip locked
+select d.id::text from duetime.due as d where d.id = any ($2::uuid[]) and d.expires_at <= $1::bigint order by d.id
+    for update skip locked
 
 -- lock_gates: let one change of gates happen at a time
 select gates_version from duetime.control for update
@@ -144,8 +160,8 @@ select gates_version from duetime.control for update
 -- put_gate: set a gate
 insert into duetime.gate (handler, collection, action, until_at, note, set_by, set_at)
 values ($1::text, $2::text, $3::text, $4::bigint, $5::text, $6::text, $7::bigint)
-on conflict (handler, collection) do update set action = excluded.action, until_at = excluded.until_at, note = excluded.note,
-    set_by = excluded.set_by, set_at = excluded.set_at
+on conflict (handler, collection) do update set action = excluded.action, until_at = excluded.until_at,
+    note = excluded.note, set_by = excluded.set_by, set_at = excluded.set_at
 
 -- delete_ended_gates: gates whose time is over
 delete from duetime.gate where until_at <= coalesce($1::bigint, duetime.clock())
@@ -158,14 +174,16 @@ update duetime.control set gates_version = gates_version + 1 returning gates_ver
 
 -- all_gates: every gate that is not over, beside the version of them all
 select c.gates_version, g.handler, g.collection, g.action, g.until_at, g.note, g.set_by, g.set_at
-from duetime.control as c left join duetime.gate as g on g.until_at is null or g.until_at > coalesce($1::bigint, duetime.clock())
+from duetime.control as c left join duetime.gate as g on g.until_at is null or g.until_at > coalesce($1::bigint,
+    duetime.clock())
 order by g.handler, g.collection
 
 -- confirm_gates: a worker starts nothing any more that gates up to a version forbid
 update duetime.worker set seen_gates = greatest(seen_gates, $2::bigint) where id = $1::text
 
 -- put_handlers: what a process declared
-insert into duetime.handler (name, declaration) select * from unnest($1::text[], $2::text[]) as h (name, declaration) order by 1
+insert into duetime.handler (name, declaration) select * from unnest($1::text[], $2::text[]) as h (name, declaration)
+    order by 1
 on conflict (name) do update set declaration = excluded.declaration
 
 -- all_handlers: every declared handler

@@ -15,7 +15,8 @@ cross join lateral (
 ) as f
 on conflict (task, attempt) do nothing
 
--- lock_output: how much is kept of some attempts, and whether it is all; locked in one order, so that two never wait in a circle
+-- lock_output: how much is kept of some attempts, and whether it is all; locked in one order, so that two never wait in
+-- a circle
 select o.task::text, o.attempt, o.size, o.whole from duetime.output as o
 join unnest($1::uuid[], $2::integer[]) as u (task, attempt) on u.task = o.task and u.attempt = o.attempt
 order by o.task, o.attempt for update of o
@@ -23,7 +24,8 @@ order by o.task, o.attempt for update of o
 -- insert_chunks: pieces of output
 insert into duetime.output_chunk (task, attempt, start, size, text, words)
 select u.task, u.attempt, u.start, u.size, u.text, u.words::tsvector
-from unnest($1::uuid[], $2::integer[], $3::bigint[], $4::integer[], $5::text[], $6::text[]) as u (task, attempt, start, size, text, words)
+from unnest($1::uuid[], $2::integer[], $3::bigint[], $4::integer[], $5::text[], $6::text[]) as u (task, attempt, start,
+    size, text, words)
 
 -- extend_output: say how much is kept now
 update duetime.output as o set size = u.size, whole = u.whole
@@ -48,7 +50,8 @@ select o.task::text, o.attempt, o.kept_at, (
 from duetime.output as o
 
 -- search_word: that have a word
-exists (select from duetime.output_chunk as c where c.task = o.task and c.attempt = o.attempt and c.words @@ $value::tsquery)
+exists (select from duetime.output_chunk as c where c.task = o.task and c.attempt = o.attempt
+    and c.words @@ $value::tsquery)
 
 -- search_lanes: of some lanes
 o.lane = any ($value::integer[])
@@ -82,9 +85,12 @@ with leaving as materialized (
 select s.id::text from leaving as s order by s.id desc limit 1
 
 -- ghost_output: output of tasks that are gone; pieces alone are left if some came while their task was pruned
-select o.task::text from (select k.task from duetime.output as k union select c.task from duetime.output_chunk as c) as o
-where not exists (select from duetime.task as t where t.id = o.task) and not exists (select from duetime.history as h where h.id = o.task)
-and not exists (select from duetime.due as d where d.id = o.task) and (o.task in (select r.id from duetime.open_task as r)) is not true
+select o.task::text from (select k.task from duetime.output as k union select c.task from duetime.output_chunk as c)
+    as o
+where not exists (select from duetime.task as t where t.id = o.task) and not exists (select from duetime.history as h
+    where h.id = o.task)
+and not exists (select from duetime.due as d where d.id = o.task)
+    and (o.task in (select r.id from duetime.open_task as r)) is not true
 
 -- delete_output: remove it
 with chunks as (

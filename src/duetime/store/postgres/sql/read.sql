@@ -12,7 +12,8 @@ select t.id from duetime.task as t left join duetime.due as d on d.id = t.id lef
 left join open as r on r.id = t.id
 
 -- picked_due: tasks that only time holds back
-select d.id from duetime.due as d left join lateral (select x.submitted_at from duetime.task as x where x.id = d.id offset 0) as t on true
+select d.id from duetime.due as d left join lateral (select x.submitted_at from duetime.task as x
+    where x.id = d.id offset 0) as t on true
 
 -- picked_due_rows: those of them that have a row of their own
 select t.id from duetime.due as d join duetime.task as t on t.id = d.id
@@ -30,11 +31,12 @@ select t.id from duetime.held as h join duetime.task as t on t.id = h.id
 -- picked_open: tasks with a live attempt; `offset 0` keeps the planner from walking over all tasks instead of those
 select r.id from open as r left join lateral (select x.* from duetime.task as x where x.id = r.id offset 0) as t on true
 
--- picked_whole: tasks with a live attempt that have no row of their own, of claims that can have some for this page: one that is older than
--- a whole page of others is not on it
+-- picked_whole: tasks with a live attempt that have no row of their own, of claims that can have some for this page:
+-- one that is older than a whole page of others is not on it
 select r.id from (
     select x.* from duetime.open_task as x where x.submitted_at is not null
-    and x.last_id >= coalesce((select f.id from firsts as f order by f.id desc offset $limit - 1 limit 1), '00000000-0000-0000-0000-000000000000')
+    and x.last_id >= coalesce((select f.id from firsts as f order by f.id desc offset $limit - 1 limit 1),
+        '00000000-0000-0000-0000-000000000000')
 ) as r
 
 -- open: all places in claims that have not ended
@@ -42,7 +44,8 @@ open as materialized (
     select r.* from duetime.open_task as r
 )
 
--- firsts: the first page of tasks that have a row of their own, and of those that wait for their time; a task may be among both
+-- firsts: the first page of tasks that have a row of their own, and of those that wait for their time; a task may be
+-- among both
 firsts as materialized (
     select p.id from (
         $kinds
@@ -56,13 +59,15 @@ select p.id from (
     ($whole)
 ) as p group by p.id order by p.id desc limit $limit
 
--- live: what the picked tasks are, and where those stand that wait. They are looked up one by one, because a join could be planned as a
--- walk over all tasks. Those that wait nowhere may run, and are looked for in the claims.
+-- live: what the picked tasks are, and where those stand that wait. They are looked up one by one, because a join could
+-- be planned as a walk over all tasks. Those that wait nowhere may run, and are looked for in the claims.
 live as materialized (
-    select p.id, t.id is not null or d.payload is not null as known, coalesce(t.lane, d.lane) as lane, t.key, coalesce(d.payload, t.payload) as payload,
-        t.due_at, coalesce(t.submitted_at, d.submitted_at) as submitted_at, coalesce(t.submitted_by, d.submitted_by) as submitted_by, t.expires_at,
-        t.timeout, t.retry, t.extras, t.schedule, t.planned_at, coalesce(d.due_at, h.due_at) as place_due_at, coalesce(d.attempt, h.attempt) as attempt,
-        coalesce(d.tries, h.tries) as tries, coalesce(d.crashes, h.crashes) as crashes,
+    select p.id, t.id is not null or d.payload is not null as known, coalesce(t.lane, d.lane) as lane, t.key,
+        coalesce(d.payload, t.payload) as payload, t.due_at, coalesce(t.submitted_at, d.submitted_at) as submitted_at,
+        coalesce(t.submitted_by, d.submitted_by) as submitted_by, t.expires_at, t.timeout, t.retry, t.extras,
+        t.schedule, t.planned_at, coalesce(d.due_at, h.due_at) as place_due_at,
+        coalesce(d.attempt, h.attempt) as attempt, coalesce(d.tries, h.tries) as tries,
+        coalesce(d.crashes, h.crashes) as crashes,
         case when d.id is not null then 'pending' when h.id is not null then 'blocked' else 'running' end as state
     from picked as p
     left join lateral (select x.* from duetime.task as x where x.id = p.id offset 0) as t on true
@@ -73,26 +78,30 @@ live as materialized (
 )
 
 -- live_records: the columns of a record, of tasks that live. Of those that ran before, the last error is told.
-select v.id::text, l.handler, l.collection, l.priority, coalesce(v.payload, r.payload) as payload, coalesce(v.submitted_at, r.submitted_at) as submitted_at,
-    coalesce(v.submitted_by, r.submitted_by) as submitted_by, v.key, v.expires_at, v.timeout, v.retry, v.extras,
-    v.schedule, v.planned_at, case when v.state = 'running' and r.id is null then 'pending' else v.state end as state,
-    coalesce(v.place_due_at, r.due_at, v.due_at) as due_at, coalesce(v.attempt, r.attempt, 0) as attempt,
-    coalesce(v.tries, r.tries, 0) as tries, coalesce(v.crashes, r.crashes, 0) as crashes, coalesce(r.cancelling, false) as cancelling,
-    r.worker, greatest(r.claimed_at, r.due_at) as started_at, null::bigint as finished_at, null::text as result,
+select v.id::text, l.handler, l.collection, l.priority, coalesce(v.payload, r.payload) as payload,
+    coalesce(v.submitted_at, r.submitted_at) as submitted_at, coalesce(v.submitted_by, r.submitted_by) as submitted_by,
+    v.key, v.expires_at, v.timeout, v.retry, v.extras, v.schedule, v.planned_at, case when v.state = 'running'
+    and r.id is null then 'pending' else v.state end as state, coalesce(v.place_due_at, r.due_at, v.due_at) as due_at,
+    coalesce(v.attempt, r.attempt, 0) as attempt, coalesce(v.tries, r.tries, 0) as tries, coalesce(v.crashes, r.crashes,
+    0) as crashes, coalesce(r.cancelling, false) as cancelling, r.worker, greatest(r.claimed_at,
+    r.due_at) as started_at, null::bigint as finished_at, null::text as result,
     case when coalesce(v.attempt, r.attempt - 1, 0) > 0 then (
-        select a.error from duetime.attempt as a where a.task = v.id and a.finished_at >= v.submitted_at - 86400000000 order by a.attempt desc limit 1
+        select a.error from duetime.attempt as a where a.task = v.id and a.finished_at >= v.submitted_at - 86400000000
+            order by a.attempt desc limit 1
     ) end as error, p.fraction as progress, p.text as progress_text
 from live as v left join running as r on r.id = v.id join duetime.lane as l on l.id = coalesce(v.lane, r.lane)
 left join duetime.progress as p on p.id = r.id and p.attempt = r.attempt
 where v.known or r.payload is not null
 
 -- final_records: the same columns, of finished tasks
-select t.id::text, t.handler, l.collection, l.priority, t.payload, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry, t.extras,
-    t.schedule, t.planned_at, t.state, t.due_at, t.attempt, t.tries, t.crashes, false as cancelling, t.worker, t.started_at, t.finished_at,
-    t.result, t.error, null::double precision as progress, null::text as progress_text
+select t.id::text, t.handler, l.collection, l.priority, t.payload, t.submitted_at, t.submitted_by, t.key, t.expires_at,
+    t.timeout, t.retry, t.extras, t.schedule, t.planned_at, t.state, t.due_at, t.attempt, t.tries, t.crashes,
+    false as cancelling, t.worker, t.started_at, t.finished_at, t.result, t.error, null::double precision as progress,
+    null::text as progress_text
 
 -- final_by_id: finished tasks by id, in the tables that can hold them
-from duetime.history as t join duetime.lane as l on l.id = t.lane where t.id = any ($1::uuid[]) and t.finished_at >= $2::bigint
+from duetime.history as t join duetime.lane as l on l.id = t.lane where t.id = any ($1::uuid[])
+    and t.finished_at >= $2::bigint
 
 -- final_by_key: the task of a key that finished last, unless one lives
 from duetime.history as t join duetime.lane as l on l.id = t.lane where t.handler = $1::text and t.key = $2::text
@@ -101,7 +110,8 @@ and not exists (select from picked) order by t.finished_at desc, t.id desc limit
 -- final_all: all finished tasks
 from duetime.history as t join duetime.lane as l on l.id = t.lane
 
--- final_succeeded: one final state has tables of its own; naming them lets the newest be read first and the others not at all
+-- final_succeeded: one final state has tables of its own; naming them lets the newest be read first and the others not
+-- at all
 from duetime.history_succeeded as t join duetime.lane as l on l.id = t.lane
 
 -- final_failed: the same
@@ -117,7 +127,8 @@ from duetime.history_dropped as t join duetime.lane as l on l.id = t.lane
 from duetime.history_expired as t join duetime.lane as l on l.id = t.lane
 
 -- lanes_of: the lanes of a handler, of a collection, or of both
-select id from duetime.lane where ($1::text is null or handler = $1::text) and ($2::text is null or collection = $2::text)
+select id from duetime.lane where ($1::text is null or handler = $1::text)
+    and ($2::text is null or collection = $2::text)
 
 -- handlers_of: all handlers that have or had tasks
 select distinct handler from duetime.lane
@@ -140,7 +151,8 @@ $submitted >= $value::bigint
 -- only_submitted_before: submitted before an instant
 $submitted < $value::bigint
 
--- only_ids_before: the same told by ids, so that a walk along them begins there. It holds for all of them, and for some others.
+-- only_ids_before: the same told by ids, so that a walk along them begins there. It holds for all of them, and for some
+-- others.
 $id <= (select duetime.last_id_before($value::bigint))
 
 -- only_retrying: waiting for another try
@@ -167,7 +179,8 @@ t.finished_at >= $value::bigint
 -- only_finished_before: finished before an instant
 t.finished_at < $value::bigint
 
--- only_error: text in the error. The server cannot read the character of number zero out of JSON, so it is taken out before.
+-- only_error: text in the error. The server cannot read the character of number zero out of JSON, so it is taken out
+-- before.
 t.error is not null and position(lower($value::text) in lower((
     select concat(e.error ->> 'type', ': ', e.error ->> 'message', chr(10), e.error ->> 'traceback')
     from (select regexp_replace(t.error, '(?<!\\)((?:\\\\)*)\\u0000', '\1', 'g')::json as error) as e))) > 0
@@ -187,8 +200,8 @@ t.finished_at <= $value::bigint
 -- any_final: whether these lanes have finished tasks at all; a walk for nothing would pass millions of others
 (select sum(y.n) from duetime.tally as y where y.lane = any ($value::integer[]) and y.state <> 'live') > 0
 
--- by_id: newest submitted first. The limit is written into the text: of one that it does not know the server expects a tenth of the
--- table, takes the plan for too dear to be kept, and makes another one for every page.
+-- by_id: newest submitted first. The limit is written into the text: of one that it does not know the server expects a
+-- tenth of the table, takes the plan for too dear to be kept, and makes another one for every page.
 order by $id desc limit $limit
 
 -- merged_by_id: the same, where ids are text already
@@ -210,14 +223,15 @@ where $1::uuid = any (c.tasks) and get_bit(c.done, p.place - 1) = 0
 order by 1
 
 -- attempts_of_worker: all attempts of a worker, by claim
-select a.id::text, coalesce(a.attempt, c.attempts[1]), c.number, get_bit(c.cancel, a.place::integer - 1) = 1, coalesce(a.tries, c.tries[1]),
-    coalesce(a.crashes, c.crashes[1])
-from duetime.claim as c cross join lateral unnest(c.tasks, c.attempts, c.tries, c.crashes) with ordinality as a (id, attempt, tries, crashes, place)
+select a.id::text, coalesce(a.attempt, c.attempts[1]), c.number, get_bit(c.cancel, a.place::integer - 1) = 1,
+    coalesce(a.tries, c.tries[1]), coalesce(a.crashes, c.crashes[1])
+from duetime.claim as c cross join lateral unnest(c.tasks, c.attempts, c.tries, c.crashes) with ordinality as a (id,
+    attempt, tries, crashes, place)
 where c.worker = $1::text and get_bit(c.done, a.place::integer - 1) <> 1
 order by c.number, a.place
 
--- counts: everything in one look: the time, then lanes with what stands in them, then final states. Only what is due is counted by
--- its places, from the lane's floor on.
+-- counts: everything in one look: the time, then lanes with what stands in them, then final states. Only what is due is
+-- counted by its places, from the lane's floor on.
 with present as materialized (
     select coalesce($1::bigint, duetime.clock()) as now_at
 ), sums as materialized (
@@ -232,8 +246,10 @@ with present as materialized (
         where cardinality(c.lanes) > 1 and get_bit(c.done, a.place::integer - 1) <> 1
     ) as x group by x.lane
 ), lanes as materialized (
-    select l.handler, l.collection, l.priority, d.n as due, d.oldest, coalesce(h.n, 0) as blocked, coalesce(r.n, 0) as running, s.n as live
-    from sums as s join duetime.lane as l on l.id = s.lane join duetime.lane_floor as f on f.id = l.id cross join present as p
+    select l.handler, l.collection, l.priority, d.n as due, d.oldest, coalesce(h.n, 0) as blocked,
+        coalesce(r.n, 0) as running, s.n as live
+    from sums as s join duetime.lane as l on l.id = s.lane join duetime.lane_floor as f on f.id = l.id
+        cross join present as p
     left join held as h on h.lane = l.id left join running as r on r.lane = l.id
     cross join lateral (
         select count(*) as n, min(d.due_at) as oldest from duetime.due as d
@@ -241,27 +257,32 @@ with present as materialized (
     ) as d
     where s.state = 'live' and s.n <> 0
 )
-select 'now', p.now_at, null::text as handler, null::text, null::smallint, null::bigint, null::bigint, null::bigint, null::bigint, null::bigint, null::text
+select 'now', p.now_at, null::text as handler, null::text, null::smallint, null::bigint, null::bigint, null::bigint,
+    null::bigint, null::bigint, null::text
 from present as p
 union all
-select 'lane', null, l.handler, l.collection, l.priority, l.due, l.live - l.due - l.blocked - l.running, l.blocked, l.running, l.oldest, null
+select 'lane', null, l.handler, l.collection, l.priority, l.due, l.live - l.due - l.blocked - l.running, l.blocked,
+    l.running, l.oldest, null
 from lanes as l
 union all
 select 'final', sum(s.n)::bigint, l.handler, null, null, null, null, null, null, null, s.state
-from sums as s join duetime.lane as l on l.id = s.lane where s.state <> 'live' group by l.handler, s.state having sum(s.n) <> 0
+from sums as s join duetime.lane as l on l.id = s.lane where s.state <> 'live' group by l.handler, s.state
+    having sum(s.n) <> 0
 
 -- all_workers: every registered worker with its number of attempts
-select w.id, w.host, w.pid, w.slots, w.started_at, w.beat, w.beat_at, w.seen_gates, coalesce(w.guest_lease, w.lease), w.guest_lease is not null,
-    coalesce((select sum(c.open) from duetime.claim as c where c.worker = w.id), 0)::integer
+select w.id, w.host, w.pid, w.slots, w.started_at, w.beat, w.beat_at, w.seen_gates, coalesce(w.guest_lease, w.lease),
+    w.guest_lease is not null, coalesce((select sum(c.open) from duetime.claim as c where c.worker = w.id), 0)::integer
 from duetime.worker as w order by w.started_at, w.id
 
--- handler_load: what a handler runs, and what of it is due, up to a limit: only its own lanes are looked into. Of claims there is one per batch.
+-- handler_load: what a handler runs, and what of it is due, up to a limit: only its own lanes are looked into. Of
+-- claims there is one per batch.
 with own as materialized (
     select l.id, f.floor from duetime.lane as l join duetime.lane_floor as f on f.id = l.id where l.handler = $2::text
 ), waiting as materialized (
     select d.due_at from own as l cross join lateral (
         select d.due_at from duetime.due as d
-        where d.lane = l.id and d.pos >= l.floor and d.pos <= coalesce($1::bigint, duetime.clock()) order by d.pos limit $3::integer
+        where d.lane = l.id and d.pos >= l.floor and d.pos <= coalesce($1::bigint, duetime.clock()) order by d.pos
+            limit $3::integer
     ) as d limit $3::integer
 ), running as materialized (
     select coalesce(sum(case when cardinality(c.lanes) = 1 then c.open else (

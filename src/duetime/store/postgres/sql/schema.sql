@@ -8,7 +8,8 @@ select current_setting('server_encoding'), current_database()::text
 select exists (select from pg_namespace where nspname = 'duetime')
 
 -- has_versions: whether the table of versions is there
-select exists (select from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = 'duetime' and c.relname = 'version')
+select exists (select from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = 'duetime'
+    and c.relname = 'version')
 
 -- create_versions: the table of versions
 create table duetime.version (version integer primary key, name text not null, applied_at bigint not null)

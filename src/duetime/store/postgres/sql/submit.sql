@@ -1,17 +1,20 @@
+-- new_tasks: the columns of new tasks, put where another statement says $tasks
+duetime.new_tasks(least_id => $1::uuid, since_at => $2::bigint, newest_at => $3::bigint, ids => $4::text::uuid[],
+    lanes => $5::text::integer[], handlers => $6::text::text[], payloads => $7::text::text[],
+        dues => $8::text::bigint[],
+    delays => $9::text::bigint[], submitters => $10::text::text[], keys => $11::text::text[],
+        expiries => $12::text::bigint[],
+    expiries_in => $13::text::bigint[], timeouts => $14::text::double precision[], retries => $15::text::text[],
+    extras => $16::text::text[], schedules => $17::text::text[], planned => $18::text::bigint[])
+
 -- add_new: tasks that wait for time alone and are most probably new
-select duetime.add_new($1::bigint, $2::uuid, $3::bigint, $4::bigint, $5::text::uuid[], $6::text::integer[], $7::text::text[], $8::text::text[], $9::text::bigint[], $10::text::bigint[],
-    $11::text::text[], $12::text::text[], $13::text::bigint[], $14::text::bigint[], $15::text::double precision[], $16::text::text[], $17::text::text[],
-    $18::text::text[], $19::text::bigint[])
+select duetime.add_new($19::bigint, $tasks)
 
 -- add_new_and_tell: the same, and a wake-up after it
-call duetime.add_new_and_tell($1::bigint, $2::uuid, $3::bigint, $4::bigint, $5::text::uuid[], $6::text::integer[], $7::text::text[], $8::text::text[], $9::text::bigint[], $10::text::bigint[],
-    $11::text::text[], $12::text::text[], $13::text::bigint[], $14::text::bigint[], $15::text::double precision[], $16::text::text[], $17::text::text[],
-    $18::text::text[], $19::text::bigint[], $20::text, $21::text, null)
+call duetime.add_new_and_tell($19::bigint, $tasks, $20::text, $21::text, null)
 
 -- add: tasks that wait for time alone, leaving out those that cannot be added
-select duetime.add($1::bigint, $2::uuid, $3::bigint, $4::bigint, $5::text::uuid[], $6::text::integer[], $7::text::text[], $8::text::text[], $9::text::bigint[], $10::text::bigint[],
-    $11::text::text[], $12::text::text[], $13::text::bigint[], $14::text::bigint[], $15::text::double precision[], $16::text::text[], $17::text::text[],
-    $18::text::text[], $19::text::bigint[])
+select duetime.add($19::bigint, $tasks)
 
 -- begin_adding: the time of a write
 select duetime.begin_adding($1::bigint)
@@ -25,15 +28,19 @@ cross join lateral (select x.id from duetime.task as x where x.handler = k.handl
 
 -- replace_waiting: give a task that waits, and that this transaction has locked, a new wish and a new place
 with placed as (
-    update duetime.due set lane = $3::integer, pos = greatest($5::bigint, $1::bigint), due_at = $5::bigint, expires_at = $7::bigint, tries = 0,
+    update duetime.due set lane = $3::integer, pos = greatest($5::bigint, $1::bigint), due_at = $5::bigint,
+        expires_at = $7::bigint, tries = 0,
         size = octet_length($4::text) where id = $2::uuid
 ), held as (
-    update duetime.held set lane = $3::integer, due_at = $5::bigint, expires_at = $7::bigint, tries = 0 where id = $2::uuid
+    update duetime.held set lane = $3::integer, due_at = $5::bigint, expires_at = $7::bigint, tries = 0
+        where id = $2::uuid
 ), counted as (
     insert into duetime.tally (lane, state, n) select m.lane, 'live', m.n
-    from duetime.task as t cross join lateral (values (t.lane, -1), ($3::integer, 1)) as m (lane, n) where t.id = $2::uuid and t.lane <> $3::integer
+    from duetime.task as t cross join lateral (values (t.lane, -1), ($3::integer, 1)) as m (lane, n)
+        where t.id = $2::uuid and t.lane <> $3::integer
 )
-update duetime.task set lane = $3::integer, payload = $4::text, due_at = $5::bigint, submitted_by = $6::text, expires_at = $7::bigint,
+update duetime.task set lane = $3::integer, payload = $4::text, due_at = $5::bigint, submitted_by = $6::text,
+    expires_at = $7::bigint,
     timeout = $8::double precision, retry = $9::text, extras = $10::text, planned_at = $11::bigint where id = $2::uuid
 
 -- live_parents: which of these tasks have not ended
@@ -58,7 +65,8 @@ insert into duetime.held (id, lane, reason, waiting, due_at, expires_at, attempt
 select id, lane, 'blocked', $2::integer, due_at, expires_at, attempt, tries, crashes from place
 
 -- add_edges: the parents that a child waits for
-insert into duetime.edge (parent, child, needs) select p.parent, $1::uuid, p.needs from unnest($2::uuid[], $3::text[]) as p (parent, needs)
+insert into duetime.edge (parent, child, needs) select p.parent, $1::uuid, p.needs from unnest($2::uuid[], $3::text[])
+    as p (parent, needs)
 
 -- tell_time: the server's clock
 select duetime.clock()

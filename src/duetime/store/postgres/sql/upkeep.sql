@@ -1,12 +1,16 @@
 -- make_partitions: the tables that will hold what finishes in some spans of time
-select duetime.make_partition(p.parent, p.from_at, p.to_at) from unnest($1::text[], $2::bigint[], $3::bigint[]) as p (parent, from_at, to_at)
+select duetime.make_partition(p.parent, p.from_at, p.to_at) from unnest($1::text[], $2::bigint[],
+    $3::bigint[]) as p (parent, from_at, to_at)
 
--- partitions: the tables that hold what finished, by parent and time; one without bounds was detached and waits to be dropped
+-- partitions: the tables that hold what finished, by parent and time; one without bounds was detached and waits to be
+-- dropped
 select p.parent, c.relname, i.inhdetachpending, b.bounds[1]::bigint, b.bounds[2]::bigint
 from unnest($1::text[]) as p (parent)
-join pg_class as c on c.relkind = 'r' and c.relname ~ ('^' || p.parent || '_[0-9]{8,}$') and c.relnamespace = to_regnamespace(quote_ident('duetime'))
+join pg_class as c on c.relkind = 'r' and c.relname ~ ('^' || p.parent || '_[0-9]{8,}$')
+    and c.relnamespace = to_regnamespace(quote_ident('duetime'))
 left join pg_inherits as i on i.inhrelid = c.oid
-left join lateral (select regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''?(-?\d+)''?\) TO \(''?(-?\d+)''?\)') as bounds) as b on true
+left join lateral (select regexp_match(pg_get_expr(c.relpartbound, c.oid),
+    'FROM \(''?(-?\d+)''?\) TO \(''?(-?\d+)''?\)') as bounds) as b on true
 order by p.parent, b.bounds[1]::bigint
 
 -- count_some: how many rows a table has, up to a bound
@@ -32,7 +36,8 @@ select exists (select from duetime.%partition as a join duetime.task as t on t.i
 
 -- prune: finished tasks past their retention, the oldest first, with their attempts and output
 with old as materialized (
-    select h.id, h.finished_at from duetime.%parent as h where h.finished_at >= $1::bigint and h.finished_at < $2::bigint
+    select h.id, h.finished_at from duetime.%parent as h where h.finished_at >= $1::bigint
+        and h.finished_at < $2::bigint
     order by h.finished_at, h.id limit $3::integer for update skip locked
 ), gone as (
     delete from duetime.%parent as h where h.id = any (array(select o.id from old as o))
@@ -53,21 +58,25 @@ select count(*) - count(distinct (lane, state)) from duetime.tally
 
 -- fold: add up rows of the tally; those that are just being written come next time
 with taken as (
-    delete from duetime.tally where ctid = any (array(select ctid from duetime.tally limit 100000 for update skip locked)) returning lane, state, n
+    delete from duetime.tally where ctid = any (array(select ctid from duetime.tally limit 100000
+        for update skip locked)) returning lane, state, n
 )
 insert into duetime.tally (lane, state, n) select lane, state, sum(n) from taken group by lane, state having sum(n) <> 0
 
--- forget_covered: remove what is remembered of ids if another row says it too. Of two that say the same one goes, and for all who do this the
--- same one.
+-- forget_covered: remove what is remembered of ids if another row says it too. Of two that say the same one goes, and
+-- for all who do this the same one.
 delete from duetime.ahead as a where exists (
-    select from duetime.ahead as b where b.lead >= a.lead and b.until >= a.until and (b.lead, b.until, b.ctid) > (a.lead, a.until, a.ctid))
+    select from duetime.ahead as b where b.lead >= a.lead and b.until >= a.until
+        and (b.lead, b.until, b.ctid) > (a.lead, a.until, a.ctid))
 
--- orphaned: parents that have ended but still have children, and how they ended. One that is gone was finished once; how is not
--- known, so its children are let go.
+-- orphaned: parents that have ended but still have children, and how they ended. One that is gone was finished once;
+-- how is not known, so its children are let go.
 select p.parent::text, coalesce((select h.state from duetime.history as h where h.id = p.parent limit 1), 'succeeded')
 from (
-    select distinct e.parent from duetime.edge as e where not exists (select from duetime.task as t where t.id = e.parent)
-    and not exists (select from duetime.due as d where d.id = e.parent) and (e.parent in (select r.id from duetime.open_task as r)) is not true
+    select distinct e.parent from duetime.edge as e where not exists (select from duetime.task as t
+        where t.id = e.parent)
+    and not exists (select from duetime.due as d where d.id = e.parent)
+        and (e.parent in (select r.id from duetime.open_task as r)) is not true
     limit $1::integer
 ) as p
 
@@ -75,11 +84,13 @@ from (
 select duetime.follow($1::bigint, $2::uuid[], $3::boolean[])
 
 -- ghost_places: places of tasks that do not live
-select 'due', d.id::text from duetime.due as d where d.payload is null and not exists (select from duetime.task as t where t.id = d.id)
+select 'due', d.id::text from duetime.due as d where d.payload is null and not exists (select from duetime.task as t
+    where t.id = d.id)
 union all
 select 'held', h.id::text from duetime.held as h where not exists (select from duetime.task as t where t.id = h.id)
 union all
-select 'claim', r.id::text from duetime.open_place as r where r.payload is null and not exists (select from duetime.task as t where t.id = r.id)
+select 'claim', r.id::text from duetime.open_place as r where r.payload is null
+    and not exists (select from duetime.task as t where t.id = r.id)
 
 -- doubled_places: tasks that stand in more than one place
 select x.id::text, bool_or(x.place = 'claim'), bool_or(x.place = 'held') from (
@@ -92,14 +103,16 @@ select x.id::text, bool_or(x.place = 'claim'), bool_or(x.place = 'held') from (
 
 -- doubled_claims: tasks that run in more than one claim, with all but the newest attempt
 select y.id::text, y.worker, y.number from (
-    select r.id, r.worker, r.number, row_number() over (partition by r.id order by r.attempt desc, r.claimed_at desc) as place
+    select r.id, r.worker, r.number, row_number() over (partition by r.id order by r.attempt desc,
+        r.claimed_at desc) as place
     from duetime.open_place as r
 ) as y where y.place > 1
 
 -- two_bodies: tasks that have a row of their own and stand whole in a place as well
 select 'due', d.id::text from duetime.due as d join duetime.task as t on t.id = d.id where d.payload is not null
 union all
-select 'claim', r.id::text from duetime.open_task as r join duetime.task as t on t.id = r.id where r.submitted_at is not null
+select 'claim', r.id::text from duetime.open_task as r join duetime.task as t on t.id = r.id
+    where r.submitted_at is not null
 
 -- write_out: give a task that stands whole in due a row of its own
 insert into duetime.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)
@@ -159,17 +172,20 @@ select c.worker, c.number, c.open, length(c.done) - bit_count(c.done) from dueti
 where c.open <> length(c.done) - bit_count(c.done) or c.open = 0
 
 -- recount_claim: put that count right
-update duetime.claim as c set open = length(c.done) - bit_count(c.done) where c.worker = $1::text and c.number = $2::bigint
+update duetime.claim as c set open = length(c.done) - bit_count(c.done) where c.worker = $1::text
+    and c.number = $2::bigint
 
 -- delete_ended_claims: claims in which everything has ended
 delete from duetime.claim where open = 0 and bit_count(done) = length(done)
 
 -- ownerless_claims: attempts of workers that are not registered
-select r.worker, r.id::text from duetime.open_task as r where not exists (select from duetime.worker as w where w.id = r.worker)
+select r.worker, r.id::text from duetime.open_task as r where not exists (select from duetime.worker as w
+    where w.id = r.worker)
 
 -- homeless_tasks: live tasks that stand nowhere
 select t.id::text from duetime.task as t
-where not exists (select from duetime.due as d where d.id = t.id) and not exists (select from duetime.held as h where h.id = t.id)
+where not exists (select from duetime.due as d where d.id = t.id) and not exists (select from duetime.held as h
+    where h.id = t.id)
 and (t.id in (select r.id from duetime.open_task as r)) is not true
 
 -- house_task: give a task a place that has none
@@ -177,15 +193,18 @@ insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, cras
 select t.lane, greatest(t.due_at, $1::bigint), t.id, t.due_at, t.expires_at,
     coalesce((select max(a.attempt) from duetime.attempt as a where a.task = t.id), 0), 0, 0
 from duetime.task as t where t.id = any ($2::uuid[]) and not exists (select from duetime.held as h where h.id = t.id)
-and not exists (select from duetime.claim as c where t.id = any (c.tasks) and get_bit(c.done, array_position(c.tasks, t.id) - 1) <> 1)
+and not exists (select from duetime.claim as c where t.id = any (c.tasks)
+    and get_bit(c.done, array_position(c.tasks, t.id) - 1) <> 1)
 on conflict do nothing
 
 -- wrong_waiting: held tasks whose count does not fit their edges
 select h.id::text, h.waiting, e.n from duetime.held as h
-cross join lateral (select count(*) as n from duetime.edge as e where e.child = h.id) as e where h.waiting <> e.n or h.waiting = 0
+cross join lateral (select count(*) as n from duetime.edge as e where e.child = h.id) as e where h.waiting <> e.n
+    or h.waiting = 0
 
 -- set_waiting: put the count of held tasks right
-update duetime.held as h set waiting = (select count(*) from duetime.edge as e where e.child = h.id) where h.id = any ($1::uuid[])
+update duetime.held as h set waiting = (select count(*) from duetime.edge as e where e.child = h.id)
+    where h.id = any ($1::uuid[])
 
 -- free_held: let held tasks go on that wait for nothing
 with freed as (
@@ -201,16 +220,19 @@ select h.id::text from duetime.held as h join duetime.task as t on t.id = h.id w
 
 -- settle_strays: put them into their own lane
 with due as (
-    update duetime.due as d set lane = t.lane, pos = greatest(d.due_at, $1::bigint) from duetime.task as t where t.id = d.id and d.id = any ($2::uuid[])
+    update duetime.due as d set lane = t.lane, pos = greatest(d.due_at, $1::bigint) from duetime.task as t
+        where t.id = d.id and d.id = any ($2::uuid[])
 )
 update duetime.held as h set lane = t.lane from duetime.task as t where t.id = h.id and h.id = any ($2::uuid[])
 
 -- low_places: places below the floor of their lane, where nobody looks
-select d.id::text, l.handler, l.collection, l.priority from duetime.lane as l join duetime.lane_floor as f on f.id = l.id
+select d.id::text, l.handler, l.collection, l.priority
+    from duetime.lane as l join duetime.lane_floor as f on f.id = l.id
 join duetime.due as d on d.lane = l.id and d.pos < f.floor
 
 -- raise_places: bring them to the present
-update duetime.due as d set pos = greatest(d.due_at, $1::bigint) from duetime.lane_floor as f where f.id = d.lane and d.pos < f.floor and d.id = any ($2::uuid[])
+update duetime.due as d set pos = greatest(d.due_at, $1::bigint) from duetime.lane_floor as f where f.id = d.lane
+    and d.pos < f.floor and d.id = any ($2::uuid[])
 
 -- counted_tasks: what the tally should say
 select t.lane, 'live' as state, count(*) as n from (
@@ -230,7 +252,8 @@ select p.lane, p.state, count(*) from duetime.%partition as p group by p.lane, p
 with counted as (
     %counted
 ), both_told as (
-    select c.lane, c.state, c.n, 0 as told from counted as c union all select y.lane, y.state, 0, y.n from duetime.tally as y
+    select c.lane, c.state, c.n, 0 as told from counted as c union all select y.lane, y.state, 0, y.n
+        from duetime.tally as y
 )
 select l.handler, l.collection, l.priority, b.state, sum(b.n)::bigint, sum(b.told)::bigint
 from both_told as b left join duetime.lane as l on l.id = b.lane
@@ -242,4 +265,5 @@ with counted as (
 ), both_told as (
     select c.lane, c.state, c.n from counted as c union all select y.lane, y.state, -y.n from duetime.tally as y
 )
-insert into duetime.tally (lane, state, n) select b.lane, b.state, sum(b.n) from both_told as b group by b.lane, b.state having sum(b.n) <> 0
+insert into duetime.tally (lane, state, n) select b.lane, b.state, sum(b.n) from both_told as b group by b.lane, b.state
+    having sum(b.n) <> 0

@@ -1,19 +1,21 @@
 -- claim: tasks for a worker
-select * from duetime.claim($1::bigint, $2::text, $3::bigint, $4::integer[], $5::bigint[], $6::bigint[], $7::integer[], $8::integer, $9::integer[],
-    $10::bigint[], $11::bigint, $12::bigint, $13::text, $14::bigint)
+select * from duetime.claim($1::bigint, $2::text, $3::bigint, $4::integer[], $5::bigint[], $6::bigint[], $7::integer[],
+    $8::integer, $9::integer[], $10::bigint[], $11::bigint, $12::bigint, $13::text, $14::bigint)
 
 -- peek: the first places of several lanes that are due or will be soon
 select lane, places from duetime.peek($1::bigint, $2::integer[], $3::bigint[], $4::integer, $5::bigint)
 
 -- settle: how attempts ended
-select accepted, finals, earliest from duetime.settle($1::bigint, $2::text, $3::bigint[], $4::text::uuid[], $5::text::integer[], $6::text::bigint[],
-    $7::text::bigint[], $8::text::text[], $9::text::text[], $10::text::integer[], $11::text::integer[], $12::text::bigint[], $13::text::text[],
-    $14::text::text[])
+select accepted, finals, earliest from duetime.settle($1::bigint, $2::text, $3::bigint[], $4::text::uuid[],
+    $5::text::integer[], $6::text::bigint[], $7::text::bigint[], $8::text::text[], $9::text::text[],
+    $10::text::integer[], $11::text::integer[], $12::text::bigint[], $13::text::text[], $14::text::text[])
 
 -- settle_slices: that all attempts of neighbouring places of claims succeeded, with nothing to say
-select duetime.settle_slices($1::bigint, $2::text, $3::bigint[], $4::integer[], $5::integer[], $6::text::bigint[], $7::text::bigint[])
+select duetime.settle_slices($1::bigint, $2::text, $3::bigint[], $4::integer[], $5::integer[], $6::text::bigint[],
+    $7::text::bigint[])
 
--- settled_before: which of these attempts of this worker have ended already; what a reaper wrote for one is another's word
+-- settled_before: which of these attempts of this worker have ended already; what a reaper wrote for one is another's
+-- word
 select s.id::text, s.attempt from unnest($2::uuid[], $3::integer[], $4::text[]) as s (id, attempt, outcome)
 where exists (
     select from duetime.history as h where h.id = s.id and h.attempt = s.attempt and h.worker = $1::text
@@ -35,12 +37,13 @@ cross join lateral unnest(c.tasks, c.dues, c.attempts, c.tries, c.crashes, c.pay
 left join lateral (select x.* from duetime.task as x where x.id = a.id offset 0) as t on true
 where get_bit(c.done, a.place::integer - 1) = 0 and (t.id is not null or a.payload is not null)
 
--- insert_worker: a worker that is about to claim; one that registers again begins anew. Its beats do not begin at 1, or one that was
--- reaped and registers again could show the very beat at which somebody has seen it dead.
+-- insert_worker: a worker that is about to claim; one that registers again begins anew. Its beats do not begin at 1, or
+-- one that was reaped and registers again could show the very beat at which somebody has seen it dead.
 insert into duetime.worker (id, host, pid, slots, started_at, lease, beat, beat_at, seen_gates)
-values ($2::text, $3::text, $4::integer, $5::text, coalesce($1::bigint, duetime.clock()), $6::double precision, (random() * 1000000000)::bigint,
-    coalesce($1::bigint, duetime.clock()), -1)
-on conflict (id) do update set beat = duetime.worker.beat + 1, seen_gates = -1, slots = excluded.slots, lease = excluded.lease
+values ($2::text, $3::text, $4::integer, $5::text, coalesce($1::bigint, duetime.clock()), $6::double precision,
+    (random() * 1000000000)::bigint, coalesce($1::bigint, duetime.clock()), -1)
+on conflict (id) do update set beat = duetime.worker.beat + 1, seen_gates = -1, slots = excluded.slots,
+    lease = excluded.lease
 
 -- lock_worker: a worker, if it is still at this beat (null: at any)
 select id from duetime.worker where id = $1::text and ($2::bigint is null or beat = $2::bigint) for update
@@ -50,7 +53,8 @@ with gone as (delete from duetime.claim where worker = $1::text and open = 0)
 delete from duetime.worker where id = $1::text
 
 -- renew: a beat, and the version of the gates
-update duetime.worker as w set beat = w.beat + 1, beat_at = coalesce($1::bigint, duetime.clock()) from duetime.control as c
+update duetime.worker as w set beat = w.beat + 1, beat_at = coalesce($1::bigint, duetime.clock())
+    from duetime.control as c
 where w.id = $2::text returning c.gates_version
 
 -- progress: how far attempts are that the worker holds
@@ -59,6 +63,7 @@ select p.id, p.attempt, p.fraction, p.text
 from unnest($2::uuid[], $3::integer[], $4::double precision[], $5::text[]) as p (id, attempt, fraction, text)
 where exists (
     select from duetime.claim as c where c.worker = $1::text and p.id = any (c.tasks)
-    and coalesce(c.attempts[array_position(c.tasks, p.id)], c.attempts[1]) = p.attempt and get_bit(c.done, array_position(c.tasks, p.id) - 1) = 0
+    and coalesce(c.attempts[array_position(c.tasks, p.id)], c.attempts[1]) = p.attempt
+        and get_bit(c.done, array_position(c.tasks, p.id) - 1) = 0
 )
 on conflict (id) do update set attempt = excluded.attempt, fraction = excluded.fraction, text = excluded.text

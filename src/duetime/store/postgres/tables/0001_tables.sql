@@ -1,4 +1,5 @@
--- Tables. The name `duetime.` stands for the schema that the store was opened with. Instants are microseconds since the epoch.
+-- Tables. The name `duetime.` stands for the schema that the store was opened with. Instants are microseconds since
+-- the epoch.
 
 -- Which functions (`functions/*.sql`) the schema has: the program's number for them, and a digest of their text.
 create table duetime.functions (
@@ -8,8 +9,9 @@ create table duetime.functions (
     made_at bigint not null
 );
 
--- Single facts. `gates_version` and `lanes_version` count changes, so that claims notice that what a process remembers is old.
--- `incarnation` is the server's timeline; after a fail-over nobody claims before `open_at`. `identity` tells this store from others.
+-- Single facts. `gates_version` and `lanes_version` count changes, so that claims notice that what a process
+-- remembers is old. `incarnation` is the server's timeline; after a fail-over nobody claims before `open_at`.
+-- `identity` tells this store from others.
 create table duetime.control (
     one boolean primary key default true check (one),
     identity uuid not null default gen_random_uuid(),
@@ -20,15 +22,17 @@ create table duetime.control (
 ) with (fillfactor = 50);
 insert into duetime.control default values;
 
--- Two numbers that no transaction takes back and no old view hides. `horizon` is the latest time that floors may have been proved by, and
--- `set_backs` counts how often a writer found the clock behind that: what was proved before then proves nothing. See `present`.
+-- Two numbers that no transaction takes back and no old view hides. `horizon` is the latest time that floors may
+-- have been proved by, and `set_backs` counts how often a writer found the clock behind that: what was proved before
+-- then proves nothing. See `present`.
 create sequence duetime.horizon;
 create sequence duetime.set_backs;
 select nextval(s.tableoid) from duetime.set_backs as s;  -- the first call does not count
 
--- What a claim scans and a gate skips. Never written by add, claim or settle. Below `floor` the lane has no place and gets none, if the
--- clock was not set back since: `set_backs` is what it was when that was proved. Ids are random: a fail-over may take a lane away again that processes
--- remember, and its number must not come to mean another one.
+-- What a claim scans and a gate skips. Never written by add, claim or settle. Below `floor` the lane has no place
+-- and gets none, if the clock was not set back since: `set_backs` is what it was when that was proved. Ids are
+-- random: a fail-over may take a lane away again that processes remember, and its number must not come to mean
+-- another one.
 create table duetime.lane (
     id integer primary key default 1 + (random() * 2147483646)::integer,
     handler text not null,
@@ -39,7 +43,8 @@ create table duetime.lane (
     unique (handler, collection, priority)
 ) with (fillfactor = 70);
 
--- Live tasks only. Each stands in exactly one of: due, held, a claim. Those that stand whole in due or a claim have no row here.
+-- Live tasks only. Each stands in exactly one of: due, held, a claim. Those that stand whole in due or a claim have
+-- no row here.
 create table duetime.task (
     id uuid primary key,
     lane integer not null,
@@ -59,11 +64,37 @@ create table duetime.task (
 create unique index task_key on duetime.task (handler, key) where key is not null;
 create index task_expiry on duetime.task (expires_at) where expires_at is not null;
 
--- Tasks that only time holds back. `pos` is the later of the due time and the moment of insertion, so nothing is ever
--- inserted behind the present, and whoever remembers how far a lane is empty stays right. A new task that is short and has nothing rare to
--- tell stands here whole: `payload` and what follows are all there is of it, until something unusual happens to it. Where they are null the
--- rest of the task is in `task`. `size` is how many bytes the payload has; null: not known here. `doubtful`: added by a transaction with an
--- old view of the store, which cannot know whether such a task runs or has ended; whoever claims it can.
+-- New tasks on their way into the functions that add them: columns, one value of this type for a whole call. An
+-- array that is null stands for nulls; lanes, handlers and submitters of one element stand for all. `least_id` is
+-- the least id, `newest_at` the time in the greatest; nothing with such an id can have finished before `since_at`.
+-- Values are made by the function `new_tasks`.
+create type duetime.new_tasks as (
+    least_id uuid,
+    since_at bigint,
+    newest_at bigint,
+    ids uuid[],
+    lanes integer[],
+    handlers text[],
+    payloads text[],
+    dues bigint[],
+    delays bigint[],
+    submitters text[],
+    keys text[],
+    expiries bigint[],
+    expiries_in bigint[],
+    timeouts double precision[],
+    retries text[],
+    extras text[],
+    schedules text[],
+    planned bigint[]
+);
+
+-- Tasks that only time holds back. `pos` is the later of the due time and the moment of insertion, so nothing is
+-- ever inserted behind the present, and whoever remembers how far a lane is empty stays right. A new task that is
+-- short and has nothing rare to tell stands here whole: `payload` and what follows are all there is of it, until
+-- something unusual happens to it. Where they are null the rest of the task is in `task`. `size` is how many bytes
+-- the payload has; null: not known here. `doubtful`: added by a transaction with an old view of the store, which
+-- cannot know whether such a task runs or has ended; whoever claims it can.
 create table duetime.due (
     lane integer not null,
     pos bigint not null,
@@ -105,9 +136,9 @@ create table duetime.edge (
 );
 create index edge_child on duetime.edge (child);
 
--- Guests are workers in other languages, which a server speaks for. `guest_lease` is how many seconds a guest counts as alive without a
--- beat; null: not a guest. `lease` of a guest is 0, because claims wait for the longest lease after a fail-over, and a guest cannot be
--- stopped by waiting.
+-- Guests are workers in other languages, which a server speaks for. `guest_lease` is how many seconds a guest counts
+-- as alive without a beat; null: not a guest. `lease` of a guest is 0, because claims wait for the longest lease
+-- after a fail-over, and a guest cannot be stopped by waiting.
 create table duetime.worker (
     id text primary key,
     host text not null,
@@ -121,11 +152,13 @@ create table duetime.worker (
     guest_lease double precision
 ) with (fillfactor = 50);
 
--- One row per claimed batch. A place in the arrays is an attempt; its bit in `done` says that it has ended, its bit in `cancel`
--- that it was told to stop; `open` counts those that have not ended. The row is the lock for all that happens to its attempts.
--- Of lanes, expiries, attempts, tries, crashes, submitted and submitters that are the same for all places there is one. Compressing the arrays
--- would cost more time than writing them. Tasks that stood whole in due stand whole here: a place with a payload has no row in `task`. No
--- payloads at all: none is whole; `submitted` tells it too. No id is below `first_id` or above `last_id`, so that most claims need not be opened to look for one.
+-- One row per claimed batch. A place in the arrays is an attempt; its bit in `done` says that it has ended, its bit
+-- in `cancel` that it was told to stop; `open` counts those that have not ended. The row is the lock for all that
+-- happens to its attempts. Of lanes, expiries, attempts, tries, crashes, submitted and submitters that are the same
+-- for all places there is one. Compressing the arrays would cost more time than writing them. Tasks that stood whole
+-- in due stand whole here: a place with a payload has no row in `task`. No payloads at all: none is whole;
+-- `submitted` tells it too. No id is below `first_id` or above `last_id`, so that most claims need not be opened to
+-- look for one.
 create table duetime.claim (
     worker text not null,
     number bigint not null,
@@ -149,8 +182,10 @@ create table duetime.claim (
 ) with (fillfactor = 70);
 -- Claims that ended while an old snapshot is held cannot be removed; who looks for new ids must not walk over them.
 create index claim_last on duetime.claim (last_id);
-alter table duetime.claim alter tasks set storage external, alter lanes set storage external, alter dues set storage external,
-    alter expiries set storage external, alter attempts set storage external, alter tries set storage external, alter crashes set storage external,
+alter table duetime.claim alter tasks set storage external, alter lanes set storage external,
+    alter dues set storage external,
+    alter expiries set storage external, alter attempts set storage external, alter tries set storage external,
+        alter crashes set storage external,
     alter payloads set storage external, alter submitted set storage external, alter submitters set storage external;
 
 -- How far running attempts say they are. Worth nothing after a crash of the server, so not logged.
@@ -188,11 +223,16 @@ create table duetime.history (
     result text,
     error text
 ) partition by list (state);
-create table duetime.history_succeeded partition of duetime.history for values in ('succeeded') partition by range (finished_at);
-create table duetime.history_failed partition of duetime.history for values in ('failed') partition by range (finished_at);
-create table duetime.history_cancelled partition of duetime.history for values in ('cancelled') partition by range (finished_at);
-create table duetime.history_dropped partition of duetime.history for values in ('dropped') partition by range (finished_at);
-create table duetime.history_expired partition of duetime.history for values in ('expired') partition by range (finished_at);
+create table duetime.history_succeeded partition of duetime.history for
+    values in ('succeeded') partition by range (finished_at);
+create table duetime.history_failed partition of duetime.history for
+    values in ('failed') partition by range (finished_at);
+create table duetime.history_cancelled partition of duetime.history for
+    values in ('cancelled') partition by range (finished_at);
+create table duetime.history_dropped partition of duetime.history for
+    values in ('dropped') partition by range (finished_at);
+create table duetime.history_expired partition of duetime.history for
+    values in ('expired') partition by range (finished_at);
 create index history_id on duetime.history (id);
 create index history_finished on duetime.history (finished_at, id);
 create index history_key on duetime.history (handler, key, finished_at) where key is not null;
@@ -209,17 +249,17 @@ create table duetime.attempt (
 ) partition by range (finished_at);
 create index attempt_task on duetime.attempt (task);
 
--- How many tasks a lane has in a state ('live' or a final one): the sum of these rows. Every batch adds its own, so that
--- nobody waits for a counter; a duty folds them.
+-- How many tasks a lane has in a state ('live' or a final one): the sum of these rows. Every batch adds its own, so
+-- that nobody waits for a counter; a duty folds them.
 create table duetime.tally (
     lane integer not null,
     state text not null,
     n bigint not null
 );
 
--- How far the time in an id was ever ahead of `submitted_at`: by at most `lead`, of ids whose time is before `until`. Lists by the time of
--- submitting begin their walk along the ids by this. Rows are only ever added, so nobody waits for whoever adds one in a long transaction;
--- a duty removes those that others cover.
+-- How far the time in an id was ever ahead of `submitted_at`: by at most `lead`, of ids whose time is before
+-- `until`. Lists by the time of submitting begin their walk along the ids by this. Rows are only ever added, so
+-- nobody waits for whoever adds one in a long transaction; a duty removes those that others cover.
 create table duetime.ahead (
     lead bigint not null,
     until bigint not null
@@ -241,19 +281,26 @@ create table duetime.handler (
     declaration text not null
 );
 
--- Tables whose rows come and go are vacuumed by what changed, not by a share of their size: with ten million waiting tasks a
--- fifth of the table would be two million dead rows.
-alter table duetime.due set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+-- Tables whose rows come and go are vacuumed by what changed, not by a share of their size: with ten million waiting
+-- tasks a fifth of the table would be two million dead rows.
+alter table duetime.due set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
-alter table duetime.task set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+alter table duetime.task set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
-alter table duetime.claim set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0,
-    toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000, toast.autovacuum_vacuum_cost_delay = 0);
-alter table duetime.worker set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
-alter table duetime.tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+alter table duetime.claim set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0,
+    toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000,
+        toast.autovacuum_vacuum_cost_delay = 0);
+alter table duetime.worker set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0);
+alter table duetime.tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0);
 
--- A schedule: what people asked for (spec) and what firing made of it (state), both JSON. What is searched by stands in columns of its own.
--- `version` counts writes and is the fence of firing. `waits`: the end of a run makes it due. Names are ordered by code points everywhere.
+-- A schedule: what people asked for (spec) and what firing made of it (state), both JSON. What is searched by stands
+-- in columns of its own. `version` counts writes and is the fence of firing. `waits`: the end of a run makes it due.
+-- Names are ordered by code points everywhere.
 create table duetime.schedule (
     name text collate "C" primary key,
     version bigint not null,
@@ -300,12 +347,15 @@ create table duetime.duty (
     until_at bigint not null
 ) with (fillfactor = 50);
 
-alter table duetime.schedule set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+alter table duetime.schedule set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000);
-alter table duetime.duty set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+alter table duetime.duty set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0);
 
--- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes and handlers are
--- JSON. A removed token is gone; the audit remembers it. The table is small and its last uses are written often.
+-- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes
+-- and handlers are JSON. A removed token is gone; the audit remembers it. The table is small and its last uses are
+-- written often.
 create table duetime.token (
     id text primary key,
     name text collate "C" not null unique,
@@ -324,7 +374,8 @@ create table duetime.token (
     last_used_at bigint
 ) with (fillfactor = 50);
 
--- What operators did: who, what, on what, when, from where, and how it ended. Nothing here refers to other tables, so it outlives all.
+-- What operators did: who, what, on what, when, from where, and how it ended. Nothing here refers to other tables,
+-- so it outlives all.
 create table duetime.audit (
     id text collate "C" primary key,
     at bigint not null,
@@ -340,7 +391,8 @@ create index audit_at on duetime.audit (at, id);
 create index audit_by on duetime.audit (by, at, id);
 create index audit_subject on duetime.audit (subject, at, id);
 
--- Requests that their callers have named (Idempotency-Key): written before the task that they ask for, with the id that it gets.
+-- Requests that their callers have named (Idempotency-Key): written before the task that they ask for, with the id
+-- that it gets.
 create table duetime.request (
     caller text collate "C" not null,
     key text collate "C" not null,
@@ -351,9 +403,9 @@ create table duetime.request (
 );
 create index request_at on duetime.request (at);
 
--- What workers count: each process adds to rows of its own, so that nobody waits for another, and a sum over all of them only grows.
--- `number` is that of a process's last write, so that a repeat is known. Rows of processes that have been silent for long are added
--- up under the source ''. The rows are few and updated often.
+-- What workers count: each process adds to rows of its own, so that nobody waits for another, and a sum over all of
+-- them only grows. `number` is that of a process's last write, so that a repeat is known. Rows of processes that
+-- have been silent for long are added up under the source ''. The rows are few and updated often.
 create table duetime.figure_source (
     source text collate "C" primary key,
     number bigint not null,
@@ -369,8 +421,8 @@ create table duetime.figure (
     primary key (source, name, handler, part)
 ) with (fillfactor = 50);
 
--- What attempts printed and logged: one row per attempt that has output, with how much of it is kept and whether no more will come.
--- The row is the lock of its pieces. It goes when the task goes.
+-- What attempts printed and logged: one row per attempt that has output, with how much of it is kept and whether no
+-- more will come. The row is the lock of its pieces. It goes when the task goes.
 create table duetime.output (
     task uuid not null,
     attempt integer not null,
@@ -382,8 +434,9 @@ create table duetime.output (
 ) with (fillfactor = 80);
 create index output_kept on duetime.output (kept_at, task, attempt);
 
--- Its text in pieces; `start` and `size` are bytes of UTF-8. `words` is made by the client, which splits and folds words as SQLite does:
--- the server's own parser keeps names of hosts and paths of files together, and nobody would find a part of them.
+-- Its text in pieces; `start` and `size` are bytes of UTF-8. `words` is made by the client, which splits and folds
+-- words as SQLite does: the server's own parser keeps names of hosts and paths of files together, and nobody would
+-- find a part of them.
 create table duetime.output_chunk (
     task uuid not null,
     attempt integer not null,

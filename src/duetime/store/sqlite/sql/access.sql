@@ -5,20 +5,20 @@ select version, digest from duetime_token where id = ?
 select id, expires_at from duetime_token where name = ? and id <> ?
 
 -- put_token: write a token whose version was checked; its last use stays
-insert into duetime_token (id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by,
-    rotated_at, expires_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-on conflict (id) do update set name = excluded.name, version = excluded.version, scopes = excluded.scopes, handlers = excluded.handlers,
-    digest = excluded.digest, old_digest = excluded.old_digest, old_until_at = excluded.old_until_at, rate = excluded.rate,
-    note = excluded.note, created_at = excluded.created_at, created_by = excluded.created_by, rotated_at = excluded.rotated_at,
-    expires_at = excluded.expires_at
+insert into duetime_token (id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note,
+    created_at, created_by, rotated_at, expires_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+on conflict (id) do update set name = excluded.name, version = excluded.version, scopes = excluded.scopes,
+    handlers = excluded.handlers, digest = excluded.digest, old_digest = excluded.old_digest,
+    old_until_at = excluded.old_until_at, rate = excluded.rate, note = excluded.note, created_at = excluded.created_at,
+    created_by = excluded.created_by, rotated_at = excluded.rotated_at, expires_at = excluded.expires_at
 
 -- all_tokens: every token
-select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by, rotated_at, expires_at,
-    last_used_at from duetime_token order by name
+select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by,
+    rotated_at, expires_at, last_used_at from duetime_token order by name
 
 -- tokens_by_id: tokens by id
-select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by, rotated_at, expires_at,
-    last_used_at from duetime_token where id in (select value from json_each(?))
+select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by,
+    rotated_at, expires_at, last_used_at from duetime_token where id in (select value from json_each(?))
 
 -- delete_token: a token that is good no more
 delete from duetime_token where id = ?
@@ -27,7 +27,8 @@ delete from duetime_token where id = ?
 update duetime_token set last_used_at = max(coalesce(last_used_at, :at), :at) where id = :id
 
 -- insert_audit: keep what an operator did
-insert into duetime_audit (id, at, by, token, action, subject, origin, outcome, detail) values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+insert into duetime_audit (id, at, by, token, action, subject, origin, outcome, detail)
+    values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict (id) do nothing
 
 -- audit_head: what is told of an entry

@@ -1,6 +1,7 @@
 -- note_figure_source: begin a write of a process, unless it is a repeat
 insert into duetime_figure_source (source, number, written_at) values (:source, :number, :now)
-on conflict (source) do update set number = excluded.number, written_at = excluded.written_at where number < excluded.number
+on conflict (source) do update set number = excluded.number, written_at = excluded.written_at
+    where number < excluded.number
 
 -- add_figure: add to what a process has counted
 insert into duetime_figure (source, name, handler, part, count) values (?, ?, ?, ?, ?)

@@ -5,14 +5,16 @@ select exists (select 1 from pragma_module_list where name = 'fts5')
 select exists (select 1 from sqlite_master where type = 'table' and name = 'duetime_output_words')
 
 -- create_words: the index of words, over the text of the chunks, which is not kept twice
-create virtual table duetime_output_words using fts5 (text, content = 'duetime_output_chunk', content_rowid = 'id', tokenize = "unicode61 remove_diacritics 2")
+create virtual table duetime_output_words using fts5 (text, content = 'duetime_output_chunk', content_rowid = 'id',
+    tokenize = "unicode61 remove_diacritics 2")
 
 -- fill_words: put all chunks into the index that were kept without it
 insert into duetime_output_words (duetime_output_words) values ('rebuild')
 
 -- begin_output: attempts whose first output comes, of tasks that exist
 insert into duetime_output (task, attempt, size, whole, kept_at)
-select t.seq, x.value ->> 1, 0, 0, :now from json_each(:attempts) as x join duetime_task as t on t.id = x.value ->> 0 where true
+select t.seq, x.value ->> 1, 0, 0, :now from json_each(:attempts) as x join duetime_task as t on t.id = x.value ->> 0
+    where true
 on conflict (task, attempt) do nothing
 
 -- output_sizes: how much is kept of some attempts, and whether it is all
@@ -29,7 +31,8 @@ insert into duetime_output_words (rowid, text) values (?, ?)
 update duetime_output set size = ?, whole = ? where number = ?
 
 -- output_of_task: which attempts of a task have output
-select o.attempt, o.size, o.whole, o.kept_at from duetime_output as o join duetime_task as t on t.seq = o.task where t.id = ? order by o.attempt
+select o.attempt, o.size, o.whole, o.kept_at from duetime_output as o join duetime_task as t on t.seq = o.task
+    where t.id = ? order by o.attempt
 
 -- output_chunks: pieces of a task's output beyond a place
 select o.attempt, c.start, c.text, o.whole and c.start + c.size = o.size
@@ -50,7 +53,8 @@ from duetime_output as o join duetime_task as t on t.seq = o.task join duetime_l
 
 -- search_word: that have a word which few have: all those are looked up once
 o.number in (
-    select c.output from duetime_output_words as w cross join duetime_output_chunk as c on c.id = w.rowid where w.duetime_output_words match :word
+    select c.output from duetime_output_words as w cross join duetime_output_chunk as c on c.id = w.rowid
+        where w.duetime_output_words match :word
 )
 
 -- search_common: that have a word which many have: each one is asked, from the latest on, until a page is full
@@ -79,7 +83,8 @@ t.seq in (
 
 -- only_common_logs: tasks with a word in their output which many have
 exists (
-    select 1 from duetime_output as o join duetime_output_chunk as c on c.output = o.number cross join duetime_output_words as w on w.rowid = c.id
+    select 1 from duetime_output as o join duetime_output_chunk as c on c.output = o.number
+        cross join duetime_output_words as w on w.rowid = c.id
     where o.task = t.seq and w.duetime_output_words match :word
 )
 
@@ -89,7 +94,8 @@ select 'delete', c.id, c.text from duetime_output as o join duetime_output_chunk
 where o.task in (select value from json_each(?))
 
 -- delete_chunks: the output of removed tasks
-delete from duetime_output_chunk where output in (select o.number from duetime_output as o where o.task in (select value from json_each(?)))
+delete from duetime_output_chunk where output in (select o.number from duetime_output as o where o.task in (select value
+    from json_each(?)))
 
 -- delete_output: and that they had any
 delete from duetime_output where task in (select value from json_each(?))

@@ -1,18 +1,21 @@
 -- record: the columns of a task, wherever it stands
-select t.seq, t.id, t.payload, t.due_at, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry, t.extras, t.schedule, t.planned_at,
-    t.state, t.attempt, t.tries, t.crashes, t.worker, t.started_at, t.finished_at, t.result,
-    case when t.state is null then (select a.error from duetime_attempt as a where a.task = t.seq order by a.attempt desc limit 1) else t.error end,
-    l.handler, l.collection, l.priority,
+select t.seq, t.id, t.payload, t.due_at, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry,
+    t.extras, t.schedule, t.planned_at, t.state, t.attempt, t.tries, t.crashes, t.worker, t.started_at, t.finished_at,
+    t.result,
+    case when t.state is null then (select a.error from duetime_attempt as a where a.task = t.seq
+    order by a.attempt desc limit 1) else t.error end, l.handler, l.collection, l.priority,
     d.due_at, d.attempt, d.tries, d.crashes,
     h.due_at, h.attempt, h.tries, h.crashes,
     r.due_at, r.attempt, r.tries, r.crashes, r.worker, r.claimed_at, r.cancelling, r.progress, r.progress_text
 
 -- from_all: every task
 from duetime_task as t join duetime_lane as l on l.id = t.lane
-left join duetime_due as d on d.task = t.seq left join duetime_held as h on h.task = t.seq left join duetime_running as r on r.task = t.seq
+left join duetime_due as d on d.task = t.seq left join duetime_held as h on h.task = t.seq
+    left join duetime_running as r on r.task = t.seq
 
 -- from_due: tasks that only time holds back, read along the index of their places
-from duetime_due as d indexed by duetime_due_task cross join duetime_task as t on t.seq = d.task join duetime_lane as l on l.id = t.lane
+from duetime_due as d indexed by duetime_due_task cross join duetime_task as t on t.seq = d.task join duetime_lane
+    as l on l.id = t.lane
 left join duetime_held as h on h.task = t.seq left join duetime_running as r on r.task = t.seq
 
 -- from_held: tasks that wait for other tasks
@@ -69,10 +72,12 @@ t.finished_at >= :finished_after
 t.finished_at < :finished_before
 
 -- only_error: text in the error
-instr(lower((t.error ->> 'type') || ': ' || (t.error ->> 'message') || char(10) || (t.error ->> 'traceback')), lower(:error)) > 0
+instr(lower((t.error ->> 'type') || ': ' || (t.error ->> 'message') || char(10) || (t.error ->> 'traceback')),
+    lower(:error)) > 0
 
 -- submitted_facts: what is known of the order of submitting, see the migration `submitted`
-select (select value from duetime_fact where name = 'submitted_high'), (select value from duetime_fact where name = 'submitted_back')
+select (select value from duetime_fact where name = 'submitted_high'), (select value from duetime_fact
+    where name = 'submitted_back')
 
 -- seq_range: the lowest and the highest number of a task; asked in one, all would be walked
 select (select min(seq) from duetime_task), (select max(seq) from duetime_task)
@@ -86,7 +91,8 @@ t.seq < :seq
 -- beyond_finished: where a page by end continues
 (t.finished_at, t.seq) < (:finished_at, :seq)
 
--- beyond_due: the same, told by the place that is walked along; a condition on the task would not let the walk begin there
+-- beyond_due: the same, told by the place that is walked along; a condition on the task would not let the walk begin
+-- there
 d.task < :seq
 
 -- beyond_held: the same
@@ -132,31 +138,38 @@ order by r.task desc limit :limit
 order by t.finished_at desc, t.seq desc limit :limit
 
 -- attempts_of_task: every attempt of a task in order
-select a.attempt, a.outcome, a.worker, a.started_at, a.finished_at, a.error from duetime_attempt as a join duetime_task as t on t.seq = a.task where t.id = :id
+select a.attempt, a.outcome, a.worker, a.started_at, a.finished_at, a.error
+    from duetime_attempt as a join duetime_task as t on t.seq = a.task where t.id = :id
 union all
-select t.attempt, t.outcome, t.worker, t.started_at, t.finished_at, t.error from duetime_task as t where t.id = :id and t.outcome is not null
+select t.attempt, t.outcome, t.worker, t.started_at, t.finished_at, t.error from duetime_task as t where t.id = :id
+    and t.outcome is not null
 union all
 select r.attempt, null, r.worker, max(r.claimed_at, r.due_at), null, null from duetime_running as r where r.id = :id
 order by 1
 
 -- count_due: waiting tasks by lane
-select l.handler, l.collection, l.priority, sum(d.pos <= :now), sum(d.pos > :now), min(case when d.pos <= :now then d.due_at end)
+select l.handler, l.collection, l.priority, sum(d.pos <= :now), sum(d.pos > :now),
+    min(case when d.pos <= :now then d.due_at end)
 from duetime_due as d join duetime_lane as l on l.id = d.lane group by d.lane
 
 -- count_held: held tasks by lane
-select l.handler, l.collection, l.priority, count(*) from duetime_held as h join duetime_lane as l on l.id = h.lane group by h.lane
+select l.handler, l.collection, l.priority, count(*) from duetime_held as h join duetime_lane as l on l.id = h.lane
+    group by h.lane
 
 -- count_running: running tasks by lane
-select l.handler, l.collection, l.priority, count(*) from duetime_running as r join duetime_lane as l on l.id = r.lane group by r.lane
+select l.handler, l.collection, l.priority, count(*) from duetime_running as r join duetime_lane as l on l.id = r.lane
+    group by r.lane
 
 -- count_final: finished tasks by handler and state
-select l.handler, t.state, count(*) from duetime_task as t join duetime_lane as l on l.id = t.lane where t.state is not null group by l.handler, t.state
+select l.handler, t.state, count(*) from duetime_task as t join duetime_lane as l on l.id = t.lane
+    where t.state is not null group by l.handler, t.state
 
--- handler_load: what a handler runs, and what of it is due, up to a limit: only its own lanes are looked into. Running attempts are as many
--- as the slots of all workers; an index by lane would cost every claim.
+-- handler_load: what a handler runs, and what of it is due, up to a limit: only its own lanes are looked into. Running
+-- attempts are as many as the slots of all workers; an index by lane would cost every claim.
 with own as materialized (
     select id from duetime_lane where handler = :handler
 ), waiting as materialized (
     select d.due_at from own as l cross join duetime_due as d on d.lane = l.id and d.pos <= :now limit :limit
 )
-select (select count(*) from duetime_running as r where r.lane in (select id from own)), count(*), min(due_at) from waiting
+select (select count(*) from duetime_running as r where r.lane in (select id from own)), count(*), min(due_at)
+    from waiting

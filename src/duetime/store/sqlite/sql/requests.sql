@@ -5,4 +5,5 @@ insert into duetime_request (caller, key, digest, task, at) values (?, ?, ?, ?, 
 select digest, task from duetime_request where caller = ? and key = ?
 
 -- delete_requests: the oldest ones
-delete from duetime_request where (caller, key) in (select caller, key from duetime_request where at < ? order by at limit ?)
+delete from duetime_request where (caller, key) in (select caller, key from duetime_request where at < ? order by at
+    limit ?)

@@ -1,5 +1,6 @@
 -- create_versions: remember which migrations ran
-create table if not exists duetime_version (version integer primary key, name text not null, applied_at integer not null)
+create table if not exists duetime_version (version integer primary key, name text not null,
+    applied_at integer not null)
 
 -- current_version: the newest migration that ran
 select coalesce(max(version), 0) from duetime_version

@@ -5,13 +5,15 @@ select seq, submitted_at from duetime_task where seq = (select max(seq) from due
 update duetime_fact set value = max(value, ?) where name = 'submitted_high'
 
 -- raise_submitted_back: remember how far those are behind
-update duetime_fact set value = max(value, (select h.value from duetime_fact as h where h.name = 'submitted_high') - ?) where name = 'submitted_back'
+update duetime_fact set value = max(value, (select h.value from duetime_fact as h where h.name = 'submitted_high') - ?)
+    where name = 'submitted_back'
 
 -- find_lane: a lane by what makes it one
 select id, next_at from duetime_lane where handler = ? and collection = ? and priority = ?
 
 -- add_lane: a lane that nothing waits in yet
-insert into duetime_lane (handler, collection, priority, next_at) values (?, ?, ?, 4611686018427387904) returning id, next_at
+insert into duetime_lane (handler, collection, priority, next_at) values (?, ?, ?, 4611686018427387904) returning id,
+    next_at
 
 -- count_collections: how many collections a handler has used
 select count(distinct collection) from duetime_lane where handler = ?
@@ -20,7 +22,8 @@ select count(distinct collection) from duetime_lane where handler = ?
 update duetime_lane set next_at = ? where id = ? and next_at > ?
 
 -- insert_task: a live task, standing nowhere yet
-insert into duetime_task (seq, id, lane, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry, extras, schedule, planned_at)
+insert into duetime_task (seq, id, lane, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry,
+    extras, schedule, planned_at)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- insert_due: a place in a lane
@@ -46,7 +49,8 @@ join duetime_key as k on k.handler = pair.value ->> 0 and k.key = pair.value ->>
 select id, seq, state from duetime_task where id in (select value from json_each(?))
 
 -- replace_task: give a waiting task a new wish
-update duetime_task set lane = ?, payload = ?, due_at = ?, submitted_by = ?, expires_at = ?, timeout = ?, retry = ?, extras = ?, planned_at = ?
+update duetime_task set lane = ?, payload = ?, due_at = ?, submitted_by = ?, expires_at = ?, timeout = ?, retry = ?,
+    extras = ?, planned_at = ?
 where seq = ?
 
 -- take_due: remove a task's place in its lane and tell what stood there

@@ -1,13 +1,15 @@
 -- expired_tasks: waiting tasks whose expiry has passed
 select t.seq from duetime_task as t
-where t.expires_at is not null and t.state is null and t.expires_at <= ? and not exists (select 1 from duetime_running as r where r.task = t.seq)
+where t.expires_at is not null and t.state is null and t.expires_at <= ?
+    and not exists (select 1 from duetime_running as r where r.task = t.seq)
 order by t.expires_at limit ?
 
 -- expired_among: which of these tasks are past their expiry
 select seq from duetime_task where expires_at <= ? and seq in (select value from json_each(?))
 
 -- old_tasks: finished tasks past their retention, and how much output they have
-select t.seq, t.id, coalesce(t.attempt, 0), (select coalesce(sum(o.size), 0) from duetime_output as o where o.task = t.seq)
+select t.seq, t.id, coalesce(t.attempt, 0), (select coalesce(sum(o.size), 0) from duetime_output as o
+    where o.task = t.seq)
 from duetime_task as t where t.state = ? and t.finished_at < ? order by t.finished_at, t.seq limit ?
 
 -- delete_attempts: attempts of removed tasks
@@ -17,7 +19,8 @@ delete from duetime_attempt where task in (select value from json_each(?))
 delete from duetime_task where state is not null and seq in (select value from json_each(?))
 
 -- homeless_tasks: live tasks that stand nowhere
-select t.seq, t.id, t.lane, t.due_at, coalesce((select max(a.attempt) from duetime_attempt as a where a.task = t.seq), 0)
+select t.seq, t.id, t.lane, t.due_at, coalesce((select max(a.attempt) from duetime_attempt as a where a.task = t.seq),
+    0)
 from duetime_task as t where t.state is null
 and not exists (select 1 from duetime_due as d where d.task = t.seq)
 and not exists (select 1 from duetime_held as h where h.task = t.seq)
@@ -25,15 +28,19 @@ and not exists (select 1 from duetime_running as r where r.task = t.seq)
 
 -- doubled_places: tasks that stand in more than one place
 select t.seq, t.id, r.task is not null, h.task is not null, d.task is not null from duetime_task as t
-left join duetime_due as d on d.task = t.seq left join duetime_held as h on h.task = t.seq left join duetime_running as r on r.task = t.seq
+left join duetime_due as d on d.task = t.seq left join duetime_held as h on h.task = t.seq
+    left join duetime_running as r on r.task = t.seq
 where (d.task is not null) + (h.task is not null) + (r.task is not null) > 1
 
 -- ghost_places: places of tasks that are gone or finished
-select 'due', d.task from duetime_due as d left join duetime_task as t on t.seq = d.task where t.seq is null or t.state is not null
+select 'due', d.task from duetime_due as d left join duetime_task as t on t.seq = d.task where t.seq is null
+    or t.state is not null
 union all
-select 'held', h.task from duetime_held as h left join duetime_task as t on t.seq = h.task where t.seq is null or t.state is not null
+select 'held', h.task from duetime_held as h left join duetime_task as t on t.seq = h.task where t.seq is null
+    or t.state is not null
 union all
-select 'running', r.task from duetime_running as r left join duetime_task as t on t.seq = r.task where t.seq is null or t.state is not null
+select 'running', r.task from duetime_running as r left join duetime_task as t on t.seq = r.task where t.seq is null
+    or t.state is not null
 
 -- delete_due_of: remove a task's place in its lane
 delete from duetime_due where task = ?
@@ -45,12 +52,14 @@ delete from duetime_held where task = ?
 delete from duetime_running where task = ?
 
 -- ownerless_attempts: attempts of workers that are not registered
-select r.id, r.task, r.lane, r.due_at, r.claimed_at, r.attempt, r.tries, r.crashes, r.cancelling, t.due_at, t.expires_at, r.worker
+select r.id, r.task, r.lane, r.due_at, r.claimed_at, r.attempt, r.tries, r.crashes, r.cancelling, t.due_at,
+    t.expires_at, r.worker
 from duetime_running as r join duetime_task as t on t.seq = r.task
 where not exists (select 1 from duetime_worker as w where w.id = r.worker)
 
 -- ghost_keys: keys held by tasks that are gone or finished
-select k.handler, k.key, k.task from duetime_key as k left join duetime_task as t on t.seq = k.task where t.seq is null or t.state is not null
+select k.handler, k.key, k.task from duetime_key as k left join duetime_task as t on t.seq = k.task where t.seq is null
+    or t.state is not null
 
 -- missing_keys: live tasks whose key nobody holds
 select l.handler, t.key, t.seq, t.id from duetime_task as t join duetime_lane as l on l.id = t.lane
@@ -58,10 +67,12 @@ where t.key is not null and t.state is null
 and not exists (select 1 from duetime_key as k where k.handler = l.handler and k.key = t.key)
 
 -- ended_edges: edges from parents that are finished or gone
-select distinct e.parent, t.state from duetime_edge as e left join duetime_task as t on t.seq = e.parent where t.seq is null or t.state is not null
+select distinct e.parent, t.state from duetime_edge as e left join duetime_task as t on t.seq = e.parent
+    where t.seq is null or t.state is not null
 
 -- wrong_waiting: held tasks whose count does not fit their edges
-select h.task, h.waiting, (select count(*) from duetime_edge as e where e.child = h.task) as edges from duetime_held as h
+select h.task, h.waiting, (select count(*) from duetime_edge as e where e.child = h.task) as edges
+    from duetime_held as h
 where h.waiting <> (select count(*) from duetime_edge as e where e.child = h.task) or h.waiting = 0
 
 -- set_waiting: put the count of a held task right

@@ -8,8 +8,8 @@ delete from duetime_worker where id = ?
 select process from duetime_worker where id = ?
 
 -- all_workers: every registered worker with its number of attempts
-select w.id, w.host, w.pid, w.slots, w.started_at, w.process, coalesce(w.lease, 15.0), w.lease is not null, w.beat, w.beat_at,
-    (select count(*) from duetime_running as r where r.worker = w.id)
+select w.id, w.host, w.pid, w.slots, w.started_at, w.process, coalesce(w.lease, 15.0), w.lease is not null, w.beat,
+    w.beat_at, (select count(*) from duetime_running as r where r.worker = w.id)
 from duetime_worker as w order by w.started_at, w.id
 
 -- lanes_with_work: lanes whose next position may be due
@@ -22,15 +22,18 @@ select handler, next_at from duetime_lane where next_at > ? and next_at < 461168
 select json_group_array(task) from (select task from duetime_due where lane = ? and pos <= ? order by pos, task limit ?)
 
 -- scan_lane: due places of a lane in order
-select lane, pos, task, due_at, attempt, tries, crashes from duetime_due where lane = ? and pos <= ? order by pos, task limit ?
+select lane, pos, task, due_at, attempt, tries, crashes from duetime_due where lane = ? and pos <= ? order by pos, task
+    limit ?
 
 -- raise_lane: remember that a lane has nothing before its next place
-update duetime_lane set next_at = coalesce((select min(pos) from duetime_due where lane = duetime_lane.id), 4611686018427387904) where id = ?
+update duetime_lane set next_at = coalesce((select min(pos) from duetime_due where lane = duetime_lane.id),
+    4611686018427387904) where id = ?
 
 -- claimed_tasks: what attempts need to know of their tasks, in the order of these numbers, as one JSON array
 select json_group_array(json_array(
-    t.id, l.handler, cast(t.payload as text), r.attempt, r.tries, r.crashes, r.due_at, t.due_at, t.submitted_at, t.submitted_by, t.expires_at,
-    t.timeout, cast(t.retry as text), json(t.extras), t.key, nullif(l.collection, ''), l.priority, t.schedule, t.planned_at))
+    t.id, l.handler, cast(t.payload as text), r.attempt, r.tries, r.crashes, r.due_at, t.due_at, t.submitted_at,
+    t.submitted_by, t.expires_at, t.timeout, cast(t.retry as text), json(t.extras), t.key, nullif(l.collection, ''),
+    l.priority, t.schedule, t.planned_at))
 from json_each(?) as claimed cross join duetime_task as t on t.seq = claimed.value
 cross join duetime_running as r on r.task = t.seq cross join duetime_lane as l on l.id = t.lane
 
@@ -40,7 +43,8 @@ delete from duetime_due where task in (select value from json_each(?))
 -- insert_running: claims of these tasks, which stand in their lanes
 insert into duetime_running (id, task, lane, worker, claim, attempt, tries, crashes, due_at, claimed_at)
 select t.id, d.task, d.lane, :worker, :claim, d.attempt + 1, d.tries, d.crashes, d.due_at, :now
-from json_each(:tasks) as chosen cross join duetime_due as d on d.task = chosen.value cross join duetime_task as t on t.seq = d.task
+from json_each(:tasks) as chosen cross join duetime_due as d on d.task = chosen.value
+    cross join duetime_task as t on t.seq = d.task
 
 -- held_by_worker: the worker's attempts among these ids, as one JSON array
 select json_group_array(json_array(id, task, lane, due_at, claimed_at, attempt, cancelling))
@@ -53,12 +57,14 @@ select id, attempt, claim, cancelling, tries, crashes from duetime_running where
 delete from duetime_running where id in (select value from json_each(?))
 
 -- finish_task: how a task ended
-update duetime_task set state = ?, outcome = ?, attempt = ?, tries = ?, crashes = ?, worker = ?, started_at = ?, finished_at = ?, result = ?, error = ?
+update duetime_task set state = ?, outcome = ?, attempt = ?, tries = ?, crashes = ?, worker = ?, started_at = ?,
+    finished_at = ?, result = ?, error = ?
 where seq = ?
 
--- finish_succeeded: plain successes, [task, started_at, finished_at] each, all in one step while they still stand in running
-update duetime_task as t set state = 'succeeded', outcome = 'succeeded', attempt = r.attempt, tries = r.tries, crashes = r.crashes,
-    worker = r.worker, started_at = ended.value ->> 1, finished_at = ended.value ->> 2
+-- finish_succeeded: plain successes, [task, started_at, finished_at] each, all in one step while they still stand in
+-- running
+update duetime_task as t set state = 'succeeded', outcome = 'succeeded', attempt = r.attempt, tries = r.tries,
+    crashes = r.crashes, worker = r.worker, started_at = ended.value ->> 1, finished_at = ended.value ->> 2
 from json_each(?) as ended cross join duetime_running as r on r.task = ended.value ->> 0 where t.seq = r.task
 
 -- free_keys: let go of the keys of finished tasks
@@ -77,7 +83,8 @@ update duetime_held set waiting = waiting - ? where task = ? returning waiting
 delete from duetime_held where task = ? returning lane, due_at, attempt, tries, crashes
 
 -- insert_attempt: an ended attempt that was not the last
-insert into duetime_attempt (task, attempt, outcome, worker, started_at, finished_at, error) values (?, ?, ?, ?, ?, ?, ?)
+insert into duetime_attempt (task, attempt, outcome, worker, started_at, finished_at, error)
+    values (?, ?, ?, ?, ?, ?, ?)
 
 -- settled_before: whether this attempt of this worker has ended already; what a reaper wrote for it is another's word
 select 1 from duetime_task as t where t.id = :id and (

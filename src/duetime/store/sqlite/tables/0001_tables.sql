@@ -121,8 +121,9 @@ create table duetime_attempt (
 ) without rowid;
 
 -- Whether a worker lives is told by the lock on its file; its beat and confirmed gates are in that file too, so that
--- neither needs the database's write lock. Guests are workers in other languages, which a server speaks for: no process of theirs holds
--- a lock here, so their beats are in their rows. `lease` is how many seconds a guest counts as alive without a beat; null: not a guest.
+-- neither needs the database's write lock. Guests are workers in other languages, which a server speaks for: no
+-- process of theirs holds a lock here, so their beats are in their rows. `lease` is how many seconds a guest counts
+-- as alive without a beat; null: not a guest.
 create table duetime_worker (
     id text primary key,
     host text not null,
@@ -151,17 +152,18 @@ create table duetime_handler (
     declaration text not null
 ) without rowid;
 
--- Single facts: gates_version; and two that tell lists by the time of submitting where to begin. Tasks are numbered in the order of
--- submitting, and `submitted_at` rises with the number unless the clock was set back. Of two tasks the one with the lower number was
--- submitted at submitted_high or before, or not after the other; and never by more than submitted_back after it.
+-- Single facts: gates_version; and two that tell lists by the time of submitting where to begin. Tasks are numbered
+-- in the order of submitting, and `submitted_at` rises with the number unless the clock was set back. Of two tasks
+-- the one with the lower number was submitted at submitted_high or before, or not after the other; and never by more
+-- than submitted_back after it.
 create table duetime_fact (
     name text primary key,
     value integer not null
 ) without rowid;
 insert into duetime_fact values ('gates_version', 0), ('submitted_high', 0), ('submitted_back', 0);
 
--- A schedule: what people asked for (spec) and what firing made of it (state), both JSON. What is searched by stands in columns of its own.
--- `version` counts writes and is the fence of firing. `waits`: the end of a run makes it due.
+-- A schedule: what people asked for (spec) and what firing made of it (state), both JSON. What is searched by stands
+-- in columns of its own. `version` counts writes and is the fence of firing. `waits`: the end of a run makes it due.
 create table duetime_schedule (
     seq integer primary key,
     name text not null unique,
@@ -209,8 +211,8 @@ create table duetime_duty (
     until_at integer not null
 ) without rowid;
 
--- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes and handlers are
--- JSON. A removed token is gone; the audit remembers it.
+-- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes
+-- and handlers are JSON. A removed token is gone; the audit remembers it.
 create table duetime_token (
     id text primary key,
     name text not null unique,
@@ -229,7 +231,8 @@ create table duetime_token (
     last_used_at integer
 ) without rowid;
 
--- What operators did: who, what, on what, when, from where, and how it ended. Nothing here refers to other tables, so it outlives all.
+-- What operators did: who, what, on what, when, from where, and how it ended. Nothing here refers to other tables,
+-- so it outlives all.
 create table duetime_audit (
     id text primary key,
     at integer not null,
@@ -245,8 +248,9 @@ create index duetime_audit_at on duetime_audit (at, id);
 create index duetime_audit_by on duetime_audit (by, at, id);
 create index duetime_audit_subject on duetime_audit (subject, at, id);
 
--- What workers count: each process adds to rows of its own, and a sum over all of them only grows. `number` is that of its last
--- write, so that a repeat is known. Rows of processes that have been silent for long are added up under the source ''.
+-- What workers count: each process adds to rows of its own, and a sum over all of them only grows. `number` is that
+-- of its last write, so that a repeat is known. Rows of processes that have been silent for long are added up under
+-- the source ''.
 create table duetime_figure_source (
     source text primary key,
     number integer not null,
@@ -262,7 +266,8 @@ create table duetime_figure (
     primary key (source, name, handler, part)
 ) without rowid;
 
--- What attempts printed and logged: one row per attempt that has output, with how much of it is kept and whether no more will come.
+-- What attempts printed and logged: one row per attempt that has output, with how much of it is kept and whether no
+-- more will come.
 create table duetime_output (
     number integer primary key,
     task integer not null,
@@ -273,8 +278,8 @@ create table duetime_output (
     unique (task, attempt)
 );
 
--- Its text in pieces; `start` and `size` are bytes of UTF-8. Numbers are never used twice, because the index of words, which is made
--- where SQLite has FTS5, may know of pieces that a process without it has removed.
+-- Its text in pieces; `start` and `size` are bytes of UTF-8. Numbers are never used twice, because the index of
+-- words, which is made where SQLite has FTS5, may know of pieces that a process without it has removed.
 create table duetime_output_chunk (
     id integer primary key autoincrement,
     output integer not null,
@@ -284,7 +289,8 @@ create table duetime_output_chunk (
     unique (output, start)
 );
 
--- Requests that their callers have named (Idempotency-Key): written before the task that they ask for, with the id that it gets.
+-- Requests that their callers have named (Idempotency-Key): written before the task that they ask for, with the id
+-- that it gets.
 create table duetime_request (
     caller text not null,
     key text not null,
