@@ -143,9 +143,16 @@ begin
                 submitters) with ordinality
                 as b (id, lane, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by, place)
             where b.place > v_fitting;
-            v_ids := v_ids[1 : v_fitting]; v_lanes := v_lanes[1 : v_fitting]; v_places := v_places[1 : v_fitting]; v_dues := v_dues[1 : v_fitting];
-            v_expiries := v_expiries[1 : v_fitting]; v_attempts := v_attempts[1 : v_fitting]; v_tries := v_tries[1 : v_fitting];
-            v_crashes := v_crashes[1 : v_fitting]; payloads := payloads[1 : v_fitting]; submitted := submitted[1 : v_fitting];
+            v_ids := v_ids[1 : v_fitting];
+            v_lanes := v_lanes[1 : v_fitting];
+            v_places := v_places[1 : v_fitting];
+            v_dues := v_dues[1 : v_fitting];
+            v_expiries := v_expiries[1 : v_fitting];
+            v_attempts := v_attempts[1 : v_fitting];
+            v_tries := v_tries[1 : v_fitting];
+            v_crashes := v_crashes[1 : v_fitting];
+            payloads := payloads[1 : v_fitting];
+            submitted := submitted[1 : v_fitting];
             submitters := submitters[1 : v_fitting];
             next_at := v_now;
         end if;

@@ -10,9 +10,10 @@ begin
         limit 1), false);
 end $$;
 
--- Which of these ids are of tasks that run, or wait for others. Who inserts their places first and asks then misses
--- nothing: what has left `due` in the meantime stands in a claim, or in history, which is to be looked at after
--- this.
+-- Which of these ids are of tasks that run, or wait for others: `locate` without `due`, for those who have just
+-- inserted there. It looks for itself, because every add does it: whoever adds a location adds it here. Who inserts
+-- their places first and asks then misses nothing: what has left `due` in the meantime stands in a claim, or in
+-- history, which is to be looked at after this.
 create or replace function duetime.underway(p_least uuid, p_ids uuid[]) returns uuid[] language plpgsql volatile
 set enable_seqscan = off set jit = off as $$
 begin

@@ -21,9 +21,9 @@ begin
     return v_known;
 end $$;
 
--- Lock those of these tasks that wait, in the order in which everybody locks them, and name them. Doubtful ones
--- among them are forgotten, or found to be the only ones; then they stay that, because nobody can add them again
--- while they stand there.
+-- Lock those of these tasks that wait (a new location where tasks wait is locked here, too), in the order in which
+-- everybody locks them, and name them. Doubtful ones among them are forgotten, or found to be the only ones; then
+-- they stay that, because nobody can add them again while they stand there.
 create or replace function duetime.lock_waiting(p_ids uuid[]) returns uuid[] language plpgsql
 set enable_seqscan = off as $$
 declare

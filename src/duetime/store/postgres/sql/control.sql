@@ -1,27 +1,19 @@
--- task_places: where tasks stand that an operator names, and the lane of those that wait
-with waiting as materialized (
-    select p.id, case when d.id is not null or h.id is not null then 'pending' else 'running' end as state,
-        coalesce(t.lane, d.lane) as lane
-    from unnest($1::uuid[]) as p (id)
-    left join lateral (select x.* from duetime.task as x where x.id = p.id offset 0) as t on true
-    left join lateral (select x.* from duetime.due as x where x.id = p.id offset 0) as d on true
-    left join lateral (select x.* from duetime.held as x where x.id = p.id offset 0) as h on true
-    where t.id is not null or d.payload is not null
-), ended as materialized (
-    select h.id, h.state, h.lane from duetime.history as h where h.id = any ($1::uuid[]) and h.finished_at >= $2::bigint
-), running as materialized (
-    select r.id, r.lane from duetime.running(array(
-        select p.id from unnest($1::uuid[]) as p (id) where p.id not in (select w.id from waiting as w union all
-            select e.id from ended as e)
-    )) as r where r.payload is not null
+-- task_places: where tasks are that an operator names, and the lane of those that live
+with located as materialized (
+    select x.id, x.location, x.lane, x.whole from duetime.locate($1::uuid[]) as x
+), live as materialized (
+    select i.id, case when w.location in ('due', 'held') then 'pending' else 'running' end as state,
+        coalesce(t.lane, w.lane) as lane
+    from unnest($1::uuid[]) as i (id)
+    left join lateral (select x.* from duetime.task as x where x.id = i.id offset 0) as t on true
+    left join located as w on w.id = i.id
+    where t.id is not null or w.whole
 )
-select w.id::text, w.state, l.id, l.handler, l.collection, l.priority
-    from waiting as w join duetime.lane as l on l.id = w.lane
+select v.id::text, v.state, l.id, l.handler, l.collection, l.priority
+from live as v join duetime.lane as l on l.id = v.lane
 union all
-select r.id::text, 'running', l.id, l.handler, l.collection, l.priority
-    from running as r join duetime.lane as l on l.id = r.lane
-union all
-select e.id::text, e.state, e.lane, null, null, null from ended as e
+select h.id::text, h.state, h.lane, null, null, null from duetime.history as h
+where h.id = any ($1::uuid[]) and h.finished_at >= $2::bigint
 
 -- end_waiting: end those of these tasks that wait, and name them
 select unnest(duetime.end_waiting($1::bigint, $2::text, $3::uuid[]))::text

@@ -59,39 +59,34 @@ select p.id from (
     ($whole)
 ) as p group by p.id order by p.id desc limit $limit
 
--- live: what the picked tasks are, and where those stand that wait. They are looked up one by one, because a join could
--- be planned as a walk over all tasks. Those that wait nowhere may run, and are looked for in the claims.
-live as materialized (
-    select p.id, t.id is not null or d.payload is not null as known, coalesce(t.lane, d.lane) as lane, t.key,
-        coalesce(d.payload, t.payload) as payload, t.due_at, coalesce(t.submitted_at, d.submitted_at) as submitted_at,
-        coalesce(t.submitted_by, d.submitted_by) as submitted_by, t.expires_at, t.timeout, t.retry, t.extras,
-        t.schedule, t.planned_at, coalesce(d.due_at, h.due_at) as place_due_at,
-        coalesce(d.attempt, h.attempt) as attempt, coalesce(d.tries, h.tries) as tries,
-        coalesce(d.crashes, h.crashes) as crashes,
-        case when d.id is not null then 'pending' when h.id is not null then 'blocked' else 'running' end as state
-    from picked as p
-    left join lateral (select x.* from duetime.task as x where x.id = p.id offset 0) as t on true
-    left join lateral (select x.* from duetime.due as x where x.id = p.id offset 0) as d on true
-    left join lateral (select x.* from duetime.held as x where x.id = p.id offset 0) as h on true
-), running as materialized (
-    select r.* from duetime.running(array(select v.id from live as v where v.state = 'running')) as r
+-- live: what the picked tasks are, and where. Rows are looked up one by one, because a join could be planned as a walk
+-- over all tasks.
+located as materialized (
+    select x.* from duetime.locate(array(select p.id from picked as p)) as x
+), live as materialized (
+    select p.id, t.id is not null as has_row, t.lane, t.key, t.payload, t.due_at, t.submitted_at, t.submitted_by,
+        t.expires_at, t.timeout, t.retry, t.extras, t.schedule, t.planned_at
+    from picked as p left join lateral (select x.* from duetime.task as x where x.id = p.id offset 0) as t on true
 )
 
--- live_records: the columns of a record, of tasks that live. Of those that ran before, the last error is told.
-select v.id::text, l.handler, l.collection, l.priority, coalesce(v.payload, r.payload) as payload,
-    coalesce(v.submitted_at, r.submitted_at) as submitted_at, coalesce(v.submitted_by, r.submitted_by) as submitted_by,
-    v.key, v.expires_at, v.timeout, v.retry, v.extras, v.schedule, v.planned_at, case when v.state = 'running'
-    and r.id is null then 'pending' else v.state end as state, coalesce(v.place_due_at, r.due_at, v.due_at) as due_at,
-    coalesce(v.attempt, r.attempt, 0) as attempt, coalesce(v.tries, r.tries, 0) as tries, coalesce(v.crashes, r.crashes,
-    0) as crashes, coalesce(r.cancelling, false) as cancelling, r.worker, greatest(r.claimed_at,
-    r.due_at) as started_at, null::bigint as finished_at, null::text as result,
-    case when coalesce(v.attempt, r.attempt - 1, 0) > 0 then (
-        select a.error from duetime.attempt as a where a.task = v.id and a.finished_at >= v.submitted_at - 86400000000
-            order by a.attempt desc limit 1
+-- live_records: the columns of a record, of tasks that live. Of those that ran before, the last error is told. One that
+-- is just moving counts as pending.
+select v.id::text, l.handler, l.collection, l.priority, coalesce(w.payload, v.payload) as payload,
+    coalesce(v.submitted_at, w.submitted_at) as submitted_at, coalesce(v.submitted_by, w.submitted_by) as submitted_by,
+    v.key, v.expires_at, v.timeout, v.retry, v.extras, v.schedule, v.planned_at,
+    case w.location when 'claim' then 'running' when 'held' then 'blocked' else 'pending' end as state,
+    coalesce(w.due_at, v.due_at) as due_at, coalesce(w.attempt, 0) as attempt, coalesce(w.tries, 0) as tries,
+    coalesce(w.crashes, 0) as crashes, coalesce(w.cancelling, false) as cancelling, w.worker,
+    case when w.location = 'claim' then greatest(w.claimed_at, w.due_at) end as started_at,
+    null::bigint as finished_at, null::text as result,
+    case when w.attempt > case when w.location = 'claim' then 1 else 0 end then (
+        select a.error from duetime.attempt as a
+        where a.task = v.id and a.finished_at >= v.submitted_at - 86400000000
+        order by a.attempt desc limit 1
     ) end as error, p.fraction as progress, p.text as progress_text
-from live as v left join running as r on r.id = v.id join duetime.lane as l on l.id = coalesce(v.lane, r.lane)
-left join duetime.progress as p on p.id = r.id and p.attempt = r.attempt
-where v.known or r.payload is not null
+from live as v left join located as w on w.id = v.id join duetime.lane as l on l.id = coalesce(v.lane, w.lane)
+left join duetime.progress as p on w.location = 'claim' and p.id = w.id and p.attempt = w.attempt
+where v.has_row or w.whole
 
 -- final_records: the same columns, of finished tasks
 select t.id::text, t.handler, l.collection, l.priority, t.payload, t.submitted_at, t.submitted_by, t.key, t.expires_at,

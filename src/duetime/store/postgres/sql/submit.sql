@@ -44,11 +44,7 @@ update duetime.task set lane = $3::integer, payload = $4::text, due_at = $5::big
     timeout = $8::double precision, retry = $9::text, extras = $10::text, planned_at = $11::bigint where id = $2::uuid
 
 -- live_parents: which of these tasks have not ended
-select t.id::text from duetime.task as t where t.id = any ($1::uuid[])
-union
-select d.id::text from duetime.due as d where d.id = any ($1::uuid[]) and d.payload is not null
-union
-select r.id::text from duetime.running($1::uuid[]) as r where r.payload is not null
+select x.id::text from duetime.living($1::uuid[]) as x (id)
 
 -- lock_parents: the same, and keep them from ending until this transaction has
 select unnest(duetime.lock_parents($1::uuid[]))::text

@@ -71,34 +71,24 @@ delete from duetime.ahead as a where exists (
 
 -- orphaned: parents that have ended but still have children, and how they ended. One that is gone was finished once;
 -- how is not known, so its children are let go.
-select p.parent::text, coalesce((select h.state from duetime.history as h where h.id = p.parent limit 1), 'succeeded')
-from (
-    select distinct e.parent from duetime.edge as e where not exists (select from duetime.task as t
-        where t.id = e.parent)
-    and not exists (select from duetime.due as d where d.id = e.parent)
-        and (e.parent in (select r.id from duetime.open_task as r)) is not true
-    limit $1::integer
-) as p
+with parents as materialized (
+    select distinct e.parent as id from duetime.edge as e
+), living as materialized (
+    select x.id from duetime.living(array(select p.id from parents as p)) as x (id)
+)
+select p.id::text, coalesce((select h.state from duetime.history as h where h.id = p.id limit 1), 'succeeded')
+from parents as p where (p.id in (select l.id from living as l)) is not true limit $1::integer
 
 -- follow: let the children of ended tasks go on, or end those in vain
 select duetime.follow($1::bigint, $2::uuid[], $3::boolean[])
 
--- ghost_places: places of tasks that do not live
-select 'due', d.id::text from duetime.due as d where d.payload is null and not exists (select from duetime.task as t
-    where t.id = d.id)
-union all
-select 'held', h.id::text from duetime.held as h where not exists (select from duetime.task as t where t.id = h.id)
-union all
-select 'claim', r.id::text from duetime.open_place as r where r.payload is null
-    and not exists (select from duetime.task as t where t.id = r.id)
+-- ghost_places: locations of tasks that do not live
+select w.location, w.id::text from duetime.location as w
+where not w.whole and not exists (select from duetime.task as t where t.id = w.id)
 
--- doubled_places: tasks that stand in more than one place
-select x.id::text, bool_or(x.place = 'claim'), bool_or(x.place = 'held') from (
-    select d.id, 'due' as place from duetime.due as d
-    union all
-    select h.id, 'held' from duetime.held as h
-    union all
-    select distinct r.id, 'claim' from duetime.open_task as r
+-- doubled_places: tasks that are in more than one location
+select x.id::text, bool_or(x.location = 'claim'), bool_or(x.location = 'held') from (
+    select distinct w.id, w.location from duetime.location as w
 ) as x group by x.id having count(*) > 1
 
 -- doubled_claims: tasks that run in more than one claim, with all but the newest attempt
@@ -108,11 +98,8 @@ select y.id::text, y.worker, y.number from (
     from duetime.open_place as r
 ) as y where y.place > 1
 
--- two_bodies: tasks that have a row of their own and stand whole in a place as well
-select 'due', d.id::text from duetime.due as d join duetime.task as t on t.id = d.id where d.payload is not null
-union all
-select 'claim', r.id::text from duetime.open_task as r join duetime.task as t on t.id = r.id
-    where r.submitted_at is not null
+-- two_bodies: tasks that have a row of their own and stand whole in a location as well
+select w.location, w.id::text from duetime.location as w join duetime.task as t on t.id = w.id where w.whole
 
 -- write_out: give a task that stands whole in due a row of its own
 insert into duetime.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)
@@ -152,17 +139,12 @@ and ($2::text is null or (c.worker = $2::text and c.number = $3::bigint))
 select h.id::text, h.state from (
     select t.id from duetime.task as t
     union
-    select d.id from duetime.due as d where d.payload is not null
-    union
-    select r.id from duetime.open_task as r where r.submitted_at is not null
+    select w.id from duetime.location as w where w.whole
 ) as t join duetime.history as h on h.id = t.id
 
 -- forget_finals: take tasks out of history that live
 with gone as (
-    delete from duetime.history as h where h.id = any ($1::uuid[]) and (
-        exists (select from duetime.task as t where t.id = h.id)
-        or exists (select from duetime.due as d where d.id = h.id and d.payload is not null)
-        or exists (select from duetime.open_task as r where r.id = h.id and r.submitted_at is not null))
+    delete from duetime.history as h where h.id in (select x.id from duetime.living($1::uuid[]) as x (id))
     returning h.lane, h.state
 )
 insert into duetime.tally (lane, state, n) select lane, state, -count(*) from gone group by lane, state
@@ -182,19 +164,15 @@ delete from duetime.claim where open = 0 and bit_count(done) = length(done)
 select r.worker, r.id::text from duetime.open_task as r where not exists (select from duetime.worker as w
     where w.id = r.worker)
 
--- homeless_tasks: live tasks that stand nowhere
-select t.id::text from duetime.task as t
-where not exists (select from duetime.due as d where d.id = t.id) and not exists (select from duetime.held as h
-    where h.id = t.id)
-and (t.id in (select r.id from duetime.open_task as r)) is not true
+-- homeless_tasks: live tasks that are in no location
+select t.id::text from duetime.task as t where (t.id in (select w.id from duetime.location as w)) is not true
 
--- house_task: give a task a place that has none
+-- house_task: put tasks that are in no location where they wait for their time
 insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
 select t.lane, greatest(t.due_at, $1::bigint), t.id, t.due_at, t.expires_at,
     coalesce((select max(a.attempt) from duetime.attempt as a where a.task = t.id), 0), 0, 0
-from duetime.task as t where t.id = any ($2::uuid[]) and not exists (select from duetime.held as h where h.id = t.id)
-and not exists (select from duetime.claim as c where t.id = any (c.tasks)
-    and get_bit(c.done, array_position(c.tasks, t.id) - 1) <> 1)
+from duetime.task as t where t.id = any ($2::uuid[])
+and (t.id in (select w.id from duetime.locate($2::uuid[]) as w)) is not true
 on conflict do nothing
 
 -- wrong_waiting: held tasks whose count does not fit their edges
@@ -213,10 +191,9 @@ with freed as (
 insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
 select lane, greatest(due_at, $1::bigint), id, due_at, expires_at, attempt, tries, crashes from freed
 
--- stray_places: waiting tasks that stand in another lane than their own
-select d.id::text from duetime.due as d join duetime.task as t on t.id = d.id where d.lane <> t.lane
-union all
-select h.id::text from duetime.held as h join duetime.task as t on t.id = h.id where h.lane <> t.lane
+-- stray_places: waiting tasks that are in another lane than their own
+select w.id::text from duetime.location as w join duetime.task as t on t.id = w.id
+where w.location <> 'claim' and w.lane <> t.lane
 
 -- settle_strays: put them into their own lane
 with due as (
@@ -238,9 +215,7 @@ update duetime.due as d set pos = greatest(d.due_at, $1::bigint) from duetime.la
 select t.lane, 'live' as state, count(*) as n from (
     select t.lane from duetime.task as t
     union all
-    select d.lane from duetime.due as d where d.payload is not null
-    union all
-    select r.lane from duetime.open_task as r where r.submitted_at is not null
+    select w.lane from duetime.location as w where w.whole
 ) as t group by t.lane
 union all
 select h.lane, h.state, count(*) from duetime.history as h group by h.lane, h.state

@@ -18,29 +18,18 @@ delete from duetime_attempt where task in (select value from json_each(?))
 -- delete_tasks: tasks past their retention
 delete from duetime_task where state is not null and seq in (select value from json_each(?))
 
--- homeless_tasks: live tasks that stand nowhere
-select t.seq, t.id, t.lane, t.due_at, coalesce((select max(a.attempt) from duetime_attempt as a where a.task = t.seq),
-    0)
-from duetime_task as t where t.state is null
-and not exists (select 1 from duetime_due as d where d.task = t.seq)
-and not exists (select 1 from duetime_held as h where h.task = t.seq)
-and not exists (select 1 from duetime_running as r where r.task = t.seq)
+-- homeless_tasks: live tasks that are in no location
+select t.seq, t.id, t.lane, t.due_at,
+    coalesce((select max(a.attempt) from duetime_attempt as a where a.task = t.seq), 0)
+from duetime_task as t where t.state is null and not exists (select 1 from duetime_location as w where w.task = t.seq)
 
--- doubled_places: tasks that stand in more than one place
-select t.seq, t.id, r.task is not null, h.task is not null, d.task is not null from duetime_task as t
-left join duetime_due as d on d.task = t.seq left join duetime_held as h on h.task = t.seq
-    left join duetime_running as r on r.task = t.seq
-where (d.task is not null) + (h.task is not null) + (r.task is not null) > 1
+-- doubled_places: tasks that are in more than one location
+select t.seq, t.id, max(w.location = 'running'), max(w.location = 'held'), max(w.location = 'due')
+from duetime_location as w join duetime_task as t on t.seq = w.task group by t.seq having count(*) > 1
 
--- ghost_places: places of tasks that are gone or finished
-select 'due', d.task from duetime_due as d left join duetime_task as t on t.seq = d.task where t.seq is null
-    or t.state is not null
-union all
-select 'held', h.task from duetime_held as h left join duetime_task as t on t.seq = h.task where t.seq is null
-    or t.state is not null
-union all
-select 'running', r.task from duetime_running as r left join duetime_task as t on t.seq = r.task where t.seq is null
-    or t.state is not null
+-- ghost_places: locations of tasks that are gone or finished
+select w.location, w.task from duetime_location as w left join duetime_task as t on t.seq = w.task
+where t.seq is null or t.state is not null
 
 -- delete_due_of: remove a task's place in its lane
 delete from duetime_due where task = ?

@@ -108,6 +108,15 @@ create table duetime_running (
 create index duetime_running_worker on duetime_running (worker);
 create unique index duetime_running_task on duetime_running (task);
 
+-- Where live tasks are: every location. Whether a task lives is told by its own row (`state is null`), which
+-- repeats, keys, edges and orphan checks ask; this view is for those who need to know where it is.
+create view duetime_location as
+select task, 'due' as location, lane from duetime_due
+union all
+select task, 'held', lane from duetime_held
+union all
+select task, 'running', lane from duetime_running;
+
 -- Ended attempts that were not the task's last; the last one stands in the task's own row.
 create table duetime_attempt (
     task integer not null,
