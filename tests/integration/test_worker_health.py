@@ -73,7 +73,7 @@ class Hesitant(Service):
         if self.turns == 1:
             raise DOWN
         if not self.may_ask:
-            self.asked_nothing()
+            self.skipped()
         return 0.001
 
 
@@ -106,7 +106,7 @@ def test_a_loop_that_waits_is_well_however_long_and_one_whose_turn_does_not_end_
     pulse = Pulse("settler")
     pulse.begin(0.0)
     assert pulse.problem(NO_PROGRESS) is None
-    assert pulse.problem(NO_PROGRESS + 1) == "settler has made no progress for 11.0 s: its turn does not end"
+    assert pulse.problem(NO_PROGRESS + 1) == "settler has made no progress for 11.0 s: it does not come to an end"
     pulse.succeed(12.0)
     assert pulse.problem(100_000.0) is None
     pulse.begin(100_000.0)
@@ -248,7 +248,7 @@ async def test_a_worker_at_rest_is_well(faulty: tuple[App, FaultyStore]) -> None
         await until("it is well", lambda: worker.health().ok)
         health = worker.health()
     assert {loop.name for loop in health.loops} >= {"feeder", "settler", "updates", "reaper", "sweeper", "pruner", "keeper"}
-    assert {(loop.failures, loop.error, loop.stands_still_for) for loop in health.loops} == {(0, None, 0.0)}
+    assert {(loop.failures, loop.error, loop.stalled_for) for loop in health.loops} == {(0, None, 0.0)}
     assert (health.proved, health.blocked_for, health.running, health.unsettled, health.problems) == (True, 0.0, 0, 0, ())
 
 
@@ -269,7 +269,7 @@ async def test_a_worker_whose_store_is_gone_says_so_and_what_waits_and_when_it_i
         store.down = True
         go_on.set()
         standing = {"feeder", "settler", "reaper", "keeper"}
-        await until("they stand still", lambda: standing <= {loop.name for loop in worker.health().loops if loop.stands_still_for})
+        await until("they stand still", lambda: standing <= {loop.name for loop in worker.health().loops if loop.stalled_for})
         health = worker.health()
         assert not health.ok
         assert health.unsettled == 3
@@ -297,7 +297,7 @@ async def test_a_worker_whose_store_does_not_answer_says_so(faulty: tuple[App, F
         store.answers = asyncio.Event()
         await until("it is in the log", lambda: "feeder has made no progress for " in caplog.text)
         health = worker.health()
-        assert any(problem.startswith("feeder has made") and problem.endswith("its turn does not end") for problem in health.problems)
+        assert any(problem.startswith("feeder has made") and problem.endswith("it does not come to an end") for problem in health.problems)
         store.answers.set()
         await until("it is well again", lambda: worker.health().ok)
         assert await app.result(await handler.now(), timeout=PATIENCE) == "done"

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from duetime.errors import InvalidValue
 
-# A loop of the program may end while a thread waits for it; nobody would tell the thread.
+# A loop of the program may end while a thread waits for it, and nothing wakes the thread then.
 LOOK_AGAIN = 1.0
 ENDED = "the event loop that held the app open ended before the call was done"
 

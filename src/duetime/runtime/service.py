@@ -1,6 +1,6 @@
-"""The one shape of every background loop: a turn, a pause, back-off and a log line when something goes wrong.
+"""The one shape of every background loop: run once, pause, back off after a failure, and log it.
 
-This is the only place that spawns long-lived asyncio tasks; the timers of a process all run on one wheel.
+Long-lived asyncio tasks are started only here. All timers of a process run on one wheel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Call = Callable[[], None]
 _TICKS = 10_000  # per second: a due instant is met to a tenth of a millisecond
 FIRST_BACK_OFF = 0.05
 LONGEST_BACK_OFF = 5.0
-NO_PROGRESS = 10.0  # seconds without progress after which a loop is said to stand still
+NO_PROGRESS = 10.0  # seconds without progress after which a loop counts as stalled
 FIRST_REMINDER = 5.0  # seconds between the first log line of a failure and the next; each interval is twice the last
 LONGEST_REMINDER = 300.0
 
@@ -99,10 +99,10 @@ class Wake:
 
 
 class Pulse:
-    """How a loop fares: when its last turn succeeded, what keeps it from succeeding, and since when it stands still.
+    """The health of a loop: when it last succeeded, what keeps it from succeeding, and for how long it has made no progress.
 
-    The loop alone writes it; it may be read from any thread. Instants are of `time.monotonic`. A loop that waits for its next
-    turn is well; one whose turn does not end, or fails again and again, makes no progress.
+    Only the loop writes it; any thread may read it. Instants are of `time.monotonic`. A loop that pauses is healthy. One whose `run_once`
+    does not return, or keeps failing, makes no progress.
     """
 
     def __init__(self, name: str) -> None:
@@ -112,7 +112,7 @@ class Pulse:
         self.store_errors = 0  # since it began
         self.error: str | None = None
         self._patience = NO_PROGRESS
-        self._began_at: float | None = None  # of the turn that is under way
+        self._began_at: float | None = None  # of the run that is under way
         self._failing_since: float | None = None
         self._remind_at = 0.0
         self._interval = FIRST_REMINDER
@@ -123,7 +123,7 @@ class Pulse:
         self._began_at = now
 
     def succeed(self, now: float, pause: float | None = None) -> None:
-        """Note a turn that succeeded, or progress within a long one; tell of the end of what was told before."""
+        """Note a run that succeeded, or progress within a long one. If a problem was logged before, log that it is over."""
         lost = self._without_progress(now)
         if self.failures:
             again = f"{self.name}: the store answers again" if self._store_fails else f"{self.name} works again"
@@ -136,11 +136,11 @@ class Pulse:
         self._patience = max(self._patience, 3 * (pause or 0.0))
 
     def pause(self) -> None:
-        """Note the end of a turn that told nothing: what failed before is still to be tried."""
+        """Note the end of a run that did not use the store: whether it answers again is still unknown."""
         self._began_at = None
 
     def fail(self, error: Exception, now: float) -> None:
-        """Note a turn that failed; log the first failure and then ever more rarely, an expected one without its traceback."""
+        """Note a run that failed. Log the first failure, then ever more rarely; an outage of the store without a traceback."""
         self._store_fails = isinstance(error, StoreUnavailable)
         self.failures += 1
         self.store_errors += self._store_fails
@@ -156,24 +156,24 @@ class Pulse:
         how_often = f"failed {self.failures} times in {now - self._failing_since:.1f} s" if self.failures > 1 else "failed"
         logger.warning("%s %s: %s", self.name, how_often, self.error, exc_info=None if self._store_fails else error)
 
-    def stands_still_for(self, now: float) -> float:
-        """Give for how many seconds it has made no progress, or 0 as long as that is not worth a word."""
+    def stalled_for(self, now: float) -> float:
+        """Return for how many seconds it has made no progress; 0 while that is not long enough to matter."""
         lost = self._without_progress(now)
         return lost if lost > self._patience else 0.0
 
     def stuck_for(self, now: float) -> float:
-        """Give for how many seconds its turn has lasted, or it has failed by a fault that is not the store's."""
+        """Return for how many seconds its run has lasted, or it has failed for a reason other than the store."""
         own_fault = self._failing_since is not None and not self._store_fails
         since = self._failing_since if own_fault else self._began_at
         return 0.0 if since is None else now - since
 
     def problem(self, now: float) -> str | None:
-        """Say that it stands still, if it does."""
-        lost = self.stands_still_for(now)
-        return f"{self.name} has made no progress for {lost:.1f} s: {self.error or 'its turn does not end'}" if lost else None
+        """Return a message if it is stalled."""
+        lost = self.stalled_for(now)
+        return f"{self.name} has made no progress for {lost:.1f} s: {self.error or 'it does not come to an end'}" if lost else None
 
     def complain(self, now: float) -> str | None:
-        """Say it once; the loop itself says when it goes on."""
+        """Return that message once; the loop itself logs when it goes on."""
         problem = None if self._complained else self.problem(now)
         self._complained = self._complained or problem is not None
         return problem
@@ -184,7 +184,7 @@ class Pulse:
 
 
 class Service:
-    """A background loop. Subclasses say what one `run_once` does; it returns the seconds to wait, or None for a wake-up."""
+    """A background loop over `run_once`, which returns the seconds to pause, or None to pause until a wake-up."""
 
     name = "service"
 
@@ -192,7 +192,7 @@ class Service:
         self._wake = Wake(alarms)
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        self._asked_nothing = False
+        self._skipped = False
         self.pulse = Pulse(self.name)
 
     async def run_once(self) -> float | None:
@@ -206,7 +206,7 @@ class Service:
         self._wake.set()
 
     async def stop(self) -> None:
-        """End the loop after the turn that is under way."""
+        """End the loop after the run that is under way."""
         self._stopping = True
         self._wake.set()
         if self._task is not None:
@@ -214,27 +214,27 @@ class Service:
             await task
 
     def progressed(self) -> None:
-        """Note progress in the middle of a turn that may go on for long as long as there is work."""
+        """Note progress in the middle of a run that goes on as long as there is work."""
         now = time.monotonic()
         self.pulse.succeed(now)
         self.pulse.begin(now)
 
-    def asked_nothing(self) -> None:
-        """Note that the turn which is under way asks nothing of anybody, so that its end is no success after failures."""
-        self._asked_nothing = True
+    def skipped(self) -> None:
+        """Note that the run which is under way did not use the store, so that its end does not count as a success after failures."""
+        self._skipped = True
 
     async def _run(self) -> None:
         pulse = self.pulse
         while not self._stopping:
             pulse.begin(time.monotonic())
-            self._asked_nothing = False
+            self._skipped = False
             try:
                 pause = await self.run_once()
             except Exception as error:
                 pulse.fail(error, time.monotonic())
                 pause = min(FIRST_BACK_OFF * 2 ** min(pulse.failures, 16), LONGEST_BACK_OFF) * random.uniform(0.5, 1.0)
             else:
-                if self._asked_nothing:
+                if self._skipped:
                     pulse.pause()
                 else:
                     pulse.succeed(time.monotonic(), pause)

@@ -1,4 +1,4 @@
-"""A hierarchical timing wheel: who is due, and when to look again, in constant time.
+"""A hierarchical timing wheel: what is due, and when to look again, in constant time.
 
 A plain data structure: it has no clock, no threads and no callbacks. Ticks are integers whose unit is the caller's; a
 millisecond suits timers. Each level has 1,024 slots, and one slot of a level spans all slots of the level below:
@@ -68,7 +68,7 @@ class Wheel(Generic[T]):
         self._count = 0
         self._overdue: dict[Timer[T], T] = {}
         # Per level: the buckets by slot, where the key is the deadline without the digits below the level, and a bitmap of
-        # the slots that have a bucket. Removals leave empty buckets behind; whoever comes across one discards it.
+        # the slots that have a bucket. Removals leave empty buckets behind; the next operation that finds one discards it.
         self._levels: list[dict[int, dict[Timer[T], T]]] = []
         self._occupied: list[int] = []
 
@@ -129,10 +129,10 @@ class Wheel(Generic[T]):
         return expired
 
     def next_deadline(self) -> int | None:
-        """Say when to advance next: nothing expires before that tick. None if the wheel is empty.
+        """Return when to advance next: nothing expires before that tick. None if the wheel is empty.
 
         Exact for what lies on level 0. For a timer further away it is the start of the slot in which it lies, which is not
-        after its deadline: who sleeps until then, advances and asks again has woken up in vain at most once per level. An exact
+        after its deadline. A caller that sleeps until then and advances wakes up in vain at most once per level. An exact
         answer would have to search a slot of any size. An overdue timer counts as due now.
         """
         if self._overdue:
@@ -183,9 +183,9 @@ class Wheel(Generic[T]):
                 bucket.clear()
 
     def _move_down(self, bucket: dict[Timer[T], T], expired: list[T]) -> None:
-        """Empty the bucket of a slot that now has entered: expire what is due, give the rest a place on a lower level.
+        """Empty the bucket of a slot that now has entered: expire what is due, move the rest to lower levels.
 
-        All that was on lower levels has expired before, so the order of insertion is kept.
+        All that was on lower levels has expired before, so the order of insertion does not change.
         """
         now = self._now
         due: dict[Timer[T], T] = {}

@@ -61,7 +61,7 @@ class Feeder(Service):
             wait = self._asked_at + SHORTEST_INTERVAL - seconds
             return wait if wait > 0 and self._executor.busy else await self._claim(wants, total)
         if self.pulse.failures:
-            self.asked_nothing()  # so this turn does not tell whether the store answers again
+            self.skipped()
         if due:
             # there is no room; the executor knows who may have more, and tells us when there is some
             self._lookout.begin(now, seconds)

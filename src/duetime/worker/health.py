@@ -18,7 +18,7 @@ LOOK_EVERY = 1.0
 class LoopHealth(msgspec.Struct, frozen=True, kw_only=True):
     """One loop of a worker. Durations are in seconds; `failures` counts those in a row, of which `error` is the last.
 
-    `succeeded_ago` is None before the first success. It may be long: a loop without anything to do waits. `stands_still_for`
+    `succeeded_ago` is None before the first success. It may be long: a loop without anything to do waits. `stalled_for`
     is more than 0 if it has been at work, or failing, for so long without progress that something is wrong.
     """
 
@@ -26,10 +26,10 @@ class LoopHealth(msgspec.Struct, frozen=True, kw_only=True):
     succeeded_ago: float | None
     failures: int
     error: str | None
-    stands_still_for: float
+    stalled_for: float
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
     """A worker at one moment. `problems` says in sentences what is wrong; without any it is `ok`.
 
     `unsettled` counts outcomes that wait in memory to be written. `proved` tells whether the store has taken the worker's
@@ -55,7 +55,7 @@ def loop_health(pulse: Pulse, now: float) -> LoopHealth:
         succeeded_ago=None if pulse.succeeded_at is None else max(0.0, now - pulse.succeeded_at),
         failures=pulse.failures,
         error=pulse.error,
-        stands_still_for=pulse.stands_still_for(now),
+        stalled_for=pulse.stalled_for(now),
     )
 
 
@@ -69,7 +69,7 @@ def judge(
     running: int,
     unsettled: int,
     stuck: str | None,
-) -> Health:
+) -> WorkerHealth:
     """Say what is wrong, given the facts."""
     problems = [problem for pulse in pulses if (problem := pulse.problem(now)) is not None]
     if not proved:
@@ -78,7 +78,7 @@ def judge(
         problems.append(f"the event loop has been blocked for {blocked_for:.1f} s")
     if stuck is not None:
         problems.append(f"{stuck} does not end although it was told to")
-    return Health(
+    return WorkerHealth(
         problems=tuple(problems),
         loops=tuple(loop_health(pulse, now) for pulse in pulses),
         proved=proved,

@@ -38,7 +38,7 @@ from duetime.targets.target import Stop
 from duetime.worker.attempt import Attempt
 from duetime.worker.executor import Executor
 from duetime.worker.feeder import Feeder
-from duetime.worker.health import LOOK_EVERY, Health, Watch, judge
+from duetime.worker.health import LOOK_EVERY, Watch, WorkerHealth, judge
 from duetime.worker.keeper import Keeper
 from duetime.worker.metrics import Counting, FigureWriter
 from duetime.worker.reconciler import Reconciler
@@ -280,7 +280,7 @@ class Worker:
 
     # ---- health ----
 
-    def health(self) -> Health:
+    def health(self) -> WorkerHealth:
         """Tell how it fares; may be called from any thread, and while the event loop is blocked."""
         now = time.monotonic()
         stuck = self.stuck
