@@ -20,7 +20,7 @@ from duetime.duties import Reaper
 from duetime.runtime.service import Alarms
 from duetime.store.open import store_from_url
 from duetime.store.values import Claim
-from duetime.worker.pull.facts import MOST_NUMBER
+from duetime.worker.pull.values import MOST_NUMBER
 from tests.api.conftest import Client, new_app, served, until
 from tests.api.pulling import EXAMPLES, SHELL_COMMAND, PullWorker, example, node, program, register
 from tests.conformance.build import watch
@@ -218,7 +218,7 @@ async def test_nothing_is_claimed_for_a_worker_that_has_gone(http: Client, worke
 
 
 async def _nobody_waits(http: Client) -> bool:
-    return not http.server.api.shared.guests._waiting
+    return not http.server.api.shared.pull._waiting
 
 
 async def test_a_server_that_stops_lets_waiting_workers_go(app: App) -> None:
@@ -232,7 +232,7 @@ async def test_a_server_that_stops_lets_waiting_workers_go(app: App) -> None:
 
 
 async def _somebody_waits(http: Client) -> bool:
-    return bool(http.server.api.shared.guests._waiting)
+    return bool(http.server.api.shared.pull._waiting)
 
 
 @pytest.mark.covers("ATF.4")

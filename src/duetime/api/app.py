@@ -199,7 +199,7 @@ class Api:
         self.shared.stopping = True
         self.shared.waiting.close()
         self.shared.figures.close()
-        self.shared.guests.close()
+        self.shared.pull.close()
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -40,9 +40,9 @@ from duetime.wire.pull import (
     WorkerAnswer,
     claimed_item,
 )
-from duetime.worker.pull.facts import LeaseOver, Offer, Told
 from duetime.worker.pull.schema import fault_in
-from duetime.worker.pull.service import RENEW_SHARE, Guests
+from duetime.worker.pull.service import RENEW_SHARE, PullService
+from duetime.worker.pull.values import LeaseOver, Offer, ReportAnswer
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -67,18 +67,18 @@ async def register(call: Call) -> Response:
         call.allow(check_name(handler, "handler"))
         offers[handler] = _offer(handler, offer)
     name = check_name(given(body.name) or call.caller.name, "name")
-    guest = await _guests(call).admit(name, offers, body.lease)
-    until = to_datetime(_guests(call).lease_until(guest))
-    return answer(WorkerAnswer(guest.id, guest.lease, guest.lease / RENEW_SHARE, until), 201)
+    worker = await _service(call).register(name, offers, body.lease)
+    until = to_datetime(_service(call).lease_until(worker))
+    return answer(WorkerAnswer(worker.id, worker.lease, worker.lease / RENEW_SHARE, until), 201)
 
 
 async def claim(call: Call) -> Response:
     call.query(NoQuery)
     body = await _optional(call, _claim)
-    guest = await _guest(call)
+    worker = await _worker(call)
     gone = asyncio.ensure_future(call.gone())
     try:
-        held = await _guests(call).claim(guest, body.limit, number=given(body.claim), wait=body.wait, gone=gone)
+        claimed = await _service(call).claim(worker, body.limit, number=given(body.claim), wait=body.wait, gone=gone)
         if gone.done():
             raise Gone
     except LeaseOver as over:
@@ -86,16 +86,16 @@ async def claim(call: Call) -> Response:
     finally:
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-    return answer(ClaimAnswer([claimed_item(each.holding, each.deadline_at) for each in held]))
+    return answer(ClaimAnswer([claimed_item(each.task, each.deadline_at) for each in claimed]))
 
 
 async def renew(call: Call) -> Response:
     call.query(NoQuery)
     body = await _optional(call, _renew)
-    guest = await _guest(call)
+    worker = await _worker(call)
     running = given(body.running)
     try:
-        renewed = await _guests(call).renew(guest, running=running, answered=given(body.claim))
+        renewed = await _service(call).renew(worker, running=running, answered=given(body.claim))
     except LeaseOver as over:
         raise _over(over) from None
     return answer(RenewAnswer(to_datetime(renewed.lease_until), renewed.cancelled, renewed.lost))
@@ -104,7 +104,7 @@ async def renew(call: Call) -> Response:
 async def dismiss(call: Call) -> Response:
     call.query(NoQuery)
     await call.empty_body()
-    await _guests(call).dismiss(await _guest(call))
+    await _service(call).unregister(await _worker(call))
     return Response(status_code=204)
 
 
@@ -116,7 +116,7 @@ async def complete(call: Call) -> Response:
     body = await call.body(_complete)
     ended = _ended(body)
     # a word that comes too late is no error of the request: 200 with the verdict, so that a client need not treat it as a failure
-    done = await _guests(call).complete(body.worker, call.path["id"], body.attempt, ended, call.allow)
+    done = await _service(call).complete(body.worker, call.path["id"], body.attempt, ended, call.allow)
     return answer(CompleteAnswer(AttemptVerdict(done.verdict), done.state))
 
 
@@ -124,37 +124,37 @@ async def progress(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_progress)
     _without_nul(body.text)
-    told = await _guests(call).progress(body.worker, call.path["id"], body.attempt, body.fraction, body.text, call.allow)
-    return _told(told)
+    report = await _service(call).progress(body.worker, call.path["id"], body.attempt, body.fraction, body.text, call.allow)
+    return _reported(report)
 
 
 async def append_logs(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_logs)
-    told = await _guests(call).holds(body.worker, call.path["id"], body.attempt, call.allow)
-    if told.verdict is SettleVerdict.ACCEPTED:
+    report = await _service(call).owns(body.worker, call.path["id"], body.attempt, call.allow)
+    if report.verdict is SettleVerdict.ACCEPTED:
         await call.app.output.keep(call.path["id"], body.attempt, body.text)
-    return _told(told)
+    return _reported(report)
 
 
 # ---- what is asked ----
 
 
-def _guests(call: Call) -> Guests:
-    return call.shared.guests
+def _service(call: Call) -> PullService:
+    return call.shared.pull
 
 
-async def _guest(call: Call) -> PullWorker:
+async def _worker(call: Call) -> PullWorker:
     """Give the worker in the address, if the caller's token is for all its handlers."""
     if not is_id(call.path["id"]):
         raise Refusal(NO_WORKER, f"{call.path['id'][:80]!r} is not the id of a pull worker; POST /v1/workers gives one")
     try:
-        guest = await _guests(call).get(call.path["id"])
+        worker = await _service(call).get(call.path["id"])
     except LeaseOver as over:
         raise _over(over) from None
-    for handler in guest.slots:
+    for handler in worker.slots:
         call.allow(handler)
-    return guest
+    return worker
 
 
 async def _optional(call: Call, decoder: msgspec.json.Decoder[S]) -> S:
@@ -227,8 +227,8 @@ def _over(error: LeaseOver) -> Refusal:
 # ---- what is answered ----
 
 
-def _told(told: Told) -> Response:
-    return answer(ToldAnswer(AttemptVerdict(told.verdict), told.cancelling))
+def _reported(report: ReportAnswer) -> Response:
+    return answer(ToldAnswer(AttemptVerdict(report.verdict), report.cancelling))
 
 
 ROUTES = (

@@ -214,7 +214,7 @@ class Server(uvicorn.Server):
                 await writer.write()
 
     def _totals(self) -> dict[FigureKey, int]:
-        totals = self.api.shared.guests.totals()
+        totals = self.api.shared.pull.totals()
         totals[FigureKey(STORE_ERRORS)] = sum(duty.pulse.store_errors for duty in self._duties)
         for duty in self._duties:
             if isinstance(duty, Counting):

@@ -13,7 +13,7 @@ from duetime.api.metrics import Figures
 from duetime.api.waiting import WaitingRoom
 from duetime.app.app import App
 from duetime.runtime.service import Pulse
-from duetime.worker.pull.service import Guests
+from duetime.worker.pull.service import PullService
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Shared:
         self.limits = limits
         self.gathering = Gathering(lambda wishes: app.client.add(wishes))
         self.waiting = WaitingRoom(lambda ids: app.client.records(ids), lambda heard: app.store.listen(heard))
-        self.guests = Guests(lambda: app.store)
+        self.pull = PullService(lambda: app.store)
         self.readiness = Readiness(app)
         self.figures = Figures(app)
         self.pulses: list[Pulse] = []  # of further loops that run in this process

@@ -14,7 +14,7 @@ from duetime.model.shapes import derive
 from duetime.model.task import INSTANTS, State
 from duetime.store.pull_workers import RunningTask
 from duetime.wire.fields import MOST_WAIT, Duration, Name, RetryNumbers
-from duetime.worker.pull.facts import MOST_NUMBER
+from duetime.worker.pull.values import MOST_NUMBER
 
 SHORTEST_LEASE, LONGEST_LEASE, USUAL_LEASE = 5.0, 3_600.0, 30.0
 MOST_SLOTS = 10_000

@@ -1,1 +1,1 @@
-"""Guests: workers in other languages. `service` speaks for them, `ear` waits for work, `facts` is what is said."""
+"""Pull workers, as a server sees them: `service` acts for them, `claim_wait` waits for work, `values` is what both sides say."""

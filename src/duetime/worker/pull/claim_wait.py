@@ -1,4 +1,4 @@
-"""Waiting for work on behalf of a guest whose request is open."""
+"""Waiting for work while the claim of a pull worker is open."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from duetime.worker.lookout import Lookout
 
 
 class ClaimWait:
-    """One open claim of a guest: woken when there may be work for it, or when the guest has gone."""
+    """One open claim: woken when there may be work for it, or when the pull worker has gone."""
 
     def __init__(self, store: Store, gone: asyncio.Future[None] | None) -> None:
         self._store = store
         self._gone = gone
         self.woken = asyncio.Event()
         self.lookout = Lookout()
-        self.full = False  # whether the guest has no room, until one of its attempts ends
+        self.full = False  # whether the pull worker has no free slot, until one of its attempts ends
 
     def __enter__(self) -> ClaimWait:
         self._listener = self._store.listen(self._on_hint)

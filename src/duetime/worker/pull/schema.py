@@ -1,7 +1,7 @@
-"""Look at a JSON Schema that came from outside, before payloads are checked against it: what the check relies on must be so.
+"""Check a JSON Schema that came from outside, before payloads are checked against it.
 
-A schema of a Python handler is made by us. One of a guest may hold anything, and one that breaks the check would break every
-submitting of its handler.
+The schema of a Python handler is made by us. That of a pull worker may contain anything, and one that breaks the check of payloads would
+break every submission to its handler.
 """
 
 from __future__ import annotations

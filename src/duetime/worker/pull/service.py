@@ -1,7 +1,7 @@
-"""Guests: workers in other languages, which ask a server for tasks and tell it how they ended.
+"""What a server does for pull workers: workers in any language that claim tasks over HTTP and report how they ended.
 
-A guest has a lease, as every worker has, and whichever server gets its request renews it. Nothing that a guest needs is kept in a
-server: any number of them may stand behind a load balancer.
+A pull worker has a lease, as every worker has; the server that gets one of its requests renews it. Servers remember nothing about pull
+workers, so any number of servers may stand behind a load balancer.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ from duetime.store.pull_workers import PullWorker, RunningTask
 from duetime.store.values import Declaration, Progress
 from duetime.worker.metrics import Tally
 from duetime.worker.pull.claim_wait import ClaimWait
-from duetime.worker.pull.facts import (
+from duetime.worker.pull.values import (
     Completed,
-    Held,
     Offer,
+    PulledAttempt,
     Renewed,
-    Told,
-    as_holdings,
+    ReportAnswer,
+    as_running,
     cancelling,
     declaration,
-    over,
-    own_number,
-    room,
+    free_slots,
+    lease_over,
+    server_claim_number,
     timed_out,
 )
 
 Allow = Callable[[str], None]
 
-logger = logging.getLogger("duetime.guests")
+logger = logging.getLogger("duetime.pull")
 
 RENEW_SHARE = 3  # renewals that fit into a lease: one may be late and one be lost
 WAIT_SHARE = 0.5  # of the lease: how long a claim may wait, since it renews the lease only when it begins and ends
-CLAIMS_AT_ONCE = 8  # of all guests of a server, which one hint may wake together
-KNOWN_FOR = 5.0  # seconds for which what handlers declare is not asked again
+CLAIMS_AT_ONCE = 8  # of all pull workers of a server: one hint may wake them together
+KNOWN_FOR = 5.0  # seconds after which the declarations of handlers are read again
 
 RELEASED = Ended(Outcome.RELEASED)
 
-# What a guest itself can have said of an attempt; the other outcomes are a server's or a reaper's word.
-OWN_WORD = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.FATAL, Outcome.RETRY_LATER, Outcome.CANCELLED})
+# What a pull worker itself can have reported; the other outcomes come from a server or a reaper.
+OWN_REPORTS = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.FATAL, Outcome.RETRY_LATER, Outcome.CANCELLED})
 
 
-class Guests:
-    """Speaks for guests. `store` is asked each time, because an App may be opened on another one."""
+class PullService:
+    """Claims, renews and completes on behalf of pull workers. `store` is called each time, because an App may be opened on another one."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
         self._declared: dict[str, Declaration] = {}
-        self._asked_at = -KNOWN_FOR
+        self._read_at = -KNOWN_FOR
         self._claiming = asyncio.Semaphore(CLAIMS_AT_ONCE)
         self._waiting: set[asyncio.Event] = set()
         self._closed = False
@@ -71,97 +71,98 @@ class Guests:
         self._stale = 0
 
     def totals(self) -> dict[FigureKey, int]:
-        """Give what was counted of the attempts of guests that ended by way of this server."""
+        """Return the metrics of attempts whose end was reported to this server."""
         totals = {key: count for handler, tally in self._tallies.items() for key, count in tally.totals(handler)}
         return totals | {FigureKey(STALE_WRITES): self._stale}
 
     def close(self) -> None:
-        """Let nobody wait any longer: the server stops."""
+        """End all waiting claims: the server stops."""
         self._closed = True
         for woken in self._waiting:
             woken.set()
 
-    # ---- coming and going ----
+    # ---- registering ----
 
-    async def admit(self, name: str, offers: Mapping[str, Offer], lease: float) -> PullWorker:
-        """Register a guest, and declare the handlers of which it says something or nobody else has."""
+    async def register(self, name: str, offers: Mapping[str, Offer], lease: float) -> PullWorker:
+        """Register a worker. Declare those of its handlers that nobody has declared, or of which it says something new."""
         store = self._store()
-        await self._ask()
+        await self._read_declarations()
         changed = [each for each in (declaration(name, offer, self._declared.get(name)) for name, offer in offers.items()) if each]
         if changed:
             await store.declare(changed)
-            self._asked_at = -KNOWN_FOR
-        guest = PullWorker(id=new_id(), name=name, slots={handler: offer.slots for handler, offer in offers.items()}, lease=lease)
-        await store.register_pull_worker(guest)
-        return guest
+            self._read_at = -KNOWN_FOR
+        worker = PullWorker(id=new_id(), name=name, slots={handler: offer.slots for handler, offer in offers.items()}, lease=lease)
+        await store.register_pull_worker(worker)
+        return worker
 
     async def get(self, id: str) -> PullWorker:
-        """Give a guest; LeaseOver if there is none."""
-        guest = await self._store().pull_worker(id) if is_id(id) else None
-        if guest is None:
-            raise over(id)
-        return guest
+        """Return a pull worker; LeaseOver if there is none."""
+        worker = await self._store().pull_worker(id) if is_id(id) else None
+        if worker is None:
+            raise lease_over(id)
+        return worker
 
-    async def dismiss(self, guest: PullWorker) -> None:
-        """Forget a guest that leaves; what it holds goes back, and no try is used up."""
-        await self._store().unregister(guest.id)
+    async def unregister(self, worker: PullWorker) -> None:
+        """Forget a worker that leaves. What it runs goes back and uses up no try."""
+        await self._store().unregister(worker.id)
 
-    def lease_until(self, guest: PullWorker) -> Instant:
-        return self._store().now() + round(guest.lease * SECOND)
+    def lease_until(self, worker: PullWorker) -> Instant:
+        return self._store().now() + round(worker.lease * SECOND)
 
-    async def renew(self, guest: PullWorker, *, running: Collection[str] | None = None, answered: int | None = None) -> Renewed:
-        """Renew a guest's lease, end what has run for too long, and compare what it runs with what the store counts as its own.
+    async def renew(self, worker: PullWorker, *, running: Collection[str] | None = None, answered: int | None = None) -> Renewed:
+        """Renew a worker's lease, end what has run for too long, and compare what it runs with what the store has of it.
 
-        `running` names the tasks of which the guest has not been told that their end is stored. With it, what the store has taken from
-        it is told as lost. With the number of its newest claim whose answer arrived, attempts that never reached it go back.
+        `running` names the tasks that the worker runs, and those whose end it has reported without an answer. With it, the answer also
+        names tasks that the store has taken away. `answered` is the newest claim whose answer has arrived: older attempts that the
+        worker does not know never reached it, and go back.
         """
-        await self._beat(guest)
-        kept, late = await self._in_time(guest)
+        await self._beat(worker)
+        attempts, late = await self._in_time(worker)
         if running is None:
-            return Renewed(self.lease_until(guest), cancelling(kept), late)
+            return Renewed(self.lease_until(worker), cancelling(attempts), late)
         if answered is not None:
-            strays = [held for held in kept if held.holding.claim <= answered and held.holding.id not in running]
-            await self._end(guest.id, [(held, RELEASED) for held in strays])
-            kept = [held for held in kept if held not in strays]
-        own = {held.holding.id for held in kept}
-        return Renewed(self.lease_until(guest), cancelling(kept), [task for task in running if task not in own])
+            strays = [each for each in attempts if each.task.claim <= answered and each.task.id not in running]
+            await self._end(worker.id, [(each, RELEASED) for each in strays])
+            attempts = [each for each in attempts if each not in strays]
+        known = {each.task.id for each in attempts}
+        return Renewed(self.lease_until(worker), cancelling(attempts), [task for task in running if task not in known])
 
-    async def _beat(self, guest: PullWorker) -> None:
-        if not await self._store().renew_pull_worker(guest.id):
-            raise over(guest.id)
+    async def _beat(self, worker: PullWorker) -> None:
+        if not await self._store().renew_pull_worker(worker.id):
+            raise lease_over(worker.id)
 
     # ---- claiming ----
 
     async def claim(
-        self, guest: PullWorker, limit: int, *, number: int | None = None, wait: float = 0.0, gone: asyncio.Future[None] | None = None
-    ) -> list[Held]:
-        """Hand tasks to a guest, at most `limit` and as its slots allow; wait for some, but not when it has gone or the server stops.
+        self, worker: PullWorker, limit: int, *, number: int | None = None, wait: float = 0.0, gone: asyncio.Future[None] | None = None
+    ) -> list[PulledAttempt]:
+        """Claim tasks for a worker, at most `limit` and as its slots allow. Wait for some, but not when it has gone or the server stops.
 
-        Whoever repeats a claim with the same number, here or at another server, gets the same tasks, without those that have ended.
-        Without a number nobody can ask again: what was claimed for a guest that has gone meanwhile goes back.
+        A claim that is repeated with the same number, here or at another server, returns the same tasks without those that have ended.
+        A claim without a number cannot be repeated: if the worker has gone meanwhile, its tasks go back.
         """
-        await self._beat(guest)
+        await self._beat(worker)
         loop = asyncio.get_running_loop()
-        end = loop.time() + min(wait, guest.lease * WAIT_SHARE)
+        end = loop.time() + min(wait, worker.lease * WAIT_SHARE)
         with ClaimWait(self._store(), gone) as waiting:
             self._waiting.add(waiting.woken)
             try:
                 while True:
-                    claimed = await self._look(guest, limit, number, waiting)
+                    claimed = await self._look(worker, limit, number, waiting)
                     if claimed or not await self._until_due(waiting, end):
                         break
             finally:
                 self._waiting.discard(waiting.woken)
         if claimed and waiting.gone and number is None:
-            await self._end(guest.id, [(held, RELEASED) for held in claimed])
+            await self._end(worker.id, [(each, RELEASED) for each in claimed])
             return []
         if wait:
             with contextlib.suppress(StoreUnavailable):  # what was claimed must arrive; half of the lease is left
-                await self._beat(guest)
+                await self._beat(worker)
         return claimed
 
     async def _until_due(self, waiting: ClaimWait, end: float) -> bool:
-        """Wait until there may be work; False if the time is over, the guest has gone or the server stops."""
+        """Wait until there may be work; return False if the time is over, the worker has gone or the server stops."""
         loop = asyncio.get_running_loop()
         while (left := end - loop.time()) > 0 and not self._closed and not waiting.gone:
             waiting.woken.clear()
@@ -171,91 +172,91 @@ class Guests:
             await waiting.wait(min(left, pause))
         return False
 
-    async def _look(self, guest: PullWorker, limit: int, number: int | None, waiting: ClaimWait) -> list[Held]:
-        """Look once for tasks of a guest; give what it holds under the number already, if that is anything."""
+    async def _look(self, worker: PullWorker, limit: int, number: int | None, waiting: ClaimWait) -> list[PulledAttempt]:
+        """Claim once; but return what the worker already runs under this number, if there is any."""
         seconds = asyncio.get_running_loop().time()
         reasons = waiting.lookout.begin(self._store().now(), seconds)
-        await self._know(guest.slots)  # before the claim: nothing that can fail may follow it
-        kept, _ = await self._in_time(guest)
-        again = [held for held in kept if held.holding.claim == number]
+        await self._know(worker.slots)  # before the claim: nothing that can fail may follow it
+        attempts, _ = await self._in_time(worker)
+        again = [each for each in attempts if each.task.claim == number]
         if again:
             return again
-        wants = room(guest, kept)
+        wants = free_slots(worker, attempts)
         waiting.full = not wants
         async with self._claiming:
-            if not wants or waiting.gone or self._closed:  # nothing is claimed for somebody who is gone
+            if not wants or waiting.gone or self._closed:  # nothing is claimed for a worker that has gone
                 waiting.lookout.found(seconds)
                 return []
-            claim = await self._store().claim_for(guest.id, own_number() if number is None else number, wants, limit)
+            claim = await self._store().claim_for(worker.id, server_claim_number() if number is None else number, wants, limit)
         if not claim.tasks:
             waiting.lookout.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
             if claim.next_at is not None:
                 waiting.lookout.know(claim.next_at, self._store().now())
-        return await self._ungated(guest, [self._held(holding) for holding in as_holdings(claim, number)])
+        return await self._ungated(worker, [self._bounded(task) for task in as_running(claim, number)])
 
-    async def _ungated(self, guest: PullWorker, claimed: list[Held]) -> list[Held]:
-        """Give back what a gate holds that came into force while it was claimed: a guest has no second look of its own."""
+    async def _ungated(self, worker: PullWorker, claimed: list[PulledAttempt]) -> list[PulledAttempt]:
+        """Give back what a gate holds that came into force during the claim: a pull worker does not check gates itself."""
         store = self._store()
         gates = await store.gates() if claimed else Gates()
         if not gates:
             return claimed
         now = store.now()
-        shut = [held for held in claimed if gates.holding(held.holding.handler, held.holding.collection, now) is not None]
-        await self._end(guest.id, [(held, RELEASED) for held in shut])
-        return [held for held in claimed if held not in shut]
+        shut = [each for each in claimed if gates.holding(each.task.handler, each.task.collection, now) is not None]
+        await self._end(worker.id, [(each, RELEASED) for each in shut])
+        return [each for each in claimed if each not in shut]
 
-    # ---- what guests say of their attempts ----
+    # ---- what pull workers report ----
 
     async def complete(self, worker: str, task: str, attempt: int, ended: Ended, allow: Allow) -> Completed:
-        """Record how an attempt ended. Only whoever holds exactly this attempt changes anything; all others are told how it is.
+        """Record how an attempt ended, if the worker runs exactly this attempt. Return the verdict and the task's state.
 
-        `allow` is asked whether the caller may do this for the task's handler, and raises if not.
+        `allow` raises if the caller may not do this for the task's handler.
         """
-        held = await self._hold(worker, task, attempt, allow)
-        if held is not None:
-            if held.holding.cancelling and ended.outcome is Outcome.RELEASED:
+        own = await self._own(worker, task, attempt, allow)
+        if own is not None:
+            if own.task.cancelling and ended.outcome is Outcome.RELEASED:
                 ended = Ended(Outcome.CANCELLED)
-            [(settlement, verdict)] = await self._end(worker, [(held, ended)])
-            # going back may have been turned into a cancel, which the store alone knows; a final state is what was said
+            [(settlement, verdict)] = await self._end(worker, [(own, ended)])
+            # the store may have turned going back into a cancel; a final state is as reported
             if verdict is SettleVerdict.ACCEPTED and settlement.state in FINAL:
                 return Completed(verdict, settlement.state)
             if verdict is SettleVerdict.ACCEPTED:
                 return Completed(verdict, (await self._record(task)).state)
-        record, verdict = await self._record(task), await self._said_before(worker, task, attempt, ended.outcome)
+        record, verdict = await self._record(task), await self._reported_before(worker, task, attempt, ended.outcome)
         if verdict is SettleVerdict.STALE:
             self._stale += 1
-            logger.warning("guest %s: attempt %d of task %s is no longer its own; nothing was changed", worker[:80], attempt, task)
+            logger.warning("pull worker %s: attempt %d of task %s is no longer its own; nothing was changed", worker[:80], attempt, task)
         return Completed(verdict, record.state)
 
-    async def _said_before(self, worker: str, task: str, attempt: int, outcome: Outcome) -> SettleVerdict:
-        """Tell a repeat from a word that comes too late: an attempt that ran out of time was ended in the guest's name, not by it."""
-        own = OWN_WORD | ({Outcome.RELEASED} if outcome is Outcome.RELEASED else set())
+    async def _reported_before(self, worker: str, task: str, attempt: int, outcome: Outcome) -> SettleVerdict:
+        """Return whether a report is a repeat or too late. An attempt that ran out of time was ended for the worker, not by it."""
+        own = OWN_REPORTS | ({Outcome.RELEASED} if outcome is Outcome.RELEASED else set())
         for record in await self._store().attempts(task):
             if record.attempt == attempt and record.worker == worker and record.outcome in own:
                 return SettleVerdict.ALREADY
         return SettleVerdict.STALE
 
-    async def progress(self, worker: str, task: str, attempt: int, fraction: float, text: str, allow: Allow) -> Told:
+    async def progress(self, worker: str, task: str, attempt: int, fraction: float, text: str, allow: Allow) -> ReportAnswer:
         """Note how far an attempt is."""
-        told = await self.holds(worker, task, attempt, allow)
-        if told.verdict is SettleVerdict.ACCEPTED:
+        answer = await self.owns(worker, task, attempt, allow)
+        if answer.verdict is SettleVerdict.ACCEPTED:
             await self._store().progress(worker, [Progress(task, attempt, fraction, text)])
-        return told
+        return answer
 
-    async def holds(self, worker: str, task: str, attempt: int, allow: Allow) -> Told:
-        """Tell whether a guest holds exactly this attempt, and whether it shall stop it."""
-        held = await self._hold(worker, task, attempt, allow)
-        return Told(SettleVerdict.STALE, False) if held is None else Told(SettleVerdict.ACCEPTED, held.holding.cancelling)
+    async def owns(self, worker: str, task: str, attempt: int, allow: Allow) -> ReportAnswer:
+        """Return whether a worker runs exactly this attempt, and whether it has to stop it."""
+        own = await self._own(worker, task, attempt, allow)
+        return ReportAnswer(SettleVerdict.STALE, False) if own is None else ReportAnswer(SettleVerdict.ACCEPTED, own.task.cancelling)
 
-    async def _hold(self, worker: str, task: str, attempt: int, allow: Allow) -> Held | None:
-        """Give an attempt, if it is the guest's own; TaskNotFound if there is no such task."""
-        # not if the guest is gone, nor for a worker of our own, which nobody else may speak for
+    async def _own(self, worker: str, task: str, attempt: int, allow: Allow) -> PulledAttempt | None:
+        """Return an attempt if the worker runs it; TaskNotFound if there is no such task."""
+        # not if the worker has gone, and not for a worker that is no pull worker: nobody else may report for it
         known = is_id(worker) and await self._store().pull_worker(worker) is not None
-        for holding in await self._store().running_tasks(worker, [task]) if known else ():
-            if holding.attempt == attempt:
-                allow(holding.handler)
-                await self._know([holding.handler])
-                return self._held(holding)
+        for running in await self._store().running_tasks(worker, [task]) if known else ():
+            if running.attempt == attempt:
+                allow(running.handler)
+                await self._know([running.handler])
+                return self._bounded(running)
         allow((await self._record(task)).handler)
         return None
 
@@ -267,53 +268,53 @@ class Guests:
 
     # ---- ending attempts ----
 
-    async def _in_time(self, guest: PullWorker) -> tuple[list[Held], list[str]]:
-        """Give what a guest holds, and the tasks whose attempts had run out of time and have been ended."""
-        holdings = await self._store().running_tasks(guest.id)
-        await self._know([holding.handler for holding in holdings])
-        held = [self._held(holding) for holding in holdings]
+    async def _in_time(self, worker: PullWorker) -> tuple[list[PulledAttempt], list[str]]:
+        """End attempts that have run out of time. Return the others, and the tasks of those that were ended."""
+        running = await self._store().running_tasks(worker.id)
+        await self._know([task.handler for task in running])
+        attempts = [self._bounded(task) for task in running]
         now = self._store().now()
-        late = [each for each in held if each.deadline_at <= now]
-        await self._end(guest.id, [(each, timed_out(each)) for each in late])
-        return [each for each in held if each.deadline_at > now], [each.holding.id for each in late]
+        late = [attempt for attempt in attempts if attempt.deadline_at <= now]
+        await self._end(worker.id, [(attempt, timed_out(attempt)) for attempt in late])
+        return [attempt for attempt in attempts if attempt.deadline_at > now], [attempt.task.id for attempt in late]
 
-    async def _end(self, guest: str, ends: Sequence[tuple[Held, Ended]]) -> list[tuple[Settlement, SettleVerdict]]:
-        """End attempts of a guest; the store checks that they are its own."""
+    async def _end(self, worker: str, ends: Sequence[tuple[PulledAttempt, Ended]]) -> list[tuple[Settlement, SettleVerdict]]:
+        """End attempts of a worker; the store checks that they are its own."""
         if not ends:
             return []
         store, now = self._store(), self._store().now()
-        held = [each for each, _ in ends]
+        tasks = [attempt.task for attempt, _ in ends]
         settlements = [
-            conclude(each, ended, self._policy(each), started_at=each.claimed_at, now=now, chance=random.random())
-            for (each, _), ended in ends
+            conclude(task, ended, self._policy(task), started_at=task.claimed_at, now=now, chance=random.random())
+            for task, (_, ended) in zip(tasks, ends, strict=True)
         ]
-        verdicts = await store.settle(guest, settlements)
-        for (holding, _), settlement, verdict in zip(held, settlements, verdicts, strict=True):
+        verdicts = await store.settle(worker, settlements)
+        for task, settlement, verdict in zip(tasks, settlements, verdicts, strict=True):
             if verdict is SettleVerdict.ACCEPTED:
-                self._tallies[holding.handler].note(settlement, holding.due_at)
-        schedules = {each.schedule for each, _ in held if each.schedule is not None}
+                self._tallies[task.handler].note(settlement, task.due_at)
+        schedules = {task.schedule for task in tasks if task.schedule is not None}
         if schedules:
             await store.wake_schedules(sorted(schedules))
         return list(zip(settlements, verdicts, strict=True))
 
     # ---- what handlers declare ----
 
-    def _held(self, holding: RunningTask) -> Held:
-        declared = self._declared.get(holding.handler)
-        timeout = holding.timeout or (Declaration(name="").timeout if declared is None else declared.timeout)
-        return Held(holding, holding.claimed_at + round(timeout * SECOND))
+    def _bounded(self, task: RunningTask) -> PulledAttempt:
+        declared = self._declared.get(task.handler)
+        timeout = task.timeout or (Declaration(name="").timeout if declared is None else declared.timeout)
+        return PulledAttempt(task, task.claimed_at + round(timeout * SECOND))
 
-    def _policy(self, holding: RunningTask) -> RetryPolicy:
-        declared = self._declared.get(holding.handler)
-        numbers = holding.retry or (b"{}" if declared is None else declared.retry)
+    def _policy(self, task: RunningTask) -> RetryPolicy:
+        declared = self._declared.get(task.handler)
+        numbers = task.retry or (b"{}" if declared is None else declared.retry)
         return RetryPolicy().with_numbers(numbers)
 
     async def _know(self, handlers: Collection[str]) -> None:
-        """See to it that what these handlers declare is known, and not for too long."""
-        old = asyncio.get_running_loop().time() - self._asked_at >= KNOWN_FOR
+        """Read the declarations again if one of these handlers is not known, or what is known has become old."""
+        old = asyncio.get_running_loop().time() - self._read_at >= KNOWN_FOR
         if handlers and (old or not self._declared.keys() >= set(handlers)):
-            await self._ask()
+            await self._read_declarations()
 
-    async def _ask(self) -> None:
+    async def _read_declarations(self) -> None:
         self._declared = {each.name: each for each in await self._store().declarations()}
-        self._asked_at = asyncio.get_running_loop().time()
+        self._read_at = asyncio.get_running_loop().time()
