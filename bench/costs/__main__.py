@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,8 @@ def about(ledger: Ledger, stores: Sequence[MeasuredStore], options: argparse.Nam
     tasks = ", ".join(f"{case} {number:,}" for case, number in CASES.items())
     return (
         f"Taken at commit {ledger.commit} on {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {engines}. Tasks: {tasks}. "
-        f"Median of {options.rounds} rounds for CPU and of {min(COUNTING_ROUNDS, options.rounds)} for counts."
+        f"Median of {options.rounds} rounds for CPU and of {min(COUNTING_ROUNDS, options.rounds)} for counts. "
+        f"Load average {os.getloadavg()[2]:.0f} on {os.cpu_count()} cores."
     )
 
 

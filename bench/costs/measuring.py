@@ -49,7 +49,7 @@ def measure(version: Version, store: MeasuredStore, case: str, tasks: int, *, co
     for phase in phases_of(case):
         store.settle_down()
         if count:
-            with store.counted(url) as counted:
+            with store.counted(url, wake_ups=phase == "run") as counted:
                 costs[phase] = _phase(version, store, phase, counted, case, tasks, count=True)
         else:
             costs[phase] = _phase(version, store, phase, url, case, tasks, count=False)

@@ -46,8 +46,8 @@ class MeasuredStore(Protocol):
         ...
 
     @contextlib.contextmanager
-    def counted(self, url: str) -> Iterator[str]:
-        """Return the URL under which statements are counted."""
+    def counted(self, url: str, *, wake_ups: bool) -> Iterator[str]:
+        """Return the URL under which statements are counted; without wake-ups, of which the time decides how many there are."""
         ...
 
     def read(self) -> dict[str, float]: ...
@@ -77,7 +77,7 @@ class SqliteFile:
     def settle_down(self) -> None: ...
 
     @contextlib.contextmanager
-    def counted(self, url: str) -> Iterator[str]:
+    def counted(self, url: str, *, wake_ups: bool) -> Iterator[str]:
         yield url
 
     def read(self) -> dict[str, float]:
@@ -115,11 +115,11 @@ class PostgresServer:
         self._server.execute(DATABASE, "vacuum analyze", "checkpoint")
 
     @contextlib.contextmanager
-    def counted(self, url: str) -> Iterator[str]:
+    def counted(self, url: str, *, wake_ups: bool) -> Iterator[str]:
         assert self._postgres.port is not None
         meter = self._meter = WireMeter()
         with Proxy(self._postgres.port, lambda: MeteredConversation(meter)) as proxy:
-            yield self._postgres.url(database=DATABASE, port=proxy.port)
+            yield self._postgres.url(database=DATABASE, port=proxy.port, notify="on" if wake_ups else "off")
         self._meter = None
 
     def read(self) -> dict[str, float]:

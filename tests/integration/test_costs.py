@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.costs.ledger import Ledger, grown
-from bench.costs.measuring import Version, measure
+from bench.costs.ledger import BEGIN as TABLE_BEGIN
+from bench.costs.ledger import COSTS, END, PAGE, Ledger, grown, kept
+from bench.costs.measuring import CASES, Version, measure, phases_of
 from bench.costs.sqlite_meter import SqliteMeter
-from bench.costs.stores import SqliteFile
+from bench.costs.stores import PostgresServer, SqliteFile
 from bench.costs.wire_meter import MeteredConversation, WireMeter
 from bench.rounds import ROOT
+
+ROWS = [(store, case, phase) for store in (SqliteFile.name, PostgresServer.name) for case in CASES for phase in phases_of(case)]
 
 
 @pytest.fixture
@@ -103,3 +106,15 @@ def test_what_has_grown_is_named() -> None:
         before.note(row, {"statements": 2.0, "transactions": 1.0, "longest": 0.1})
         after.note(row, {"statements": 4.0, "transactions": 1.02, "longest": 9.0})
     assert grown(before, after) == ["SQLite, plain, submit: statements +100.0%, rounds differ by ±0%"]
+
+
+def test_the_page_names_every_case_on_every_store_as_the_kept_figures_do() -> None:
+    table = PAGE.read_text().partition(TABLE_BEGIN)[2].partition(END)[0]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")]
+    assert lines[0] == ["store", "case", "phase", *COSTS.values()]
+    assert [tuple(line[:3]) for line in lines[2:]] == ROWS
+    assert list(kept()) == ROWS
+    for line in lines[2:]:
+        for name, cell in zip(COSTS, line[3:], strict=True):
+            value = kept()[line[0], line[1], line[2]].get(name)
+            assert cell == "–" if value is None else float(cell.partition(" ")[0].replace(",", "")) == pytest.approx(value, rel=0.01)
