@@ -174,3 +174,20 @@ def test_every_statement_of_the_postgres_store_is_used_and_every_one_that_is_use
     quoted = set(re.findall(r'"([a-z_0-9]+)"', text))  # parts of pages are chosen by name
     assert names - named - quoted == set()
     assert named - names == set()
+
+
+def test_every_invariant_is_cited_and_names_tests_that_exist() -> None:
+    """What comments cite is in the design, and each invariant there names the test or removed guard that shows it."""
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs" / "design" / "postgres.md").read_text()
+    rows: dict[str, str] = dict(re.findall(r"^\| (I\d+) \|.*\| ([^|]+) \|$", page, re.MULTILINE))
+    sources = SOURCES.parent / "postgres"
+    texts = [file.read_text() for file in (*sources.rglob("*.sql"), *sources.glob("*.py"))]
+    cited = {name for text in texts for name in re.findall(r"\bI\d+\b", text)}
+    assert len(rows) >= 19
+    assert set(rows) == cited
+    tests = "\n".join(f"{file.stem}\n{file.read_text()}" for file in (root / "tests").rglob("test_*.py"))
+    for name, shown in rows.items():
+        named = re.findall(r"`(test_\w+)`", shown) + re.findall(r'"[^"]+"', shown)
+        assert named, name
+        assert [each for each in named if each not in tests] == [], name

@@ -54,7 +54,7 @@ async def _places(run: Runner, sql: Statements, ids: Iterable[str]) -> dict[str,
 
 
 async def write_time(run: Runner, sql: Statements, now: Instant | None) -> Instant:
-    """Tell the time of a write, after its transaction got its number: see `look` in functions/floors.sql."""
+    """Return the time of a write, after its transaction got its number (I4)."""
     [[at]] = await run.rows(sql.begin_adding, [now])
     return int(at)
 

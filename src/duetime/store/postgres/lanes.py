@@ -1,9 +1,8 @@
 """Lanes as a process remembers them, and how far each is known to be empty.
 
-`hint` is where the last claim ended; claims in full flow begin there. It may be wrong, because transactions commit late and claims
-are rolled back: what two looks find before it ends the flow. `floor` is proven: nothing stands below it and nothing will (`look` in
-functions/floors.sql has the reason). Without these a claim would walk over every row that was ever deleted at the head of the
-index and is not vacuumed yet.
+`hint` is where the last claim ended; claims in full flow begin there, and it may be wrong (I9). `floor` is proved by looks: no entry is
+below it and none will be (I5). Without these a claim would walk over every row that was ever deleted at the head of the index and is not
+vacuumed yet. docs/design/postgres.md has the invariants and a timeline of a floor.
 """
 
 from __future__ import annotations

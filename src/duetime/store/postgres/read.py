@@ -111,7 +111,13 @@ def _sources(query: Query) -> list[_Source]:
 
 
 class _Composition:
-    """A page's statement, put together from named parts: a filter that is not given must not keep an index from being used."""
+    """A page's statement, put together from named parts: a filter that is not given must not keep an index from being used.
+
+    Parts have gaps: `$value` and `$instant` become numbers of parameters; `$id`, `$lane`, `$submitted`, `$due` and `$tries` become
+    columns of the source that the part is put into (`_Source.put_into`); `$kinds` and `$whole` become whole selects; `$limit` becomes a
+    number in the text. (Elsewhere `$tasks` is the columns of new tasks, `%partition` and `%parent` are names of tables, `%counted` is a
+    select.) To run a page by hand, take its text from the server's log.
+    """
 
     def __init__(self, sql: Statements, query: Query, lanes: list[int] | None, handlers: list[str] | None = None) -> None:
         self._sql = sql

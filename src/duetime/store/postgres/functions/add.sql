@@ -73,8 +73,7 @@ begin
             n.extras, n.schedule, n.planned_at
         from duetime.each_new(p_tasks, v_now) as n where not n.plain;
     end if;
-    -- after the inserts, which wait for whoever is just taking or ending a task with such an id: only then that
-    -- can be seen
+    -- after the inserts, which wait for whoever is just taking or ending a task with such an id (I13)
     if duetime.underway(p_tasks.least_id, p_tasks.ids) <> '{}' then
         raise exception 'some of these tasks are stored already' using errcode = 'DT001';
     end if;
@@ -159,7 +158,7 @@ begin
         delete from duetime.task as t where t.id = any (v_stored) and t.id <> all (v_added);
     end if;
     if v_added <> '{}' then
-        -- the inserts may have waited for somebody who was just taking or ending such a task
+        -- the inserts may have waited for somebody who was just taking or ending such a task (I13)
         v_known := duetime.underway(p_tasks.least_id, v_added);
         if duetime.may_be_known(p_tasks.least_id, p_tasks.since_at) then
             v_known := v_known || array(

@@ -1,6 +1,6 @@
 -- Attempts that have not ended, read out of the arrays of their claims.
 
--- The places in claims that have not ended. Written with `<>`, because the planner takes `=` for one row in two
+-- The attempts that have not ended (I11). Written with `<>`, because the planner takes `=` for one row in two
 -- hundred.
 create or replace view duetime.open_place as
 select c.worker, c.number, c.claimed_at, a.place::integer as place, a.id, coalesce(a.lane, c.lanes[1]) as lane,

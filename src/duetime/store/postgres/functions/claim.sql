@@ -23,7 +23,7 @@ set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now bigint := coalesce(p_now, duetime.clock());
-    -- before this transaction gets its number: see `look`
+    -- before this transaction gets its number (I7)
     v_horizon bigint := (select h.last_value from duetime.horizon as h);
     v_until bigint := v_now + p_lead;
     v_incarnation text := p_incarnation;
@@ -48,7 +48,7 @@ begin
     if v_incarnation is null then
         v_incarnation := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
     end if;
-    perform from duetime.worker as w where w.id = p_worker for key share;
+    perform from duetime.worker as w where w.id = p_worker for key share;  -- I19
     if not found then
         how := 2;
         return next;
@@ -56,7 +56,7 @@ begin
     end if;
     select * into v_control from duetime.control;
     if v_control.incarnation <> v_incarnation and v_incarnation <> 'unknown' then
-        -- claims that are gone have put places back below floors that were proved before
+        -- I18; and claims that are gone have put entries back below floors that were proved before (I8)
         perform nextval(s.tableoid) from duetime.set_backs as s where v_control.incarnation <> '';
         update duetime.control as c set incarnation = v_incarnation, open_at = case when c.incarnation = '' then 0
             else v_now + (select (max(w.lease) * 1200000)::bigint from duetime.worker as w) end
@@ -100,10 +100,10 @@ begin
         into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted,
             submitters, v_count, v_late, v_whole, v_some_whole, v_bytes, v_doubtful
         from (select * from taken order by lane, pos, id) as t;
-        exit when v_count = p_total or v_starts = p_floors;
+        exit when v_count = p_total or v_starts = p_floors;  -- I9
         v_starts := p_floors;
     end loop;
-    if v_doubtful is not null then
+    if v_doubtful is not null then  -- I14
         v_gone := duetime.forget_repeats(v_doubtful);
     end if;
     if v_late then

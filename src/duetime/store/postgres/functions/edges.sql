@@ -1,9 +1,9 @@
 -- Children that wait for their parents.
 
--- Keep those of these tasks that live from ending until this transaction has ended, and name them. First those that
--- stand whole in `due`, then those that run: a task goes that way, or gets a row in `task` and keeps it. One that a
--- claim puts back at this very moment may be missed, so who finds a task to live that is not named here asks again.
--- A place that is locked is not claimed, and the ends of a claim's attempts wait for its lock.
+-- Keep those of these tasks that live from ending until this transaction has ended, and name them (I15). First those
+-- that are whole in `due`, then those that run: a task goes that way, or gets a row in `task` and keeps it. One that a
+-- claim puts back at this very moment may be missed, so who finds a task to live that is not named here asks again. An
+-- entry that is locked is not claimed, and the ends of a claim's attempts wait for its lock.
 create or replace function duetime.lock_parents(p_ids uuid[]) returns uuid[] language plpgsql
 set enable_seqscan = off as $$
 declare
@@ -18,11 +18,11 @@ begin
     return v_ids || array(select t.id from duetime.task as t where t.id = any (p_ids) order by t.id for key share);
 end $$;
 
--- Let the children of ended tasks go on, or end those in vain, in turn. Gives the earliest position that a freed
--- child took. Children are locked first, in the order of their ids, and then their edges are taken, as everybody
--- does who ends a child: in the other order a parent's end and its child's cancel would wait for each other. Each
--- edge is taken by one transaction only, so none is counted twice or not at all. A generation at a time, because a
--- chain may be longer than the server lets functions call each other.
+-- Let the children of ended tasks go on, or end those in vain, one generation after the other. Returns the earliest
+-- position that a freed child took. Children are locked first, in the order of their ids, and then their edges are
+-- taken (I15), as everybody does who ends a child: in the other order a parent's end and its child's cancel would
+-- wait for each other. A generation at a time, because a chain may be longer than the server lets functions call
+-- each other.
 create or replace function duetime.follow(p_now bigint, p_parents uuid[], p_succeeded boolean[])
     returns bigint language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$

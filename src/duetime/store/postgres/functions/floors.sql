@@ -1,22 +1,14 @@
 -- How far lanes are empty: what a look notes, and where claims begin.
 
--- Where claims of a lane begin.
+-- Where claims of a lane begin; a floor of an earlier count of set-backs proves nothing (I8).
 create or replace view duetime.lane_floor as
 select l.id, case when l.set_backs = s.last_value then l.floor else 0 end as floor from duetime.lane as l
     cross join duetime.set_backs as s;
 
--- What is needed to prove how far lanes are empty: a time, the transactions under way, and the first place that is
--- left. A place that appears later was inserted by a transaction that got its number after this one, or that was
--- under way now; and it read the clock after it got its number. So once all up to our own number have ended (a later
--- look's oldest is not below this one's next), every new place lies at or after this look's time. Places under an
--- uncommitted claim are still seen. Our own number, because what the snapshot calls its end is only the last one
--- that has ended: greater ones may be under way. A transaction may be left open that has nothing to do with us. So
--- if the oldest lags, those are counted that hold the lock which everybody has who puts a place here, from before it
--- reads the clock until its places can be seen: who does not hold it now will read the clock later, or has ended,
--- and the places are looked at after that. An old view would not show them, so only where each statement has its
--- own. The clock may be set back. So the time is not later than the horizon was before we had our number, which
--- everybody sees who gets one later: p_horizon, null if we have none yet. Then the horizon is moved for the next
--- look. A time that is given (p_now) is a test's, which sets it back and tells nobody: it proves nothing.
+-- A look: a time, the oldest transaction that may still add entries, the number after our own, and the first entry that
+-- is left in each lane. I5 says what it proves, I6 whom it waits for, I7 how far its time counts: p_horizon is the
+-- horizon before we had our number, null if we have none yet. A time that is given (p_now) is a test's, which sets it
+-- back and tells nobody: it proves nothing.
 create or replace function duetime.look(p_now bigint, p_horizon bigint, p_lanes integer[], p_floors bigint[])
 returns table (now_at bigint, oldest bigint, next bigint, places bigint[]) language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$

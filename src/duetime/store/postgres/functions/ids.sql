@@ -10,10 +10,8 @@ begin
         limit 1), false);
 end $$;
 
--- Which of these ids are of tasks that run, or wait for others: `locate` without `due`, for those who have just
--- inserted there. It looks for itself, because every add does it: whoever adds a location adds it here. Who inserts
--- their places first and asks then misses nothing: what has left `due` in the meantime stands in a claim, or in
--- history, which is to be looked at after this.
+-- Which of these ids are of tasks that run, or wait for others: the second look of I13. It looks for itself and does
+-- not ask `locate`, because every add does it: whoever adds a location adds it here.
 create or replace function duetime.underway(p_least uuid, p_ids uuid[]) returns uuid[] language plpgsql volatile
 set enable_seqscan = off set jit = off as $$
 begin
@@ -25,10 +23,10 @@ begin
         select h.id from duetime.held as h where h.id >= p_least and (h.id in (select unnest(p_ids))) is true);
 end $$;
 
--- Remember that ids are ahead of the moment at which their tasks are submitted, in the transaction that adds them:
--- whoever sees the tasks sees this as well. Generously, so that it is written a few times only: up to the next power
--- of two, and for all time if it is a second at most, which clocks of different machines often are apart. Clocks
--- that are wrong by more are put right one day, so for an hour at least.
+-- Remember that ids are ahead of the moment at which their tasks are submitted, in the transaction that adds them
+-- (I17). Generously, so that it is written a few times only: up to the next power of two, and for all time if it is
+-- a second at most, which clocks of different machines often are apart. Clocks that are wrong by more are put right
+-- one day, so for an hour at least.
 create or replace function duetime.note_ahead(p_newest bigint, p_now bigint) returns void language plpgsql as $$
 declare
     v_lead bigint := 16384;

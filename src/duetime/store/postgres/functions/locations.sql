@@ -1,4 +1,4 @@
--- Where live tasks are. Whoever adds a location adds it to both the view and `locate`.
+-- Where live tasks are (I1). Whoever adds a location adds it to both the view and `locate`.
 
 -- All locations of all live tasks. `whole`: the location holds all there is of the task, which has no row in `task`.
 -- It opens every claim, so it is for those who look at the whole store.

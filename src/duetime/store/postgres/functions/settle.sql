@@ -1,7 +1,6 @@
 -- Recording how attempts ended.
 
--- Those of the settlements that are the worker's to say: it holds the attempt at this very number, and it has not
--- ended. The claims are locked by the caller.
+-- Those of the settlements that are the worker's to say (I11). The claims are locked by the caller (I10).
 create or replace function duetime.match(
     p_now bigint, p_worker text, p_claims bigint[], p_ids uuid[], p_attempts integer[], p_started bigint[],
     p_finished bigint[], p_states text[], p_outcomes text[], p_tries integer[], p_crashes integer[], p_dues bigint[],
@@ -53,7 +52,7 @@ declare
 begin
     v_now := duetime.begin_adding(p_now);
     perform from duetime.claim as c where c.worker = p_worker and (p_claims is null or c.number = any (p_claims))
-        order by c.number for update;
+        order by c.number for update;  -- I10
     with ended as materialized (
         select * from duetime.match(v_now, p_worker, p_claims, p_ids, p_attempts, p_started, p_finished, p_states,
             p_outcomes, p_tries, p_crashes, p_dues, p_results, p_errors)
@@ -119,11 +118,10 @@ begin
         else coalesce(v_accepted, '{}') end, coalesce(cardinality(v_finals), 0), v_earliest;
 end $$;
 
--- Record that attempts succeeded that have neighbouring places in claims, and have nothing to say: what most settles
--- are. Nothing has to be matched, because a worker uses no number twice and the places of a claim never change: two
--- thirds of the cost of `settle`. Each claim is named once, in rising order, as everybody locks them; p_started and
--- p_finished are in the order of the places. A place that is not open refuses all, and the caller takes `settle`
--- instead.
+-- Record that attempts succeeded which are neighbours in their claims and have no result: what most settles are.
+-- Nothing has to be matched (I12): two thirds of the cost of `settle`. Each claim is named once, in rising order, as
+-- everybody locks them; p_started and p_finished are in the order of the attempts. An attempt that is not open
+-- refuses all, and the caller takes `settle` instead.
 create or replace function duetime.settle_slices(
     p_now bigint, p_worker text, p_claims bigint[], p_firsts integer[], p_sizes integer[], p_started bigint[],
         p_finished bigint[]

@@ -8,10 +8,9 @@ $$ select (extract(epoch from statement_timestamp()) * 1000000)::bigint $$;
 create or replace function duetime.moment() returns bigint language sql volatile as
 $$ select (extract(epoch from clock_timestamp()) * 1000000)::bigint $$;
 
--- The same, for positions. Call it after the transaction has its number and the lock on `due`: see `look`. Whoever
--- finds the clock behind the horizon tells it at once to all who remember floors, whatever becomes of this
--- transaction: they may lie above the place that it is about to write. The horizon is read first: it is never ahead
--- of a clock that is read later, unless that was set back.
+-- The same, for positions. Call it after the transaction has its number and the lock on `due` (I4). A writer that finds
+-- the clock behind the horizon tells everybody at once, whatever becomes of its transaction (I7). The horizon is read
+-- first: it is never ahead of a clock that is read later, unless that was set back.
 create or replace function duetime.present() returns bigint language plpgsql volatile as $$
 declare
     v_horizon bigint := (select h.last_value from duetime.horizon as h);
@@ -26,8 +25,7 @@ begin
     return v_now;
 end $$;
 
--- How whoever puts places into `due` begins: the number of its transaction, then the lock by which looks know it,
--- then the clock.
+-- How whoever puts entries into `due` begins (I4): its number, then the lock by which looks know it, then the clock.
 create or replace function duetime.begin_adding(p_now bigint) returns bigint language plpgsql volatile as $$
 begin
     perform pg_current_xact_id();

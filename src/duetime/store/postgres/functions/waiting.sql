@@ -1,7 +1,7 @@
 -- Tasks that wait: locking them, and ending them before they ever run again.
 
--- Of doubtful tasks whose places this transaction has taken or locked: forget those that run already or have ended,
--- and name them. They were added again by transactions that could not see that.
+-- Of doubtful tasks whose entries this transaction has taken or locked: forget those that run already or have ended,
+-- and name them (I14).
 create or replace function duetime.forget_repeats(p_ids uuid[]) returns uuid[] language plpgsql
 set enable_seqscan = off as $$
 declare
@@ -21,9 +21,9 @@ begin
     return v_known;
 end $$;
 
--- Lock those of these tasks that wait (a new location where tasks wait is locked here, too), in the order in which
--- everybody locks them, and name them. Doubtful ones among them are forgotten, or found to be the only ones; then
--- they stay that, because nobody can add them again while they stand there.
+-- Lock those of these tasks that wait, in the order in which everybody locks them, and name them; a new location where
+-- tasks wait is locked here, too. Doubtful ones among them are forgotten, or found to be the only ones (I14); then they
+-- stay that, because nobody can add them again while they stand there.
 create or replace function duetime.lock_waiting(p_ids uuid[]) returns uuid[] language plpgsql
 set enable_seqscan = off as $$
 declare

@@ -22,9 +22,8 @@ create table duetime.control (
 ) with (fillfactor = 50);
 insert into duetime.control default values;
 
--- Two numbers that no transaction takes back and no old view hides. `horizon` is the latest time that floors may
--- have been proved by, and `set_backs` counts how often a writer found the clock behind that: what was proved before
--- then proves nothing. See `present`.
+-- Two numbers that no transaction takes back and no old view hides (I7): `horizon` is the latest time that floors may
+-- have been proved by, and `set_backs` counts how often a writer found the clock behind that.
 create sequence duetime.horizon;
 create sequence duetime.set_backs;
 select nextval(s.tableoid) from duetime.set_backs as s;  -- the first call does not count
@@ -43,8 +42,7 @@ create table duetime.lane (
     unique (handler, collection, priority)
 ) with (fillfactor = 70);
 
--- Live tasks only. Each stands in exactly one of: due, held, a claim. Those that stand whole in due or a claim have
--- no row here.
+-- Live tasks that are not whole in their location (I1, I2).
 create table duetime.task (
     id uuid primary key,
     lane integer not null,
@@ -89,12 +87,9 @@ create type duetime.new_tasks as (
     planned bigint[]
 );
 
--- Tasks that only time holds back. `pos` is the later of the due time and the moment of insertion, so nothing is
--- ever inserted behind the present, and whoever remembers how far a lane is empty stays right. A new task that is
--- short and has nothing rare to tell stands here whole: `payload` and what follows are all there is of it, until
--- something unusual happens to it. Where they are null the rest of the task is in `task`. `size` is how many bytes
--- the payload has; null: not known here. `doubtful`: added by a transaction with an old view of the store, which
--- cannot know whether such a task runs or has ended; whoever claims it can.
+-- Tasks that only time holds back. `pos` is the later of the due time and the moment of insertion (I3). Where
+-- `payload` and what follows are not null the entry is whole (I2): they are all there is of the task. `size` is how
+-- many bytes the payload has; null: not known here. `doubtful`: added by an old view (I14).
 create table duetime.due (
     lane integer not null,
     pos bigint not null,
@@ -249,17 +244,17 @@ create table duetime.attempt (
 ) partition by range (finished_at);
 create index attempt_task on duetime.attempt (task);
 
--- How many tasks a lane has in a state ('live' or a final one): the sum of these rows. Every batch adds its own, so
--- that nobody waits for a counter; a duty folds them.
+-- How many tasks a lane has in a state ('live' or a final one): the sum of these rows (I16). Every batch adds its
+-- own, so that nobody waits for a counter; a duty folds them.
 create table duetime.tally (
     lane integer not null,
     state text not null,
     n bigint not null
 );
 
--- How far the time in an id was ever ahead of `submitted_at`: by at most `lead`, of ids whose time is before
--- `until`. Lists by the time of submitting begin their walk along the ids by this. Rows are only ever added, so
--- nobody waits for whoever adds one in a long transaction; a duty removes those that others cover.
+-- How far the time in an id was ever ahead of `submitted_at` (I17): by at most `lead`, of ids whose time is before
+-- `until`. Rows are only ever added, so nobody waits for whoever adds one in a long transaction; a duty removes
+-- those that others cover.
 create table duetime.ahead (
     lead bigint not null,
     until bigint not null
