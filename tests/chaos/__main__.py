@@ -48,8 +48,8 @@ async def storms(scale: float, seed: int, server: str, folder: Path) -> tuple[li
     async with Ground(name=server) as ground:
         for number, plan in enumerate(many, 1):
             began = time.monotonic()
-            place = folder / f"storm-{number}"
-            async with Fleet(place, url=ground.url, look_url=ground.look_url) as fleet:
+            storm_folder = folder / f"storm-{number}"
+            async with Fleet(storm_folder, url=ground.url, look_url=ground.look_url) as fleet:
                 report = await Storm(ground, fleet, plan, seed=seed + number).run()
                 counted = sum(each.count for each in (await fleet.store.counts()).finals)
             reports.append(report)
@@ -59,7 +59,7 @@ async def storms(scale: float, seed: int, server: str, folder: Path) -> tuple[li
                 f"storm {number} of {len(many)}: {report.tasks:,} tasks, {report.attempts:,} attempts in {took:.0f} s: {broken}", flush=True
             )
             for violation in report.violations[:20]:
-                print(f"  {violation}  (seed {seed + number}, journal in {place})", flush=True)
+                print(f"  {violation}  (seed {seed + number}, journal in {storm_folder})", flush=True)
     return reports, counted
 
 

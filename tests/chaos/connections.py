@@ -66,7 +66,7 @@ class Crowd:
         ]
 
 
-def room_for(wanted: int) -> tuple[int, int]:
+def allowed_connections(wanted: int) -> tuple[int, int]:
     """Raise the soft limit of files as far as needed and allowed; give how many connections there is room for, and the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted + OTHERS if hard == resource.RLIM_INFINITY else min(wanted + OTHERS, hard)
@@ -121,7 +121,7 @@ async def a_server(url: str) -> AsyncIterator[tuple[int, str, int]]:
 
 async def crowd(folder: Path, idle_ones: int, active: int, seconds: float) -> Crowd:
     """Open connections that each ask once and then say nothing; let some others submit all the while; then ask all of them again."""
-    number, hard = room_for(idle_ones + active)
+    number, hard = allowed_connections(idle_ones + active)
     seen = Crowd(idle_ones + active, limit=hard)
     gate = asyncio.Semaphore(AT_ONCE)
     async with a_server(f"sqlite:///{folder}/crowd.db?synchronous=normal") as (process, host, port), AsyncExitStack() as stack:

@@ -179,7 +179,7 @@ async def holds_it_beyond_its_timeout(ctx: Context, length: int) -> None:
 
 @app.task(timeout=0.5, retry=AT_ONCE)
 def never_ends(ctx: Context, patience: float = 3_600) -> None:
-    """Ignore every wish to stop."""
+    """Ignore every request to stop."""
     with journal.attempt(ctx):
         end = time.monotonic() + patience
         while time.monotonic() < end:

@@ -211,8 +211,8 @@ class History:
     def _fences(self) -> Iterator[str]:
         for task, attempts in self.attempts.items():
             highest = 0
-            for place, attempt in enumerate(attempts):
-                if attempt.start.fence <= highest and not self._rewound(attempts[:place]):
+            for index, attempt in enumerate(attempts):
+                if attempt.start.fence <= highest and not self._rewound(attempts[:index]):
                     yield f"fence: {task} began with number {attempt.start.fence} after number {highest}"
                 highest = max(highest, attempt.start.fence)
 
@@ -237,10 +237,10 @@ class History:
     def _slots(self, slots: Mapping[str, int]) -> Iterator[str]:
         changes: dict[tuple[int, str], list[tuple[float, int]]] = defaultdict(list)
         for attempt in itertools.chain.from_iterable(self.attempts.values()):
-            place = (attempt.start.worker, attempt.start.handler)
+            owner = (attempt.start.worker, attempt.start.handler)
             over_at = self._over_at(attempt)
             if attempt.start.handler in slots and over_at is not None:
-                changes[place] += [(attempt.start.at, 1), (over_at, -1)]
+                changes[owner] += [(attempt.start.at, 1), (over_at, -1)]
         for (worker, handler), each in changes.items():
             most = max(itertools.accumulate(change for _, change in sorted(each)))
             if most > slots[handler]:
@@ -249,12 +249,12 @@ class History:
     def _gates(self) -> Iterator[str]:
         closed: dict[tuple[str, str | None], float] = {}
         for event in self.events:
-            place = (event.handler, event.collection)
+            gate = (event.handler, event.collection)
             if event.kind == "gate":
-                closed[place] = event.at
+                closed[gate] = event.at
             elif event.kind == "opened":
-                closed.pop(place, None)
-            elif event.kind == "start" and (place in closed or (event.handler, None) in closed):
+                closed.pop(gate, None)
+            elif event.kind == "start" and (gate in closed or (event.handler, None) in closed):
                 yield f"gate: attempt {event.fence} of {event.task} ({event.handler}) began after the gate was acknowledged"
 
     def _cancels(self) -> Iterator[str]:

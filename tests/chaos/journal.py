@@ -109,9 +109,9 @@ class Journal:
 
 def locked(file: int, name: str) -> bool:
     """Lock the byte that stands for a name; tell whether it was free. A million files, one for each, would be slow to remove."""
-    place = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 2
+    byte = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 2
     try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
     except BlockingIOError:
         return False
     return True

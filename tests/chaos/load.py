@@ -32,11 +32,11 @@ class Load:
         self.relentless = False  # the faults are over: submit the rest without a pause
 
     async def run(self) -> None:
-        turns = 0
+        rounds = 0
         while self.submitted < self._total or not self.relentless:
-            turns += 1
+            rounds += 1
             await self._submit(self._mixed() + [self._fleet.new("bulk") for _ in range(self._bulk())])
-            if turns % 5 == 0:
+            if rounds % 5 == 0:
                 await self._in_a_transaction(commits=self._chance.random() < 0.5)
                 await self._cancel_some()
             if not self.relentless:
@@ -97,9 +97,9 @@ class Load:
                     self.cancelled += 1
 
 
-async def persistently(call: Callable[[], Awaitable[T]], *, turns: int = 600) -> T:
+async def persistently(call: Callable[[], Awaitable[T]], *, rounds: int = 600) -> T:
     """Repeat a verb until the store has answered it."""
-    for _ in range(turns):
+    for _ in range(rounds):
         try:
             return await call()
         except StoreUnavailable:

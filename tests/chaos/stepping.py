@@ -52,8 +52,8 @@ async def reap(store: Store, worker: Worker) -> int | None:
 async def look(store: PostgresStore, lane: Lane) -> None:
     """Look at a lane as a claim does from time to time, and move its floor as far as that proves."""
     statement = f'select * from "{store._address.schema}".look(null, null, $1::integer[], $2::bigint[])'
-    [[at, oldest, next_number, places]] = await store._opened.rows(statement, [[lane.id], [lane.floor]])
-    store._lanes.looked(at, oldest, next_number, places, [lane])
+    [[at, oldest, next_number, entries]] = await store._opened.rows(statement, [[lane.id], [lane.floor]])
+    store._lanes.looked(at, oldest, next_number, entries, [lane])
 
 
 class HalfWay:

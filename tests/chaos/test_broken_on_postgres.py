@@ -26,7 +26,7 @@ from duetime.worker.reconciler import Reconciler
 from tests.chaos.fleet import until
 from tests.chaos.scenes import Scene, a_later_task, lost_reply, release, scene_in, settle_of_another, timeout_of_a_thread
 from tests.chaos.stepping import half_way, hire, look, reap
-from tests.conformance.build import ended, needs, wish
+from tests.conformance.build import ended, needs, new_task
 
 LEASE = 5.0
 
@@ -243,8 +243,8 @@ async def fan_in(scene: Scene) -> None:
     """Both parents of a child end at the same moment, in two transactions."""
     store = store_of(scene)
     await store.tidy()
-    parents = [wish("brief"), wish("brief")]
-    child = wish("brief", edges=tuple(needs(parent) for parent in parents))
+    parents = [new_task("brief"), new_task("brief")]
+    child = new_task("brief", edges=tuple(needs(parent) for parent in parents))
     for added in await store.add([*parents, child]):
         scene.journal.write("submitted", task=added.record.id)
     worker, other = await hire(store), await hire(store)

@@ -25,22 +25,22 @@ async def test_nothing_starts_after_a_gate_was_acknowledged_however_much_is_in_f
     handler = fleet.app.handler("quick")
     gated = 0
     for _ in range(8):
-        places = [chance.choice(["eu", "us"]) for _ in range(150)]
-        await fleet.submit(handler.options(collection=place).new(seconds=chance.uniform(0, 0.02)) for place in places)
+        collections = [chance.choice(["eu", "us"]) for _ in range(150)]
+        await fleet.submit(handler.options(collection=collection).new(seconds=chance.uniform(0, 0.02)) for collection in collections)
         await asyncio.sleep(chance.uniform(0, 0.1))
-        place = chance.choice([None, "eu", "us"])
-        answer = await fleet.app.gates.pause("quick", collection=place)
-        fleet.journal.write("gate", handler="quick", collection=place)
+        collection = chance.choice([None, "eu", "us"])
+        answer = await fleet.app.gates.pause("quick", collection=collection)
+        fleet.journal.write("gate", handler="quick", collection=collection)
         assert answer.in_force
         assert len(answer.confirmed) == 3
-        late = [handler.options(collection=place or "eu").new() for _ in range(10)]
+        late = [handler.options(collection=collection or "eu").new() for _ in range(10)]
         late_tasks = await fleet.submit(late)
         await asyncio.sleep(0.15)
         waiting = [(await fleet.app.get(task.id)).state for task in late_tasks]
         assert set(waiting) == {State.PENDING}
         gated += len(waiting)
-        fleet.journal.write("opened", handler="quick", collection=place)
-        assert await fleet.app.gates.open("quick", collection=place)
+        fleet.journal.write("opened", handler="quick", collection=collection)
+        assert await fleet.app.gates.open("quick", collection=collection)
     await fleet.finish()
     assert gated == 80
     assert set((await fleet.states()).values()) == {"succeeded"}

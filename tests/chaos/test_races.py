@@ -15,13 +15,13 @@ from duetime.runtime.service import Alarms
 from duetime.store.values import AddVerdict
 from tests.chaos.ground import Ground
 from tests.chaos.stepping import beat_of, half_way, hire, opened, reap
-from tests.conformance.build import add, ended, get, state_of, wish
+from tests.conformance.build import add, ended, get, new_task, state_of
 
 
 async def test_t1_a_task_that_ends_between_a_reapers_look_and_its_write_stays_ended(postgres_url: str) -> None:
     """T1: the settle commits after the reaper has begun, and the reaper waits for it in the middle of its transaction."""
     async with opened(postgres_url) as store, opened(postgres_url) as other, half_way(postgres_url) as settling:
-        await store.add([wish() for _ in range(3)])
+        await store.add([new_task() for _ in range(3)])
         worker = await hire(store)
         first, second, third = await worker.take()
         assert await worker.end(first, State.SUCCEEDED) is SettleVerdict.ACCEPTED  # the look comes after this and before the rest
@@ -79,7 +79,7 @@ async def test_t2_a_second_reaper_with_an_old_list_takes_nothing(postgres_url: s
 async def test_t3_a_server_that_dies_in_the_middle_of_a_reaping_loses_and_doubles_nothing() -> None:
     """T3: the reaper's transaction has begun, waits, and goes down with the server; the next one does it whole."""
     async with Ground() as ground, opened(ground.url) as store, opened(ground.url) as other:
-        await store.add([wish() for _ in range(5)])
+        await store.add([new_task() for _ in range(5)])
         worker = await hire(store)
         claimed = await worker.take()
         assert await worker.end(claimed[0], State.SUCCEEDED) is SettleVerdict.ACCEPTED
@@ -105,7 +105,7 @@ async def test_t3_a_server_that_dies_in_the_middle_of_a_reaping_loses_and_double
 async def test_t5_a_reaper_that_dies_half_way_leaves_the_work_to_the_next(postgres_url: str) -> None:
     """T5: the duty that takes tasks back is itself cut off, in the middle of its transaction."""
     async with opened(postgres_url) as store, opened(postgres_url) as other, half_way(postgres_url) as holding:
-        await store.add([wish() for _ in range(3)])
+        await store.add([new_task() for _ in range(3)])
         worker = await hire(store)
         claimed = await worker.take()
         await holding.lock_claims(worker.id)
@@ -137,7 +137,7 @@ async def test_t7_a_worker_that_dies_between_claim_and_start_takes_no_slot_with_
 async def test_t10_what_has_succeeded_stays_so_when_its_worker_dies_right_after(postgres_url: str) -> None:
     """T10: the outcome is written, the claim still names the task, and nobody is left to clean up."""
     async with opened(postgres_url) as store, opened(postgres_url) as other:
-        await store.add([wish() for _ in range(2)])
+        await store.add([new_task() for _ in range(2)])
         worker = await hire(store)
         done, left = await worker.take()
         assert await worker.end(done, State.SUCCEEDED) is SettleVerdict.ACCEPTED
@@ -153,7 +153,7 @@ async def test_t10_what_has_succeeded_stays_so_when_its_worker_dies_right_after(
 async def test_a_repeated_submitting_that_meets_the_end_of_its_task_does_not_bring_it_back(postgres_url: str, key: str | None) -> None:
     """The first reply was lost, so the client asks again, at the moment at which the task ends."""
     async with opened(postgres_url) as store, half_way(postgres_url) as settling:
-        new = wish(key=key)
+        new = new_task(key=key)
         await store.add([new])
         worker = await hire(store)
         claimed = await worker.take_one()

@@ -19,7 +19,7 @@ from duetime.store.values import Hint
 from tests.chaos.fleet import Fleet, until
 from tests.chaos.ground import HOUR, Ground
 from tests.chaos.stepping import HalfWay, half_way, hire, look, opened
-from tests.conformance.build import Worker, add, ended, get, needs, wish
+from tests.conformance.build import Worker, add, ended, get, needs, new_task
 from tests.servers.fixtures import NewPostgres
 from tests.servers.proxy import Cut, Side
 
@@ -99,7 +99,7 @@ async def test_t15_a_snapshot_held_open_makes_claims_no_slower(postgres_url: str
     async with opened(postgres_url) as store, half_way(postgres_url, begun=False) as old, half_way(postgres_url, begun=False) as trial:
         worker = await hire(store, lease=60.0)
         for _ in range(TASKS // 1_000):
-            await store.add([wish() for _ in range(1_000)])
+            await store.add([new_task() for _ in range(1_000)])
         await worker.claim(total=1)
         [lane] = store._lanes.by_handler["work"]
         for _ in range(2):  # the first time a connection also reads what it needs to know of the tables
@@ -147,7 +147,7 @@ async def test_a_full_queue_of_wake_ups_keeps_nothing_from_being_added(stormy: F
         heard: list[Hint] = []
         subscription = store.listen(heard.append)
         for _ in range(3):
-            await store.add([wish()])
+            await store.add([new_task()])
             await asyncio.sleep(0.05)  # each may send a wake-up
         subscription.close()
         assert len(heard) >= 3, "those in this process"
@@ -269,7 +269,7 @@ async def test_a_late_commit_on_a_quiet_server_is_found(postgres_url: str) -> No
         worker = await hire(store, lease=60.0)
         await prove_floors(store, worker)
         await caller.begin()
-        [added] = await store.add_on(caller._connection, [wish()])
+        [added] = await store.add_on(caller._connection, [new_task()])
         await looks_find_nothing(worker)
         await caller.commit()
         assert [each.id for each in await worker.take()] == [added.record.id]
@@ -281,8 +281,8 @@ async def test_a_late_commit_is_found_although_there_is_always_more_to_do(postgr
         worker = await hire(store, lease=60.0)
         await prove_floors(store, worker)
         await caller.begin()
-        [late] = await store.add_on(caller._connection, [wish()])
-        await store.add([wish() for _ in range(10_000)])
+        [late] = await store.add_on(caller._connection, [new_task()])
+        await store.add([new_task() for _ in range(10_000)])
         while not (lane := store._lanes.by_handler["work"][0]).flowing or lane.hint < late.record.due_at:
             assert len(await worker.take(total=10)) == 10
         await caller.commit()
@@ -322,13 +322,13 @@ async def test_a_late_commit_is_found_although_looks_do_not_wait_for_strangers(p
         await caller.begin()
         await pass_numbers(caller)  # one, as they are all of the same transaction
         if when == "before the others":
-            [added] = await store.add_on(caller._connection, [wish()])
+            [added] = await store.add_on(caller._connection, [new_task()])
         await pass_numbers(other)
         before = lane.floor
         await looks_find_nothing(worker)
         assert (lane.floor > before + SECOND // 2) is (when == "after the others")
         if when == "after the others":
-            [added] = await store.add_on(caller._connection, [wish()])
+            [added] = await store.add_on(caller._connection, [new_task()])
             await looks_find_nothing(worker)
         await caller.commit()
         assert [each.id for each in await worker.take()] == [added.record.id]
@@ -341,7 +341,7 @@ async def test_a_prepared_transaction_is_found_when_it_commits(new_postgres: New
         worker = await hire(store, lease=60.0)
         await prove_floors(store, worker)
         await caller.rows("begin")
-        [added] = await store.add_on(caller._connection, [wish()])
+        [added] = await store.add_on(caller._connection, [new_task()])
         await caller.rows("prepare transaction 'later'")
         await pass_numbers(caller)
         await looks_find_nothing(worker)
@@ -349,7 +349,7 @@ async def test_a_prepared_transaction_is_found_when_it_commits(new_postgres: New
         assert [each.id for each in await worker.take()] == [added.record.id]
 
 
-async def test_what_goes_back_is_found_although_it_waited_between_reading_the_clock_and_its_place(postgres_url: str) -> None:
+async def test_what_goes_back_is_found_although_it_waited_between_reading_the_clock_and_its_position(postgres_url: str) -> None:
     """A settle that waits for its claim has no place yet that anybody could see, but will write the one of before it waited."""
     async with (
         opened(postgres_url) as store,
@@ -401,7 +401,7 @@ async def test_a_lane_that_the_replica_never_heard_of_gets_tasks_all_the_same(
     stormy: Fleet, ground: Ground, rival: bool, pooled: str
 ) -> None:
     """Who adds to a lane knows only its number, which means nothing on the server that has taken over, or something else."""
-    old, wished = ground.server, wish(collection="late")
+    old, submitted = ground.server, new_task(collection="late")
     async with opened(f"{ground.url}&pooled={pooled}") as store:
         await add(store)
         replica = await ground.follow()
@@ -412,14 +412,14 @@ async def test_a_lane_that_the_replica_never_heard_of_gets_tasks_all_the_same(
         await switch
         assert await ground.query("select count(*) from chaos.lane") == [(1,)], "or this shows nothing"
         async with opened(ground.look_url) as other:
-            expected: dict[str, str | None] = {wished.id: "late"}
+            expected: dict[str, str | None] = {submitted.id: "late"}
             if rival:
                 for collection in ("early", "late"):
                     expected[(await add(other, collection=collection)).id] = collection
 
             async def stored() -> bool:
                 with contextlib.suppress(StoreUnavailable):
-                    await store.add([wished])
+                    await store.add([submitted])
                     return True
                 return False
 

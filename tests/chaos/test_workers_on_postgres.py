@@ -7,7 +7,7 @@ import pytest
 from duetime import State
 from tests.chaos.fleet import Fleet, until
 from tests.chaos.pooling import Pooling
-from tests.conformance.build import wish
+from tests.conformance.build import new_task
 from tests.servers.waiting import PATIENCE
 
 
@@ -44,12 +44,12 @@ async def test_t4_an_old_process_drains_while_the_new_one_recovers_what_it_may(p
 async def test_t6_one_payload_that_cannot_be_read_leaves_the_rest_of_its_batch_alone(postgres_fleet: Fleet) -> None:
     """T6: all are claimed at once; two do not fit the handler."""
     fleet = postgres_fleet
-    wishes = [wish("quick", payload) for payload in [b"{}"] * 10 + [b'{"seconds": "soon"}', b"[7]"] + [b"{}"] * 10]
-    for added in await fleet.store.add(wishes):
+    new_tasks = [new_task("quick", payload) for payload in [b"{}"] * 10 + [b'{"seconds": "soon"}', b"[7]"] + [b"{}"] * 10]
+    for added in await fleet.store.add(new_tasks):
         fleet.journal.write("submitted", task=added.record.id)
     await fleet.start()
     await fleet.finish()
-    states = [(await fleet.app.get(each.id)).state for each in wishes]
+    states = [(await fleet.app.get(each.id)).state for each in new_tasks]
     assert states == [State.SUCCEEDED] * 10 + [State.FAILED] * 2 + [State.SUCCEEDED] * 10
     await fleet.check()
 
@@ -82,7 +82,7 @@ async def test_t16_everything_works_through_a_pooler_in_transaction_mode(tmp_pat
         print(f"T16 runs {pooling.how}")
         async with Fleet(tmp_path_factory.mktemp("pooled"), url=pooling.url, look_url=pooling.look_url) as fleet:
             workers = await fleet.start_some(2, "--lease", "2s")
-            await fleet.submit(fleet.new("quick", seconds=0.02).after(0.01 * place) for place in range(100))
+            await fleet.submit(fleet.new("quick", seconds=0.02).after(0.01 * number) for number in range(100))
             [keyed] = await fleet.submit([fleet.app.handler("boxed").options(key="one").new(seconds=3.0)])
             await until("it has started", lambda: fleet.started(keyed))
             workers[0].kill()

@@ -19,7 +19,7 @@ from duetime.store.shard import Lease
 from duetime.store.values import NewWorker
 from tests.cli.conftest import CommandLine, Program, Shop, until
 from tests.cli.test_remote import serving
-from tests.conformance.build import wish
+from tests.conformance.build import new_task
 from tests.servers.waiting import PATIENCE
 
 SILENT_FOR = 42
@@ -58,7 +58,7 @@ async def hire(
             held = None
         else:
             held = await store.register(NewWorker(id=worker, host="there", pid=4711, slots=slots, lease=lease))
-        [added] = await store.add([wish("greet", b'{"name": "x"}')])
+        [added] = await store.add([new_task("greet", b'{"name": "x"}')])
         if holding:
             claim = store.claim_for if pull else store.claim
             [task] = (await claim(worker, 1, {"greet": 1}, 1)).tasks

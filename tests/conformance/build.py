@@ -1,4 +1,4 @@
-"""Small builders: a wish, the end of an attempt, a worker that numbers its claims, a task in any state."""
+"""Small builders: a task to be added, the end of an attempt, a worker that numbers its claims, a task in any state."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from duetime.model.task import Edge, ErrorInfo, NewTask, State, TaskRecord
 from duetime.store import Store
 from duetime.store.shard import Lease
 from duetime.store.values import Added, AddVerdict, Claim, ClaimedTask
+from tests.servers.waiting import PATIENCE
 
 PLENTY = 100_000
 USUAL_OUTCOME = {
@@ -26,8 +27,8 @@ USUAL_OUTCOME = {
 }
 
 
-def wish(handler: str = "work", payload: bytes = b"{}", **options: Any) -> NewTask[object]:
-    """Make a wish with an id of its own; a keyed one lies in the shard of its key, as every client does it."""
+def new_task(handler: str = "work", payload: bytes = b"{}", **options: Any) -> NewTask[object]:
+    """Make a task to be added, with an id of its own; a keyed one lies in the shard of its key, as every client does it."""
     if "id" not in options:
         key = options.get("key")
         options["id"] = new_id() if key is None else new_id(key_shard(handler, key))
@@ -89,14 +90,14 @@ class Worker:
 
 async def add(store: Store, handler: str = "work", payload: bytes = b"{}", **options: Any) -> TaskRecord:
     """Add one task that must be new."""
-    [added] = await store.add([wish(handler, payload, **options)])
+    [added] = await store.add([new_task(handler, payload, **options)])
     assert added.verdict is AddVerdict.ADDED
     return added.record
 
 
 async def put(store: Store, handler: str = "work", payload: bytes = b"{}", **options: Any) -> Added:
     """Add one task, whatever the verdict."""
-    [added] = await store.add([wish(handler, payload, **options)])
+    [added] = await store.add([new_task(handler, payload, **options)])
     return added
 
 
@@ -147,7 +148,7 @@ async def watch(reaper: Reaper, since: float, until: float) -> int:
     return taken
 
 
-async def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+async def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     """Poll for what another thread brings about; `what` completes the sentence "timed out waiting for …"."""
     try:
         async with asyncio.timeout(seconds):

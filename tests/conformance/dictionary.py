@@ -24,7 +24,7 @@ Lane: TypeAlias = tuple[str, str | None, int]
 class Entry:
     """One task. `words` tells how attempts ended, by attempt and worker."""
 
-    wish: NewTask[object]
+    task: NewTask[object]
     state: State
     due_at: Instant
     priority: int
@@ -54,30 +54,30 @@ class Dictionary:
         return self.clock.now()
 
     def holder(self, handler: str, key: str | None) -> Entry | None:
-        same = (entry for entry in self.tasks.values() if (entry.wish.handler, entry.wish.key) == (handler, key) and key is not None)
+        same = (entry for entry in self.tasks.values() if (entry.task.handler, entry.task.key) == (handler, key) and key is not None)
         return next((entry for entry in same if entry.state not in FINAL), None)
 
-    def add(self, wish: NewTask[object]) -> tuple[AddVerdict, str]:
-        if wish.id in self.tasks:
-            return AddVerdict.REPEATED, wish.id
-        due_at = self.now + wish.delay if wish.due_at is None else wish.due_at
-        holder = self.holder(wish.handler, wish.key)
+    def add(self, task: NewTask[object]) -> tuple[AddVerdict, str]:
+        if task.id in self.tasks:
+            return AddVerdict.REPEATED, task.id
+        due_at = self.now + task.delay if task.due_at is None else task.due_at
+        holder = self.holder(task.handler, task.key)
         if holder is not None:
-            if wish.if_exists == "keep":
-                return AddVerdict.KEPT, holder.wish.id
-            if wish.if_exists == "error" or holder.state is State.RUNNING:
-                return AddVerdict.DUPLICATE, holder.wish.id
-            holder.due_at, holder.priority, holder.collection = due_at, wish.priority, wish.collection
-            holder.expires_at, holder.payload, holder.tries = wish.expires_at, wish.payload, 0
-            return AddVerdict.REPLACED, holder.wish.id
-        entry = Entry(wish, State.PENDING, due_at, wish.priority, wish.collection, wish.expires_at, wish.payload)
-        self.tasks[wish.id] = entry
-        ends = [self.tasks[edge.parent].state for edge in wish.edges]
-        if any(self.in_vain(edge.needs, end) for edge, end in zip(wish.edges, ends, strict=True)):
+            if task.if_exists == "keep":
+                return AddVerdict.KEPT, holder.task.id
+            if task.if_exists == "error" or holder.state is State.RUNNING:
+                return AddVerdict.DUPLICATE, holder.task.id
+            holder.due_at, holder.priority, holder.collection = due_at, task.priority, task.collection
+            holder.expires_at, holder.payload, holder.tries = task.expires_at, task.payload, 0
+            return AddVerdict.REPLACED, holder.task.id
+        entry = Entry(task, State.PENDING, due_at, task.priority, task.collection, task.expires_at, task.payload)
+        self.tasks[task.id] = entry
+        ends = [self.tasks[edge.parent].state for edge in task.edges]
+        if any(self.in_vain(edge.needs, end) for edge, end in zip(task.edges, ends, strict=True)):
             self.finish(entry, State.CANCELLED)
         elif not all(end in FINAL for end in ends):
             entry.state = State.BLOCKED
-        return AddVerdict.ADDED, wish.id
+        return AddVerdict.ADDED, task.id
 
     @staticmethod
     def in_vain(needs: str, end: State) -> bool:
@@ -86,27 +86,27 @@ class Dictionary:
     def finish(self, entry: Entry, state: State) -> None:
         entry.state, entry.finished_at, entry.cancelling = state, self.now, False
         for child in list(self.tasks.values()):
-            if child.state is State.BLOCKED and any(edge.parent == entry.wish.id for edge in child.wish.edges):
-                ends = [(edge.needs, self.tasks[edge.parent].state) for edge in child.wish.edges if edge.parent in self.tasks]
+            if child.state is State.BLOCKED and any(edge.parent == entry.task.id for edge in child.task.edges):
+                ends = [(edge.needs, self.tasks[edge.parent].state) for edge in child.task.edges if edge.parent in self.tasks]
                 if any(self.in_vain(needs, end) for needs, end in ends):
                     self.finish(child, State.CANCELLED)
                 elif all(end in FINAL for _, end in ends):
                     child.state = State.PENDING
 
     def holding(self, entry: Entry) -> Gate | None:
-        return Gates(0, self.gates.values()).holding(entry.wish.handler, entry.collection, self.now)
+        return Gates(0, self.gates.values()).holding(entry.task.handler, entry.collection, self.now)
 
     def expired(self, entry: Entry) -> bool:
         return entry.expires_at is not None and entry.expires_at < self.now
 
     def due(self, handler: str) -> list[Entry]:
         """Give the tasks that a claim may hand out or must record as expired."""
-        pending = (entry for entry in self.tasks.values() if entry.wish.handler == handler and entry.state is State.PENDING)
+        pending = (entry for entry in self.tasks.values() if entry.task.handler == handler and entry.state is State.PENDING)
         return [entry for entry in pending if entry.due_at <= self.now and self.holding(entry) is None]
 
     def claim(self, id: str, attempt: int, worker: str) -> None:
         entry = self.tasks[id]
-        assert entry in self.due(entry.wish.handler), "handed out a task that was not due, not open or not pending"
+        assert entry in self.due(entry.task.handler), "handed out a task that was not due, not open or not pending"
         assert not self.expired(entry), "handed out a task past its expiry"
         entry.attempt += 1
         assert attempt == entry.attempt, "attempt numbers must go on without a gap"
@@ -150,7 +150,7 @@ class Dictionary:
         entry = self.tasks[id]
         if entry.state not in FINAL or entry.state is State.SUCCEEDED:
             return ChangeVerdict.REFUSED
-        if self.holder(entry.wish.handler, entry.wish.key) is not None:
+        if self.holder(entry.task.handler, entry.task.key) is not None:
             return ChangeVerdict.DUPLICATE
         entry.state, entry.due_at, entry.finished_at, entry.tries, entry.crashes = State.PENDING, self.now, None, 0, 0
         entry.expires_at = None if self.expired(entry) else entry.expires_at
@@ -185,5 +185,5 @@ class Dictionary:
             if entry.state not in FINAL:
                 when = "due" if entry.due_at <= self.now else "later"
                 what = when if entry.state is State.PENDING else str(entry.state)
-                lanes.setdefault((entry.wish.handler, entry.collection, entry.priority), Counter())[what] += 1
+                lanes.setdefault((entry.task.handler, entry.collection, entry.priority), Counter())[what] += 1
         return lanes

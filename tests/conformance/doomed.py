@@ -14,11 +14,11 @@ from duetime.store.values import NewWorker
 
 
 async def main(order: str) -> None:
-    wish = json.loads(order)
-    store = store_from_url(wish["url"], clock=ManualClock(wish["now"]))
+    new_task = json.loads(order)
+    store = store_from_url(new_task["url"], clock=ManualClock(new_task["now"]))
     await store.open()
-    lease = await store.register(NewWorker(id=wish["worker"], host="doomed", pid=os.getpid(), slots=wish["wants"]))
-    claim = await store.claim(wish["worker"], 1, wish["wants"], sum(wish["wants"].values()))
+    lease = await store.register(NewWorker(id=new_task["worker"], host="doomed", pid=os.getpid(), slots=new_task["wants"]))
+    claim = await store.claim(new_task["worker"], 1, new_task["wants"], sum(new_task["wants"].values()))
     assert lease is not None  # it must live until the end, with whatever lock it holds
     print(len(claim.tasks), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

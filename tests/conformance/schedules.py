@@ -12,7 +12,7 @@ from duetime.model.schedule import Pause, ScheduleRecord, ScheduleSpec, Schedule
 from duetime.model.task import NewTask
 from duetime.store import Store
 from duetime.store.schedules import ScheduleWrite
-from tests.conformance.build import wish
+from tests.conformance.build import new_task
 
 EVERY_MINUTE = Every(60)
 WHOLE_STORE = 100_000
@@ -57,7 +57,9 @@ def bringing(write: ScheduleWrite, *tasks: NewTask[object], skips: tuple[Skip, .
 
 def occurrence(name: str, planned_at: Instant, handler: str = "work", **options: Any) -> NewTask[object]:
     """Make the task of a schedule's occurrence."""
-    return wish(handler, id=occurrence_id(f"id of {name}", planned_at), schedule=name, planned_at=planned_at, due_at=planned_at, **options)
+    return new_task(
+        handler, id=occurrence_id(f"id of {name}", planned_at), schedule=name, planned_at=planned_at, due_at=planned_at, **options
+    )
 
 
 def skip(name: str, planned_at: Instant, at: Instant | None = None, **parts: Any) -> Skip:

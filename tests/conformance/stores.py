@@ -31,7 +31,7 @@ MANY = 5_000  # rows that leave enough behind for later tests to notice
 
 # `make test` runs the whole suite on the kinds that are `whole`. On the others it runs the files in which engines and versions differ:
 # tables and locks of their own, plans of the hot statements, notifications, and what happens at the same time.
-# `make test-all` (`--scope everything`) runs all files on all kinds, `make quick` those that SQLite in memory can.
+# `make test-all` (`--scope everything`) runs all files on all kinds, `make quick` all of them on SQLite.
 WHERE_ENGINES_DIFFER = frozenset(
     {
         "test_add_on",
@@ -283,11 +283,13 @@ class StoreKind:
 
     def runs(self, module: str, asked: frozenset[str], scope: str) -> bool:
         """Return whether a test of a module that asks for capabilities runs on this kind."""
-        if not asked <= self.can or scope not in self.examples:
+        if not asked <= self.can:
             return False
         # memory can do none of it, so the file stands for SQLite in all that needs a second process or connection
-        for_sqlite = bool(asked) and self.name == "sqlite-file"
-        return scope != "usual" or self.whole or for_sqlite or module in WHERE_ENGINES_DIFFER
+        for_sqlite = self.name == "sqlite-memory" or (bool(asked) and self.name == "sqlite-file")
+        if scope == "quick":
+            return for_sqlite
+        return scope == "everything" or self.whole or for_sqlite or module in WHERE_ENGINES_DIFFER
 
 
 ALL = frozenset({"another", "dead_worker", "connection", "newer_tables"})

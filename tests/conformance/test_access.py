@@ -58,8 +58,8 @@ async def test_a_token_is_given_back_as_it_was_stored(store: Store) -> None:
 
 async def test_tokens_are_listed_by_name_in_the_order_of_code_points(store: Store) -> None:
     names = ["b", "a", "Z", "ä", "a-1", "a_1"]
-    for place, name in enumerate(names):
-        await store.put_token(token(name, f"{place:016x}"))
+    for index, name in enumerate(names):
+        await store.put_token(token(name, f"{index:016x}"))
     assert [each.name for each in await store.tokens()] == sorted(names)
 
 
@@ -92,7 +92,7 @@ async def test_a_live_tokens_name_is_not_given_again(store: Store) -> None:
     assert {each.name: each.id for each in await store.tokens()} == {"shop": "0000000000000001", "other": other.id}
 
 
-async def test_an_expired_token_makes_room_for_one_of_its_name(store: Store, clock: ManualClock) -> None:
+async def test_an_expired_token_frees_its_name(store: Store, clock: ManualClock) -> None:
     await store.put_token(token(expires_at=store.now() + 10 * SECOND))
     following = token(id="0000000000000002")
     clock.advance(9)

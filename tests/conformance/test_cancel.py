@@ -10,7 +10,7 @@ from duetime.model.outcome import SettleVerdict
 from duetime.model.task import FINAL, State
 from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict
-from tests.conformance.build import Worker, add, get, put, task_in, wish
+from tests.conformance.build import Worker, add, get, new_task, put, task_in
 
 
 @pytest.mark.parametrize("state", [State.BLOCKED, State.PENDING])
@@ -57,7 +57,7 @@ async def test_a_running_task_is_marked_and_goes_on(store: Store, worker: Worker
 
 
 async def test_only_the_cancelled_one_of_a_batch_is_marked(store: Store, worker: Worker) -> None:
-    await store.add([wish() for _ in range(5)])
+    await store.add([new_task() for _ in range(5)])
     claimed = await worker.take()
     await store.cancel([claimed[2].id])
     marks = {held.id: held.cancelling for held in await store.attempts_of(worker.id)}

@@ -11,7 +11,7 @@ from duetime.model.outcome import Outcome
 from duetime.model.task import FINAL, State
 from duetime.store import Store
 from duetime.store.values import AddVerdict, Edit
-from tests.conformance.build import PLENTY, Worker, add, get, put, state_of, task_in, wish
+from tests.conformance.build import PLENTY, Worker, add, get, new_task, put, state_of, task_in
 from tests.conformance.conftest import Hire
 
 
@@ -71,7 +71,7 @@ async def test_a_plain_task_carries_the_same_whether_alone_edited_tried_before_o
     await store.edit([Edit(id=edited.id, due_at=plain.due_at + 1, priority=6)])
     long = await add(store, "long", payload=b'{"n": "' + b"x" * 5_000 + b'"}')
     clock.advance(1)
-    for turn in (1, 2):
+    for number in (1, 2):
         for handlers in (("work",), ("long",), ("work", "long")):
             tasks = {task.id: task for task in await worker.take(*handlers)}
             for record in (plain, edited, long):
@@ -81,11 +81,11 @@ async def test_a_plain_task_carries_the_same_whether_alone_edited_tried_before_o
                 assert task.payload == record.payload.decode()
                 assert (task.submitted_at, task.submitted_by, task.priority) == (now.submitted_at, now.submitted_by, now.priority)
                 assert task.since_at == (record.due_at if record is not edited else plain.due_at + 1)
-                assert task.tries == turn - 1
+                assert task.tries == number - 1
             for task in tasks.values():
-                await worker.end(task, State.PENDING, tries=turn - 1)
+                await worker.end(task, State.PENDING, tries=number - 1)
         for task in await worker.take("work", "long"):
-            await worker.end(task, State.PENDING, tries=turn)
+            await worker.end(task, State.PENDING, tries=number)
 
 
 async def test_a_claimed_task_is_running_and_owned(store: Store, worker: Worker) -> None:
@@ -113,7 +113,7 @@ async def test_handlers_not_asked_for_are_left_alone(store: Store, worker: Worke
 
 
 async def test_a_claim_takes_at_most_what_each_handler_wants(store: Store, worker: Worker) -> None:
-    await store.add([wish(handler) for handler in ("a", "b") for _ in range(5)])
+    await store.add([new_task(handler) for handler in ("a", "b") for _ in range(5)])
     tasks = await worker.take(wants={"a": 2, "b": 4})
     assert Counter(task.handler for task in tasks) == {"a": 2, "b": 4}
 
@@ -151,7 +151,7 @@ async def test_a_worker_that_was_unregistered_gets_nothing(store: Store, hire: H
 
 
 async def test_two_workers_never_share_a_task(store: Store, hire: Hire) -> None:
-    await store.add([wish() for _ in range(50)])
+    await store.add([new_task() for _ in range(50)])
     workers = [await hire() for _ in range(3)]
     claimed = [task.id for _ in range(10) for worker in workers for task in await worker.take(wants={"work": 2})]
     assert len(claimed) == len(set(claimed)) == 50
@@ -218,11 +218,11 @@ async def test_past_due_times_never_hide_a_task_from_claims(store: Store, worker
             clock.advance(0.5)
 
 
-def out_of_place(priorities: list[int]) -> int:
+def out_of_order(priorities: list[int]) -> int:
     """Count how many must be taken away so that the rest descends: the length without its longest descending part."""
     longest: list[int] = []
-    for place, priority in enumerate(priorities):
-        longest.append(1 + max((longest[earlier] for earlier in range(place) if priorities[earlier] >= priority), default=0))
+    for index, priority in enumerate(priorities):
+        longest.append(1 + max((longest[earlier] for earlier in range(index) if priorities[earlier] >= priority), default=0))
     return len(priorities) - max(longest)
 
 
@@ -232,7 +232,7 @@ async def test_higher_priority_goes_first(store: Store, worker: Worker, clock: M
         clock.advance(0.001)
     priorities = [task.priority for task in await worker.take()]
     assert sorted(priorities) == list(range(10))
-    assert out_of_place(priorities) <= 1, f"at most one place in sixteen may go to the longest waiting: {priorities}"
+    assert out_of_order(priorities) <= 1, f"at most one place in sixteen may go to the longest waiting: {priorities}"
 
 
 async def test_higher_priority_goes_first_from_claim_to_claim(store: Store, worker: Worker, clock: ManualClock) -> None:
@@ -241,14 +241,14 @@ async def test_higher_priority_goes_first_from_claim_to_claim(store: Store, work
         clock.advance(0.001)
     priorities = [(await worker.take_one()).priority for _ in range(10)]
     assert sorted(priorities) == list(range(10))
-    assert out_of_place(priorities) <= 1
+    assert out_of_order(priorities) <= 1
 
 
 @pytest.mark.parametrize("batch", [1, 4, 16, 32])
-async def test_one_place_in_sixteen_goes_to_the_longest_waiting(store: Store, worker: Worker, clock: ManualClock, batch: int) -> None:
-    oldest = [await add(store, priority=0, due_at=clock.now() + place) for place in range(6)]
+async def test_one_start_in_sixteen_goes_to_the_longest_waiting(store: Store, worker: Worker, clock: ManualClock, batch: int) -> None:
+    oldest = [await add(store, priority=0, due_at=clock.now() + index) for index in range(6)]
     clock.advance(1)
-    await store.add([wish(priority=9) for _ in range(100)])
+    await store.add([new_task(priority=9) for _ in range(100)])
     claimed = [task for _ in range(64 // batch) for task in await worker.take(wants={"work": batch})]
     assert len(claimed) == 64
     for start in range(0, 64, 16):
@@ -258,12 +258,12 @@ async def test_one_place_in_sixteen_goes_to_the_longest_waiting(store: Store, wo
     assert {task.id for task in claimed if task.priority == 0} == {record.id for record in oldest[:4]}
 
 
-async def test_places_are_counted_per_handler(store: Store, worker: Worker, clock: ManualClock) -> None:
+async def test_starts_are_counted_per_handler(store: Store, worker: Worker, clock: ManualClock) -> None:
     for handler in ("a", "b"):
-        await store.add([wish(handler, priority=0) for _ in range(5)])
+        await store.add([new_task(handler, priority=0) for _ in range(5)])
     clock.advance(1)
     for handler in ("a", "b"):
-        await store.add([wish(handler, priority=9) for _ in range(40)])
+        await store.add([new_task(handler, priority=9) for _ in range(40)])
     claimed = [task for _ in range(16) for task in await worker.take(wants={"a": 1, "b": 1})]
     assert Counter((task.handler, task.priority) for task in claimed) == {("a", 9): 15, ("b", 9): 15, ("a", 0): 1, ("b", 0): 1}
 
@@ -272,31 +272,31 @@ async def test_low_priority_does_not_starve_under_a_steady_flood(store: Store, w
     low = await add(store, priority=0)
     for _ in range(16):
         clock.advance(0.01)
-        await store.add([wish(priority=9), wish(priority=9)])
+        await store.add([new_task(priority=9), new_task(priority=9)])
         await worker.run(State.SUCCEEDED)
     assert await state_of(store, low) is State.SUCCEEDED
 
 
 async def test_a_small_total_is_shared_between_handlers(store: Store, worker: Worker) -> None:
-    await store.add([wish(handler) for handler in ("a", "b", "c") for _ in range(20)])
+    await store.add([new_task(handler) for handler in ("a", "b", "c") for _ in range(20)])
     assert Counter(task.handler for task in await worker.take("a", "b", "c", total=6)) == {"a": 2, "b": 2, "c": 2}
     assert sorted(Counter(task.handler for task in await worker.take("a", "b", "c", total=4)).values()) == [1, 1, 2]
 
 
 async def test_a_small_total_is_shared_whatever_the_priorities(store: Store, worker: Worker) -> None:
-    await store.add([wish("urgent", priority=9) for _ in range(20)])
-    await store.add([wish("calm", priority=0) for _ in range(20)])
+    await store.add([new_task("urgent", priority=9) for _ in range(20)])
+    await store.add([new_task("calm", priority=0) for _ in range(20)])
     assert Counter(task.handler for task in await worker.take("urgent", "calm", total=8)) == {"urgent": 4, "calm": 4}
 
 
-async def test_places_that_a_handler_does_not_use_go_to_the_others(store: Store, worker: Worker) -> None:
-    await store.add([wish("few")] + [wish("many") for _ in range(20)])
+async def test_starts_that_a_handler_does_not_use_go_to_the_others(store: Store, worker: Worker) -> None:
+    await store.add([new_task("few")] + [new_task("many") for _ in range(20)])
     assert Counter(task.handler for task in await worker.take("few", "many", "none", total=6)) == {"few": 1, "many": 5}
     assert Counter(task.handler for task in await worker.take(wants={"few": 3, "many": 2}, total=6)) == {"many": 2}
 
 
-async def test_a_total_of_one_serves_every_handler_in_turn(store: Store, worker: Worker) -> None:
-    await store.add([wish(handler) for handler in ("a", "b", "c") for _ in range(20)])
+async def test_a_total_of_one_serves_the_handlers_round_robin(store: Store, worker: Worker) -> None:
+    await store.add([new_task(handler) for handler in ("a", "b", "c") for _ in range(20)])
     served = Counter([task.handler for _ in range(9) for task in await worker.take("a", "b", "c", total=1)])
     assert served == {"a": 3, "b": 3, "c": 3}
 
@@ -313,7 +313,7 @@ async def test_a_due_task_whose_expiry_has_passed_is_recorded_as_expired(store: 
 
 
 async def test_expired_tasks_do_not_stop_the_claims_behind_them(store: Store, worker: Worker, clock: ManualClock) -> None:
-    await store.add([wish(expires_in=SECOND) for _ in range(100)])
+    await store.add([new_task(expires_in=SECOND) for _ in range(100)])
     clock.advance(2)
     fine = await add(store)
     claimed = [task.id for _ in range(101) for task in await worker.take(wants={"work": 1})]
@@ -336,7 +336,7 @@ async def test_the_next_look_is_when_the_next_task_comes_due(store: Store, worke
 
 @pytest.mark.parametrize("lanes", [1, 2])
 async def test_the_next_look_is_told_although_the_claim_was_full(store: Store, worker: Worker, lanes: int) -> None:
-    await store.add([wish(priority=place) for place in range(lanes)])
+    await store.add([new_task(priority=index) for index in range(lanes)])
     later = await add(store, priority=0, delay=20 * SECOND)
     claim = await worker.claim(wants={"work": lanes}, total=lanes)
     assert (len(claim.tasks), claim.next_at) == (lanes, later.due_at)
@@ -356,8 +356,8 @@ async def test_finished_tasks_are_no_reason_to_look_again(store: Store, worker: 
 
 
 async def test_a_drained_store_hands_out_every_task_once(store: Store, worker: Worker, clock: ManualClock) -> None:
-    wishes = [wish(f"h{number % 3}", priority=number % 10, delay=number % 7 * SECOND) for number in range(500)]
-    await store.add(wishes)
+    new_tasks = [new_task(f"h{number % 3}", priority=number % 10, delay=number % 7 * SECOND) for number in range(500)]
+    await store.add(new_tasks)
     claimed: list[str] = []
     while len(claimed) < 500:
         claim = await worker.claim("h0", "h1", "h2", total=37)
@@ -365,5 +365,5 @@ async def test_a_drained_store_hands_out_every_task_once(store: Store, worker: W
         if not claim.tasks:
             assert claim.next_at is not None
             clock.set(claim.next_at)
-    assert sorted(claimed) == sorted(wished.id for wished in wishes)
+    assert sorted(claimed) == sorted(submitted.id for submitted in new_tasks)
     assert (await worker.take("h0", "h1", "h2", total=PLENTY)) == []

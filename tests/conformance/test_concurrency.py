@@ -12,15 +12,15 @@ from duetime.model.outcome import SettleVerdict
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict
-from tests.conformance.build import Worker, add, ended, put, state_of, wish
+from tests.conformance.build import Worker, add, ended, new_task, put, state_of
 from tests.conformance.conftest import Another, Hire
 from tests.servers.waiting import PATIENCE
 
 
 async def test_claimers_on_several_store_objects_never_share_a_task(store: Store, another: Another, hire: Hire) -> None:
     stores = [store, await another(), await another(), await another()]
-    workers = [await hire(stores[place % 4]) for place in range(8)]
-    answers = await store.add([wish(f"h{number % 3}", priority=number % 10) for number in range(800)])
+    workers = [await hire(stores[index % 4]) for index in range(8)]
+    answers = await store.add([new_task(f"h{number % 3}", priority=number % 10) for number in range(800)])
     given: Counter[tuple[str, int]] = Counter()
 
     async def work(worker: Worker) -> None:
@@ -51,7 +51,7 @@ async def test_adding_and_claiming_at_once_loses_nothing(store: Store, another: 
         nonlocal adding
         for number in range(60):
             shift = (number * 7919 + seed) % 4000 - 3000
-            answers = await at.add([wish(due_at=clock.now() + shift, priority=(number + each) % 10) for each in range(5)])
+            answers = await at.add([new_task(due_at=clock.now() + shift, priority=(number + each) % 10) for each in range(5)])
             added.extend(answer.record.id for answer in answers)
             clock.advance(0.0005)
         adding -= 1
@@ -89,10 +89,10 @@ async def test_a_key_has_one_holder_whoever_submits(store: Store, another: Anoth
 
 async def test_of_many_repeats_one_is_added(store: Store, another: Another) -> None:
     stores = [store, await another(), await another()]
-    wishes = [wish() for _ in range(10)]
-    answers = await asyncio.gather(*(stores[number % 3].add(wishes) for number in range(12)))
-    for place in range(10):
-        verdicts = Counter(batch[place].verdict for batch in answers)
+    new_tasks = [new_task() for _ in range(10)]
+    answers = await asyncio.gather(*(stores[number % 3].add(new_tasks) for number in range(12)))
+    for index in range(10):
+        verdicts = Counter(batch[index].verdict for batch in answers)
         assert verdicts == {AddVerdict.ADDED: 1, AddVerdict.REPEATED: 11}
 
 
@@ -143,7 +143,7 @@ async def test_gates_and_cancels_of_one_store_object_hold_on_another(store: Stor
 async def test_the_tasks_of_one_call_are_seen_together(store: Store, another: Another) -> None:
     """Where a call is atomic; elsewhere those of each shard are."""
     other = await another()
-    tasks = [wish(key=f"k{number}") for number in range(300)]
+    tasks = [new_task(key=f"k{number}") for number in range(300)]
     adding = asyncio.create_task(store.add(tasks))
     seen = {0}
     while not adding.done():

@@ -11,7 +11,7 @@ from duetime.model.gate import Gate, GateAction
 from duetime.model.task import FINAL, LIVE, Edge, State, TaskRecord
 from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict
-from tests.conformance.build import PLENTY, Worker, add, ended, get, needs, put, state_of, task_in, wish
+from tests.conformance.build import PLENTY, Worker, add, ended, get, needs, new_task, put, state_of, task_in
 
 
 @pytest.mark.parametrize("end", [True, False])
@@ -61,7 +61,7 @@ async def finish(store: Store, worker: Worker, parent: TaskRecord, state: State)
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))
-async def test_a_final_state_frees_children_whose_edges_are_met_and_cancels_the_others_in_turn(
+async def test_a_final_state_frees_children_whose_edges_are_met_and_cancels_the_others_with_their_own(
     store: Store, worker: Worker, clock: ManualClock, state: State
 ) -> None:
     parent = await add(store, expires_at=clock.now() - 1 if state is State.EXPIRED else None)
@@ -169,9 +169,9 @@ async def test_a_freed_child_stands_behind_tasks_that_were_due_before(store: Sto
 
 
 async def test_a_chain_can_be_added_in_one_call(store: Store, worker: Worker) -> None:
-    first = wish("step")
-    second = wish("step", edges=(needs(first),))
-    third = wish("step", edges=(needs(second),))
+    first = new_task("step")
+    second = new_task("step", edges=(needs(first),))
+    third = new_task("step", edges=(needs(second),))
     answers = await store.add([first, second, third])
     assert [added.record.state for added in answers] == [State.PENDING, State.BLOCKED, State.BLOCKED]
     for expected in (first, second, third):
@@ -180,34 +180,34 @@ async def test_a_chain_can_be_added_in_one_call(store: Store, worker: Worker) ->
 
 async def test_a_chain_whose_head_can_never_run_is_cancelled_in_one_call(store: Store, worker: Worker) -> None:
     failed = await task_in(store, worker, State.FAILED)
-    first = wish("step", edges=(needs(failed),))
-    second = wish("step", edges=(needs(first),))
-    third = wish("step", edges=(needs(second, end=True),))
+    first = new_task("step", edges=(needs(failed),))
+    second = new_task("step", edges=(needs(first),))
+    third = new_task("step", edges=(needs(second, end=True),))
     answers = await store.add([first, second, third])
     assert [added.record.state for added in answers] == [State.CANCELLED, State.CANCELLED, State.PENDING]
 
 
 async def test_a_long_chain_is_cancelled_to_its_end(store: Store, worker: Worker) -> None:
-    chain = [wish()]
+    chain = [new_task()]
     for _ in range(300):
-        chain.append(wish("step", edges=(needs(chain[-1]),)))
+        chain.append(new_task("step", edges=(needs(chain[-1]),)))
     await store.add(chain)
     await worker.run(State.FAILED)
-    records = await store.get([wished.id for wished in chain])
+    records = await store.get([submitted.id for submitted in chain])
     assert [record.state for record in records if record is not None] == [State.FAILED] + [State.CANCELLED] * 300
 
 
 async def test_an_unknown_parent_refuses_the_whole_call(store: Store) -> None:
-    wishes = [wish(), wish(edges=(Edge(new_id()),)), wish()]
+    new_tasks = [new_task(), new_task(edges=(Edge(new_id()),)), new_task()]
     with pytest.raises(TaskNotFound):
-        await store.add(wishes)
-    assert await store.get([wished.id for wished in wishes]) == [None, None, None]
+        await store.add(new_tasks)
+    assert await store.get([submitted.id for submitted in new_tasks]) == [None, None, None]
 
 
 async def test_a_task_cannot_wait_for_itself(store: Store) -> None:
     id = new_id()
     with pytest.raises(TaskNotFound):
-        await store.add([wish(id=id, edges=(Edge(id),))])
+        await store.add([new_task(id=id, edges=(Edge(id),))])
     assert await store.get([id]) == [None]
 
 
@@ -215,16 +215,16 @@ async def test_a_pruned_parent_is_unknown(store: Store, worker: Worker, clock: M
     parent = await task_in(store, worker, State.SUCCEEDED)
     await store.prune(State.SUCCEEDED, clock.now() + 1, PLENTY)
     with pytest.raises(TaskNotFound):
-        await store.add([wish(edges=(needs(parent),))])
+        await store.add([new_task(edges=(needs(parent),))])
 
 
 async def test_a_child_is_a_repeat_although_its_parent_has_been_pruned(store: Store, worker: Worker, clock: ManualClock) -> None:
     parent = await add(store)
-    wished = wish("child", edges=(needs(parent),))
-    [added] = await store.add([wished])
+    submitted = new_task("child", edges=(needs(parent),))
+    [added] = await store.add([submitted])
     await worker.run(State.SUCCEEDED)
     await store.prune(State.SUCCEEDED, clock.now() + 1, PLENTY)
-    [again] = await store.add([wished])
+    [again] = await store.add([submitted])
     assert (again.verdict, again.record.id) == (AddVerdict.REPEATED, added.record.id)
 
 
@@ -246,7 +246,7 @@ async def test_a_child_retried_by_an_operator_runs_without_its_parent(store: Sto
     assert [task.id for task in await worker.take("child")] == [child.id]
 
 
-async def test_a_blocked_child_survives_the_replacement_of_its_wish(store: Store, worker: Worker) -> None:
+async def test_a_blocked_child_survives_its_replacement(store: Store, worker: Worker) -> None:
     parent = await add(store)
     child = await add(store, "child", key="k", edges=(needs(parent),))
     await put(store, "child", key="k", if_exists="replace", payload=b'{"new": 1}')

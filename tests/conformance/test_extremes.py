@@ -14,7 +14,7 @@ from duetime.model.query import Query
 from duetime.model.task import ErrorInfo, State
 from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict, Declaration, Edit, NewWorker, Progress
-from tests.conformance.build import PLENTY, Worker, add, ended, get, put, task_in, wish
+from tests.conformance.build import PLENTY, Worker, add, ended, get, new_task, put, task_in
 
 MANY = 20_000
 HOSTILE = [
@@ -64,13 +64,13 @@ async def test_an_upkeep_that_may_touch_nothing_touches_nothing(store: Store, wo
 
 @pytest.mark.slow
 async def test_a_huge_batch_lives_its_whole_life(store: Store, worker: Worker, clock: ManualClock) -> None:
-    wishes = [wish(key=str(number), priority=number % 10, collection=str(number % 5)) for number in range(MANY)]
-    answers = await store.add(wishes)
-    assert [added.record.id for added in answers] == [wished.id for wished in wishes]
+    new_tasks = [new_task(key=str(number), priority=number % 10, collection=str(number % 5)) for number in range(MANY)]
+    answers = await store.add(new_tasks)
+    assert [added.record.id for added in answers] == [submitted.id for submitted in new_tasks]
     assert {added.verdict for added in answers} == {AddVerdict.ADDED}
     assert sum(lane.due for lane in (await store.counts()).lanes) == MANY
     claimed = await worker.take(wants={"work": PLENTY}, total=PLENTY)
-    assert {task.id for task in claimed} == {wished.id for wished in wishes}
+    assert {task.id for task in claimed} == {submitted.id for submitted in new_tasks}
     assert len(claimed) == len(await store.attempts_of(worker.id)) == MANY
     settlements = [ended(task, State.SUCCEEDED, at=clock.now()) for task in claimed]
     assert set(await store.settle(worker.id, settlements)) == {SettleVerdict.ACCEPTED}
@@ -80,10 +80,10 @@ async def test_a_huge_batch_lives_its_whole_life(store: Store, worker: Worker, c
 
 @pytest.mark.slow
 async def test_huge_batches_of_control(store: Store, clock: ManualClock) -> None:
-    wishes = [wish(key=str(number)) for number in range(MANY)]
-    ids = [wished.id for wished in wishes]
-    await store.add(wishes)
-    assert {added.verdict for added in await store.add(wishes)} == {AddVerdict.REPEATED}
+    new_tasks = [new_task(key=str(number)) for number in range(MANY)]
+    ids = [submitted.id for submitted in new_tasks]
+    await store.add(new_tasks)
+    assert {added.verdict for added in await store.add(new_tasks)} == {AddVerdict.REPEATED}
     assert set(await store.edit([Edit(id=id, priority=9, collection="eu") for id in ids])) == {ChangeVerdict.CHANGED}
     assert set(await store.cancel(ids)) == {CancelVerdict.CANCELLED}
     assert set(await store.cancel(ids)) == {CancelVerdict.FINISHED}
@@ -108,7 +108,7 @@ async def test_a_large_payload_and_result_are_kept_byte_for_byte(store: Store, w
 
 
 async def test_many_large_payloads_go_through_one_batch(store: Store, worker: Worker) -> None:
-    answers = await store.add([wish(payload=b'"' + bytes([65 + number]) * 900_000 + b'"') for number in range(10)])
+    answers = await store.add([new_task(payload=b'"' + bytes([65 + number]) * 900_000 + b'"') for number in range(10)])
     claimed = await worker.take()
     assert {task.id: task.payload.encode() for task in claimed} == {added.record.id: added.record.payload for added in answers}
 
@@ -177,9 +177,9 @@ async def test_hostile_names_of_workers_and_tasks_do_no_harm(store: Store, worke
 
 
 async def test_many_handlers_collections_and_priorities_live_side_by_side(store: Store, worker: Worker) -> None:
-    wishes = [wish(f"h{number % 40}", collection=f"c{number % 7}", priority=number % 10) for number in range(2_000)]
-    await store.add(wishes)
-    claimed = await worker.take(*{wished.handler for wished in wishes})
+    new_tasks = [new_task(f"h{number % 40}", collection=f"c{number % 7}", priority=number % 10) for number in range(2_000)]
+    await store.add(new_tasks)
+    claimed = await worker.take(*{submitted.handler for submitted in new_tasks})
     assert len({task.id for task in claimed}) == 2_000
 
 

@@ -68,13 +68,13 @@ async def test_a_process_that_was_silent_for_long_goes_on_counting(store: Store,
 async def test_processes_that_write_at_once_while_others_fold_lose_nothing(store: Store, another: Another, clock: ManualClock) -> None:
     stores = [store, await another(), await another()]
 
-    async def count(place: int, at: Store) -> None:
+    async def count(index: int, at: Store) -> None:
         for number in range(1, 31):
-            await at.add_figures(f"process {place}", number, {SUCCEEDED: 1, FAILED: 2})
+            await at.add_figures(f"process {index}", number, {SUCCEEDED: 1, FAILED: 2})
 
     async def fold(at: Store) -> None:
         for _ in range(20):
             await at.fold_figures(clock.now() + SECOND)
 
-    await asyncio.gather(*(count(place, stores[place % 3]) for place in range(6)), *(fold(at) for at in stores))
+    await asyncio.gather(*(count(index, stores[index % 3]) for index in range(6)), *(fold(at) for at in stores))
     assert await store.figures() == {SUCCEEDED: 180, FAILED: 360}

@@ -10,7 +10,7 @@ from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import State
 from duetime.store import Store
-from tests.conformance.build import Worker, add, get, put, state_of, wish
+from tests.conformance.build import Worker, add, get, new_task, put, state_of
 from tests.conformance.conftest import Hire
 
 
@@ -80,17 +80,17 @@ async def test_opening_the_handlers_gate_leaves_its_collections_gate_closed(stor
     assert [task.id for task in await worker.take()] == [inside.id]
 
 
-async def test_a_flood_of_gated_tasks_does_not_take_the_places_of_others(store: Store, worker: Worker) -> None:
+async def test_a_flood_of_gated_tasks_does_not_keep_others_from_being_claimed(store: Store, worker: Worker) -> None:
     """The number of held tasks is small here; bench/ has the large one."""
     await store.put_gate(pause("flood"))
-    await store.add([wish("flood", priority=9) for _ in range(3000)])
+    await store.add([new_task("flood", priority=9) for _ in range(3000)])
     free = await add(store, "calm", priority=0)
     assert [task.id for task in await worker.take(wants={"flood": 10, "calm": 10}, total=5)] == [free.id]
 
 
-async def test_the_lanes_of_a_gated_collection_do_not_take_places(store: Store, worker: Worker) -> None:
+async def test_the_lanes_of_a_gated_collection_use_up_nothing_of_a_claim(store: Store, worker: Worker) -> None:
     await store.put_gate(pause(collection="held"))
-    await store.add([wish(collection="held", priority=9) for _ in range(100)])
+    await store.add([new_task(collection="held", priority=9) for _ in range(100)])
     free = [await add(store, priority=1, collection=name) for name in (None, "a", "b")]
     assert {task.id for task in await worker.take(wants={"work": 3}, total=3)} == {task.id for task in free}
 
@@ -122,7 +122,7 @@ async def test_a_gate_is_kept_as_it_was_set(store: Store, clock: ManualClock) ->
     assert list(await store.gates()) == [gate]
 
 
-async def test_a_gate_takes_the_place_of_an_earlier_one(store: Store) -> None:
+async def test_a_gate_replaces_an_earlier_one(store: Store) -> None:
     await store.put_gate(pause(note="first"))
     await store.put_gate(pause(collection="eu", note="eu"))
     await store.put_gate(drop(note="second"))

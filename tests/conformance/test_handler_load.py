@@ -6,7 +6,7 @@ from duetime.clock import SECOND, ManualClock
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.values import MOST_COUNTED, HandlerLoad
-from tests.conformance.build import Worker, add, needs, wish
+from tests.conformance.build import Worker, add, needs, new_task
 
 
 async def test_a_handler_that_nobody_knows_has_nothing_to_do(store: Store) -> None:
@@ -16,9 +16,9 @@ async def test_a_handler_that_nobody_knows_has_nothing_to_do(store: Store) -> No
 async def test_what_runs_and_what_is_due_of_a_handler_is_counted(store: Store, worker: Worker, clock: ManualClock) -> None:
     began_at = clock.now()
     parent = await add(store, "work", delay=60 * SECOND)
-    await store.add([wish("work", collection=collection, priority=priority) for collection in ("eu", None) for priority in (1, 5, 9)])
-    await store.add([wish("other") for _ in range(5)])
-    await store.add([wish("work", edges=(needs(parent),)), wish("work", delay=2 * SECOND)])
+    await store.add([new_task("work", collection=collection, priority=priority) for collection in ("eu", None) for priority in (1, 5, 9)])
+    await store.add([new_task("other") for _ in range(5)])
+    await store.add([new_task("work", edges=(needs(parent),)), new_task("work", delay=2 * SECOND)])
     taken = await worker.take(wants={"work": 2, "other": 3})
     assert await store.handler_load("work") == HandlerLoad(running=2, due=4, more=False, oldest_due_at=began_at)
     assert await store.handler_load("other") == HandlerLoad(running=3, due=2, more=False, oldest_due_at=began_at)
@@ -32,7 +32,7 @@ async def test_what_runs_and_what_is_due_of_a_handler_is_counted(store: Store, w
 
 async def test_no_more_than_a_thousand_are_counted(store: Store, clock: ManualClock) -> None:
     half = MOST_COUNTED // 2
-    await store.add([wish("work", priority=1) for _ in range(half)] + [wish("work", priority=9) for _ in range(half)])
+    await store.add([new_task("work", priority=1) for _ in range(half)] + [new_task("work", priority=9) for _ in range(half)])
     assert await store.handler_load("work") == HandlerLoad(running=0, due=MOST_COUNTED, more=False, oldest_due_at=clock.now())
     await add(store, "work")
     assert await store.handler_load("work") == HandlerLoad(running=0, due=MOST_COUNTED, more=True, oldest_due_at=clock.now())

@@ -1,4 +1,4 @@
-"""At most one live task per (handler, key), and what a wish does that finds its key taken."""
+"""At most one live task per (handler, key), and what a task does that finds its key taken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from duetime.clock import SECOND, ManualClock
 from duetime.model.task import FINAL, LIVE, State
 from duetime.store import Store
 from duetime.store.values import AddVerdict
-from tests.conformance.build import Worker, add, get, put, state_of, task_in, wish
+from tests.conformance.build import Worker, add, get, new_task, put, state_of, task_in
 
 IF_EXISTS = ("error", "keep", "replace")
 
@@ -28,19 +28,19 @@ async def test_a_finished_task_does_not_hold_its_key(store: Store, worker: Worke
 @pytest.mark.parametrize("state", sorted(LIVE))
 async def test_error_answers_duplicate_and_stores_nothing(store: Store, worker: Worker, state: State) -> None:
     holder = await task_in(store, worker, state, key="k")
-    wished = wish(key="k", payload=b'{"new": 1}')
-    [answer] = await store.add([wished])
+    submitted = new_task(key="k", payload=b'{"new": 1}')
+    [answer] = await store.add([submitted])
     assert (answer.verdict, answer.record) == (AddVerdict.DUPLICATE, holder)
-    assert await store.get([wished.id, holder.id]) == [None, holder]
+    assert await store.get([submitted.id, holder.id]) == [None, holder]
 
 
 @pytest.mark.parametrize("state", sorted(LIVE))
 async def test_keep_answers_with_the_live_task(store: Store, worker: Worker, state: State) -> None:
     holder = await task_in(store, worker, state, key="k")
-    wished = wish(key="k", if_exists="keep", payload=b'{"new": 1}', due_at=1, priority=9)
-    [answer] = await store.add([wished])
+    submitted = new_task(key="k", if_exists="keep", payload=b'{"new": 1}', due_at=1, priority=9)
+    [answer] = await store.add([submitted])
     assert (answer.verdict, answer.record) == (AddVerdict.KEPT, holder)
-    assert await store.get([wished.id, holder.id]) == [None, holder]
+    assert await store.get([submitted.id, holder.id]) == [None, holder]
 
 
 def replacement(clock: ManualClock) -> dict[str, Any]:
@@ -58,19 +58,21 @@ def replacement(clock: ManualClock) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("state", [State.BLOCKED, State.PENDING])
-async def test_replace_gives_a_waiting_task_the_new_wish(store: Store, worker: Worker, clock: ManualClock, state: State) -> None:
+async def test_replace_gives_a_waiting_task_the_values_of_the_new_one(
+    store: Store, worker: Worker, clock: ManualClock, state: State
+) -> None:
     holder = await task_in(store, worker, state, key="k", payload=b'{"old": 1}', collection="us", meta={"trace": "old"}, timeout=1.0)
     clock.advance(1)
-    wished = wish(key="k", if_exists="replace", **replacement(clock))
-    [answer] = await store.add([wished])
+    submitted = new_task(key="k", if_exists="replace", **replacement(clock))
+    [answer] = await store.add([submitted])
     assert answer.verdict is AddVerdict.REPLACED
     assert answer.record == await get(store, holder)
     assert (answer.record.id, answer.record.state, answer.record.submitted_at) == (holder.id, state, holder.submitted_at)
     assert {name: getattr(answer.record, name) for name in replacement(clock)} == replacement(clock)
-    assert await store.get([wished.id]) == [None]
+    assert await store.get([submitted.id]) == [None]
 
 
-async def test_replace_takes_away_what_the_new_wish_does_not_have(store: Store, clock: ManualClock) -> None:
+async def test_replace_takes_away_what_the_new_task_does_not_have(store: Store, clock: ManualClock) -> None:
     await add(store, key="k", **replacement(clock))
     record = (await put(store, key="k", if_exists="replace")).record
     assert (record.due_at, record.priority, record.collection) == (clock.now(), 5, None)
@@ -124,7 +126,7 @@ async def test_handlers_have_keys_of_their_own(store: Store) -> None:
 
 async def test_keys_are_told_apart_exactly(store: Store) -> None:
     keys = ["order", "Order", "order ", "ördér", "o", "order%", "order_", "7", "07", "7.0"]
-    answers = await store.add([wish(key=key) for key in keys])
+    answers = await store.add([new_task(key=key) for key in keys])
     assert {added.verdict for added in answers} == {AddVerdict.ADDED}
     for key in keys:
         found = await store.find("work", key)
@@ -133,18 +135,18 @@ async def test_keys_are_told_apart_exactly(store: Store) -> None:
 
 
 async def test_tasks_without_a_key_never_collide(store: Store) -> None:
-    assert {added.verdict for added in await store.add([wish() for _ in range(5)])} == {AddVerdict.ADDED}
+    assert {added.verdict for added in await store.add([new_task() for _ in range(5)])} == {AddVerdict.ADDED}
 
 
-async def test_later_wishes_of_a_call_see_earlier_ones(store: Store) -> None:
-    wishes = [
-        wish(key="k", payload=b'{"n": 1}'),
-        wish(key="k", payload=b'{"n": 2}'),
-        wish(key="k", payload=b'{"n": 3}', if_exists="keep"),
-        wish(key="k", payload=b'{"n": 4}', if_exists="replace"),
-        wish(key="k", payload=b'{"n": 5}', if_exists="keep"),
+async def test_later_tasks_of_a_call_see_earlier_ones(store: Store) -> None:
+    new_tasks = [
+        new_task(key="k", payload=b'{"n": 1}'),
+        new_task(key="k", payload=b'{"n": 2}'),
+        new_task(key="k", payload=b'{"n": 3}', if_exists="keep"),
+        new_task(key="k", payload=b'{"n": 4}', if_exists="replace"),
+        new_task(key="k", payload=b'{"n": 5}', if_exists="keep"),
     ]
-    answers = await store.add(wishes)
+    answers = await store.add(new_tasks)
     assert [added.verdict for added in answers] == [
         AddVerdict.ADDED,
         AddVerdict.DUPLICATE,
@@ -152,19 +154,19 @@ async def test_later_wishes_of_a_call_see_earlier_ones(store: Store) -> None:
         AddVerdict.REPLACED,
         AddVerdict.KEPT,
     ]
-    assert {added.record.id for added in answers} == {wishes[0].id}
+    assert {added.record.id for added in answers} == {new_tasks[0].id}
     assert answers[-1].record.payload == b'{"n": 4}'
-    assert await get(store, wishes[0]) == answers[-1].record
-    assert await store.get([wished.id for wished in wishes[1:]]) == [None] * 4
+    assert await get(store, new_tasks[0]) == answers[-1].record
+    assert await store.get([submitted.id for submitted in new_tasks[1:]]) == [None] * 4
 
 
 async def test_one_duplicate_does_not_stop_the_rest(store: Store) -> None:
     holder = await add(store, key="taken")
-    wishes = [wish(key="a"), wish(key="taken"), wish(), wish(key="b")]
-    answers = await store.add(wishes)
+    new_tasks = [new_task(key="a"), new_task(key="taken"), new_task(), new_task(key="b")]
+    answers = await store.add(new_tasks)
     assert [added.verdict for added in answers] == [AddVerdict.ADDED, AddVerdict.DUPLICATE, AddVerdict.ADDED, AddVerdict.ADDED]
     assert answers[1].record == holder
-    assert [await state_of(store, wishes[place]) for place in (0, 2, 3)] == [State.PENDING] * 3
+    assert [await state_of(store, new_tasks[index]) for index in (0, 2, 3)] == [State.PENDING] * 3
 
 
 async def test_a_task_that_goes_back_to_pending_keeps_its_key(store: Store, worker: Worker) -> None:

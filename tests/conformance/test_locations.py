@@ -15,7 +15,7 @@ from duetime.model.query import Query
 from duetime.model.task import NewTask, State
 from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict, Edit
-from tests.conformance.build import Worker, add, get, needs, put, state_of, wish
+from tests.conformance.build import Worker, add, get, needs, new_task, put, state_of
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ async def hold(store: Store, worker: Worker, task: NewTask[object]) -> None:
 
 
 def with_edge(task: NewTask[object], parent: str) -> NewTask[object]:
-    return wish(id=task.id, key=task.key, edges=(needs(wish(id=parent)),))
+    return new_task(id=task.id, key=task.key, edges=(needs(new_task(id=parent)),))
 
 
 async def claim(store: Store, worker: Worker, task: NewTask[object]) -> None:
@@ -58,7 +58,7 @@ async def claim_again(store: Store, worker: Worker, task: NewTask[object]) -> No
 
 async def claim_among_others(store: Store, worker: Worker, task: NewTask[object]) -> None:
     """Others of the same claim have ended."""
-    others = [wish(), wish()]
+    others = [new_task(), new_task()]
     await store.add([others[0], task, others[1]])
     for each in await worker.take():
         if each.id != task.id:
@@ -83,7 +83,7 @@ def location(request: pytest.FixtureRequest) -> Location:
 @pytest.fixture(params=["plain", "keyed"])
 def task(request: pytest.FixtureRequest) -> NewTask[object]:
     """One that needs no row of its own, and one that does."""
-    return wish() if request.param == "plain" else wish(key="k")
+    return new_task() if request.param == "plain" else new_task(key="k")
 
 
 async def test_it_is_read_there_and_found_by_lists(store: Store, worker: Worker, location: Location, task: NewTask[object]) -> None:
@@ -99,7 +99,7 @@ async def test_it_is_read_there_and_found_by_lists(store: Store, worker: Worker,
 async def test_a_repeat_of_its_id_is_no_second_task(store: Store, worker: Worker, location: Location, task: NewTask[object]) -> None:
     await location.bring(store, worker, task)
     before = await store.counts()
-    for again in ([task], [task, wish("other")]):
+    for again in ([task], [task, new_task("other")]):
         assert (await store.add(again))[0].verdict is AddVerdict.REPEATED
     after = await store.counts()
     assert [lane for lane in after.lanes if lane.handler != "other"] == before.lanes
@@ -107,7 +107,7 @@ async def test_a_repeat_of_its_id_is_no_second_task(store: Store, worker: Worker
 
 
 async def test_its_key_is_taken(store: Store, worker: Worker, location: Location) -> None:
-    task = wish(key="k")
+    task = new_task(key="k")
     await location.bring(store, worker, task)
     added = await put(store, key="k")
     assert (added.verdict, added.record.id) == (AddVerdict.DUPLICATE, task.id)

@@ -13,7 +13,7 @@ from duetime.errors import StoreUnavailable
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.open import store_from_url
-from tests.conformance.build import Worker, add, get, state_of, wish
+from tests.conformance.build import Worker, add, get, new_task, state_of
 from tests.conformance.conftest import Another
 from tests.conformance.stores import StoreKind
 
@@ -70,7 +70,7 @@ async def test_a_store_may_be_opened_from_several_coroutines_at_once(kind: Store
 async def test_a_store_that_is_not_open_says_so(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
     store = store_from_url(kind.url(tmp_path), clock=clock)
     with pytest.raises(StoreUnavailable, match="open"):
-        await store.add([wish()])
+        await store.add([new_task()])
     await store.open()
     await store.close()
     with pytest.raises(StoreUnavailable, match="open"):
@@ -128,14 +128,14 @@ def test_a_store_serves_several_event_loops_one_after_the_other(kind: StoreKind,
 
 
 async def test_verbs_called_at_the_same_time_do_not_disturb_each_other(store: Store, worker: Worker) -> None:
-    batches = [[wish(key=f"{batch}-{number}") for number in range(20)] for batch in range(20)]
+    batches = [[new_task(key=f"{batch}-{number}") for number in range(20)] for batch in range(20)]
     answers, _, _ = await asyncio.gather(
         asyncio.gather(*(store.add(batch) for batch in batches)),
         asyncio.gather(*(store.counts() for _ in range(10))),
         asyncio.gather(*(store.get([batch[0].id]) for batch in batches)),
     )
     for batch, added in zip(batches, answers, strict=True):
-        assert [one.record.id for one in added] == [wished.id for wished in batch]
+        assert [one.record.id for one in added] == [submitted.id for submitted in batch]
     assert len(await worker.take()) == 400
 
 

@@ -56,7 +56,7 @@ async def test_chunks_are_appended_and_read_in_order(store: Store) -> None:
     assert await store.kept_output(task.id) == [KeptOutput(1, 19, True, store.now()), KeptOutput(2, 6, False, store.now())]
 
 
-async def test_reading_goes_on_behind_a_place(store: Store) -> None:
+async def test_reading_goes_on_after_a_position(store: Store) -> None:
     task = await add(store)
     await store.keep_output([OutputChunk(task.id, attempt, 4 * n, f"{attempt}.{n}\n") for attempt in (1, 2) for n in range(3)])
     for attempt, offset, expected in (

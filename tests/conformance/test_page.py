@@ -11,7 +11,7 @@ from duetime.errors import InvalidValue
 from duetime.model.query import Query, write_cursor
 from duetime.model.task import FINAL, State, TaskRecord
 from duetime.store import Store
-from tests.conformance.build import PLENTY, Worker, add, ended, error, get, task_in, wish
+from tests.conformance.build import PLENTY, Worker, add, ended, error, get, new_task, task_in
 
 
 async def ids(store: Store, limit: int = 100, **filters: Any) -> list[str]:
@@ -59,7 +59,7 @@ async def test_latest_finished_comes_first_when_one_final_state_is_asked_for(
         await add(store)
         clock.advance(1)
     claimed = await worker.take()
-    finished = [claimed[place] for place in (3, 0, 4, 1, 2)]
+    finished = [claimed[index] for index in (3, 0, 4, 1, 2)]
     for task in finished:
         clock.advance(1)
         await worker.end(task, state)
@@ -71,7 +71,7 @@ async def test_latest_finished_comes_first_when_one_final_state_is_asked_for(
 @pytest.mark.parametrize("limit", [1, 2, 7, 49, 50, 51, 1000])
 async def test_pages_of_any_size_visit_each_task_once(store: Store, worker: Worker, clock: ManualClock, limit: int) -> None:
     """All are submitted and finished at the same instant, so that order must be settled by something else."""
-    answers = await store.add([wish() for _ in range(50)])
+    answers = await store.add([new_task() for _ in range(50)])
     everything = {added.record.id for added in answers}
     listed = await ids(store, limit=limit)
     assert (len(listed), set(listed)) == (50, everything)
@@ -82,7 +82,7 @@ async def test_pages_of_any_size_visit_each_task_once(store: Store, worker: Work
 
 
 async def test_a_full_last_page_has_no_next(store: Store) -> None:
-    await store.add([wish() for _ in range(4)])
+    await store.add([new_task() for _ in range(4)])
     assert len((await store.page(Query(limit=4))).items) == 4
     assert len(await ids(store, limit=4)) == 4
     assert (await store.page(Query(limit=5))).next is None
@@ -102,7 +102,7 @@ async def test_pages_are_stable_while_tasks_are_added(store: Store, clock: Manua
         if page.next is None:
             break
         cursor = page.next
-        await store.add([wish(), wish(delay=SECOND)])
+        await store.add([new_task(), new_task(delay=SECOND)])
         clock.advance(0.1)
     assert [id for id in found if id in before] == list(reversed(before))
     assert len(found) == len(set(found))
@@ -132,7 +132,7 @@ async def test_pages_are_stable_while_tasks_finish_and_come_back(store: Store, w
 
 
 async def test_pages_of_a_final_state_are_stable_while_more_finish(store: Store, worker: Worker, clock: ManualClock) -> None:
-    await store.add([wish() for _ in range(40)])
+    await store.add([new_task() for _ in range(40)])
     finished = []
     for task in await worker.take(wants={"work": 20}):
         await worker.end(task, State.FAILED)
@@ -257,7 +257,7 @@ async def test_filters_that_match_nothing_give_an_empty_page(store: Store, worke
 
 
 async def test_filters_hold_on_every_page(store: Store, worker: Worker) -> None:
-    await store.add([wish("a" if number % 3 else "b", collection="eu" if number % 2 else None) for number in range(60)])
+    await store.add([new_task("a" if number % 3 else "b", collection="eu" if number % 2 else None) for number in range(60)])
     listed = await ids(store, limit=3, handler="a", collection="eu")
     assert len(listed) == len(set(listed)) == 20
 

@@ -15,7 +15,7 @@ from duetime.model.query import Query
 from duetime.model.task import NewTask, State, TaskRecord
 from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict, ClaimedTask, Edit
-from tests.conformance.build import PLENTY, Worker, add, ended, get, needs, wish
+from tests.conformance.build import PLENTY, Worker, add, ended, get, needs, new_task
 from tests.conformance.conftest import Hire
 
 MANY = 80  # so many that neighbours can be settled by a shorter way
@@ -23,18 +23,18 @@ CARRIED = ("handler", "submitted_at", "submitted_by", "timeout", "key", "collect
 
 
 def mixture(number: int = MANY, **options: Any) -> list[NewTask[object]]:
-    """Make wishes of which every second one is plain, and the others have this or that to tell."""
+    """Make tasks of which every second one is plain, and the others have this or that besides."""
     rich: list[dict[str, Any]] = [
         {"meta": {"shop": "eu"}},
         {"timeout": 7.5},
         {"payload": b'{"text": "' + b"x" * 2_000 + b'"}'},
         {"retry": b'{"max_tries": 9}'},
     ]
-    wishes = []
-    for place in range(number):
-        more = rich[place // 2 % len(rich)] if place % 2 else {}
-        wishes.append(wish(**({"payload": b'{"place": %d}' % place, "submitted_by": f"web-{place % 3}"} | options | more)))
-    return wishes
+    new_tasks = []
+    for index in range(number):
+        more = rich[index // 2 % len(rich)] if index % 2 else {}
+        new_tasks.append(new_task(**({"payload": b'{"place": %d}' % index, "submitted_by": f"web-{index % 3}"} | options | more)))
+    return new_tasks
 
 
 async def mixed(store: Store, number: int = MANY, **options: Any) -> list[TaskRecord]:
@@ -82,7 +82,7 @@ async def test_they_succeed_in_one_batch(store: Store, worker: Worker, clock: Ma
     tasks = await take_all(worker, records)
     await check(store, records, State.RUNNING)
     clock.advance(1)
-    settlements = [ended(task, State.SUCCEEDED, at=clock.now() + place, result=result) for place, task in enumerate(tasks)]
+    settlements = [ended(task, State.SUCCEEDED, at=clock.now() + index, result=result) for index, task in enumerate(tasks)]
     assert await store.settle(worker.id, settlements) == [SettleVerdict.ACCEPTED] * MANY
     for record in await check(store, records, State.SUCCEEDED):
         assert (record.result, record.attempt, record.worker) == (result, 1, worker.id)
@@ -173,26 +173,26 @@ async def test_a_cancel_reaches_both_while_they_run(store: Store, worker: Worker
 
 async def test_what_is_said_again_is_known_wherever_the_tasks_are(store: Store, worker: Worker, clock: ManualClock) -> None:
     """The answer to a submit may be lost, and the caller says it again: alone, beside new tasks, or one by one."""
-    wishes = mixture(12)
-    await store.add(wishes)
+    new_tasks = mixture(12)
+    await store.add(new_tasks)
 
     async def say_again() -> None:
-        assert [added.verdict for added in await store.add(wishes)] == [AddVerdict.REPEATED] * len(wishes)
-        assert {(await store.add([each]))[0].verdict for each in wishes} == {AddVerdict.REPEATED}
-        new, keyed = wish("other"), wish("other", key=new_id())
-        answers = await store.add([new, *wishes, keyed, wish("other", edges=(needs(wishes[0], end=True),))])
-        assert [added.verdict for added in answers] == [AddVerdict.ADDED, *[AddVerdict.REPEATED] * len(wishes), *[AddVerdict.ADDED] * 2]
+        assert [added.verdict for added in await store.add(new_tasks)] == [AddVerdict.REPEATED] * len(new_tasks)
+        assert {(await store.add([each]))[0].verdict for each in new_tasks} == {AddVerdict.REPEATED}
+        new, keyed = new_task("other"), new_task("other", key=new_id())
+        answers = await store.add([new, *new_tasks, keyed, new_task("other", edges=(needs(new_tasks[0], end=True),))])
+        assert [added.verdict for added in answers] == [AddVerdict.ADDED, *[AddVerdict.REPEATED] * len(new_tasks), *[AddVerdict.ADDED] * 2]
         assert await store.inspect(repair=False) == []
 
     await say_again()
     tasks = await worker.take()
-    assert len(tasks) == len(wishes)
+    assert len(tasks) == len(new_tasks)
     await say_again()
     assert await worker.take() == []
     await store.settle(worker.id, [ended(task, State.PENDING, at=clock.now()) for task in tasks])
     await say_again()
     tasks = await worker.take()
-    assert len(tasks) == len(wishes)
+    assert len(tasks) == len(new_tasks)
     await say_again()
     await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=clock.now()) for task in tasks])
     await say_again()

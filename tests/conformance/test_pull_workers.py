@@ -17,7 +17,7 @@ from duetime.runtime.service import Alarms
 from duetime.store import Store
 from duetime.store.pull_workers import PullWorker, RunningTask
 from duetime.store.values import ClaimedTask
-from tests.conformance.build import PLENTY, Worker, add, ended, get, state_of, watch, wish
+from tests.conformance.build import PLENTY, Worker, add, ended, get, new_task, state_of, watch
 from tests.conformance.conftest import Another, Hire
 
 HOSTILE = "'); drop table duetime_worker; -- \" \\ {} %s $1 \N{SNOWMAN}\U0001f600"
@@ -49,7 +49,7 @@ async def test_a_pull_worker_is_given_back_as_it_was_registered(store: Store) ->
 
 async def test_a_pull_worker_is_listed_as_a_worker_whose_beats_must_be_watched(store: Store, clock: ManualClock) -> None:
     puller = await enlist(store, lease=7.0)
-    await store.add([wish(), wish()])
+    await store.add([new_task(), new_task()])
     await claim(store, puller)
     clock.advance(2)
     await store.renew_pull_worker(puller.id)
@@ -113,7 +113,7 @@ async def test_a_pull_worker_claims_and_settles_like_a_worker(store: Store, cloc
 async def test_a_repeated_claim_takes_nothing_more(store: Store, another: Another) -> None:
     puller = await enlist(store)
     other = await another()
-    await store.add([wish() for _ in range(6)])
+    await store.add([new_task() for _ in range(6)])
     first = await claim(store, puller, 7, 3)
     assert len(first) == 3
     assert await claim(store, puller, 7, 3) == []
@@ -124,7 +124,7 @@ async def test_a_repeated_claim_takes_nothing_more(store: Store, another: Anothe
 
 async def test_a_repeated_claim_takes_nothing_more_while_a_part_of_it_is_held(store: Store, clock: ManualClock) -> None:
     puller = await enlist(store)
-    await store.add([wish() for _ in range(3)])
+    await store.add([new_task() for _ in range(3)])
     done, kept = await claim(store, puller, 1, 2)
     await store.settle(puller.id, [ended(done, State.SUCCEEDED, at=clock.now())])
     assert await claim(store, puller, 1, 2) == []
@@ -133,7 +133,7 @@ async def test_a_repeated_claim_takes_nothing_more_while_a_part_of_it_is_held(st
 
 async def test_the_numbers_of_two_pull_workers_are_their_own(store: Store) -> None:
     first, second = await enlist(store), await enlist(store)
-    await store.add([wish(), wish()])
+    await store.add([new_task(), new_task()])
     assert len(await claim(store, first, 1, 1)) == len(await claim(store, second, 1, 1)) == 1
 
 
@@ -175,7 +175,7 @@ async def test_holdings_tell_all_that_an_attempt_needs(store: Store, clock: Manu
 
 async def test_holdings_are_those_of_one_worker_and_of_the_asked_tasks(store: Store, hire: Hire) -> None:
     puller, worker = await enlist(store), await hire()
-    await store.add([wish() for _ in range(4)])
+    await store.add([new_task() for _ in range(4)])
     mine = await claim(store, puller, 1, 3)
     [foreign] = await worker.take()
     assert keys(await store.running_tasks(puller.id)) == keys(mine)
@@ -247,7 +247,7 @@ async def test_a_time_in_which_the_reaper_could_not_look_does_not_count_against_
 
 
 @pytest.mark.covers("ATF.7")
-async def test_the_reaper_takes_from_a_pull_worker_that_has_not_beaten_for_a_lease(store: Store) -> None:
+async def test_the_reaper_takes_from_a_pull_worker_that_has_not_renewed_for_a_lease(store: Store) -> None:
     """Judged by the observer's own clock since it saw the last beat; a pull worker's lease is its own, not the process's."""
     puller, other = await enlist(store, lease=7.0), await enlist(store, lease=60.0)
     record = await add(store)

@@ -9,7 +9,7 @@ from duetime.model.outcome import AttemptRecord, Outcome
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.values import Declaration, FinalCount, LaneCount, Progress
-from tests.conformance.build import Worker, add, error, get, needs, task_in, wish
+from tests.conformance.build import Worker, add, error, get, needs, new_task, task_in
 from tests.conformance.conftest import Hire
 
 
@@ -70,11 +70,11 @@ async def test_an_attempt_that_was_claimed_and_never_started_has_no_start(store:
 
 
 async def test_attempts_of_tasks_are_not_mixed_up(store: Store, worker: Worker) -> None:
-    await store.add([wish() for _ in range(5)])
-    for place, task in enumerate(await worker.take()):
-        await worker.end(task, State.FAILED, error=error("E", str(place)))
+    await store.add([new_task() for _ in range(5)])
+    for index, task in enumerate(await worker.take()):
+        await worker.end(task, State.FAILED, error=error("E", str(index)))
         [attempt] = await store.attempts(task.id)
-        assert attempt.error == error("E", str(place))
+        assert attempt.error == error("E", str(index))
 
 
 def lanes_with_tasks(lanes: list[LaneCount]) -> dict[tuple[str, str | None, int], tuple[int, int, int, int]]:
@@ -92,11 +92,11 @@ async def test_an_empty_store_counts_nothing(store: Store, clock: ManualClock) -
 
 async def test_tasks_are_counted_by_lane_and_by_what_they_wait_for(store: Store, worker: Worker, clock: ManualClock) -> None:
     parent = await add(store, "a", delay=60 * SECOND)
-    await store.add([wish("a", priority=9) for _ in range(3)])
-    await store.add([wish("a", collection="eu") for _ in range(2)])
-    await store.add([wish("a", collection="eu", delay=SECOND)])
-    await store.add([wish("b", edges=(needs(parent),)) for _ in range(4)])
-    await store.add([wish("b"), wish("b")])
+    await store.add([new_task("a", priority=9) for _ in range(3)])
+    await store.add([new_task("a", collection="eu") for _ in range(2)])
+    await store.add([new_task("a", collection="eu", delay=SECOND)])
+    await store.add([new_task("b", edges=(needs(parent),)) for _ in range(4)])
+    await store.add([new_task("b"), new_task("b")])
     await worker.take(wants={"b": 1})
     counts = await store.counts()
     assert lanes_with_tasks(counts.lanes) == {
@@ -125,7 +125,7 @@ async def test_the_oldest_due_time_is_of_those_that_are_due(store: Store, clock:
 
 
 async def test_gated_tasks_are_counted_as_due(store: Store) -> None:
-    await store.add([wish(), wish(delay=SECOND)])
+    await store.add([new_task(), new_task(delay=SECOND)])
     await store.put_gate(Gate(handler="work", action=GateAction.PAUSE))
     assert lanes_with_tasks((await store.counts()).lanes) == {("work", None, 5): (1, 1, 0, 0)}
 

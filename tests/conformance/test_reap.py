@@ -11,7 +11,7 @@ from duetime.model.lifecycle import QUARANTINE_CRASHES
 from duetime.model.outcome import Outcome, Settlement, SettleVerdict
 from duetime.model.task import State
 from duetime.store import Store
-from tests.conformance.build import Worker, add, get, needs, state_of, task_in, wish
+from tests.conformance.build import Worker, add, get, needs, new_task, state_of, task_in
 from tests.conformance.conftest import Dead, Hire
 
 
@@ -56,7 +56,7 @@ async def test_a_dead_worker_stays_listed_until_it_is_reaped(store: Store, dead_
 async def test_the_attempts_of_a_dead_worker_are_lost_and_its_tasks_go_back(
     store: Store, dead_worker: Dead, worker: Worker, clock: ManualClock
 ) -> None:
-    answers = await store.add([wish() for _ in range(4)])
+    answers = await store.add([new_task() for _ in range(4)])
     dead = await dead_worker(holding=4)
     clock.advance(5)
     assert await reap(store, dead) == 4
@@ -155,7 +155,7 @@ async def test_dead_workers_do_not_hold_a_gate_back(store: Store, dead_worker: D
 
 @pytest.mark.parametrize("size", [1, 200])
 async def test_a_reaped_batch_is_whole(store: Store, dead_worker: Dead, worker: Worker, size: int) -> None:
-    await store.add([wish() for _ in range(size)])
+    await store.add([new_task() for _ in range(size)])
     dead = await dead_worker(holding=size)
     assert await reap(store, dead) == size
     assert len(await worker.take()) == size

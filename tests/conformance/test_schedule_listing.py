@@ -19,7 +19,7 @@ from duetime.store.values import HintKind
 from tests.conformance.build import add, wait_until
 from tests.conformance.conftest import Another
 from tests.conformance.schedules import again, bringing, new, occurrence, put, removal, schedule, skip, stored
-from tests.conformance.test_wakeups import Ear
+from tests.conformance.test_wakeups import HintRecorder
 
 WEEKEND = DayCalendar(weekdays="sat,sun")
 
@@ -218,75 +218,75 @@ async def test_calendars_are_there_for_other_store_objects(store: Store, another
 
 
 @pytest.fixture
-async def ear(store: Store) -> AsyncIterator[Ear]:
-    ear = Ear()
-    listener = store.listen(ear)
-    yield ear
+async def recorder(store: Store) -> AsyncIterator[HintRecorder]:
+    recorder = HintRecorder()
+    listener = store.listen(recorder)
+    yield recorder
     listener.close()
 
 
-async def test_a_written_schedule_is_told_with_the_earliest_time_to_look(store: Store, ear: Ear, clock: ManualClock) -> None:
-    await ear.quiet()
+async def test_a_written_schedule_is_told_with_the_earliest_time_to_look(store: Store, recorder: HintRecorder, clock: ManualClock) -> None:
+    await recorder.quiet()
     await put(store, new("a", clock.now() + 50), new("b", clock.now() + 5), new("c"))
-    await wait_until(lambda: ear.heard(HintKind.SCHEDULES), "a hint of schedules")
-    assert [hint.at for hint in ear.hints if hint.kind is HintKind.SCHEDULES] == [clock.now() + 5]
-    assert not [hint for hint in ear.hints if hint.kind is HintKind.DUE]
+    await wait_until(lambda: recorder.heard(HintKind.SCHEDULES), "a hint of schedules")
+    assert [hint.at for hint in recorder.hints if hint.kind is HintKind.SCHEDULES] == [clock.now() + 5]
+    assert not [hint for hint in recorder.hints if hint.kind is HintKind.DUE]
 
 
-async def test_a_removed_schedule_is_told(store: Store, ear: Ear) -> None:
+async def test_a_removed_schedule_is_told(store: Store, recorder: HintRecorder) -> None:
     await put(store, new("a"))
-    await ear.quiet()
+    await recorder.quiet()
     await put(store, removal(await stored(store, "a")))
-    await wait_until(lambda: ear.heard(HintKind.SCHEDULES), "a hint of schedules")
+    await wait_until(lambda: recorder.heard(HintKind.SCHEDULES), "a hint of schedules")
 
 
-async def test_tasks_that_come_with_a_schedule_are_told_as_due(store: Store, ear: Ear, clock: ManualClock) -> None:
-    await ear.quiet()
+async def test_tasks_that_come_with_a_schedule_are_told_as_due(store: Store, recorder: HintRecorder, clock: ManualClock) -> None:
+    await recorder.quiet()
     await put(store, bringing(new("a"), occurrence("a", clock.now() + 9), occurrence("a", clock.now() + 5)), new("b"))
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint of due tasks")
-    assert [hint.at for hint in ear.hints if hint.kind is HintKind.DUE] == [clock.now() + 5]
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint of due tasks")
+    assert [hint.at for hint in recorder.hints if hint.kind is HintKind.DUE] == [clock.now() + 5]
 
 
-async def test_tasks_that_wait_for_nothing_any_more_are_told_as_due(store: Store, ear: Ear, clock: ManualClock) -> None:
+async def test_tasks_that_wait_for_nothing_any_more_are_told_as_due(store: Store, recorder: HintRecorder, clock: ManualClock) -> None:
     parent = await add(store)
     await store.cancel([parent.id])
-    await ear.quiet()
+    await recorder.quiet()
     await put(store, bringing(new("a"), occurrence("a", clock.now(), edges=(Edge(parent.id, "end"),))))
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint of due tasks")
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint of due tasks")
 
 
-async def test_a_write_that_did_not_fit_is_not_told(store: Store, ear: Ear, clock: ManualClock) -> None:
+async def test_a_write_that_did_not_fit_is_not_told(store: Store, recorder: HintRecorder, clock: ManualClock) -> None:
     await put(store, new("a"))
-    await ear.quiet()
+    await recorder.quiet()
     assert await store.write_schedules([bringing(new("a", clock.now()), occurrence("a", clock.now()))]) == [False]
     assert await store.write_schedules([new("a"), new("b")], together=True) == [False, False]
     await store.put_calendar("last", WEEKEND)
-    await wait_until(lambda: ear.heard(HintKind.SCHEDULES), "a hint of schedules")
-    assert [hint.kind for hint in ear.hints if hint.kind is not HintKind.ANY] == [HintKind.SCHEDULES]
+    await wait_until(lambda: recorder.heard(HintKind.SCHEDULES), "a hint of schedules")
+    assert [hint.kind for hint in recorder.hints if hint.kind is not HintKind.ANY] == [HintKind.SCHEDULES]
 
 
-async def test_a_woken_schedule_and_a_calendar_are_told(store: Store, ear: Ear) -> None:
+async def test_a_woken_schedule_and_a_calendar_are_told(store: Store, recorder: HintRecorder) -> None:
     await put(store, new("a", rule=AfterEnd(60)))
-    await ear.quiet()
+    await recorder.quiet()
     await store.wake_schedules(["a"])
-    await wait_until(lambda: ear.heard(HintKind.SCHEDULES), "a hint of schedules")
+    await wait_until(lambda: recorder.heard(HintKind.SCHEDULES), "a hint of schedules")
     for calendar in (WEEKEND, None):
-        await ear.quiet()
+        await recorder.quiet()
         await store.put_calendar("free", calendar)
-        await wait_until(lambda: ear.heard(HintKind.SCHEDULES), "a hint of schedules")
+        await wait_until(lambda: recorder.heard(HintKind.SCHEDULES), "a hint of schedules")
 
 
 async def test_other_store_objects_are_told(store: Store, another: Another, clock: ManualClock) -> None:
-    other, ear = await another(), Ear()
-    listener = other.listen(ear)
+    other, recorder = await another(), HintRecorder()
+    listener = other.listen(recorder)
     try:
         for number in range(1_000):  # until it listens, it may miss some
             await put(store, new(f"s{number}", clock.now()))
             try:
-                await wait_until(lambda: any(hint.kind is HintKind.SCHEDULES for hint in ear.hints), "a hint of schedules", 0.1)
+                await wait_until(lambda: any(hint.kind is HintKind.SCHEDULES for hint in recorder.hints), "a hint of schedules", 0.1)
             except AssertionError:
                 continue
             break
-        assert any(hint.kind is HintKind.SCHEDULES for hint in ear.hints)
+        assert any(hint.kind is HintKind.SCHEDULES for hint in recorder.hints)
     finally:
         listener.close()

@@ -17,7 +17,7 @@ from duetime.model.task import Edge, ErrorInfo, State
 from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.schedules import ScheduleWrite
-from tests.conformance.build import Worker, add, get, state_of, wish
+from tests.conformance.build import Worker, add, get, new_task, state_of
 from tests.conformance.conftest import Another
 from tests.conformance.schedules import again, bringing, due_names, new, occurrence, put, removal, schedule, skip, stored
 from tests.conformance.stores import StoreKind
@@ -302,7 +302,7 @@ async def test_tasks_with_keys_meet_those_that_hold_them(store: Store, worker: W
 
 async def test_a_task_that_cannot_be_added_leaves_nothing_of_the_call(store: Store, clock: ManualClock) -> None:
     await put(store, new("b"))
-    lost = wish(edges=(Edge(new_id(), "end"),))
+    lost = new_task(edges=(Edge(new_id(), "end"),))
     fine = occurrence("a", clock.now())
     with pytest.raises(TaskNotFound):
         await store.write_schedules(
@@ -336,20 +336,20 @@ async def test_of_many_that_write_the_same_schedule_at_once_exactly_one_succeeds
         read = await asyncio.gather(*(each.schedules(["a", "b"]) for each in stores))
         assert {tuple(record and record.version for record in records) for records in read} == {(number, number)}
 
-        async def fire(place: int, each: Store, at: int = number) -> bool:
+        async def fire(index: int, each: Store, at: int = number) -> bool:
             writes = [
                 bringing(
-                    ScheduleWrite(name=name, expected=at, record=schedule(name, clock.now(), changed_by=f"{place}")),
+                    ScheduleWrite(name=name, expected=at, record=schedule(name, clock.now(), changed_by=f"{index}")),
                     occurrence(name, clock.now() + at),
-                    skips=(skip(name, at, note=f"{place}"),),
+                    skips=(skip(name, at, note=f"{index}"),),
                 )
-                for name in ("ab" if place % 2 else "ba")
+                for name in ("ab" if index % 2 else "ba")
             ]
             answers = await each.write_schedules(writes)
             assert answers[0] == answers[1]  # whoever writes both has both
             return answers[0]
 
-        answers = await asyncio.gather(*(fire(place, each) for place, each in enumerate(stores)))
+        answers = await asyncio.gather(*(fire(index, each) for index, each in enumerate(stores)))
         assert answers.count(True) == 1
         winner = str(answers.index(True))
         assert [record and record.changed_by for record in await store.schedules(["a", "b"])] == [winner, winner]
@@ -363,10 +363,10 @@ async def test_of_many_that_make_the_same_schedules_at_once_exactly_one_succeeds
     stores = [store, *[await another() for _ in range(19)]]
     names = [f"s{number}" for number in range(20)]
     answers = await asyncio.gather(
-        *(each.write_schedules([new(name, changed_by=f"{place}") for name in names], together=True) for place, each in enumerate(stores))
+        *(each.write_schedules([new(name, changed_by=f"{index}") for name in names], together=True) for index, each in enumerate(stores))
     )
     assert sorted(set(map(tuple, answers))) == [(False,) * 20, (True,) * 20]
-    [winner] = [place for place, answer in enumerate(answers) if all(answer)]
+    [winner] = [index for index, answer in enumerate(answers) if all(answer)]
     assert {record and record.changed_by for record in await store.schedules(names)} == {str(winner)}
 
 
@@ -375,15 +375,15 @@ async def test_writers_of_overlapping_sets_in_any_order_all_get_through(store: S
     names = [f"s{number}" for number in range(30)]
     await put(store, *[new(name) for name in names])
 
-    async def write_all(place: int, each: Store) -> int:
+    async def write_all(index: int, each: Store) -> int:
         written = 0
-        for turn in range(5):
-            mine = names[turn * place % 7 :][:: 1 if (turn + place) % 2 else -1]
+        for step in range(5):
+            mine = names[step * index % 7 :][:: 1 if (step + index) % 2 else -1]
             records = [record for record in await each.schedules(mine) if record is not None]
             written += sum(await each.write_schedules([again(record) for record in records]))
         return written
 
-    written = await asyncio.gather(*(write_all(place, each) for place, each in enumerate(stores)))
+    written = await asyncio.gather(*(write_all(index, each) for index, each in enumerate(stores)))
     assert sum(record.version - 1 for record in await store.schedules(names) if record is not None) == sum(written)
 
 
@@ -408,10 +408,10 @@ async def test_the_longest_waiting_come_first_and_a_page_tells_when_to_go_on(sto
     at = clock.now()
     await put(store, *[new(f"s{number}", at - number % 5) for number in range(10)], new("later", at + MINUTE))
     seen: list[str] = []
-    place = None
-    while page := (await store.due_schedules(4, after=place)).records:
+    cursor = None
+    while page := (await store.due_schedules(4, after=cursor)).records:
         seen += [record.name for record in page]
-        place = (page[-1].next_at or 0, page[-1].name)
+        cursor = (page[-1].next_at or 0, page[-1].name)
     assert seen == [record.name for record in (await store.due_schedules(1_000)).records]
     due = await store.due_schedules(4)
     assert ([record.name for record in due.records], due.next_at) == (["s4", "s9", "s3", "s8"], at - 2)
@@ -495,7 +495,7 @@ async def test_a_schedule_that_waits_for_no_run_is_left_alone(store: Store, cloc
 
 
 @pytest.mark.parametrize("ago", [0, 1, MINUTE])
-async def test_a_schedule_whose_time_has_come_anyway_keeps_its_place(store: Store, clock: ManualClock, ago: int) -> None:
+async def test_a_schedule_whose_time_has_come_anyway_keeps_its_time(store: Store, clock: ManualClock, ago: int) -> None:
     await put(store, new("a", clock.now() - ago, rule=AfterEnd(60)))
     before = await stored(store, "a")
     await store.wake_schedules(["a"])

@@ -13,7 +13,7 @@ from duetime.model.outcome import Outcome, Settlement, SettleVerdict
 from duetime.model.task import FINAL, State
 from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict
-from tests.conformance.build import USUAL_OUTCOME, Worker, add, ended, error, get, put, state_of, task_in, wish
+from tests.conformance.build import USUAL_OUTCOME, Worker, add, ended, error, get, new_task, put, state_of, task_in
 from tests.conformance.conftest import Hire
 
 AFTER_RUNNING = sorted(MOVES[State.RUNNING])
@@ -88,7 +88,7 @@ async def test_a_settlement_twice_in_one_call_is_accepted_once(store: Store, wor
 
 
 async def test_a_huge_batch_may_hold_every_settlement_twice(store: Store, worker: Worker, clock: ManualClock) -> None:
-    await store.add([wish() for _ in range(5_000)])
+    await store.add([new_task() for _ in range(5_000)])
     settlements = [ended(task, State.SUCCEEDED, at=clock.now()) for task in await worker.take()]
     verdicts = await store.settle(worker.id, settlements + settlements)
     assert verdicts == [SettleVerdict.ACCEPTED] * 5_000 + [SettleVerdict.ALREADY] * 5_000
@@ -161,7 +161,7 @@ async def test_a_released_attempt_cannot_be_settled_any_more(store: Store, worke
 
 async def test_verdicts_come_in_the_order_of_the_settlements(store: Store, worker: Worker, hire: Hire, clock: ManualClock) -> None:
     stranger = await hire()
-    await store.add([wish() for _ in range(4)])
+    await store.add([new_task() for _ in range(4)])
     first, second, third, foreign = [*await worker.take(wants={"work": 3}), *await stranger.take()]
     await worker.end(second, State.FAILED)
     settlements = [ended(task, State.SUCCEEDED, at=clock.now()) for task in (third, foreign, second, first)]
@@ -172,24 +172,24 @@ async def test_verdicts_come_in_the_order_of_the_settlements(store: Store, worke
 
 
 async def test_a_batch_may_end_in_all_ways_at_once(store: Store, worker: Worker, clock: ManualClock) -> None:
-    await store.add([wish() for _ in range(40)])
+    await store.add([new_task() for _ in range(40)])
     claimed = await worker.take()
-    endings = [ended(task, AFTER_RUNNING[place % 4], at=clock.now()) for place, task in enumerate(claimed)]
+    endings = [ended(task, AFTER_RUNNING[index % 4], at=clock.now()) for index, task in enumerate(claimed)]
     assert set(await store.settle(worker.id, endings)) == {SettleVerdict.ACCEPTED}
     records = await store.get([task.id for task in claimed])
-    assert [record.state for record in records if record] == [AFTER_RUNNING[place % 4] for place in range(40)]
+    assert [record.state for record in records if record] == [AFTER_RUNNING[index % 4] for index in range(40)]
 
 
 async def test_a_claimed_batch_may_be_settled_piece_by_piece_and_out_of_order(store: Store, worker: Worker) -> None:
-    await store.add([wish() for _ in range(20)])
+    await store.add([new_task() for _ in range(20)])
     claimed = await worker.take()
-    for place in (*range(19, 0, -2), *range(0, 20, 2)):
-        assert await worker.end(claimed[place], State.SUCCEEDED) is SettleVerdict.ACCEPTED
+    for index in (*range(19, 0, -2), *range(0, 20, 2)):
+        assert await worker.end(claimed[index], State.SUCCEEDED) is SettleVerdict.ACCEPTED
     assert await store.attempts_of(worker.id) == []
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT, Outcome.RETRY_LATER, Outcome.RELEASED, Outcome.LOST])
-async def test_a_cancel_asked_for_meanwhile_turns_going_back_into_cancelled(
+async def test_with_a_cancel_asked_for_meanwhile_a_task_that_goes_back_is_cancelled(
     store: Store, worker: Worker, clock: ManualClock, outcome: Outcome
 ) -> None:
     record = await add(store, key="k")

@@ -9,14 +9,14 @@ from duetime.model.outcome import SettleVerdict
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.values import Progress
-from tests.conformance.build import Worker, ended, get, needs, wish
+from tests.conformance.build import Worker, ended, get, needs, new_task
 from tests.conformance.conftest import Another, Hire
 
 MANY = 60
 
 
 async def test_every_task_of_a_claim_keeps_its_own_facts(store: Store, worker: Worker, clock: ManualClock) -> None:
-    await store.add([wish(key=f"k{number}") for number in range(MANY)])
+    await store.add([new_task(key=f"k{number}") for number in range(MANY)])
     tasks = await worker.take(total=MANY)
     assert len(tasks) == MANY
     starts = {task.id: clock.now() + number * 1_000 for number, task in enumerate(tasks)}
@@ -35,8 +35,8 @@ async def test_every_task_of_a_claim_keeps_its_own_facts(store: Store, worker: W
 
 
 async def test_children_of_a_whole_claim_are_freed_and_its_progress_is_forgotten(store: Store, worker: Worker, clock: ManualClock) -> None:
-    parents = [wish() for _ in range(MANY)]
-    child = wish("later", edges=(needs(parents[0]), needs(parents[-1])))
+    parents = [new_task() for _ in range(MANY)]
+    child = new_task("later", edges=(needs(parents[0]), needs(parents[-1])))
     await store.add([*parents, child])
     tasks = await worker.take(total=MANY)
     await store.progress(worker.id, [Progress(tasks[0].id, 1, 0.5, "half")])
@@ -51,7 +51,7 @@ async def test_what_somebody_else_said_of_one_attempt_is_not_said_again(
 ) -> None:
     """The object that claimed them does not know that one has ended; the store does."""
     other = await another()
-    await store.add([wish() for _ in range(MANY)])
+    await store.add([new_task() for _ in range(MANY)])
     tasks = await worker.take(total=MANY)
     failed = ended(tasks[3], State.FAILED, at=clock.now())
     assert await other.settle(worker.id, [failed]) == [SettleVerdict.ACCEPTED]
@@ -63,7 +63,7 @@ async def test_what_somebody_else_said_of_one_attempt_is_not_said_again(
 
 async def test_a_whole_claim_of_another_worker_stays_as_it_is(store: Store, worker: Worker, hire: Hire, clock: ManualClock) -> None:
     thief = await hire(store)
-    await store.add([wish() for _ in range(MANY)])
+    await store.add([new_task() for _ in range(MANY)])
     tasks = await worker.take(total=MANY)
     settlements = [ended(task, State.SUCCEEDED, at=clock.now()) for task in tasks]
     assert await store.settle(thief.id, settlements) == [SettleVerdict.STALE] * MANY
@@ -71,7 +71,7 @@ async def test_a_whole_claim_of_another_worker_stays_as_it_is(store: Store, work
 
 
 async def test_a_claim_can_end_in_slices_one_after_another_or_at_once(store: Store, worker: Worker, clock: ManualClock) -> None:
-    await store.add([wish() for _ in range(4 * MANY)])
+    await store.add([new_task() for _ in range(4 * MANY)])
     tasks = await worker.take(total=4 * MANY)
     settlements = [ended(task, State.SUCCEEDED, at=clock.now() + number) for number, task in enumerate(tasks)]
     slices = [settlements[start : start + MANY] for start in range(0, 4 * MANY, MANY)]
@@ -87,8 +87,8 @@ async def test_a_claim_can_end_in_slices_one_after_another_or_at_once(store: Sto
     assert await store.inspect(repair=False) == []
 
 
-async def test_places_that_overlap_a_settled_slice_are_settled_once(store: Store, worker: Worker, clock: ManualClock) -> None:
-    await store.add([wish() for _ in range(2 * MANY)])
+async def test_attempts_that_overlap_a_settled_slice_are_settled_once(store: Store, worker: Worker, clock: ManualClock) -> None:
+    await store.add([new_task() for _ in range(2 * MANY)])
     tasks = await worker.take(total=2 * MANY)
     said = [ended(task, State.SUCCEEDED, at=clock.now()) for task in tasks]
     assert await store.settle(worker.id, said[:MANY]) == [SettleVerdict.ACCEPTED] * MANY
@@ -99,17 +99,17 @@ async def test_places_that_overlap_a_settled_slice_are_settled_once(store: Store
     assert await store.inspect(repair=False) == []
 
 
-async def test_places_of_one_claim_that_differ_keep_their_differences(store: Store, worker: Worker, clock: ManualClock) -> None:
+async def test_attempts_of_one_claim_that_differ_keep_their_differences(store: Store, worker: Worker, clock: ManualClock) -> None:
     """Lanes, attempts, tries and expiries of a claim may be the same for all places or not."""
     expires_at = clock.now() + 3_600 * SECOND
-    await store.add([wish(expires_at=expires_at) for _ in range(MANY)])
+    await store.add([new_task(expires_at=expires_at) for _ in range(MANY)])
     for task in (await worker.take(total=MANY))[::2]:
         await worker.end(task, State.PENDING, crashes=1)
     for task in await worker.take(total=MANY // 2):
         await worker.end(task, State.PENDING)
     for held in await store.attempts_of(worker.id):
         assert (held.attempt, held.tries, held.crashes) == (1, 0, 0)
-    await store.add([wish(priority=7, expires_at=expires_at if number % 3 else None) for number in range(MANY)])
+    await store.add([new_task(priority=7, expires_at=expires_at if number % 3 else None) for number in range(MANY)])
     tasks = await worker.take(total=2 * MANY)
     assert sorted({(task.priority, task.attempt, task.tries, task.crashes) for task in tasks}) == [(5, 3, 2, 1), (7, 1, 0, 0)]
     assert {(lane.priority, lane.running) for lane in (await store.counts()).lanes} == {(5, MANY), (7, MANY)}
@@ -141,7 +141,7 @@ async def test_places_of_one_claim_that_differ_keep_their_differences(store: Sto
 
 
 async def test_a_grouping_makes_progress_whatever_has_ended(store: Store, worker: Worker, clock: ManualClock) -> None:
-    await store.add([wish() for _ in range(100)])
+    await store.add([new_task() for _ in range(100)])
     tasks = await worker.take("work")
     grouping = store.grouping(worker.id)
     for ended_so_far in (1, 31, 99, 100):

@@ -26,7 +26,7 @@ from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.shard import Lease
 from duetime.store.values import AddVerdict, Counts, Edit, NewWorker
-from tests.conformance.build import PLENTY, wish
+from tests.conformance.build import PLENTY, new_task
 from tests.conformance.dictionary import Dictionary, Entry
 from tests.conformance.stores import StoreKind
 
@@ -118,7 +118,7 @@ class StoreMachine(RuleBasedStateMachine):
     def follow(self, candidates: list[Entry], count: int, limit: int, state: State) -> None:
         """Accept the store's choice among tasks that an upkeep may end, if it took as many as it could."""
         assert count == min(limit, len(candidates))
-        records = self.run(self.store.get([entry.wish.id for entry in candidates]))
+        records = self.run(self.store.get([entry.task.id for entry in candidates]))
         chosen = [entry for entry, record in zip(candidates, records, strict=True) if record and record.state is state]
         assert len(chosen) == count
         for entry in chosen:
@@ -131,25 +131,25 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(wanted=st.lists(wanted, min_size=1, max_size=4))
     def submit(self, wanted: list[Wanted]) -> None:
         """Add several tasks in one call: new ones, children of earlier ones, and repeats."""
-        wishes, meant = [], []
+        new_tasks, meant = [], []
         for each in wanted:
-            wishes.append(self.wish(each))
-            meant.append(self.model.add(wishes[-1]))
-        added = self.run(self.store.add(wishes))
+            new_tasks.append(self.new_task(each))
+            meant.append(self.model.add(new_tasks[-1]))
+        added = self.run(self.store.add(new_tasks))
         assert [(one.verdict, one.record.id) for one in added] == meant
         self.touched.update(one.record.id for one in added)
 
-    def wish(self, wanted: Wanted) -> NewTask[object]:
+    def new_task(self, wanted: Wanted) -> NewTask[object]:
         now = self.clock.now()
         payload = b"%d" % len(self.model.tasks)
         if wanted.again is not None and self.model.tasks:
-            return self.task(wanted.again).wish
+            return self.task(wanted.again).task
         if wanted.parents and self.model.tasks:
-            edges = {self.task(pick).wish.id: needs for pick, needs in wanted.parents}
+            edges = {self.task(pick).task.id: needs for pick, needs in wanted.parents}
             due_at = now + wanted.due * SECOND
-            return wish(CHILDREN, payload, due_at=due_at, edges=tuple(Edge(*edge) for edge in edges.items()))
+            return new_task(CHILDREN, payload, due_at=due_at, edges=tuple(Edge(*edge) for edge in edges.items()))
         when: dict[str, int] = {"due_at": now + wanted.due * SECOND} if wanted.due < 0 else {"delay": wanted.due * SECOND}
-        return wish(
+        return new_task(
             wanted.handler,
             payload,
             key=wanted.key,
@@ -170,7 +170,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert claim.now == self.clock.now()
         assert claim.next_at is None or claim.next_at > claim.now
         late = [entry for entries in due.values() for entry in entries if self.model.expired(entry)]
-        for entry, record in zip(late, self.run(self.store.get([entry.wish.id for entry in late])), strict=True):
+        for entry, record in zip(late, self.run(self.store.get([entry.task.id for entry in late])), strict=True):
             if record is not None and record.state is State.EXPIRED:
                 self.model.finish(entry, State.EXPIRED)
         for task in claim.tasks:
@@ -194,7 +194,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock.advance(passing)
         settlements = [
             conclude(
-                Running(entry.wish.id, entry.attempt, entry.tries, entry.crashes, entry.due_at, entry.expires_at),
+                Running(entry.task.id, entry.attempt, entry.tries, entry.crashes, entry.due_at, entry.expires_at),
                 ended,
                 POLICY,
                 started_at=None,
@@ -220,7 +220,7 @@ class StoreMachine(RuleBasedStateMachine):
         if (entry.state is State.RUNNING and (entry.attempt, entry.worker) == (attempt, worker)) or released:
             return
         now = self.clock.now()
-        settlement = Settlement(entry.wish.id, attempt, Outcome.SUCCEEDED, state, 0, 0, now, now, now)
+        settlement = Settlement(entry.task.id, attempt, Outcome.SUCCEEDED, state, 0, 0, now, now, now)
         assert self.model.settle(worker, settlement) is not SettleVerdict.ACCEPTED
         self.say(worker, [settlement])
 
@@ -229,16 +229,16 @@ class StoreMachine(RuleBasedStateMachine):
     def cancel(self, pick: int, rather_running: bool) -> None:
         entries = self.running()
         entry = entries[pick % len(entries)] if entries and rather_running else self.task(pick)
-        id = entry.wish.id
+        id = entry.task.id
         assert self.run(self.store.cancel([id])) == [self.model.cancel(id)]
         self.touched.add(id)
 
     @precondition(lambda self: self.model.tasks)
     @rule(pick=picks)
     def retry(self, pick: int) -> None:
-        id = self.task(pick).wish.id
+        id = self.task(pick).task.id
         blocked = (entry for entry in self.model.tasks.values() if entry.state is State.BLOCKED)
-        if any(edge.parent == id for entry in blocked for edge in entry.wish.edges):
+        if any(edge.parent == id for entry in blocked for edge in entry.task.edges):
             return  # whether a met edge counts as unmet again is left open by the contract
         assert self.run(self.store.retry([id])) == [self.model.retry(id)]
         self.touched.add(id)
@@ -247,7 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pick=picks, due=st.none() | seconds, priority=st.none() | priorities, collection=collections)
     def edit(self, pick: int, due: int | None, priority: int | None, collection: str | None) -> None:
         due_at = None if due is None else self.clock.now() + due * SECOND
-        change = Edit(id=self.task(pick).wish.id, due_at=due_at, priority=priority, collection=collection)
+        change = Edit(id=self.task(pick).task.id, due_at=due_at, priority=priority, collection=collection)
         assert self.run(self.store.edit([change])) == [self.model.edit(change)]
 
     @rule(handler=handlers, collection=collections, action=st.sampled_from(GateAction), lasting=st.sampled_from([None, 1, 30]))
@@ -276,7 +276,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(state=st.sampled_from(sorted(FINAL)), age=st.sampled_from([0, 5]), limit=limits)
     def prune(self, state: State, age: int, limit: int) -> None:
         before = self.clock.now() - age * SECOND
-        prunable = {entry.wish.id: entry for entry in self.model.prunable(state, before)}
+        prunable = {entry.task.id: entry for entry in self.model.prunable(state, before)}
         pruned = self.run(self.store.prune(state, before, limit))
         assert len(pruned) == min(limit, len(prunable))
         for gone in pruned:
@@ -297,9 +297,9 @@ class StoreMachine(RuleBasedStateMachine):
         now = self.clock.now()
         for entry in self.running():
             if entry.worker == worker:
-                back = Settlement(entry.wish.id, entry.attempt, Outcome.RELEASED, State.PENDING, entry.tries, entry.crashes, None, now, now)
+                back = Settlement(entry.task.id, entry.attempt, Outcome.RELEASED, State.PENDING, entry.tries, entry.crashes, None, now, now)
                 self.model.end(entry, back)
-                self.touched.add(entry.wish.id)
+                self.touched.add(entry.task.id)
         self.hire()
 
     @invariant()
@@ -332,7 +332,7 @@ class StoreMachine(RuleBasedStateMachine):
             for lane in counts.lanes
         }
         assert {lane: count for lane, count in lanes.items() if count} == self.model.lanes()
-        finals = Counter((entry.wish.handler, entry.state) for entry in self.model.tasks.values() if entry.state in FINAL)
+        finals = Counter((entry.task.handler, entry.state) for entry in self.model.tasks.values() if entry.state in FINAL)
         assert {(final.handler, final.state): final.count for final in counts.finals if final.count} == finals
 
     async def compare_history(self, id: str) -> None:
@@ -340,18 +340,18 @@ class StoreMachine(RuleBasedStateMachine):
         attempts = [(attempt.attempt, attempt.outcome, attempt.worker) for attempt in await self.store.attempts(id)]
         running = [(entry.attempt, None, entry.worker)] if entry.state is State.RUNNING else []
         assert attempts == entry.history + running
-        if entry.wish.key is not None:
-            await self.compare_holder(entry.wish.handler, entry.wish.key)
+        if entry.task.key is not None:
+            await self.compare_holder(entry.task.handler, entry.task.key)
 
     async def compare_holder(self, handler: str, key: str) -> None:
         found = await self.store.find(handler, key)
         holder = self.model.holder(handler, key)
         if holder is not None:
             assert found is not None
-            assert found.id == holder.wish.id
+            assert found.id == holder.task.id
             return
         ended = {
-            id: entry.finished_at or 0 for id, entry in self.model.tasks.items() if (entry.wish.handler, entry.wish.key) == (handler, key)
+            id: entry.finished_at or 0 for id, entry in self.model.tasks.items() if (entry.task.handler, entry.task.key) == (handler, key)
         }
         assert (found is None) == (not ended)
         if found is not None:
@@ -365,7 +365,7 @@ class StoreMachine(RuleBasedStateMachine):
         for worker in self.workers:
             held = {(attempt.id, attempt.attempt, attempt.cancelling) for attempt in await self.store.attempts_of(worker)}
             own = (entry for entry in self.running() if entry.worker == worker)
-            assert held == {(entry.wish.id, entry.attempt, entry.cancelling) for entry in own}
+            assert held == {(entry.task.id, entry.attempt, entry.cancelling) for entry in own}
         await self.compare_pages()
         assert await self.store.inspect(repair=False) == []
 
@@ -428,8 +428,8 @@ def test_a_store_does_what_a_dictionary_would(kind: StoreKind, tmp_path: Path, r
 def test_the_dictionary_itself_knows_its_verdicts() -> None:
     """Guard the guard: a model that accepts everything would prove nothing."""
     model = Dictionary(ManualClock())
-    first = wish("a", key="k")
+    first = new_task("a", key="k")
     assert model.add(first) == (AddVerdict.ADDED, first.id)
-    assert model.add(wish("a", key="k"))[0] is AddVerdict.DUPLICATE
+    assert model.add(new_task("a", key="k"))[0] is AddVerdict.DUPLICATE
     with pytest.raises(AssertionError, match="without a gap"):
         model.claim(first.id, 2, "w")

@@ -11,7 +11,7 @@ from duetime.ids import new_id
 from duetime.model.query import Query
 from duetime.model.task import State, TaskRecord
 from duetime.store import Store
-from tests.conformance.build import PLENTY, Worker, add, needs, wish
+from tests.conformance.build import PLENTY, Worker, add, needs, new_task
 from tests.conformance.connections import Connection
 from tests.conformance.schedules import again, bringing, new, occurrence, put, stored
 from tests.conformance.test_page import ids
@@ -60,9 +60,9 @@ async def test_ids_from_a_clock_that_is_an_hour_ahead(store: Store, clock: Manua
 
 
 async def test_one_id_of_many_in_a_call_is_ahead(store: Store, clock: ManualClock) -> None:
-    await store.add([wish(id=id_at(clock.now() + lead)) for lead in (0, 3 * SECOND, -HOUR)])
+    await store.add([new_task(id=id_at(clock.now() + lead)) for lead in (0, 3 * SECOND, -HOUR)])
     clock.advance(1)
-    await store.add([wish(id=id_at(clock.now()))])
+    await store.add([new_task(id=id_at(clock.now()))])
     assert len(await ids(store, submitted_before=clock.now())) == 3
     await check(store)
 
@@ -113,7 +113,7 @@ async def test_an_id_that_is_a_day_ahead_and_one_from_long_ago(store: Store, clo
     clock.advance(1)
     long_ago = await add(store, id=id_at(1_577_836_800 * SECOND))
     clock.advance(1)
-    await store.add([wish(id=id_at(clock.now())) for _ in range(20)])
+    await store.add([new_task(id=id_at(clock.now())) for _ in range(20)])
     assert set(await ids(store, limit=5, submitted_before=clock.now())) == {ahead.id, long_ago.id}
     await check(store)
 
@@ -128,35 +128,39 @@ async def test_tasks_with_keys_and_parents_and_of_schedules_count_too(store: Sto
     clock.advance(1)
     await put(store, bringing(again(await stored(store, "a")), occurrence("a", clock.now() + HOUR)))
     clock.advance(1)
-    await store.add([wish(id=id_at(clock.now())) for _ in range(3)])
+    await store.add([new_task(id=id_at(clock.now())) for _ in range(3)])
     await check(store)
     assert len(await ids(store, submitted_before=clock.now())) == 4
 
 
 async def test_tasks_of_a_callers_transaction_count_too(store: Store, connection: Connection, clock: ManualClock) -> None:
     connection.begin()
-    await store.add_on(connection.own, [wish(id=id_at(clock.now() + HOUR))])
+    await store.add_on(connection.own, [new_task(id=id_at(clock.now() + HOUR))])
     connection.commit()
     clock.advance(-1)
     connection.begin()
-    await store.add_on(connection.own, [wish(id=id_at(clock.now()))])
+    await store.add_on(connection.own, [new_task(id=id_at(clock.now()))])
     connection.commit()
     await check(store)
 
 
 async def test_a_repeated_submit_keeps_what_is_remembered(store: Store, clock: ManualClock) -> None:
     """On SQLite a call that meets its own id is undone and done again."""
-    first = wish(id=id_at(clock.now() + HOUR))
+    first = new_task(id=id_at(clock.now() + HOUR))
     await store.add([first])
     clock.advance(-2)
-    await store.add([first, wish(id=id_at(clock.now() + HOUR))])
+    await store.add([first, new_task(id=id_at(clock.now() + HOUR))])
     await check(store)
 
 
 @pytest.mark.parametrize("instant", [-(2**63), -1, 0, 1, 2**62, 2**63 - 1])
 async def test_instants_far_away(store: Store, clock: ManualClock, instant: Instant) -> None:
     await store.add(
-        [wish(id=id_at(clock.now())), wish(id=f"ffffffff-ffff-7fff-bfff-{'f' * 12}"), wish(id=f"00000000-0000-7000-8000-{'0' * 12}")]
+        [
+            new_task(id=id_at(clock.now())),
+            new_task(id=f"ffffffff-ffff-7fff-bfff-{'f' * 12}"),
+            new_task(id=f"00000000-0000-7000-8000-{'0' * 12}"),
+        ]
     )
     assert len(await ids(store, submitted_before=instant)) == (3 if instant > clock.now() else 0)
     assert len(await ids(store, submitted_after=instant)) == (0 if instant > clock.now() else 3)
@@ -170,7 +174,7 @@ async def test_any_history_of_clocks(store: Store, worker: Worker, clock: Manual
     for _ in range(14):
         for _ in range(chance.randrange(3)):
             lead = chance.choice(LEADS)
-            await store.add([wish(id=id_at(clock.now() + lead - later)) for later in range(0, chance.randrange(1, 4) * SECOND, SECOND)])
+            await store.add([new_task(id=id_at(clock.now() + lead - later)) for later in range(0, chance.randrange(1, 4) * SECOND, SECOND)])
         match chance.randrange(6):
             case 0:
                 clock.advance(-chance.choice([0.001, 1, 600, 3_600]))

@@ -12,7 +12,7 @@ from duetime.model.gate import Gate, GateAction
 from duetime.model.task import FINAL, LIVE, State
 from duetime.store import Store
 from duetime.store.values import AddVerdict, Pruned
-from tests.conformance.build import PLENTY, Worker, add, error, get, put, state_of, task_in, wish
+from tests.conformance.build import PLENTY, Worker, add, error, get, new_task, put, state_of, task_in
 
 
 def gate(action: GateAction, collection: str | None = None, until_at: int | None = None) -> Gate:
@@ -80,7 +80,7 @@ async def test_only_pending_tasks_are_dropped(store: Store, worker: Worker, stat
 
 
 async def test_dropping_stops_at_its_limit(store: Store) -> None:
-    answers = await store.add([wish(collection=str(number % 3), priority=number % 10) for number in range(25)])
+    answers = await store.add([new_task(collection=str(number % 3), priority=number % 10) for number in range(25)])
     await store.put_gate(gate(GateAction.DROP))
     assert [await store.drop(10) for _ in range(4)] == [10, 10, 5, 0]
     assert {await state_of(store, added.record) for added in answers} == {State.DROPPED}
@@ -122,7 +122,7 @@ async def test_running_and_finished_tasks_do_not_expire(store: Store, worker: Wo
 
 
 async def test_expiring_stops_at_its_limit(store: Store, clock: ManualClock) -> None:
-    await store.add([wish(expires_in=SECOND) for _ in range(25)])
+    await store.add([new_task(expires_in=SECOND) for _ in range(25)])
     clock.advance(2)
     assert [await store.expire(10) for _ in range(4)] == [10, 10, 5, 0]
 
@@ -195,7 +195,7 @@ async def test_a_healthy_store_has_no_problems(store: Store, worker: Worker, clo
     assert await store.inspect(repair=repair) == []
     records = [await task_in(store, worker, state, handler=state, key="k", collection="eu") for state in State]
     await store.put_gate(Gate(handler="pending", action=GateAction.PAUSE, until_at=clock.now() + SECOND))
-    await store.add([wish(delay=SECOND), wish(due_at=1), wish(expires_in=5 * SECOND)])
+    await store.add([new_task(delay=SECOND), new_task(due_at=1), new_task(expires_in=5 * SECOND)])
     await store.cancel([record.id for record in records if record.state is State.RUNNING])
     before = await store.get([record.id for record in records])
     clock.advance(3)

@@ -13,11 +13,11 @@ from duetime.model.gate import Gate, GateAction
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.values import Edit, Hint, HintKind
-from tests.conformance.build import Worker, add, task_in, wait_until, wish
+from tests.conformance.build import Worker, add, new_task, task_in, wait_until
 from tests.conformance.conftest import Another
 
 
-class Ear:
+class HintRecorder:
     """Hears hints and remembers in which thread."""
 
     def __init__(self) -> None:
@@ -38,99 +38,99 @@ class Ear:
 
 
 @pytest.fixture
-async def ear(store: Store) -> AsyncIterator[Ear]:
-    ear = Ear()
-    listener = store.listen(ear)
-    yield ear
+async def recorder(store: Store) -> AsyncIterator[HintRecorder]:
+    recorder = HintRecorder()
+    listener = store.listen(recorder)
+    yield recorder
     listener.close()
 
 
-async def test_adding_wakes(store: Store, ear: Ear) -> None:
-    await ear.quiet()
+async def test_adding_wakes(store: Store, recorder: HintRecorder) -> None:
+    await recorder.quiet()
     await add(store)
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint that a task is due")
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint that a task is due")
 
 
-async def test_a_hint_of_due_tasks_names_the_earliest_position(store: Store, ear: Ear, clock: ManualClock) -> None:
-    await ear.quiet()
-    await store.add([wish(delay=50 * SECOND), wish(delay=5 * SECOND), wish(delay=500 * SECOND)])
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint that tasks will be due")
-    for hint in ear.hints:
+async def test_a_hint_of_due_tasks_names_the_earliest_position(store: Store, recorder: HintRecorder, clock: ManualClock) -> None:
+    await recorder.quiet()
+    await store.add([new_task(delay=50 * SECOND), new_task(delay=5 * SECOND), new_task(delay=500 * SECOND)])
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint that tasks will be due")
+    for hint in recorder.hints:
         if hint.kind is HintKind.DUE and hint.at is not None:
             assert hint.at <= clock.now() + 5 * SECOND
 
 
-async def test_the_end_of_a_task_wakes(store: Store, worker: Worker, ear: Ear) -> None:
+async def test_the_end_of_a_task_wakes(store: Store, worker: Worker, recorder: HintRecorder) -> None:
     await add(store)
     task = await worker.take_one()
-    await ear.quiet()
+    await recorder.quiet()
     await worker.end(task, State.SUCCEEDED)
-    await wait_until(lambda: ear.heard(HintKind.DONE), "a hint that a task is done")
+    await wait_until(lambda: recorder.heard(HintKind.DONE), "a hint that a task is done")
 
 
-async def test_a_retry_wakes(store: Store, worker: Worker, ear: Ear) -> None:
+async def test_a_retry_wakes(store: Store, worker: Worker, recorder: HintRecorder) -> None:
     await add(store)
     task = await worker.take_one()
-    await ear.quiet()
+    await recorder.quiet()
     await worker.end(task, State.PENDING)
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint that a retry is due")
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint that a retry is due")
 
 
-async def test_closing_and_opening_a_gate_wakes(store: Store, ear: Ear) -> None:
-    await ear.quiet()
+async def test_closing_and_opening_a_gate_wakes(store: Store, recorder: HintRecorder) -> None:
+    await recorder.quiet()
     await store.put_gate(Gate(handler="work", action=GateAction.PAUSE))
-    await wait_until(lambda: ear.heard(HintKind.GATES), "a hint that a gate closed")
-    await ear.quiet()
+    await wait_until(lambda: recorder.heard(HintKind.GATES), "a hint that a gate closed")
+    await recorder.quiet()
     await store.remove_gate("work", None)
-    await wait_until(lambda: ear.heard(HintKind.GATES), "a hint that a gate opened")
+    await wait_until(lambda: recorder.heard(HintKind.GATES), "a hint that a gate opened")
 
 
-async def test_cancelling_a_running_task_wakes(store: Store, worker: Worker, ear: Ear) -> None:
+async def test_cancelling_a_running_task_wakes(store: Store, worker: Worker, recorder: HintRecorder) -> None:
     record = await task_in(store, worker, State.RUNNING)
-    await ear.quiet()
+    await recorder.quiet()
     await store.cancel([record.id])
-    await wait_until(lambda: ear.heard(HintKind.CANCEL), "a hint that an attempt is to stop")
+    await wait_until(lambda: recorder.heard(HintKind.CANCEL), "a hint that an attempt is to stop")
 
 
-async def test_an_operators_retry_and_an_edit_wake(store: Store, worker: Worker, ear: Ear) -> None:
+async def test_an_operators_retry_and_an_edit_wake(store: Store, worker: Worker, recorder: HintRecorder) -> None:
     record = await task_in(store, worker, State.FAILED)
-    await ear.quiet()
+    await recorder.quiet()
     await store.retry([record.id])
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint that a retried task is due")
-    await ear.quiet()
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint that a retried task is due")
+    await recorder.quiet()
     await store.edit([Edit(id=record.id, due_at=store.now() + SECOND)])
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint that an edited task is due")
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint that an edited task is due")
 
 
-async def test_a_freed_child_wakes(store: Store, worker: Worker, ear: Ear) -> None:
+async def test_a_freed_child_wakes(store: Store, worker: Worker, recorder: HintRecorder) -> None:
     await task_in(store, worker, State.BLOCKED)
     task = await worker.take_one("parent")
-    await ear.quiet()
+    await recorder.quiet()
     await worker.end(task, State.SUCCEEDED)
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint that a child is due")
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint that a child is due")
 
 
-async def test_hints_are_heard_in_the_event_loop(store: Store, ear: Ear) -> None:
+async def test_hints_are_heard_in_the_event_loop(store: Store, recorder: HintRecorder) -> None:
     await add(store)
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint")
-    assert ear.threads == {threading.get_ident()}
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint")
+    assert recorder.threads == {threading.get_ident()}
 
 
-async def test_every_listener_is_woken(store: Store, ear: Ear) -> None:
-    second = Ear()
+async def test_every_listener_is_woken(store: Store, recorder: HintRecorder) -> None:
+    second = HintRecorder()
     listener = store.listen(second)
     await add(store)
-    await wait_until(lambda: ear.heard(HintKind.DUE) and second.heard(HintKind.DUE), "a hint for both")
+    await wait_until(lambda: recorder.heard(HintKind.DUE) and second.heard(HintKind.DUE), "a hint for both")
     listener.close()
 
 
-async def test_a_closed_listener_hears_nothing(store: Store, ear: Ear) -> None:
-    closed = Ear()
+async def test_a_closed_listener_hears_nothing(store: Store, recorder: HintRecorder) -> None:
+    closed = HintRecorder()
     listener = store.listen(closed)
     listener.close()
     listener.close()
     await add(store)
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint for the one that is open")
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint for the one that is open")
     assert closed.hints == []
 
 
@@ -142,24 +142,24 @@ async def test_a_listener_that_raises_does_not_stop_the_others(store: Store) -> 
         raise RuntimeError("a broken listener")
 
     first = store.listen(broken)
-    ear = Ear()
-    second = store.listen(ear)
+    recorder = HintRecorder()
+    second = store.listen(recorder)
     await add(store)
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint beside a broken listener")
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint beside a broken listener")
     first.close()
     second.close()
     await add(store)
 
 
-async def test_what_another_store_object_writes_wakes_too(store: Store, another: Another, worker: Worker, ear: Ear) -> None:
+async def test_what_another_store_object_writes_wakes_too(store: Store, another: Another, worker: Worker, recorder: HintRecorder) -> None:
     other = await another()
-    await ear.quiet()
+    await recorder.quiet()
     record = await add(other)
-    await wait_until(lambda: ear.heard(HintKind.DUE), "a hint from the other")
+    await wait_until(lambda: recorder.heard(HintKind.DUE), "a hint from the other")
     await worker.take()
-    await ear.quiet()
+    await recorder.quiet()
     await other.cancel([record.id])
-    await wait_until(lambda: ear.heard(HintKind.CANCEL), "a hint that an attempt is to stop")
-    await ear.quiet()
+    await wait_until(lambda: recorder.heard(HintKind.CANCEL), "a hint that an attempt is to stop")
+    await recorder.quiet()
     await other.put_gate(Gate(handler="work", action=GateAction.PAUSE))
-    await wait_until(lambda: ear.heard(HintKind.GATES), "a hint that a gate closed")
+    await wait_until(lambda: recorder.heard(HintKind.GATES), "a hint that a gate closed")

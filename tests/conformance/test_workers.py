@@ -10,7 +10,7 @@ from duetime.model.outcome import Outcome
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.values import NewWorker, RunningAttempt
-from tests.conformance.build import Worker, add, get, state_of, wish
+from tests.conformance.build import Worker, add, get, new_task, state_of
 from tests.conformance.conftest import Hire
 
 
@@ -27,7 +27,7 @@ async def test_a_registered_worker_is_listed(store: Store, clock: ManualClock) -
 
 async def test_a_worker_is_listed_with_the_number_of_its_attempts(store: Store, hire: Hire) -> None:
     first, second = await hire(), await hire()
-    await store.add([wish() for _ in range(5)])
+    await store.add([new_task() for _ in range(5)])
     task, *_ = await first.take(wants={"work": 3})
     await second.take(wants={"work": 1})
     assert {record.id: record.running for record in await store.workers()} == {first.id: 3, second.id: 1}
@@ -37,7 +37,7 @@ async def test_a_worker_is_listed_with_the_number_of_its_attempts(store: Store, 
 
 async def test_the_attempts_of_a_worker_are_listed_with_their_claim_numbers(store: Store, hire: Hire) -> None:
     worker, other = await hire(), await hire()
-    await store.add([wish() for _ in range(4)])
+    await store.add([new_task() for _ in range(4)])
     first = (await store.claim(worker.id, 101, {"work": 2}, 2)).tasks
     second = (await store.claim(worker.id, 205, {"work": 1}, 1)).tasks
     await other.take()
@@ -49,7 +49,7 @@ async def test_the_attempts_of_a_worker_are_listed_with_their_claim_numbers(stor
 
 
 async def test_renewing_tells_gates_and_attempts(store: Store, worker: Worker) -> None:
-    await store.add([wish(), wish()])
+    await store.add([new_task(), new_task()])
     claimed = await worker.take()
     await store.cancel([claimed[0].id])
     version = await store.put_gate(Gate(handler="other", action=GateAction.PAUSE))
@@ -94,7 +94,7 @@ async def test_closing_a_lease_leaves_the_worker_registered(store: Store, worker
 
 async def test_unregistering_releases_attempts_without_a_try(store: Store, hire: Hire, clock: ManualClock) -> None:
     gone, other = await hire(), await hire()
-    await store.add([wish(), wish(), wish()])
+    await store.add([new_task(), new_task(), new_task()])
     claimed = await gone.take()
     await gone.end(claimed[2], State.SUCCEEDED)
     clock.advance(1)

@@ -14,7 +14,7 @@ from duetime.errors import InvalidValue
 from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.values import AddVerdict, NewWorker
-from tests.conformance.build import Worker, add, wish
+from tests.conformance.build import Worker, add, new_task
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def test_a_connection_to_a_database_in_memory_is_refused(store: Store) -> 
     other = sqlite3.connect(":memory:", isolation_level=None)
     other.execute("begin immediate")
     with pytest.raises(InvalidValue):
-        await store.add_on(other, [wish()])
+        await store.add_on(other, [new_task()])
     other.rollback()
     other.close()
 
@@ -60,7 +60,7 @@ async def test_a_connection_to_a_copy_of_the_database_is_refused(store: Store, c
     connection.backup(other)
     other.execute("begin immediate")
     with pytest.raises(InvalidValue):
-        await store.add_on(other, [wish()])
+        await store.add_on(other, [new_task()])
     other.rollback()
     other.close()
 
@@ -70,7 +70,7 @@ async def test_python_style_implicit_transactions_work(store: Store, connection:
     own = sqlite3.connect(file)
     with own:
         own.execute("insert into orders values (1, 'placed')")
-        await store.add_on(own, [wish()])
+        await store.add_on(own, [new_task()])
     own.close()
     assert len(await worker.take()) == 1
 
@@ -90,7 +90,7 @@ async def check_that_factories_do_not_disturb(store: Store, connection: sqlite3.
     await add(store, key="k")
     connection.execute("begin immediate")
     try:
-        first, second = await store.add_on(connection, [wish(key="k", if_exists="keep"), wish("other", meta={"a": "b"})])
+        first, second = await store.add_on(connection, [new_task(key="k", if_exists="keep"), new_task("other", meta={"a": "b"})])
         assert (first.verdict, first.record.key, second.record.meta) == (AddVerdict.KEPT, "k", {"a": "b"})
     finally:
         connection.commit()
@@ -99,7 +99,7 @@ async def check_that_factories_do_not_disturb(store: Store, connection: sqlite3.
 
 
 async def test_an_aiosqlite_connection_works_too(store: Store, worker: Worker, file: Path) -> None:
-    committed, undone = wish(), wish()
+    committed, undone = new_task(), new_task()
     async with aiosqlite.connect(file, isolation_level=None) as own:
         await own.execute("begin immediate")
         await store.add_on(own, [committed])
@@ -108,5 +108,5 @@ async def test_an_aiosqlite_connection_works_too(store: Store, worker: Worker, f
         await store.add_on(own, [undone])
         await own.rollback()
         with pytest.raises(InvalidValue, match=r"(?i)begin"):
-            await store.add_on(own, [wish()])
+            await store.add_on(own, [new_task()])
     assert [task.id for task in await worker.take()] == [committed.id]

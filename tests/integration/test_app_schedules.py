@@ -87,7 +87,7 @@ async def test_a_schedule_is_stored_and_shown_with_its_next_instant_on_the_clock
 
 
 async def test_the_wish_that_a_stored_schedule_shows_makes_it_again(app: App) -> None:
-    wish = Schedule(
+    new_task = Schedule(
         "full",
         app.handler("sweep"),
         Cron("0 9 * * *") | Every(hours=6),
@@ -108,7 +108,7 @@ async def test_the_wish_that_a_stored_schedule_shows_makes_it_again(app: App) ->
         meta={"tenant": "a"},
         note="n",
     )
-    first = await app.schedules.put(wish)
+    first = await app.schedules.put(new_task)
     again = await app.schedules.put(first.schedule)
     assert again == first
     changed = await app.schedules.put(msgspec.structs.replace(first.schedule, jitter=5))
@@ -258,8 +258,8 @@ async def test_preview_gives_instants_of_a_schedule_a_wish_or_a_rule(app: App) -
     assert await app.schedules.preview("s") == [nine, nine + timedelta(days=1)]
     assert [each.isoformat() for each in await app.schedules.preview("s", count=1)] == ["2030-01-08T09:00:00+01:00"]
     assert await app.schedules.preview(Every(hours=1), count=1, after=MONDAY + minutes(1)) == [MONDAY + timedelta(hours=1)]
-    wish = Schedule("w", "nobody", At(MONDAY + minutes(1), MONDAY + minutes(2)))
-    assert await app.schedules.preview(wish) == [MONDAY + minutes(1), MONDAY + minutes(2)]
+    new_task = Schedule("w", "nobody", At(MONDAY + minutes(1), MONDAY + minutes(2)))
+    assert await app.schedules.preview(new_task) == [MONDAY + minutes(1), MONDAY + minutes(2)]
     with pytest.raises(InvalidValue, match="count must be 1 to 10,000"):
         await app.schedules.preview("s", count=0)
 

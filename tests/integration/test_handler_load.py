@@ -13,7 +13,7 @@ from duetime.store.open import store_from_url
 from duetime.store.postgres.statements import statements
 from duetime.store.sqlite import schema
 from duetime.store.sqlite.statements import SQL
-from tests.conformance.build import wish
+from tests.conformance.build import new_task
 
 OTHERS = 3_000
 
@@ -33,8 +33,8 @@ def test_on_sqlite_only_the_lanes_of_the_handler_are_searched() -> None:
 async def test_on_postgres_no_due_entry_of_another_handler_is_read(postgres_url: str) -> None:
     store = store_from_url(postgres_url)
     await store.open()
-    await store.add([wish("other") for _ in range(OTHERS)])
-    await store.add([wish("work") for _ in range(3)])
+    await store.add([new_task("other") for _ in range(OTHERS)])
+    await store.add([new_task("work") for _ in range(3)])
     name = postgres_url.partition("schema=")[2]
     with psycopg.connect(postgres_url.partition("?")[0], autocommit=True) as admin:
         admin.execute("set enable_seqscan = off")  # the table is small here

@@ -16,7 +16,7 @@ from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.postgres import read
 from duetime.store.postgres.statements import statements
-from tests.conformance.build import wish
+from tests.conformance.build import new_task
 from tests.conformance.test_submitted import HOUR, check, id_at
 
 
@@ -95,16 +95,16 @@ async def test_nothing_is_written_while_clocks_agree_and_little_when_they_do_not
     store: Store, clock: ManualClock, admin: psycopg.Connection[tuple[Any, ...]], schema: str
 ) -> None:
     for _ in range(20):
-        await store.add([wish(id=id_at(clock.now() - 1_000)), wish(id=id_at(clock.now()), key=id_at(0))])
+        await store.add([new_task(id=id_at(clock.now() - 1_000)), new_task(id=id_at(clock.now()), key=id_at(0))])
         clock.advance(0.01)
     assert remembered(admin, schema) == []
     for lead in [*range(1_000, 300_000, 7_000), *range(300_000, 1_000, -7_000)]:
-        await store.add([wish(id=id_at(clock.now() + lead))])
+        await store.add([new_task(id=id_at(clock.now() + lead))])
         clock.advance(60)
     assert len(remembered(admin, schema)) == 6, "a row for each power of two"
     await store.tidy()
     assert remembered(admin, schema) == [(2**19, 2**63 - 1)]
-    await store.add([wish(id=id_at(clock.now() + 400_000))])
+    await store.add([new_task(id=id_at(clock.now() + 400_000))])
     assert len(remembered(admin, schema)) == 1
     await check(store)
 
@@ -113,12 +113,12 @@ async def test_a_clock_that_was_wrong_for_a_while_does_not_widen_lists_of_other_
     store: Store, clock: ManualClock, admin: psycopg.Connection[tuple[Any, ...]], schema: str
 ) -> None:
     for _ in range(30):
-        await store.add([wish(id=id_at(clock.now() + HOUR)), wish(id=id_at(clock.now()))])
+        await store.add([new_task(id=id_at(clock.now() + HOUR)), new_task(id=id_at(clock.now()))])
         clock.advance(60)
     wrong_until = clock.now()
     assert len(remembered(admin, schema)) == 1
     clock.advance(2 * 86_400)
-    await store.add([wish(id=id_at(clock.now()))])
+    await store.add([new_task(id=id_at(clock.now()))])
     assert last_id(admin, schema, clock.now())[:13] == id_at(clock.now() - 1)[:13]
     assert last_id(admin, schema, wrong_until)[:13] > id_at(wrong_until + HOUR)[:13]
     assert last_id(admin, schema, wrong_until - DAY)[:13] < id_at(wrong_until)[:13]
@@ -130,7 +130,7 @@ async def test_what_is_remembered_of_some_ids_is_not_taken_for_others(
 ) -> None:
     """Neither that some were a long way ahead for a while, nor that others are always a little."""
     for lead in (HOUR, SECOND // 2, SECOND // 2, 2 * SECOND, HOUR, HOUR):
-        await store.add([wish(id=id_at(clock.now() + lead))])
+        await store.add([new_task(id=id_at(clock.now() + lead))])
         await store.tidy()
         await check(store)
         clock.advance(2 * 3_600)
@@ -142,8 +142,8 @@ async def test_nobody_waits_for_a_callers_transaction_with_such_ids(
 ) -> None:
     with psycopg.connect(postgres_url.partition("?")[0], options="-c lock_timeout=5s") as caller:
         caller.execute("select")
-        await store.add_on(caller, [wish(id=id_at(clock.now() + HOUR))])
-        await store.add([wish(id=id_at(clock.now() + HOUR))])
+        await store.add_on(caller, [new_task(id=id_at(clock.now() + HOUR))])
+        await store.add([new_task(id=id_at(clock.now() + HOUR))])
         await store.tidy()
         clock.advance(1)
         await check(store)

@@ -20,7 +20,7 @@ from duetime.store.postgres.store import PostgresStore
 from duetime.store.postgres.submit import Submission
 from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict, ClaimedTask, Edit
 from tests.chaos.stepping import HalfWay, half_way, hire, opened
-from tests.conformance.build import Worker, add, get, needs, state_of, wish
+from tests.conformance.build import Worker, add, get, needs, new_task, state_of
 
 LEVELS = pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 FAR = 10_000 * SECOND
@@ -51,7 +51,7 @@ async def old_view(url: str, level: str = "repeatable read") -> AsyncIterator[Ha
 
 async def running_twice(store: PostgresStore, worker: Worker, url: str) -> tuple[NewTask[object], ClaimedTask]:
     """Let a task run that a caller has added once more meanwhile."""
-    task = wish()
+    task = new_task()
     async with old_view(url) as caller:
         await store.add([task])
         claimed = await worker.take_one()
@@ -74,7 +74,7 @@ async def test_what_went_back_stays_when_it_is_claimed_beside_what_an_old_view_a
         await worker.end(claimed[task.id], State.FAILED)
         assert await store.retry([task.id]) == [ChangeVerdict.CHANGED]
     async with old_view(postgres_url, level) as caller:
-        [beside] = await store.add_on(caller._connection, [wish()])
+        [beside] = await store.add_on(caller._connection, [new_task()])
     assert {each.id for each in await worker.take()} == {task.id, beside.record.id}
     assert await state_of(store, other) is State.RUNNING
 
@@ -112,7 +112,7 @@ async def test_a_drop_gate_leaves_the_running_task_alone(store: PostgresStore, w
 
 async def test_a_task_that_only_an_old_view_added_is_cancelled_like_any_other(store: PostgresStore, postgres_url: str) -> None:
     async with old_view(postgres_url) as caller:
-        [added] = await store.add_on(caller._connection, [wish()])
+        [added] = await store.add_on(caller._connection, [new_task()])
     assert await store.cancel([added.record.id]) == [CancelVerdict.CANCELLED]
 
 
@@ -123,8 +123,8 @@ async def test_a_task_of_a_lane_that_was_just_made_is_told_although_the_view_doe
     parent, held = await add(store, "parent"), await add(store, key="k", delay=FAR)
     await worker.end(await worker.take_one("parent"), State.FAILED)
     async with old_view(postgres_url, level) as caller:
-        [replaced] = await store.add_on(caller._connection, [wish(key="k", if_exists="replace", collection="new", delay=2 * FAR)])
-        [child] = await store.add_on(caller._connection, [wish(collection="newer", edges=(needs(parent),))])
+        [replaced] = await store.add_on(caller._connection, [new_task(key="k", if_exists="replace", collection="new", delay=2 * FAR)])
+        [child] = await store.add_on(caller._connection, [new_task(collection="newer", edges=(needs(parent),))])
     assert (replaced.verdict, replaced.record.id, replaced.record.collection) == (AddVerdict.REPLACED, held.id, "new")
     assert (child.verdict, child.record.state) == (AddVerdict.ADDED, State.CANCELLED)
     for told in (replaced.record, child.record):
@@ -168,8 +168,8 @@ async def test_a_replace_that_waits_for_an_edit_counts_the_lane_that_the_edit_ch
             await editor.rows(store._sql.edit_waiting, at, [task.id], [former], [lane], [None])
 
         run = Overtaken(store, replacer, editor, edit)
-        wished = wish(key="k", delay=FAR, priority=7, if_exists="replace")
-        [added] = await Submission(run, store._sql, store._lanes, None, lock_parents=True).add([wished])
+        submitted = new_task(key="k", delay=FAR, priority=7, if_exists="replace")
+        [added] = await Submission(run, store._sql, store._lanes, None, lock_parents=True).add([submitted])
         await replacer.commit()
     assert added.verdict is AddVerdict.REPLACED
     assert (await get(store, task)).priority == 7

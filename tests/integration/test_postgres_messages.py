@@ -26,7 +26,7 @@ from duetime.store.postgres import connection
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.lease import PostgresLease
 from duetime.store.values import AddVerdict, NewWorker
-from tests.conformance.build import wish
+from tests.conformance.build import new_task
 from tests.integration.postgres import admin, opened, schema_of
 from tests.servers.fixtures import NewPostgres
 from tests.servers.ports import free_port
@@ -234,7 +234,7 @@ async def test_a_lock_that_others_hold_is_told_with_how_to_find_them(postgres_ur
         with admin(postgres_url) as plain, plain.transaction():
             plain.execute(f"lock table {schema}.due in access exclusive mode".encode())
             with pytest.raises(StoreUnavailable, match=LOCKED + r" \(refused 2 times\)"):
-                await store.add([wish()])
+                await store.add([new_task()])
     finally:
         await store.close()
     with admin(postgres_url) as plain, plain.transaction():
@@ -283,7 +283,7 @@ async def test_a_submission_whose_answer_is_lost_is_repeated_by_itself_on_a_new_
     assert server.port is not None
     with Proxy(server.port, PostgresConversation) as proxy:
         store = await opened(server.url(port=proxy.port))
-        new = wish()
+        new = new_task()
         done = proxy.lose_reply(new.id.encode())
         [added] = await store.add([new])
         assert done.is_set()

@@ -22,7 +22,7 @@ from duetime.store.open import store_from_url
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.values import AddVerdict, Hint, HintKind, NewWorker
 from duetime.worker import worker as working
-from tests.conformance.build import Worker, add, needs, state_of, wait_until, wish
+from tests.conformance.build import Worker, add, needs, new_task, state_of, wait_until
 from tests.integration.postgres import admin, opened, schema_of
 from tests.servers.fixtures import NewPostgres
 from tests.servers.waiting import PATIENCE
@@ -331,7 +331,7 @@ async def test_counts_do_not_depend_on_counting(postgres_url: str) -> None:
     store = await opened(postgres_url)
     worker = await hired(store)
     for _ in range(30):
-        await store.add([wish(), wish("other", delay=3_600_000_000)])
+        await store.add([new_task(), new_task("other", delay=3_600_000_000)])
     for _ in range(10):
         await worker.run(State.SUCCEEDED)
     before = msgspec.structs.replace(await store.counts(), now=0)
@@ -346,8 +346,8 @@ async def test_a_claim_of_very_long_payloads_takes_what_fits_and_leaves_the_rest
     """A thousand payloads of a megabyte are more than the server can send at once; claims of so many must not fail for ever."""
     store = await opened(postgres_url)
     worker = await hired(store)
-    wishes = [wish(payload=b'"' + b"x" * 900_000 + b'"', key=f"key-{number}") for number in range(45)]
-    await store.add(wishes)
+    new_tasks = [new_task(payload=b'"' + b"x" * 900_000 + b'"', key=f"key-{number}") for number in range(45)]
+    await store.add(new_tasks)
     first = await worker.claim()
     assert 0 < sum(len(task.payload) for task in first.tasks) <= 32 * 1024 * 1024
     assert len(first.tasks) < 45
@@ -361,7 +361,7 @@ async def test_a_claim_of_very_long_payloads_takes_what_fits_and_leaves_the_rest
         claimed = await worker.take()
         rest += [task.id for task in claimed]
         assert {task.attempt for task in claimed} <= {1, 2}
-    assert sorted(rest) == sorted({task.id for task in wishes} - {task.id for task in first.tasks[2:]})
+    assert sorted(rest) == sorted({task.id for task in new_tasks} - {task.id for task in first.tasks[2:]})
     assert await store.inspect(repair=False) == []
     worker.lease.close()
     await store.close()
@@ -376,21 +376,21 @@ async def test_the_documented_privileges_suffice_for_a_connection_on_which_one_o
         text = grants.replace("schema duetime", f"schema {schema}").replace("duetime.", f"{schema}.").replace("duetime_caller", role)
         connection.execute(text.encode())
         connection.execute(f"select setval('{schema}.horizon', 4102444800000000)".encode())  # so that the clock was set back
-    plain, keyed, rich = wish(), wish(key="k"), wish("rich", timeout=3.0)
+    plain, keyed, rich = new_task(), new_task(key="k"), new_task("rich", timeout=3.0)
     running, failed = await add(store, "running"), await add(store, "failing")
     await worker.take_one("running")
     await worker.run(State.FAILED, "failing")
-    ahead = wish(id=new_id().replace("0", "f", 1))  # made by a clock that is wrong
-    late = wish("child", edges=(needs(plain), needs(keyed), needs(running)))
-    vain = wish("child", edges=(needs(failed),))
-    after_vain = wish("child", edges=(needs(vain),))
+    ahead = new_task(id=new_id().replace("0", "f", 1))  # made by a clock that is wrong
+    late = new_task("child", edges=(needs(plain), needs(keyed), needs(running)))
+    vain = new_task("child", edges=(needs(failed),))
+    after_vain = new_task("child", edges=(needs(vain),))
     try:
         with psycopg.connect(re.sub(r"//[^@/]+@", f"//{role}@", postgres_url).partition("?")[0]) as caller:
             for tasks, verdict in (
                 ([plain, keyed, rich], AddVerdict.ADDED),
                 ([plain, keyed, rich], AddVerdict.REPEATED),
-                ([wish(key="k", if_exists="keep")], AddVerdict.KEPT),
-                ([wish(key="k", if_exists="replace")], AddVerdict.REPLACED),
+                ([new_task(key="k", if_exists="keep")], AddVerdict.KEPT),
+                ([new_task(key="k", if_exists="replace")], AddVerdict.REPLACED),
                 ([late, vain, after_vain, ahead], AddVerdict.ADDED),
             ):
                 with caller.transaction():

@@ -15,7 +15,7 @@ from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.postgres.submit import is_plain
 from duetime.store.values import AddVerdict, NewWorker
-from tests.conformance.build import Worker, add, ended, get, needs, state_of, wish
+from tests.conformance.build import Worker, add, ended, get, needs, new_task, state_of
 
 CLAIM = """
 select ids from {schema}.claim(null, 'w', 1000, (select array_agg(id) from {schema}.lane), '{{0}}', '{{0}}', '{{100}}', 100, '{{}}', null,
@@ -119,12 +119,12 @@ async def test_a_task_that_goes_back_gets_a_row(store: Store, worker: Worker, se
 
 async def test_what_is_said_again_waits_for_the_claim_that_takes_it(store: Store, worker: Worker, server: Server) -> None:
     """The place is gone then and the claim is there; between the two is nothing."""
-    wished = [wish(), wish()]
-    await store.add(wished)
+    submitted = [new_task(), new_task()]
+    await store.add(submitted)
     for end in ("rollback", "commit"):
         server.rows("begin")
         assert len(server.rows(CLAIM)[0][0]) == 2
-        saying = asyncio.create_task(store.add(wished))
+        saying = asyncio.create_task(store.add(submitted))
         await server.waits()
         server.rows(end)
         assert [added.verdict for added in await saying] == [AddVerdict.REPEATED] * 2
@@ -133,17 +133,19 @@ async def test_what_is_said_again_waits_for_the_claim_that_takes_it(store: Store
     assert await store.inspect(repair=False) == []
 
 
-@pytest.mark.parametrize("others", [[], [wish("other", key="k")], [wish("other", timeout=2.0)]], ids=["alone", "with a key", "with more"])
+@pytest.mark.parametrize(
+    "others", [[], [new_task("other", key="k")], [new_task("other", timeout=2.0)]], ids=["alone", "with a key", "with more"]
+)
 async def test_what_is_said_again_is_known_while_it_is_put_back(
     store: Store, worker: Worker, server: Server, others: list[NewTask[object]]
 ) -> None:
-    wished = wish()
-    await store.add([wished])
+    submitted = new_task()
+    await store.add([submitted])
     await worker.take_one()
     server.rows("begin")
-    server.settle(wished.id, Outcome.RELEASED)
-    saying = asyncio.create_task(store.add([wished, *others]))
-    if is_plain([wished, *others]):  # its place stands in the way; others are looked for before
+    server.settle(submitted.id, Outcome.RELEASED)
+    saying = asyncio.create_task(store.add([submitted, *others]))
+    if is_plain([submitted, *others]):  # its place stands in the way; others are looked for before
         await server.waits()
     else:
         await saying
@@ -158,16 +160,16 @@ async def test_what_is_said_again_is_known_while_it_is_put_back(
 async def test_a_transaction_with_an_old_view_knows_what_was_claimed_since(
     store: Store, worker: Worker, server: Server, level: str, more: dict[str, Any]
 ) -> None:
-    wished = wish(**more)
-    await store.add([wished])
+    submitted = new_task(**more)
+    await store.add([submitted])
     server.rows(f"begin isolation level {level}")
     server.rows("select 1 from {schema}.due")
     await worker.take_one()
-    [added] = await store.add_on(server.connection, [wished])
+    [added] = await store.add_on(server.connection, [submitted])
     assert added.verdict is AddVerdict.REPEATED
     server.rows("commit")
     assert await store.inspect(repair=False) == []
-    assert [task.id for task in await store.attempts_of(worker.id)] == [wished.id]
+    assert [task.id for task in await store.attempts_of(worker.id)] == [submitted.id]
     assert sum(lane.due + lane.running for lane in (await store.counts()).lanes) == 1
 
 
@@ -177,10 +179,10 @@ async def test_what_an_old_view_adds_again_does_not_run_again(store: Store, work
     """The first time was committed after the view was taken: the transaction cannot know it, but whoever claims the task does."""
     server.rows(f"begin isolation level {level}")
     server.rows("select 1 from {schema}.due")
-    wished, beside = wish(), wish()
-    await store.add([wished])
+    submitted, beside = new_task(), new_task()
+    await store.add([submitted])
     task = await worker.take_one()
-    answers = await store.add_on(server.connection, [wished, beside])
+    answers = await store.add_on(server.connection, [submitted, beside])
     assert [added.verdict for added in answers] == [AddVerdict.ADDED] * 2
     server.rows("commit")
     if then == "ended":
@@ -188,11 +190,11 @@ async def test_what_an_old_view_adds_again_does_not_run_again(store: Store, work
     elif then == "released":
         await worker.end(task, State.PENDING, outcome=Outcome.RELEASED)
     again = await worker.take()
-    assert {task.id for task in again} == {beside.id} | ({wished.id} if then == "released" else set())
+    assert {task.id for task in again} == {beside.id} | ({submitted.id} if then == "released" else set())
     await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=store.now()) for task in again])
     if then == "runs":
         await worker.end(task, State.SUCCEEDED)
-    assert {await state_of(store, each) for each in (wished, beside)} == {State.SUCCEEDED}
+    assert {await state_of(store, each) for each in (submitted, beside)} == {State.SUCCEEDED}
     assert server.places() == {"history": 2}
     assert await store.inspect(repair=False) == []
 
@@ -228,7 +230,7 @@ async def test_a_parent_that_is_missed_while_it_moves_is_looked_for_again(store:
 
 async def test_who_only_repeats_what_is_there_locks_nothing(store: Store, worker: Worker, server: Server) -> None:
     """A caller's transaction may stay open for long."""
-    waiting, running = wish("other"), wish()
+    waiting, running = new_task("other"), new_task()
     await store.add([waiting, running])
     task = await worker.take_one()
     server.rows("begin")
@@ -279,7 +281,7 @@ async def test_a_parent_that_is_about_to_be_claimed_is_left_until_its_child_is_t
 async def test_what_a_claim_puts_back_for_its_size_stays_whole(store: Store, worker: Worker, server: Server) -> None:
     """Forty payloads of a megabyte are more than a claim hands out; plain tasks behind them go back with the rest."""
     long = b'"' + b"x" * 999_990 + b'"'
-    await store.add([wish(payload=long) for _ in range(40)])
+    await store.add([new_task(payload=long) for _ in range(40)])
     plain = [(await add(store, payload=b'{"n": %d}' % number)).id for number in range(3)]
     first = await worker.take()
     assert 0 < len(first) < 40

@@ -15,7 +15,7 @@ from duetime.store.sqlite.read import _ALL, _WALKS, _Walk, seq_bounds
 from duetime.store.sqlite.runner import SyncRunner, drive
 from duetime.store.sqlite.statements import SQL
 from duetime.store.sqlite.submit import Submission
-from tests.conformance.build import wish
+from tests.conformance.build import new_task
 
 START = ManualClock().now()
 
@@ -29,7 +29,7 @@ def connection() -> Iterator[sqlite3.Connection]:
 
 def submit(connection: sqlite3.Connection, *instants: Instant) -> None:
     for instant in instants:
-        drive(Submission(SyncRunner(connection), instant).add([wish()]))
+        drive(Submission(SyncRunner(connection), instant).add([new_task()]))
 
 
 def facts(connection: sqlite3.Connection) -> tuple[int, int]:

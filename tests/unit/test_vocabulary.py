@@ -46,6 +46,8 @@ CLEAN = [  # with all that is below them
     "src/duetime/store/sqlite/tables",
     "src/duetime/testing",
     "src/duetime/wire",
+    "tests/chaos",
+    "tests/conformance",
     "tests/servers",
     "tests/unit/rules",
     "tests/unit/test_vocabulary.py",
