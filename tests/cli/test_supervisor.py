@@ -181,7 +181,7 @@ def test_a_second_signal_kills_them_and_their_children_and_their_tasks_go_back_a
 
 
 @pytest.mark.parametrize("handler", ["in_thread", "in_child"])
-def test_what_a_killed_process_had_goes_back_at_once_and_another_takes_its_place(
+def test_the_tasks_of_a_killed_process_go_back_at_once_and_another_process_replaces_it(
     program: Program, duetime: CommandLine, tmp_path: Path, handler: str
 ) -> None:
     """The store cannot tell that the worker is dead, and its lease is ten minutes: only the supervisor knows."""

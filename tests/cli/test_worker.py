@@ -179,7 +179,7 @@ def alive(process: int) -> bool:
 
 
 @pytest.mark.slow
-def test_it_starts_anew_in_place_when_code_never_ends(program: Program, duetime: CommandLine, tmp_path: Path) -> None:
+def test_it_restarts_itself_when_code_never_ends(program: Program, duetime: CommandLine, tmp_path: Path) -> None:
     with program.worker("--grace", "1") as worker:
         task_id = duetime.submit("stubborn", f"path={tmp_path}/mark")
         worker.until_said(r"^duetime: worker \w+ \(.* process \d+\)", times=2)
