@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from duetime import App, Context, RetryPolicy
+from duetime.client.output import LocalOutputs
 from duetime.ids import new_id
 from duetime.model.access import Scope
 from duetime.store.output import OutputChunk
@@ -290,6 +291,7 @@ async def test_a_token_for_one_handler_reads_and_finds_only_its_output(app: App)
 
 
 async def test_text_from_elsewhere_is_appended_up_to_the_cap(app: App, http: Client) -> None:
+    assert isinstance(app.output, LocalOutputs)
     app.output._cap = 50
     task_id = (await http.submit(delay=60))["id"]
     for text in ("one\n", "nul \0 and \udcff\n", "", "ü" * 40, "too late"):

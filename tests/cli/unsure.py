@@ -26,7 +26,7 @@ class UnsureStore(SqliteStore):
 
 
 app = App(lease=600)
-app._use(UnsureStore.from_url(app.config.url))
+app._use(app._services_of(UnsureStore.from_url(app.config.url)))
 
 
 def once(path: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
+
 from duetime import App
 from duetime.api.app import Api
 from duetime.api.server import Server
@@ -33,11 +35,11 @@ async def over_server(home: App) -> AsyncIterator[App]:
     """
     async with Server(home, api=Api(home), port=0).running() as server, App(server.url) as app:
         app.client.admission.declare = home.client.admission.declare  # type: ignore[method-assign]
-        place, app.store = app.store, home.store
+        services, app._services = app._services, msgspec.structs.replace(app._services, store=home.store)
         try:
             yield app
         finally:
-            app.store = place
+            app._services = services
 
 
 def own_meta(meta: dict[str, str]) -> dict[str, str]:

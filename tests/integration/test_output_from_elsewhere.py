@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duetime.client.output import Outputs
+from duetime.client.output import LocalOutputs, Outputs
 from duetime.clock import SECOND
 from duetime.errors import Conflict, StoreUnavailable, TaskNotFound
 from duetime.model.task import State
@@ -52,7 +52,7 @@ async def task(store: Busy) -> str:
 def outputs(store: Busy) -> Outputs:
     async def opened() -> None: ...
 
-    return Outputs(store, setting="off", opened=opened)
+    return LocalOutputs(store, setting="off", opened=opened)
 
 
 async def test_who_loses_every_race_is_told_that_nothing_was_kept(store: Busy, outputs: Outputs, task: str) -> None:

@@ -72,7 +72,7 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[WatchedStor
 
 def process(store: WatchedStore, clock: ManualClock, user: str = "anna@shop") -> Tokens:
     """Give tokens as another process would have them."""
-    return Tokens(store, user=user, opened=store.open, clock=clock)
+    return Tokens(lambda: store, user=user, opened=store.open, clock=clock)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ async def performing(app: App) -> AsyncIterator[Sequence[Service]]:
         for duty in receivers:
             duty.on_hint(hint)
 
-    listener = app.store.listen(on_hint)
+    listener = app.client.listen(on_hint)
     for duty in duties:
         duty.start()
     try:

@@ -125,7 +125,7 @@ async def front(call: Call) -> Response:
     call.query(NoQuery)
     host = call.request.headers.get("host", "")
     url = f"{call.request.url.scheme}://{host if _HOST.fullmatch(host) else '127.0.0.1:8420'}"
-    return Response(page(url, call.app.store.traits.durability, call.shared.to_try), headers=_HEADERS)
+    return Response(page(url, call.app.insight.durability, call.shared.to_try), headers=_HEADERS)
 
 
 def page(url: str, durability: str, known: tuple[str, dict[str, Any]] | None) -> str:

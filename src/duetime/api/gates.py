@@ -38,7 +38,7 @@ async def put(call: Call) -> Response:
     body = await call.body(_body)
     if "\0" in body.note:
         raise Refusal(INVALID, "note must not contain the character NUL", faults=[Fault("contains NUL", pointer="/note")])
-    now, lasting = call.app.store.now(), given(body.lasting)
+    now, lasting = call.app.client.now(), given(body.lasting)
     gate = Gate(
         handler=handler,
         collection=collection,

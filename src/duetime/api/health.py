@@ -47,7 +47,7 @@ class Readiness:
     async def _ask(self) -> str | None:
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
-                await self._app.store.ping()
+                await self._app.insight.ping()
         except TimeoutError:
             return f"the store did not answer within {ANSWER_WITHIN:g} seconds"
         except StoreUnavailable as error:

@@ -30,7 +30,7 @@ class Shared:
         self.app = app
         self.limits = limits
         self.gathering = Gathering(lambda wishes: app.client.add(wishes))
-        self.waiting = WaitingRoom(lambda ids: app.client.records(ids), lambda heard: app.store.listen(heard))
+        self.waiting = WaitingRoom(lambda ids: app.client.records(ids), lambda heard: app.client.listen(heard))
         self.pull = PullService(lambda: app.store)
         self.readiness = Readiness(app)
         self.figures = Figures(app)

@@ -21,17 +21,15 @@ from duetime.app.registry import Handlers, Registry
 from duetime.app.verbs import Verbs
 from duetime.client.access.tokens import Tokens
 from duetime.client.admission import SubmitHook
-from duetime.client.client import Client
-from duetime.client.insight import Insight
-from duetime.client.output import Outputs
 from duetime.client.schedules.schedule import Schedule
+from duetime.client.services import Program, Services, local_services
 from duetime.clock import Seconds
-from duetime.config import Config, Settings, read_setting
+from duetime.config import Settings, read_setting
 from duetime.config import load as load_config
 from duetime.errors import InvalidHandler, UnknownHandler
 from duetime.model.task import NewTask, Task
 from duetime.remote.address import is_server, needs_store
-from duetime.remote.services import server_place, server_services
+from duetime.remote.services import server_services
 from duetime.runtime.portal import PORTAL, Inline, refuse_inside_loop, running_loop
 from duetime.store import Store
 from duetime.store.open import store_from_url
@@ -73,34 +71,58 @@ class App(Registry, Verbs):
         self._names: dict[str, HandlerSpec] = {}
         self._door = threading.Lock()
         self._entered = 0
-        self._use(self._new_store())
+        self._use(self._new_services())
 
     def __repr__(self) -> str:
-        return f"<App on {self.store.url}>"
+        return f"<App on {self.url}>"
 
     # ---- opening ----
 
-    def _new_store(self) -> Store:
-        return server_place(self.config) if is_server(self.config.url) else store_from_url(self.config.url)
+    @property
+    def url(self) -> str:
+        """Where the tasks are: the URL of the store or the server, without secrets."""
+        return self._services.url
 
-    def _use(self, store: Store) -> None:
-        self.store = store
-        self.has_store = not is_server(store.url)
-        services = store_services if self.has_store else server_services
-        self.client, self.insight, self.output = services(
-            store,
-            self.config,
+    @property
+    def has_store(self) -> bool:
+        return self._services.store is not None
+
+    @property
+    def store(self) -> Store:
+        """The store itself; InvalidValue for an App that works over a server."""
+        return self.store_for("this")
+
+    def store_for(self, what: str) -> Store:
+        """Return the store, or refuse what needs one."""
+        if self._services.store is None:
+            raise needs_store(what, self.url)
+        return self._services.store
+
+    def _new_services(self) -> Services:
+        if is_server(self.config.url):
+            return server_services(self.config, self._program())
+        return self._services_of(store_from_url(self.config.url))
+
+    def _services_of(self, store: Store) -> Services:
+        return local_services(store, self._program(), output=self.config.output, output_cap=self.config.output_cap)
+
+    def _program(self) -> Program:
+        return Program(
             user=self.user,
             specs=self._names,
             hooks=self._hooks,
             opened=self.open,
             revision=self.config.revision,
-            declared=self._wishes,
+            declared=self._all_schedules,
         )
+
+    def _use(self, services: Services) -> None:
+        self._services = services
+        self.client, self.insight, self.output = services.client, services.insight, services.output
         self.gates = self.client.gates
         self.schedules = self.client.schedules
         self.calendars = self.client.calendars
-        self.tokens = Tokens(store, user=self.user, opened=self.open)
+        self.tokens = Tokens(lambda: self.store, user=self.user, opened=self.open)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
         self._opened = self._declared = False
@@ -112,13 +134,13 @@ class App(Registry, Verbs):
     async def open_for(self, *, declare: bool) -> None:
         """Open the store; the handlers need not be declared for what is done on a caller's connection."""
         if self._pid != os.getpid():  # a forked child must not use its parent's connections
-            self._use(self._new_store())
+            self._use(self._new_services())
         if self._is_open(declare=declare):
             return
         while not self._door.acquire(blocking=False):  # noqa: ASYNC110  # two threads' loops may come at once; neither may block
             await asyncio.sleep(0.005)
         try:
-            await self.store.open(migrate=self.config.migrate)
+            await self._services.open(self.config.migrate)
             self._loop, self._opened = running_loop(), True
             if declare and not self._declared:
                 self._declared = True  # before it is done, because a handler declared meanwhile takes it back
@@ -130,6 +152,10 @@ class App(Registry, Verbs):
         finally:
             self._door.release()
 
+    async def open_as_it_is(self) -> None:
+        """Open the store without migrating it, and declare nothing."""
+        await self._services.open(False)
+
     def _is_open(self, *, declare: bool) -> bool:
         loop = running_loop()
         return self._opened and (self._declared or not declare) and (loop is None or loop is self._loop)
@@ -137,7 +163,7 @@ class App(Registry, Verbs):
     async def close(self) -> None:
         """Free what the store holds; the next use opens it again."""
         self._opened = self._declared = False
-        await self.store.close()
+        await self._services.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -152,8 +178,8 @@ class App(Registry, Verbs):
     @asynccontextmanager
     async def using_store(self, store: Store) -> AsyncIterator[Self]:
         """Work on another store meanwhile; for tests."""
-        before, entered = self.store, self._entered
-        self._use(store)
+        before, entered = self._services, self._entered
+        self._use(self._services_of(store))
         self._entered = 0
         try:
             async with self:
@@ -198,7 +224,7 @@ class App(Registry, Verbs):
         for group in self._groups:
             yield from group.declared()
 
-    def _wishes(self) -> list[Schedule]:
+    def _all_schedules(self) -> list[Schedule]:
         """Give the declared schedules, those of `imports=` included."""
         self._import()
         return list(self.declared_schedules())
@@ -280,8 +306,7 @@ class App(Registry, Verbs):
         from duetime.targets.python.children import import_string_of
         from duetime.worker.worker import Worker, WorkerSettings
 
-        if not self.has_store:
-            raise needs_store("a worker", self.store.url)
+        store = self.store_for("a worker")
         own_lease: float = self.config.lease if lease is None else read_setting("lease", lease)
 
         settings = WorkerSettings(
@@ -297,7 +322,7 @@ class App(Registry, Verbs):
         async with self:
             await self.schedules.declare()
             worker = Worker(
-                self.store,
+                store,
                 specs,
                 middleware=self.middlewares,
                 lifespan=self.lifespan,
@@ -329,9 +354,6 @@ class App(Registry, Verbs):
         return {name: spec for name, spec in specs.items() if spec.name in chosen}
 
     # ---- submitting ----
-
-    def submit_as(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Coroutine[Any, Any, Task[R]]:
-        return self.submit(task, connection=connection, allow_unknown=allow_unknown)
 
     def submit(self, task: NewTask[R], /, *, connection: object | None = None, allow_unknown: bool = False) -> Coroutine[Any, Any, Task[R]]:
         """Store a task that `handler.new(…)` made."""
@@ -366,10 +388,4 @@ class App(Registry, Verbs):
         """Ask the store beforehand for all that submitting on a connection needs; after that it suspends nowhere."""
         # nothing may be declared here: the caller's transaction may hold the store's only write lock
         await self.open_for(declare=False)
-        await self.client.admission.check(tasks, allow_unknown=allow_unknown)
-        await self.store.prepare(tasks)
-
-
-def store_services(store: Store, config: Config, **options: Any) -> tuple[Client, Insight, Outputs]:
-    output = Outputs(store, setting=config.output, cap=config.output_cap, opened=options["opened"])
-    return Client(store, **options), Insight(store), output
+        await self.client.prepare(tasks, allow_unknown=allow_unknown)

@@ -120,9 +120,9 @@ class Around:
         try:
             tasks = list(await client.submit_many(wishes, allow_unknown=allow_unknown)) if wishes else []
         except DuplicateKeys:
-            await client.store.cancel([record.id for record in surplus])
+            await client.cancel_all([record.id for record in surplus])
             raise
-        await client.store.cancel([record.id for record in surplus])
+        await client.cancel_all([record.id for record in surplus])
         return tasks
 
     async def _cancel(self, handler: str, connection: object | None, found: list[dict[str, TaskRecord]]) -> Bulk:
@@ -130,7 +130,7 @@ class Around:
         client = self._home.client
         live = _live(found[0] if found else await self._look(handler))
         if connection is None:
-            verdicts = await client.store.cancel([record.id for record in live])
+            verdicts = await client.cancel_all([record.id for record in live])
             return Bulk(len(live), Counter(str(verdict) for verdict in verdicts))
         endings = _endings(live)
         if endings:
@@ -140,7 +140,7 @@ class Around:
 
     def _wishes(self, task: NewTask[R], stored: dict[str, TaskRecord]) -> tuple[list[NewTask[R]], list[TaskRecord]]:
         """Give the tasks to store, and the live ones that are no longer wanted."""
-        now = self._home.client.store.now()
+        now = self._home.client.now()
         ahead = {label: offset for label, offset in self._offsets.items() if self._event_at + offset > now}
         wishes = [self._wish(task, label, offset) for label, offset in sorted(ahead.items(), key=lambda pair: pair[1])]
         return wishes, _live({label: record for label, record in stored.items() if label not in ahead})
@@ -160,7 +160,6 @@ class Around:
 
     async def _look(self, handler: str) -> dict[str, TaskRecord]:
         """Find the tasks of the set. Each names the offsets that it was submitted with, so others than the present ones are found too."""
-        store = self._home.client.store
         found: dict[str, TaskRecord] = {}
         waiting, seen = [*self._offsets, *self._formerly], set[str]()
         while waiting and len(seen) < 10 * MOST_OFFSETS:
@@ -168,7 +167,7 @@ class Around:
             if label in seen:
                 continue
             seen.add(label)
-            record = await store.find(handler, self.key_of(label))
+            record = await self._home.client.look_up(handler, self.key_of(label))
             if record is not None:
                 found[label] = record
                 waiting += [other for other in (record.meta or {}).get(OFFSETS, "").split(",") if other]

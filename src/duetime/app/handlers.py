@@ -29,7 +29,9 @@ class Home(Protocol):
 
     user: str
 
-    def submit_as(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Coroutine[Any, Any, Task[R]]: ...
+    def submit(
+        self, task: NewTask[R], /, *, connection: object | None = None, allow_unknown: bool = False
+    ) -> Coroutine[Any, Any, Task[R]]: ...
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +180,7 @@ class Handler(Generic[P, R, F_co]):
         )
 
     def _submit(self, task: NewTask[R]) -> Coroutine[Any, Any, Task[R]]:
-        return self._home.submit_as(task, self._options.connection, self._options.allow_unknown)
+        return self._home.submit(task, connection=self._options.connection, allow_unknown=self._options.allow_unknown)
 
 
 def by_name(name: str, home: Home) -> AnyHandler:

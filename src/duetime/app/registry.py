@@ -189,7 +189,7 @@ class Registry:
             if handler.spec is not None:
                 yield handler.spec
 
-    def submit_as(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Coroutine[Any, Any, Task[R]]:
+    def submit(self, task: NewTask[R], /, *, connection: object | None = None, allow_unknown: bool = False) -> Coroutine[Any, Any, Task[R]]:
         raise NotImplementedError
 
     def register(self, spec: HandlerSpec) -> AnyHandler:
@@ -227,10 +227,10 @@ class Handlers(Registry):
         self._home = home
         self.user = home.user
 
-    def submit_as(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Coroutine[Any, Any, Task[R]]:
+    def submit(self, task: NewTask[R], /, *, connection: object | None = None, allow_unknown: bool = False) -> Coroutine[Any, Any, Task[R]]:
         if self._home is None:
             raise InvalidHandler(f"{task.handler} belongs to Handlers that no App includes yet; call app.include(…) first")
-        return self._home.submit_as(task, connection, allow_unknown)
+        return self._home.submit(task, connection=connection, allow_unknown=allow_unknown)
 
     def refuse_taken(self, spec: HandlerSpec) -> None:
         if self._home is None:

@@ -71,7 +71,7 @@ async def measure(url: str, tasks: int) -> tuple[list[Measurement], str]:
         measurements = [await bench.submitting(tasks)]
         async with app.worker(handlers=[bench.noop, bench.due]) as worker:
             measurements += [await bench.draining(worker, tasks), await bench.pickup(), *await bench.lateness()]
-        return measurements, app.store.traits.durability
+        return measurements, app.insight.durability
 
 
 class Bench:
@@ -87,7 +87,7 @@ class Bench:
         pass
 
     async def _due(self, number: int) -> None:
-        self._started[number] = self._app.store.now()
+        self._started[number] = self._app.insight.now()
 
     async def refuse_leftovers(self) -> None:
         lanes = (await self._app.store.counts()).lanes
@@ -111,7 +111,7 @@ class Bench:
         """Measure the time from the call of `.now()` to the start of the handler, one task at a time."""
         waits = []
         for number in range(PICKUPS):
-            called_at = self._app.store.now()
+            called_at = self._app.insight.now()
             await self.due.now(number=number)
             await self._until(number + 1)
             waits.append(self._started[number] - called_at)
@@ -121,7 +121,7 @@ class Bench:
     async def lateness(self) -> list[Measurement]:
         """Measure how late tasks start that are due at regular instants."""
         self._started.clear()
-        first = self._app.store.now() + SECOND // 2
+        first = self._app.insight.now() + SECOND // 2
         due_at = [first + number * EVERY for number in range(DUE)]
         await self._app.submit_many([self.due.new(number=number).at(to_datetime(at)) for number, at in enumerate(due_at)])
         await self._until(DUE)

@@ -41,7 +41,7 @@ def find_app(path: str, url: str | None) -> App:
     if not isinstance(found, App):
         raise click.UsageError(f"{path} is a {type(found).__name__}, not an App; {FORM} where `app = App(…)`")
     if url is not None and found.config.url != url:
-        raise click.UsageError(f"{path} names its own store, {found.store.url}; --url works with `App()` that leaves the URL open")
+        raise click.UsageError(f"{path} names its own store, {found.url}; --url works with `App()` that leaves the URL open")
     return found
 
 

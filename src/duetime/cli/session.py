@@ -68,8 +68,8 @@ def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, crea
 
     async def run() -> T:
         if not creates:
-            refuse_missing(opened.store.url)
-            await opened.store.open(migrate=False)
+            refuse_missing(opened.url)
+            await opened.open_as_it_is()
         async with opened:
             return await use(opened) if audited is None or not opened.has_store else await _recorded(opened, use, audited)
 
@@ -90,7 +90,7 @@ def now_of(app: App) -> datetime:
     """Return the time of the store."""
     from duetime.clock import to_datetime
 
-    return to_datetime(app.store.now())
+    return to_datetime(app.insight.now())
 
 
 def refuse_missing(url: str) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from duetime.errors import DuetimeError, InvalidHandler, InvalidPayload, InvalidValue, PayloadTooLarge, UnknownHandler
 from duetime.model.task import DEFAULT_PRIORITY, MAX_PAYLOAD, NewTask, check_meta
-from duetime.store import Store
 from duetime.store.values import Declaration
 from duetime.targets.schema import misfit
 from duetime.targets.spec import HandlerSpec
@@ -25,11 +24,19 @@ SubmitHook: TypeAlias = Callable[[NewTask[Any]], Mapping[str, str] | None]
 HANDLERS_OWN = -1
 
 
+class Declarations(Protocol):
+    """Where it is known which handlers there are: a store, or a server that has one."""
+
+    async def declarations(self) -> Sequence[Declaration]: ...
+
+    async def declare(self, declarations: Sequence[Declaration]) -> None: ...
+
+
 class Admission:
     """Checks and completes wishes. Suspends only when it must ask the store, never for what it has asked before."""
 
-    def __init__(self, store: Store, *, user: str, own: Callable[[str], bool], hooks: Sequence[SubmitHook]) -> None:
-        self._store = store
+    def __init__(self, known: Declarations, *, user: str, own: Callable[[str], bool], hooks: Sequence[SubmitHook]) -> None:
+        self._known = known
         self._user = user
         self._own = own
         self._hooks = hooks
@@ -101,9 +108,9 @@ class Admission:
 
     async def declare(self, specs: Iterable[HandlerSpec]) -> None:
         """Make handlers known; what the store knows already is not written again."""
-        known = {each.name: each for each in await self._store.declarations()}
+        known = {each.name: each for each in await self._known.declarations()}
         mine = [_declaration(spec, known.get(spec.name)) for spec in specs]
-        await self._store.declare([each for each in mine if each != known.get(each.name)])
+        await self._known.declare([each for each in mine if each != known.get(each.name)])
 
     def _unknown(self, handler: str) -> UnknownHandler:
         hint = self._meant(handler) or "start a worker that declares it, or allow_unknown=True"
@@ -114,7 +121,7 @@ class Admission:
         return f"did you mean {meant[0]}?" if meant else ""
 
     async def _refresh(self) -> None:
-        self._declared = {declaration.name: declaration for declaration in await self._store.declarations()}
+        self._declared = {declaration.name: declaration for declaration in await self._known.declarations()}
 
     async def _check_foreign(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
         missing = {task.handler for task in tasks} - self._declared.keys()

@@ -6,25 +6,26 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from duetime.client.admission import HANDLERS_OWN, Admission, SubmitHook
-from duetime.client.gates import GateKeeper
+from duetime.client.gates import GateKeeper, LocalGates
 from duetime.client.schedules.schedule import Schedule
-from duetime.client.schedules.service import Calendars, Schedules
-from duetime.clock import Seconds, to_seconds
+from duetime.client.schedules.service import Calendars, LocalCalendars, LocalSchedules, Schedules
+from duetime.clock import Instant, Seconds, to_seconds
 from duetime.errors import ChangedMeanwhile, Conflict, DuplicateKey, DuplicateKeys, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
 from duetime.ids import is_id
 from duetime.model.lazy import Lazy
 from duetime.model.query import MAX_PAGE, Page, Query
 from duetime.model.task import FINAL, LIVE, NewTask, State, Task, TaskRecord, check_name, check_priority, delay_micros, due_instant, shown
 from duetime.store import Store
+from duetime.store.shard import Listener
 from duetime.store.values import Added, AddVerdict, AllNew, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind
 from duetime.targets.spec import HandlerSpec
 
-__all__ = ["HANDLERS_OWN", "AnyTask", "Bulk", "Client", "TaskPage", "id_of", "taken", "taken_keys", "waiting_time"]
+__all__ = ["HANDLERS_OWN", "AnyTask", "Bulk", "Client", "LocalClient", "TaskPage", "id_of", "taken", "taken_keys", "waiting_time"]
 
 R = TypeVar("R")
 AnyTask: TypeAlias = Task[Any] | str
@@ -49,44 +50,38 @@ class Bulk(msgspec.Struct, frozen=True):
     answers: Mapping[str, int]
 
 
-class Client:
-    """Verbs on tasks, gates and schedules over one opened store."""
+class Client(Protocol):
+    """All that App, HTTP API and command line can ask, besides overviews (`Insight`): of a store, or of a server that has one."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        user: str,
-        specs: Mapping[str, HandlerSpec] = {},
-        hooks: Sequence[SubmitHook] = (),
-        opened: Callable[[], Awaitable[None]] | None = None,
-        revision: int = 0,
-        declared: Callable[[], Sequence[Schedule]] = list,
-    ) -> None:
-        self.store = store
-        self.user = user
-        self.admission = Admission(store, user=user, own=specs.__contains__, hooks=hooks)
-        self.gates = GateKeeper(store, user=user, known=self.admission.declaration, opened=opened or store.open)
-        self.schedules = Schedules(
-            store,
-            user=user,
-            admission=self.admission,
-            specs=specs,
-            opened=opened or store.open,
-            revision=revision,
-            declared=declared,
-        )
-        self.calendars = Calendars(store, opened=opened or store.open)
+    user: str
+    admission: Admission
+    gates: GateKeeper
+    schedules: Schedules
+    calendars: Calendars
 
-    # ---- submitting ----
+    def now(self) -> Instant:
+        """Return the time by the store's clock, as far as it is known."""
+        ...
+
+    def listen(self, heard: Callable[[Hint], None]) -> Listener:
+        """Call a function with every hint of the store until the listener is closed; only where the store is reached."""
+        ...
+
+    async def prepare(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
+        """Ask beforehand for all that submitting these tasks on a connection needs; after that it suspends nowhere."""
+        ...
+
+    async def look_up(self, handler: str, key: str) -> TaskRecord | None:
+        """Return the live task that holds a key, or else the latest finished one that did; None if there is none."""
+        ...
+
+    async def cancel_all(self, ids: Sequence[str]) -> Sequence[CancelVerdict]:
+        """Cancel these tasks; the verdicts are in their order, UNKNOWN for one that there is not."""
+        ...
 
     async def submit(self, task: NewTask[R], *, connection: object | None = None, allow_unknown: bool = False) -> Task[R]:
         """Store one task; DuplicateKey if a live task holds its key and `if_exists` does not allow for that."""
-        await self.admission.check([task], allow_unknown=allow_unknown)
-        [added] = await self._add([self.admission.complete(task)], connection)
-        if added.verdict is AddVerdict.DUPLICATE:
-            raise DuplicateKey(taken(task, added), task_id=added.record.id)
-        return shown(added.record)
+        ...
 
     async def submit_many(
         self, tasks: Iterable[NewTask[R]], *, connection: object | None = None, allow_unknown: bool = False
@@ -95,55 +90,70 @@ class Client:
 
         One whose key is taken does not stop the rest: they are stored, and then DuplicateKeys tells which ones were not.
         """
-        asked = list(tasks)
-        await self.admission.check(asked, allow_unknown=allow_unknown)
-        wishes = [self.admission.complete(task) for task in asked]
-        answers = await self._add(wishes, connection)
-        if isinstance(answers, AllNew):
-            return Lazy(answers, lambda added: shown(added.record))
-        stored = [None if added.verdict is AddVerdict.DUPLICATE else shown(added.record) for added in answers]
-        duplicates = {place: added.record.id for place, added in enumerate(answers) if added.verdict is AddVerdict.DUPLICATE}
-        if duplicates:
-            first = next(iter(duplicates))
-            raise taken_keys(stored, duplicates, taken(wishes[first], answers[first]))
-        return cast(list[Task[R]], stored)
+        ...
 
-    async def add(self, wishes: Sequence[NewTask[Any]]) -> Sequence[Added]:
-        """Store wishes that `admission` has checked and completed; answered for each, duplicates included."""
-        return await self.store.add(wishes)
-
-    async def _add(self, wishes: Sequence[NewTask[Any]], connection: object | None) -> Sequence[Added]:
-        if connection is None:
-            return await self.store.add(wishes)
-        return await self.store.add_on(connection, wishes)
-
-    # ---- reading ----
-
-    async def get(self, task: AnyTask) -> Task[Any]:
-        return shown(await self.record(task))
+    async def add(self, tasks: Sequence[NewTask[Any]], connection: object | None = None) -> Sequence[Added]:
+        """Store new_tasks that `admission` has checked and completed; answered for each, duplicates included."""
+        ...
 
     async def record(self, task: AnyTask) -> TaskRecord:
         """Give a task as the store tells it; TaskNotFound if it does not."""
-        task_id = id_of(task)
-        [record] = await self.store.get([task_id])
-        if record is None:
-            raise _not_found(task_id)
-        return record
+        ...
 
     async def records(self, ids: Sequence[str]) -> list[TaskRecord | None]:
         """Give many tasks as the store tells them; None for one that it does not know."""
-        return await self.store.get(ids)
+        ...
 
     async def find(self, handler: str, key: str) -> Task[Any]:
         """Give the live task that holds a key, or else the latest finished one that did."""
-        record = await self.store.find(handler, check_name(key, "key"))
-        if record is None:
-            raise TaskNotFound(f"{handler} has no task with the key {key!r}, neither live nor kept")
-        return shown(record)
+        ...
 
-    async def page(self, query: Query) -> TaskPage:
-        page = await self.store.page(query)
-        return TaskPage([shown(record) for record in page.items], page.next)
+    async def page(self, query: Query) -> TaskPage: ...
+
+    async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
+        """Wait until a task is final, or as long as `timeout` allows, and give it as it then is."""
+        ...
+
+    async def retry(self, task: AnyTask) -> Task[Any]:
+        """Take a finished task that did not succeed back to pending."""
+        ...
+
+    async def edit(
+        self,
+        task: AnyTask,
+        *,
+        due_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: int | None = None,
+        collection: str | None = None,
+        seen: TaskRecord | None = None,
+    ) -> Task[Any]:
+        """Change when a waiting task is due, its priority or its collection; ChangedMeanwhile if it is not as it was `seen`."""
+        ...
+
+    async def cancel_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
+        """Cancel all live tasks that match."""
+        ...
+
+    async def retry_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
+        """Retry all tasks that match and may be retried: without a state those that failed."""
+        ...
+
+    async def edit_many(
+        self,
+        query: Query,
+        *,
+        due_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: int | None = None,
+        collection: str | None = None,
+        dry_run: bool = False,
+    ) -> Bulk:
+        """Change all waiting tasks that match."""
+        ...
+
+    async def get(self, task: AnyTask) -> Task[Any]:
+        return shown(await self.record(task))
 
     async def tasks(self, query: Query) -> AsyncIterator[Task[Any]]:
         """Give all tasks that match, page by page."""
@@ -151,14 +161,6 @@ class Client:
             page = await self.page(query)
             for task in page.items:
                 yield task
-            if page.next is None:
-                return
-            query = msgspec.structs.replace(query, cursor=page.next)
-
-    async def _pages(self, query: Query) -> AsyncIterator[Page]:
-        while True:
-            page = await self.store.page(query)
-            yield page
             if page.next is None:
                 return
             query = msgspec.structs.replace(query, cursor=page.next)
@@ -184,8 +186,122 @@ class Client:
                 waited = 0.0 if timeout is None else to_seconds(timeout)
                 raise TimeoutError(f"task {record.id} of {record.handler} is still {state} after {waited:g} seconds of waiting")
 
+    async def cancel(self, task: AnyTask | None = None, *, handler: str | None = None, key: str | None = None) -> CancelVerdict:
+        """Cancel one task, given itself or by handler and key: `cancelled`, `cancelling` or `finished`."""
+        if task is None:
+            if handler is None or key is None:
+                raise InvalidValue("cancel takes a task, or handler= and key= together")
+            task = (await self.find(handler, key)).id
+        elif handler is not None or key is not None:
+            raise InvalidValue("cancel takes a task, or handler= and key=, not both")
+        task_id = id_of(task)
+        [verdict] = await self.cancel_all([task_id])
+        if verdict is CancelVerdict.UNKNOWN:
+            raise _not_found(task_id)
+        return verdict
+
+
+class LocalClient(Client):
+    """Verbs on tasks, gates and schedules over one opened store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        user: str,
+        specs: Mapping[str, HandlerSpec] = {},
+        hooks: Sequence[SubmitHook] = (),
+        opened: Callable[[], Awaitable[None]] | None = None,
+        revision: int = 0,
+        declared: Callable[[], Sequence[Schedule]] = list,
+    ) -> None:
+        self.store = store
+        self.user = user
+        self.admission = Admission(store, user=user, own=specs.__contains__, hooks=hooks)
+        self.gates = LocalGates(store, user=user, known=self.admission.declaration, opened=opened or store.open)
+        self.schedules = LocalSchedules(
+            store,
+            user=user,
+            admission=self.admission,
+            specs=specs,
+            opened=opened or store.open,
+            revision=revision,
+            declared=declared,
+        )
+        self.calendars = LocalCalendars(store, opened=opened or store.open)
+
+    def now(self) -> Instant:
+        return self.store.now()
+
+    def listen(self, heard: Callable[[Hint], None]) -> Listener:
+        return self.store.listen(heard)
+
+    # ---- submitting ----
+
+    async def submit(self, task: NewTask[R], *, connection: object | None = None, allow_unknown: bool = False) -> Task[R]:
+        await self.admission.check([task], allow_unknown=allow_unknown)
+        [added] = await self.add([self.admission.complete(task)], connection)
+        if added.verdict is AddVerdict.DUPLICATE:
+            raise DuplicateKey(taken(task, added), task_id=added.record.id)
+        return shown(added.record)
+
+    async def submit_many(
+        self, tasks: Iterable[NewTask[R]], *, connection: object | None = None, allow_unknown: bool = False
+    ) -> Sequence[Task[R]]:
+        asked = list(tasks)
+        await self.admission.check(asked, allow_unknown=allow_unknown)
+        new_tasks = [self.admission.complete(task) for task in asked]
+        answers = await self.add(new_tasks, connection)
+        if isinstance(answers, AllNew):
+            return Lazy(answers, lambda added: shown(added.record))
+        stored = [None if added.verdict is AddVerdict.DUPLICATE else shown(added.record) for added in answers]
+        duplicates = {place: added.record.id for place, added in enumerate(answers) if added.verdict is AddVerdict.DUPLICATE}
+        if duplicates:
+            first = next(iter(duplicates))
+            raise taken_keys(stored, duplicates, taken(new_tasks[first], answers[first]))
+        return cast(list[Task[R]], stored)
+
+    async def add(self, tasks: Sequence[NewTask[Any]], connection: object | None = None) -> Sequence[Added]:
+        return await (self.store.add(tasks) if connection is None else self.store.add_on(connection, tasks))
+
+    async def prepare(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
+        await self.admission.check(tasks, allow_unknown=allow_unknown)
+        await self.store.prepare(tasks)
+
+    # ---- reading ----
+
+    async def record(self, task: AnyTask) -> TaskRecord:
+        task_id = id_of(task)
+        [record] = await self.store.get([task_id])
+        if record is None:
+            raise _not_found(task_id)
+        return record
+
+    async def records(self, ids: Sequence[str]) -> list[TaskRecord | None]:
+        return await self.store.get(ids)
+
+    async def find(self, handler: str, key: str) -> Task[Any]:
+        record = await self.look_up(handler, check_name(key, "key"))
+        if record is None:
+            raise TaskNotFound(f"{handler} has no task with the key {key!r}, neither live nor kept")
+        return shown(record)
+
+    async def look_up(self, handler: str, key: str) -> TaskRecord | None:
+        return await self.store.find(handler, key)
+
+    async def page(self, query: Query) -> TaskPage:
+        page = await self.store.page(query)
+        return TaskPage([shown(record) for record in page.items], page.next)
+
+    async def _pages(self, query: Query) -> AsyncIterator[Page]:
+        while True:
+            page = await self.store.page(query)
+            yield page
+            if page.next is None:
+                return
+            query = msgspec.structs.replace(query, cursor=page.next)
+
     async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
-        """Wait until a task is final, or as long as `timeout` allows, and give it as it then is."""
         task_id = id_of(task)
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + waiting_time(timeout)
@@ -213,24 +329,10 @@ class Client:
 
     # ---- changing ----
 
-    async def cancel(self, task: AnyTask | None = None, *, handler: str | None = None, key: str | None = None) -> CancelVerdict:
-        """Cancel one task, given itself or by handler and key: `cancelled`, `cancelling` or `finished`."""
-        if task is None:
-            if handler is None or key is None:
-                raise InvalidValue("cancel takes a task, or handler= and key= together")
-            task = (await self.find(handler, key)).id
-        elif handler is not None or key is not None:
-            raise InvalidValue("cancel takes a task, or handler= and key=, not both")
-        return await self._cancel(id_of(task))
-
-    async def _cancel(self, task_id: str) -> CancelVerdict:
-        [verdict] = await self.store.cancel([task_id])
-        if verdict is CancelVerdict.UNKNOWN:
-            raise _not_found(task_id)
-        return verdict
+    async def cancel_all(self, ids: Sequence[str]) -> Sequence[CancelVerdict]:
+        return await self.store.cancel(ids)
 
     async def retry(self, task: AnyTask) -> Task[Any]:
-        """Take a finished task that did not succeed back to pending."""
         task_id = id_of(task)
         [verdict] = await self.store.retry([task_id])
         return await self._changed(task_id, verdict, "retried: it must be final and not have succeeded")
@@ -245,7 +347,6 @@ class Client:
         collection: str | None = None,
         seen: TaskRecord | None = None,
     ) -> Task[Any]:
-        """Change when a waiting task is due, its priority or its collection; ChangedMeanwhile if it is not as it was `seen`."""
         edit = self._edit(id_of(task), due_at=due_at, delay=delay, priority=priority, collection=collection)
         [verdict] = await self.store.edit([msgspec.structs.replace(edit, seen=seen)])
         return await self._changed(edit.id, verdict, "changed: it must be waiting")
@@ -282,11 +383,9 @@ class Client:
     # ---- many at once ----
 
     async def cancel_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
-        """Cancel all live tasks that match."""
         return await self._bulk(query, LIVE, self.store.cancel, dry_run)
 
     async def retry_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
-        """Retry all tasks that match and may be retried: without a state those that failed."""
         states = RETRIABLE if query.state is not None else frozenset({State.FAILED})
         return await self._bulk(query, states, self.store.retry, dry_run)
 
@@ -300,7 +399,6 @@ class Client:
         collection: str | None = None,
         dry_run: bool = False,
     ) -> Bulk:
-        """Change all waiting tasks that match."""
         edit = self._edit("", due_at=due_at, delay=delay, priority=priority, collection=collection)
 
         async def change(ids: Sequence[str]) -> list[ChangeVerdict]:
@@ -341,7 +439,7 @@ def _not_found(task_id: str) -> TaskNotFound:
 
 
 def taken_keys(stored: Sequence[Task[Any] | None], duplicates: Mapping[int, str], first: str) -> DuplicateKeys:
-    """Tell which of many wishes found their key taken; `first` says it of the first one."""
+    """Tell which of many new_tasks found their key taken; `first` says it of the first one."""
     return DuplicateKeys(
         f"{len(duplicates)} of {len(stored)} tasks were not stored because their keys are taken, the others were; the first: {first}",
         tasks=stored,

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from duetime.clock import Seconds, to_datetime, to_micros, to_seconds
+from duetime.clock import Instant, Seconds, to_datetime, to_micros, to_seconds
 from duetime.errors import InvalidValue
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import check_name
@@ -86,16 +86,12 @@ def gate_info(gate: Gate) -> GateInfo:
     )
 
 
-class GateKeeper:
+class GateKeeper(Protocol):
     """`app.gates`: pause or drop a handler's tasks, all of them or those of one collection."""
 
-    def __init__(
-        self, store: Store, *, user: str, known: Callable[[str], Awaitable[object]], opened: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._store = store
-        self._user = user
-        self._known = known
-        self._opened = opened
+    _user: str
+
+    def _now(self) -> Instant: ...
 
     async def pause(
         self,
@@ -130,27 +126,18 @@ class GateKeeper:
 
     async def put(self, gate: Gate, *, timeout: Seconds = IN_FORCE_WITHIN, allow_unknown: bool = False) -> GateSet:
         """Set a gate and wait until every live worker has confirmed it."""
-        seconds = to_seconds(timeout, "timeout")
-        await self._opened()
-        if not allow_unknown:
-            await self._known(gate.handler)
-        version = await self._store.put_gate(gate)
-        reached = await self._confirmed(version, seconds)
-        return GateSet(gate=gate_info(gate), version=version, confirmed=reached.confirmed, waiting=reached.waiting)
+        ...
 
     async def open(self, handler: str | Named, *, collection: str | None = None) -> bool:
         """Remove a gate; return whether there was one."""
-        await self._opened()
-        return await self._store.remove_gate(_name(handler), collection) is not None
+        ...
 
     async def list(self) -> list[GateInfo]:
         """Return the closed gates, by handler and collection."""
-        await self._opened()
-        gates = [gate_info(gate) for gate in await self._store.gates()]
-        return sorted(gates, key=lambda gate: (gate.handler, gate.collection or ""))
+        ...
 
     def _gate(self, action: GateAction, handler: str | Named, collection: str | None, lasting: Seconds | None, note: str) -> Gate:
-        now = self._store.now()
+        now = self._now()
         return Gate(
             handler=check_name(_name(handler), "handler"),
             collection=None if collection is None else check_name(collection, "collection"),
@@ -160,6 +147,39 @@ class GateKeeper:
             set_by=self._user,
             set_at=now,
         )
+
+
+class LocalGates(GateKeeper):
+    """Gates of a store."""
+
+    def __init__(
+        self, store: Store, *, user: str, known: Callable[[str], Awaitable[object]], opened: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._user = user
+        self._known = known
+        self._opened = opened
+
+    def _now(self) -> Instant:
+        return self._store.now()
+
+    async def put(self, gate: Gate, *, timeout: Seconds = IN_FORCE_WITHIN, allow_unknown: bool = False) -> GateSet:
+        seconds = to_seconds(timeout, "timeout")
+        await self._opened()
+        if not allow_unknown:
+            await self._known(gate.handler)
+        version = await self._store.put_gate(gate)
+        reached = await self._confirmed(version, seconds)
+        return GateSet(gate=gate_info(gate), version=version, confirmed=reached.confirmed, waiting=reached.waiting)
+
+    async def open(self, handler: str | Named, *, collection: str | None = None) -> bool:
+        await self._opened()
+        return await self._store.remove_gate(_name(handler), collection) is not None
+
+    async def list(self) -> list[GateInfo]:
+        await self._opened()
+        gates = [gate_info(gate) for gate in await self._store.gates()]
+        return sorted(gates, key=lambda gate: (gate.handler, gate.collection or ""))
 
     async def _confirmed(self, version: int, seconds: float) -> GateBarrier:
         loop = asyncio.get_running_loop()

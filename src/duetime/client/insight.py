@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -102,14 +102,60 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     silent_workers: int = 0
 
 
-class Insight:
+class Insight(Protocol):
+    """`app.insight`: overviews, and why a task is where it is."""
+
+    @property
+    def durability(self) -> str:
+        """How the store keeps what it has committed, in words."""
+        ...
+
+    async def ping(self) -> None:
+        """Return if tasks can be accepted; StoreUnavailable otherwise."""
+        ...
+
+    def now(self) -> Instant:
+        """Return the time by the store's clock, as far as it is known."""
+        ...
+
+    async def why(self, record: TaskRecord) -> list[Reason]:
+        """Give everything that holds a task now, or how it ended."""
+        ...
+
+    async def attempts(self, task_id: str) -> list[AttemptInfo]: ...
+
+    async def handlers(self) -> list[HandlerInfo]:
+        """Give all declared handlers, by name."""
+        ...
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Give all registered workers, also dead ones that have not been reaped, by start."""
+        ...
+
+    async def stats(self) -> Stats: ...
+
+    async def figures(self) -> dict[FigureKey, int]:
+        """Give what all workers have counted together."""
+        ...
+
+
+class LocalInsight(Insight):
     """Gathers facts from a store and shows them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    @property
+    def durability(self) -> str:
+        return self._store.traits.durability
+
+    async def ping(self) -> None:
+        await self._store.ping()
+
+    def now(self) -> Instant:
+        return self._store.now()
+
     async def why(self, record: TaskRecord) -> list[Reason]:
-        """Give everything that holds a task now, or how it ended."""
         reasons = why(record, await self._facts(record))
         if record.state is not State.RUNNING:
             return reasons
@@ -130,14 +176,12 @@ class Insight:
         ]
 
     async def handlers(self) -> list[HandlerInfo]:
-        """Give all declared handlers, by name."""
         counts = await self._store.counts()
         workers = [worker for worker in await self._store.workers() if lives(worker, counts.now)]
         by_name = {each.handler: each for each in _by_handler(counts)}
         return [_handler_info(declared, workers, by_name.get(declared.name)) for declared in await self._store.declarations()]
 
     async def workers(self) -> list[WorkerInfo]:
-        """Give all registered workers, also dead ones that have not been reaped, by start."""
         workers = sorted(await self._store.workers(), key=lambda worker: worker.started_at)
         now = self._store.now()
         return [
@@ -173,7 +217,6 @@ class Insight:
         )
 
     async def figures(self) -> dict[FigureKey, int]:
-        """Give what all workers have counted together."""
         return await self._store.figures()
 
     async def _facts(self, record: TaskRecord) -> WhyFacts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -77,14 +77,8 @@ class LogHits(msgspec.Struct, frozen=True):
     next: str | None
 
 
-class Outputs:
-    """What can be asked about output. `setting` is the App's `output`: where the workers of this machine gather it, or off."""
-
-    def __init__(self, store: Store, *, setting: str | None = None, cap: int = DEFAULT_CAP, opened: Callable[[], Awaitable[None]]) -> None:
-        self._store = store
-        self._setting = setting
-        self._cap = cap
-        self._opened = opened
+class Outputs(Protocol):
+    """`app.output`: what attempts printed and logged."""
 
     async def read(self, task: str | Task[Any], attempt: int | None = None) -> list[AttemptOutput]:
         """Give what the attempts of a task, or one of them, have printed and logged so far, the first one first."""
@@ -92,6 +86,48 @@ class Outputs:
 
     async def page(self, task: str | Task[Any], *, attempt: int | None = None, after: int = 0, limit: int | None = 20) -> OutputPage:
         """Give the output of up to `limit` attempts behind a number."""
+        ...
+
+    def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
+        """Give the output of a task as it comes, attempt by attempt, until the task, or the one attempt, is over.
+
+        `after` is the position of an event that was given before.
+        """
+        ...
+
+    async def search(
+        self,
+        words: str,
+        *,
+        handler: str | None = None,
+        collection: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> LogHits:
+        """Find attempts by words of their output, the latest first: all must occur; "phrases" and beginnings* may be among them."""
+        ...
+
+    async def keep(self, task: str, attempt: int, text: str) -> None:
+        """Append output that came from elsewhere; whether the attempt is the sender's has been checked. Beyond the cap it is cut.
+
+        Raises TaskNotFound if there is no such task any more, Conflict if its output is complete, and StoreUnavailable if others were
+        faster again and again.
+        """
+        ...
+
+
+class LocalOutputs(Outputs):
+    """What attempts printed and logged, from a store. `setting` is the App's `output`: where this machine's workers gather it, or off."""
+
+    def __init__(self, store: Store, *, setting: str | None = None, cap: int = DEFAULT_CAP, opened: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._setting = setting
+        self._cap = cap
+        self._opened = opened
+
+    async def page(self, task: str | Task[Any], *, attempt: int | None = None, after: int = 0, limit: int | None = 20) -> OutputPage:
         record = await self._record(task)
         numbers = [number for number in await self._attempts(record) if number > after and attempt in (None, number)]
         some = numbers if limit is None else numbers[:limit]
@@ -99,10 +135,6 @@ class Outputs:
         return OutputPage([item for item in items if item.text], some[-1] if len(numbers) > len(some) else None)
 
     async def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
-        """Give the output of a task as it comes, attempt by attempt, until the task, or the one attempt, is over.
-
-        `after` is the position of an event that was given before.
-        """
         place = OutputPosition() if after is None else read_position(after)
         record = await self._record(task)
         number = attempt or place.attempt or await self._first(record)
@@ -127,7 +159,6 @@ class Outputs:
         limit: int = 20,
         cursor: str | None = None,
     ) -> LogHits:
-        """Find attempts by words of their output, the latest first: all must occur; "phrases" and beginnings* may be among them."""
         search = OutputSearch(
             words=words,
             handler=handler,
@@ -158,11 +189,6 @@ class Outputs:
         )
 
     async def keep(self, task: str, attempt: int, text: str) -> None:
-        """Append output that came from elsewhere; whether the attempt is the sender's has been checked. Beyond the cap it is cut.
-
-        Raises TaskNotFound if there is no such task any more, Conflict if its output is complete, and StoreUnavailable if others were
-        faster again and again.
-        """
         await self._opened()
         size = next((kept.size for kept in await self._store.kept_output(task) if kept.attempt == attempt), 0)
         for _ in range(APPENDS):
@@ -279,7 +305,7 @@ class _News(msgspec.Struct, frozen=True):
 class _Follower:
     """Follows one attempt."""
 
-    def __init__(self, outputs: Outputs, task: str, attempt: int, offset: int) -> None:
+    def __init__(self, outputs: LocalOutputs, task: str, attempt: int, offset: int) -> None:
         self._outputs = outputs
         self._store = outputs._store
         self._task = task

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import cast
 
 import msgspec
 
@@ -12,17 +11,16 @@ from duetime.errors import InvalidValue
 from duetime.model.rules import DayCalendar
 from duetime.model.task import check_name
 from duetime.remote.address import part
-from duetime.remote.place import ServerPlace
-from duetime.store import Store
+from duetime.remote.transport import Transport
 from duetime.wire.calendars import CalendarList, CalendarView, body_of, calendar_of
 
 
 class RemoteCalendars(Calendars):
     """`app.calendars` over HTTP."""
 
-    def __init__(self, place: ServerPlace, *, opened: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(cast(Store, place), opened=opened)
-        self._transport = place.transport
+    def __init__(self, transport: Transport, *, opened: Callable[[], Awaitable[None]]) -> None:
+        self._transport = transport
+        self._opened = opened
 
     async def put(self, name: str, calendar: DayCalendar) -> None:
         path = _path(name)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET
 
-from duetime.client.admission import HANDLERS_OWN, Admission, SubmitHook, refuse_others
+from duetime.client.admission import HANDLERS_OWN, Admission, refuse_others
 from duetime.client.client import AnyTask, Bulk, Client, TaskPage, id_of, taken_keys, waiting_time
-from duetime.client.schedules.schedule import Schedule
-from duetime.clock import Seconds, to_instant, to_seconds
+from duetime.client.services import Program
+from duetime.clock import Instant, Seconds, to_instant, to_seconds
 from duetime.errors import DuetimeError, PayloadTooLarge, TaskNotFound, UnknownHandler
 from duetime.model.query import MAX_PAGE, Query
 from duetime.model.task import (
@@ -33,13 +33,13 @@ from duetime.model.task import (
 from duetime.remote.address import needs_store
 from duetime.remote.calendars import RemoteCalendars
 from duetime.remote.gates import RemoteGates
-from duetime.remote.place import ServerPlace
+from duetime.remote.handlers import ServerHandlers
 from duetime.remote.problems import error_of
 from duetime.remote.schedules import RemoteSchedules
 from duetime.remote.texts import texts
-from duetime.remote.transport import NDJSON
-from duetime.store import Store
-from duetime.store.values import CancelVerdict
+from duetime.remote.transport import NDJSON, Transport
+from duetime.store.shard import Listener
+from duetime.store.values import Added, CancelVerdict, Hint
 from duetime.targets.spec import HandlerSpec
 from duetime.wire.fields import optional
 from duetime.wire.tasks import (
@@ -97,27 +97,22 @@ class RemoteClient(Client):
 
     admission: RemoteAdmission
 
-    def __init__(
-        self,
-        place: ServerPlace,
-        *,
-        user: str,
-        specs: Mapping[str, HandlerSpec] = {},
-        hooks: Sequence[SubmitHook] = (),
-        opened: Callable[[], Awaitable[None]],
-        revision: int = 0,
-        declared: Callable[[], Sequence[Schedule]] = list,
-    ) -> None:
-        self.store = cast(Store, place)
-        self.user = user
-        self._place = place
-        self._transport = place.transport
-        self.admission = RemoteAdmission(self.store, user=user, own=specs.__contains__, hooks=hooks)
-        self.gates = RemoteGates(place, user=user, opened=opened)
-        self.schedules = RemoteSchedules(
-            place, user=user, admission=self.admission, specs=specs, opened=opened, revision=revision, declared=declared
-        )
-        self.calendars = RemoteCalendars(place, opened=opened)
+    def __init__(self, transport: Transport, program: Program) -> None:
+        self._transport = transport
+        self.user = program.user
+        self.admission = RemoteAdmission(ServerHandlers(transport), user=program.user, own=program.specs.__contains__, hooks=program.hooks)
+        self.gates = RemoteGates(transport, user=program.user, opened=program.opened)
+        self.schedules = RemoteSchedules(transport, program)
+        self.calendars = RemoteCalendars(transport, opened=program.opened)
+
+    def __repr__(self) -> str:
+        return f"<client of {self._transport.url}>"
+
+    def now(self) -> Instant:
+        return self._transport.now()
+
+    def listen(self, heard: Callable[[Hint], None]) -> Listener:
+        raise needs_store("this", self._transport.url)
 
     # ---- submitting ----
 
@@ -173,7 +168,7 @@ class RemoteClient(Client):
 
     async def _stored(self, batch: BatchAnswer, wishes: Sequence[NewTask[Any]]) -> list[Task[Any] | None]:
         """Give the tasks of a batch. New ones are known from their wishes; one that was there before must be read."""
-        now = self._place.now() if batch.submitted_at is None else to_instant(batch.submitted_at)
+        now = self._transport.now() if batch.submitted_at is None else to_instant(batch.submitted_at)
         older = [item.id for item in batch.items if item.id is not None and item.verdict in (Verdict.KEPT, Verdict.REPLACED)]
         known = dict(zip(older, await self.records(older), strict=True))
 
@@ -187,9 +182,15 @@ class RemoteClient(Client):
 
         return [task_of(item, wish) for item, wish in zip(batch.items, wishes, strict=True)]
 
+    async def add(self, tasks: Sequence[NewTask[Any]], connection: object | None = None) -> Sequence[Added]:
+        raise needs_store("this", self._transport.url)
+
+    async def prepare(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
+        raise needs_store("connection=, a task in your own transaction,", self._transport.url)
+
     def _refuse(self, connection: object | None) -> None:
         if connection is not None:
-            raise needs_store("connection=, a task in your own transaction,", self._place.url)
+            raise needs_store("connection=, a task in your own transaction,", self._transport.url)
 
     # ---- reading ----
 
@@ -204,6 +205,9 @@ class RemoteClient(Client):
                 return None
 
         return list(await asyncio.gather(*map(one, ids)))
+
+    async def look_up(self, handler: str, key: str) -> TaskRecord | None:
+        raise needs_store("this", self._transport.url)
 
     async def find(self, handler: str, key: str) -> Task[Any]:
         query = Query(handler=handler, key=check_name(key, "key"), limit=MAX_PAGE)
@@ -235,8 +239,11 @@ class RemoteClient(Client):
 
     # ---- changing ----
 
-    async def _cancel(self, task_id: str) -> CancelVerdict:
-        return (await self._transport.ask(CancelAnswer, "POST", f"/v1/tasks/{task_id}/cancel")).answer
+    async def cancel_all(self, ids: Sequence[str]) -> Sequence[CancelVerdict]:
+        async def one(task_id: str) -> CancelVerdict:
+            return (await self._transport.ask(CancelAnswer, "POST", f"/v1/tasks/{task_id}/cancel")).answer
+
+        return list(await asyncio.gather(*map(one, ids)))
 
     async def retry(self, task: AnyTask) -> Task[Any]:
         return shown(await self._task("POST", id_of(task), "/retry"))
@@ -252,7 +259,7 @@ class RemoteClient(Client):
         seen: TaskRecord | None = None,
     ) -> Task[Any]:
         if seen is not None:
-            raise needs_store("a change that expects a task as it was seen", self._place.url)
+            raise needs_store("a change that expects a task as it was seen", self._transport.url)
         task_id, change = id_of(task), _change(due_at, delay, priority, collection)
         return shown(await self._task("PATCH", task_id, body=change, again=True))
 

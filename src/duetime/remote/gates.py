@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import cast
 
 from msgspec import UNSET
 
 from duetime.client.gates import IN_FORCE_WITHIN, GateInfo, GateKeeper, GateSet, Named
-from duetime.clock import SECOND, Seconds, to_seconds
+from duetime.clock import SECOND, Instant, Seconds, to_seconds
 from duetime.model.gate import Gate
 from duetime.model.task import check_name
 from duetime.remote.address import part
-from duetime.remote.place import ServerPlace
 from duetime.remote.problems import GateNotFound
 from duetime.remote.texts import texts
-from duetime.store import Store
+from duetime.remote.transport import Transport
 from duetime.wire.gates import GateAnswer, GateBody, GateList
 
 LONGEST_WAIT = 60.0  # that a server is asked to wait for its workers
@@ -24,11 +22,13 @@ LONGEST_WAIT = 60.0  # that a server is asked to wait for its workers
 class RemoteGates(GateKeeper):
     """`app.gates` over HTTP; who set a gate is the server's to say."""
 
-    def __init__(self, place: ServerPlace, *, user: str, opened: Callable[[], Awaitable[None]]) -> None:
-        self._store = cast(Store, place)
+    def __init__(self, transport: Transport, *, user: str, opened: Callable[[], Awaitable[None]]) -> None:
+        self._transport = transport
         self._user = user
         self._opened = opened
-        self._transport = place.transport
+
+    def _now(self) -> Instant:
+        return self._transport.now()
 
     async def put(self, gate: Gate, *, timeout: Seconds = IN_FORCE_WITHIN, allow_unknown: bool = False) -> GateSet:
         wait = min(max(0.0, to_seconds(timeout, "timeout")), LONGEST_WAIT)

@@ -15,10 +15,8 @@ from duetime.clock import to_instant
 from duetime.errors import StoreUnavailable
 from duetime.model.task import Task
 from duetime.remote.address import needs_store, part
-from duetime.remote.place import ServerPlace
 from duetime.remote.texts import texts
-from duetime.remote.transport import FIRST_PAUSE, LONGEST_PAUSE
-from duetime.store import Store
+from duetime.remote.transport import FIRST_PAUSE, LONGEST_PAUSE, Transport
 from duetime.wire.logs import LogEvent, OutputList, event_of
 
 MOST_ATTEMPTS = 100  # in a page
@@ -28,9 +26,9 @@ FOLLOW_THROUGH = 60.0  # seconds without a server, or without its store, that fo
 class RemoteOutputs(Outputs):
     """`app.output` over HTTP."""
 
-    def __init__(self, place: ServerPlace, *, opened: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(cast(Store, place), opened=opened)
-        self._transport = place.transport
+    def __init__(self, transport: Transport, *, opened: Callable[[], Awaitable[None]]) -> None:
+        self._transport = transport
+        self._opened = opened
 
     async def page(self, task: str | Task[Any], *, attempt: int | None = None, after: int = 0, limit: int | None = 20) -> OutputPage:
         found: list[AttemptOutput] = []

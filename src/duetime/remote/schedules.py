@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -18,6 +18,7 @@ from duetime.client.schedules.forecasting import LONGEST, Ahead
 from duetime.client.schedules.info import ScheduleInfo, SkipInfo
 from duetime.client.schedules.schedule import RULES, Named, Schedule
 from duetime.client.schedules.service import MOST_PREVIEWED, MOST_SKIPS, Refuse, Schedules, Stored
+from duetime.client.services import Program
 from duetime.clock import to_instant
 from duetime.errors import ChangedMeanwhile, Conflict, DuetimeError, InvalidValue
 from duetime.model.forecast import MOST_OCCURRENCES
@@ -25,9 +26,8 @@ from duetime.model.query import MAX_PAGE
 from duetime.model.rules import Calendar, Cron, Rule, Union, Window
 from duetime.model.task import IfExists, Task, check_name, shown
 from duetime.remote.address import needs_store, part
-from duetime.remote.place import ServerPlace
 from duetime.remote.texts import texts
-from duetime.store import Store
+from duetime.remote.transport import Transport
 from duetime.store.schedules import ScheduleFilter
 from duetime.wire.fields import optional
 from duetime.wire.forecast import ForecastView, forecast_of
@@ -61,9 +61,12 @@ LONGEST_CHANGE = 300.0  # seconds that a backfill or thousands of declarations m
 class RemoteSchedules(Schedules):
     """`app.schedules` over HTTP. Wishes of handlers that this program has are checked here, all others by the server."""
 
-    def __init__(self, place: ServerPlace, **options: Any) -> None:
-        super().__init__(cast(Store, place), **options)
-        self._transport = place.transport
+    def __init__(self, transport: Transport, program: Program) -> None:
+        self._transport = transport
+        self._specs = program.specs
+        self._opened = program.opened
+        self._revision = program.revision
+        self._declared = program.declared
 
     # ---- reading ----
 

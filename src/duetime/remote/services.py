@@ -1,32 +1,28 @@
-"""The one place where App turns to a server instead of a store."""
+"""The services of an App over a server."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
-
+from duetime.client.services import Program, Services
 from duetime.config import Config
-from duetime.store import Store
-
-if TYPE_CHECKING:
-    from duetime.client.client import Client
-    from duetime.client.insight import Insight
-    from duetime.client.output import Outputs
 
 
-def server_place(config: Config) -> Store:
-    """Give what stands where the store of an App is; nothing is connected yet."""
-    from duetime.remote.place import ServerPlace
-    from duetime.remote.transport import Transport
-
-    return cast(Store, ServerPlace(Transport(config.url, config.token)))
-
-
-def server_services(place: Store, config: Config, **options: Any) -> tuple[Client, Insight, Outputs]:
-    """Give the counterparts of Client, with its options, of Insight and of Outputs."""
+def server_services(config: Config, program: Program) -> Services:
+    """Return the services over a server; the first request connects."""
     from duetime.remote.client import RemoteClient
     from duetime.remote.output import RemoteOutputs
     from duetime.remote.overview import RemoteInsight
-    from duetime.remote.place import ServerPlace
+    from duetime.remote.transport import Transport
 
-    server = cast(ServerPlace, place)
-    return RemoteClient(server, **options), RemoteInsight(server), RemoteOutputs(server, opened=options["opened"])
+    transport = Transport(config.url, config.token)
+
+    async def open(migrate: bool) -> None:
+        """Do nothing: the first request connects."""
+
+    return Services(
+        url=transport.url,
+        client=RemoteClient(transport, program),
+        insight=RemoteInsight(transport),
+        output=RemoteOutputs(transport, opened=program.opened),
+        open=open,
+        close=transport.close,
+    )

@@ -174,7 +174,7 @@ class Demo:
             Text("Duetime demo: unpaid orders", "bold"),
             f"{self._orders:,} orders are placed, about {PAYING:.0%} are paid in time, the others must expire on time and give their goods "
             f"back. The 30 minutes to pay take about {pay_within:.3g} s here ({1_800 / pay_within:,.0f} times faster).",
-            f"One SQLite file holds the shop's tables and Duetime's. {shop.app.store.traits.durability}{more}",
+            f"One SQLite file holds the shop's tables and Duetime's. {shop.app.insight.durability}{more}",
             "",
         ):
             self._screen.print(line)

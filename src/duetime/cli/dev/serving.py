@@ -202,7 +202,7 @@ class ServingProcess:
         if self._launch.quiet:
             say(f"duetime: the new code serves (handlers: {names})")
             return
-        say(f"duetime {version('duetime')} at {server.url}   store: {app.store.url}   handlers: {names}")
+        say(f"duetime {version('duetime')} at {server.url}   store: {app.url}   handlers: {names}")
         if server.asks_for_tokens:
             say("The store has tokens, so requests need one: put it into DUETIME_TOKEN (`duetime tokens create` makes one).")
         if sample is None:

@@ -180,8 +180,8 @@ class HostedWorker:
         slots = sum(names.values()) if self._total is None else self._total
         handlers = f"{show.count(len(names), 'handler')} ({', '.join(sorted(names)) or 'none'})"
         return (
-            f"worker {worker.id} ({version('duetime')}, process {os.getpid()}) runs {self._path} on {app.store.url}: "
-            f"{handlers} in {show.count(slots, 'slot')}. {app.store.traits.durability}"
+            f"worker {worker.id} ({version('duetime')}, process {os.getpid()}) runs {self._path} on {app.url}: "
+            f"{handlers} in {show.count(slots, 'slot')}. {app.insight.durability}"
         )
 
     @property

@@ -40,7 +40,7 @@ def doctor(repair: bool, as_json: bool) -> None:
     """
 
     async def use(app: App) -> tuple[dict[str, str], list[Finding]]:
-        with show.waiting(f"examining {app.store.url}") as say:
+        with show.waiting(f"examining {app.url}") as say:
             return _facts(app), [finding async for finding in _examine(app, repair, say)]
 
     facts, findings = on_store(use)
@@ -61,8 +61,8 @@ def _facts(app: App) -> dict[str, str]:
     from importlib.metadata import version
 
     facts = {
-        "store": app.store.url,
-        "durability": app.store.traits.durability,
+        "store": app.url,
+        "durability": app.insight.durability,
         "liveness": {
             "lock": "a worker lives as long as it holds its file lock; all workers must be on this machine",
             "lease": "a worker lives as long as it renews its lease",
@@ -70,7 +70,7 @@ def _facts(app: App) -> dict[str, str]:
         "duetime": version("duetime"),
         "python": platform.python_version(),
     }
-    if file_of(app.store.url) is not None:
+    if file_of(app.url) is not None:
         import sqlite3
 
         facts["sqlite"] = sqlite3.sqlite_version
@@ -81,7 +81,7 @@ async def _examine(app: App, repair: bool, say: Callable[[str], None]) -> AsyncI
     """Yield what is wrong. Dead workers come first: the later checks need their tasks to be taken back."""
     from duetime.client.insight import lives, silence
 
-    store = app.client.store
+    store = app.store
     workers, now = await store.workers(), store.now()
     silent = {worker.id: seconds for worker in workers if (seconds := silence(worker, now)) is not None}
     taken = await _take_back(app, workers, silent, say) if repair else ()
@@ -136,7 +136,7 @@ async def _take_back(app: App, workers: Sequence[WorkerRecord], silent: Collecti
     from duetime.duties.reaper import LOOK_EVERY, Reaper
     from duetime.runtime.service import Alarms
 
-    store = app.client.store
+    store = app.store
     reaper = Reaper(store, Alarms(), lease=app.config.lease)
     watched: Mapping[str, int] = {worker.id: worker.beat for worker in workers if worker.id in silent}
     if watched:

@@ -19,20 +19,18 @@ if TYPE_CHECKING:
 def migrate(sql: bool) -> None:
     """Create the store or update its tables."""
     from duetime.app.app import App
-    from duetime.remote.address import needs_store
 
     app = App(given_url())
-    if not app.has_store:
-        raise needs_store("migrate", app.store.url)
+    store = app.store_for("migrate")
     if sql:
-        click.echo(app.store.script(), nl=False)
+        click.echo(store.script(), nl=False)
         return
     app.config = msgspec.structs.replace(app.config, migrate=True)
-    path = file_of(app.store.url)
+    path = file_of(app.url)
     was_there = path is None or path.exists()
 
     async def use(app: App) -> None:
         return None
 
     on_store(use, app=app, creates=True)
-    click.echo(f"{app.store.url} {'is up to date' if was_there else 'was created'}")
+    click.echo(f"{app.url} {'is up to date' if was_there else 'was created'}")

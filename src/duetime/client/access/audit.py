@@ -55,10 +55,14 @@ class Act:
 class AuditLog:
     """`app.tokens.audit`: records and lists what operators did. `me` is the default caller."""
 
-    def __init__(self, store: Store, *, me: Caller, opened: Callable[[], Awaitable[None]]) -> None:
-        self._store = store
+    def __init__(self, store: Callable[[], Store], *, me: Caller, opened: Callable[[], Awaitable[None]]) -> None:
+        self._its_store = store
         self._me = me
         self._opened = opened
+
+    @property
+    def _store(self) -> Store:
+        return self._its_store()
 
     async def record(
         self, action: str, subject: str, *, by: Caller | None = None, outcome: AuditOutcome = AuditOutcome.DONE, detail: str = ""

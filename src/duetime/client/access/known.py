@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from duetime.clock import Clock
 from duetime.errors import StoreUnavailable
@@ -23,8 +24,8 @@ class KnownTokens:
     All are read at once, because there are few, and an invented id then costs nothing while the cache is fresh.
     """
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, store: Callable[[], Store], clock: Clock) -> None:
+        self._its_store = store
         self._clock = clock
         self._tokens: dict[str, TokenRecord] = {}
         self._read_at = float("-inf")
@@ -32,6 +33,10 @@ class KnownTokens:
         self._reading: asyncio.Event | None = None
         self._trouble: tuple[float, StoreUnavailable] | None = None
         self._unknown: Bucket | None = None
+
+    @property
+    def _store(self) -> Store:
+        return self._its_store()
 
     def forget(self) -> None:
         """Read the tokens again at the next request, because this process has changed them. A read in progress does not count."""

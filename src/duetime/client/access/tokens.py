@@ -82,14 +82,14 @@ class Tokens:
 
     def __init__(
         self,
-        store: Store,
+        store: Callable[[], Store],
         *,
         user: str,
         opened: Callable[[], Awaitable[None]],
         clock: Clock | None = None,
         random_hex: Callable[[int], str] = secrets.token_hex,
     ) -> None:
-        self._store = store
+        self._its_store = store
         self._opened = opened
         self._clock = clock or SystemClock()
         self._random_hex = random_hex
@@ -98,6 +98,10 @@ class Tokens:
         self._buckets: dict[str, Bucket] = {}
         self.me = Caller(name=user, origin=f"a process on {socket.gethostname()}")
         self.audit = AuditLog(store, me=self.me, opened=opened)
+
+    @property
+    def _store(self) -> Store:
+        return self._its_store()
 
     # ---- managing ----
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 from duetime.client.schedules.info import plan_or_none
 from duetime.client.schedules.writes import Known, change, every_schedule, write_of
@@ -17,12 +18,8 @@ from duetime.store import Store
 from duetime.store.schedules import ScheduleWrite
 
 
-class Calendars:
+class Calendars(Protocol):
     """Day calendars by name."""
-
-    def __init__(self, store: Store, *, opened: Callable[[], Awaitable[None]]) -> None:
-        self._store = store
-        self._opened = opened
 
     async def put(self, name: str, calendar: DayCalendar) -> None:
         """Store a calendar under a name, replacing an earlier one. Schedules that use it are replanned from now on.
@@ -30,6 +27,29 @@ class Calendars:
         No past occurrence is fired: what the old plan had left is recorded as skipped. Raises InvalidValue if `also` names unknown
         calendars or forms a cycle.
         """
+        ...
+
+    async def get(self, name: str) -> DayCalendar:
+        """Return a calendar; raise ScheduleNotFound if there is none of that name."""
+        ...
+
+    async def list(self) -> dict[str, DayCalendar]:
+        """Return all calendars by name."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Remove a calendar. Raises Conflict while a schedule or another calendar uses it, ScheduleNotFound if there is none."""
+        ...
+
+
+class LocalCalendars(Calendars):
+    """Day calendars of a store."""
+
+    def __init__(self, store: Store, *, opened: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._opened = opened
+
+    async def put(self, name: str, calendar: DayCalendar) -> None:
         check_name(name, "the name of a calendar")
         if not isinstance(calendar, DayCalendar):
             raise InvalidValue(f'expected a DayCalendar, for example DayCalendar(weekdays="sat,sun"), got {type(calendar).__name__}')
@@ -48,7 +68,6 @@ class Calendars:
         await self._replan(users, changed, changed)
 
     async def get(self, name: str) -> DayCalendar:
-        """Return a calendar; raise ScheduleNotFound if there is none of that name."""
         await self._opened()
         found = (await self._store.calendars()).get(name)
         if found is None:
@@ -56,12 +75,10 @@ class Calendars:
         return found
 
     async def list(self) -> dict[str, DayCalendar]:
-        """Return all calendars by name."""
         await self._opened()
         return dict(sorted((await self._store.calendars()).items()))
 
     async def delete(self, name: str) -> None:
-        """Remove a calendar. Raises Conflict while a schedule or another calendar uses it, ScheduleNotFound if there is none."""
         await self._opened()
         calendars = await self._store.calendars()
         if name not in calendars:

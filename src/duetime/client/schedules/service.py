@@ -7,7 +7,7 @@ import builtins
 import copy
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from duetime.client.admission import Admission
 from duetime.client.schedules import backfill as backfilling
 from duetime.client.schedules.backfill import Backfill, Existing
-from duetime.client.schedules.calendars import Calendars
+from duetime.client.schedules.calendars import Calendars, LocalCalendars
 from duetime.client.schedules.declaring import SchedulePlan, refuse_twice
 from duetime.client.schedules.forecasting import Ahead, look_ahead
 from duetime.client.schedules.info import ScheduleInfo, SkipInfo, plan_for, plan_or_none, schedule_info, skip_info, tag_of
@@ -49,7 +49,7 @@ from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 from duetime.targets.payload import OpenPayloads
 from duetime.targets.spec import HandlerSpec
 
-__all__ = ["Calendars", "Refuse", "Schedules"]
+__all__ = ["Calendars", "LocalCalendars", "LocalSchedules", "Refuse", "Schedules"]
 
 MOST_PREVIEWED = 10_000
 MOST_SKIPS = 10_000
@@ -68,8 +68,148 @@ def _refuse_nobody(handler: str) -> None:
     return None
 
 
-class Schedules:
-    """Stored rules that create tasks, one per planned instant. Every change is a compare-and-set, safe in any number of processes."""
+class Schedules(Protocol):
+    """`app.schedules`: stored rules that create tasks, one per planned instant."""
+
+    def on_behalf_of(self, user: str, refuse: Refuse = _refuse_nobody, *, revision: int | None = None) -> Schedules:
+        """Return the same service for another user. `refuse` returns why they may not use a handler's schedules, None if they may.
+
+        Lists leave out what they may not use. `refuse` is called where a change is decided, so there is no race with other changes.
+        """
+        ...
+
+    async def get(self, name: str) -> ScheduleInfo:
+        """Return a schedule; raise ScheduleNotFound if there is none."""
+        ...
+
+    async def list(
+        self,
+        *,
+        handler: str | Named | None = None,
+        paused: bool | None = None,
+        prefix: str | None = None,
+        declared: bool | None = None,
+        after: str = "",
+        limit: int | None = None,
+    ) -> list[ScheduleInfo]:
+        """Return all schedules that match, by name: of a handler, paused or not, declared by code or not, with a prefix.
+
+        For one page: those `after` a name, at most `limit` of them.
+        """
+        ...
+
+    async def page(self, chosen: ScheduleFilter) -> tuple[builtins.list[ScheduleInfo], str | None]:
+        """Return one page of at most the filter's limit, and the name after which the next one begins, None on the last page."""
+        ...
+
+    async def preview(self, what: str | Rule | Schedule, *, count: int = 10, after: datetime | None = None) -> builtins.list[datetime]:
+        """Return the next planned instants after now, or `after` an instant, in local time of the rule's zone.
+
+        `what` is the name of a stored schedule, a rule, or a `Schedule`. A fixed delay is counted from the last end; when the next run
+        will end is not known.
+        """
+        ...
+
+    async def skips(self, name: str, *, limit: int = 100, before: datetime | None = None) -> builtins.list[SkipInfo]:
+        """Return the skips of a schedule, the latest planned first; also of a deleted one."""
+        ...
+
+    async def forecast(self, *, days: float = 7.0, limit: int = MOST_OCCURRENCES) -> Ahead:
+        """Forecast the load of all schedules from now on. It ends earlier if there are more occurrences than `limit`."""
+        ...
+
+    async def put_telling(
+        self,
+        schedule: Schedule,
+        *,
+        if_exists: IfExists = "replace",
+        catch_up: bool = False,
+        allow_unknown: bool = False,
+        seen: Collection[str] | None = None,
+    ) -> Stored:
+        """Do what `put` does, and also return whether the schedule is new."""
+        ...
+
+    async def delete(self, name: str, *, seen: Collection[str] | None = None) -> None:
+        """Remove a schedule; raise ScheduleNotFound if there is none. Its tasks and skips stay.
+
+        `seen` are tags: the schedule must have one of them, or this raises ChangedMeanwhile.
+        """
+        ...
+
+    async def pause(self, name: str, *, note: str = "") -> ScheduleInfo:
+        """Stop a schedule from firing until it is resumed. Its live tasks continue."""
+        ...
+
+    async def resume(self, name: str, *, catch_up: bool = False) -> ScheduleInfo:
+        """Let a paused schedule fire again. With `catch_up`, its policy for missed occurrences decides about those of the pause."""
+        ...
+
+    async def trigger(self, name: str, *, payload: Mapping[str, Any] | None = None, overlap: str = "allow") -> Task[Any]:
+        """Run a schedule's handler now, paused or not. The rule is not affected. `payload` replaces the schedule's own.
+
+        `overlap` is a policy like that of a schedule; where it would skip an occurrence, this raises Conflict.
+        """
+        ...
+
+    async def plan(self, schedules: Sequence[Schedule] | None = None, *, prefix: str = "") -> SchedulePlan:
+        """Return what `apply` would do, and change nothing."""
+        ...
+
+    async def faults(self, schedules: Sequence[Schedule]) -> dict[int, DuetimeError]:
+        """Return, by index, why schedules cannot be declared: an unknown handler or calendar, a payload that does not fit."""
+        ...
+
+    async def backfill(
+        self, name: str, start: datetime, end: datetime, *, existing: Existing = "skip", concurrency: int = 1, dry_run: bool = False
+    ) -> Backfill:
+        """Run the occurrences that were planned from `start` to `end`, both included, now; at most 10,000.
+
+        `existing` is about those that have a task already: "skip" leaves them out, "failed" runs those again that ended without success,
+        "all" runs all again that are not live. At most `concurrency` run at once, in the order of their planned instants. The schedule
+        itself is not affected; occurrences that it has not reached yet are left to it.
+        """
+        ...
+
+    async def _reconcile(self, schedules: Sequence[Schedule] | None, *, remove: bool, prefix: str) -> SchedulePlan: ...
+
+    async def put(
+        self,
+        schedule: Schedule,
+        *,
+        if_exists: IfExists = "replace",
+        catch_up: bool = False,
+        allow_unknown: bool = False,
+        seen: Collection[str] | None = None,
+    ) -> ScheduleInfo:
+        """Store a schedule. If there is one of that name, replace it, keep it, or raise Conflict (`if_exists`).
+
+        Nothing that was planned before now is fired, neither for a new schedule nor for one whose rule, calendars, bounds or count change.
+        With `catch_up`, the policy for missed occurrences decides about what was planned since the start, or was not fired yet. A pause
+        stays. `seen` are tags: the stored schedule must have one of them ("*": any), and an empty `seen` requires that there is none of
+        that name; otherwise this raises ChangedMeanwhile.
+        """
+        stored = await self.put_telling(schedule, if_exists=if_exists, catch_up=catch_up, allow_unknown=allow_unknown, seen=seen)
+        return stored.info
+
+    async def declare(self, schedules: Sequence[Schedule] | None = None) -> SchedulePlan:
+        """Store what a program declares, all or nothing; by default the schedules of `@app.schedule`. Workers do it when they start.
+
+        Removes nothing. A schedule that operators have changed stays so until its declaration changes; one that a newer revision
+        (`App(revision=…)`) has declared stays as it is. Pauses stay. Nothing planned before now is fired.
+        """
+        return await self._reconcile(schedules, remove=False, prefix="")
+
+    async def apply(self, schedules: Sequence[Schedule] | None = None, *, prefix: str = "") -> SchedulePlan:
+        """Declare, and remove the schedules that code no longer declares, of those whose names begin with `prefix`.
+
+        If several programs declare schedules in one store, use a prefix for each.
+        """
+        return await self._reconcile(schedules, remove=True, prefix=prefix)
+
+
+class LocalSchedules(Schedules):
+    """Schedules of a store. Every change is a compare-and-set, safe in any number of processes."""
 
     def __init__(
         self,
@@ -91,11 +231,7 @@ class Schedules:
         self._declared = declared
         self._refuse: Refuse = _refuse_nobody
 
-    def on_behalf_of(self, user: str, refuse: Refuse = _refuse_nobody, *, revision: int | None = None) -> Schedules:
-        """Return the same service for another user. `refuse` returns why they may not use a handler's schedules, None if they may.
-
-        Lists leave out what they may not use. `refuse` is called where a change is decided, so there is no race with other changes.
-        """
+    def on_behalf_of(self, user: str, refuse: Refuse = _refuse_nobody, *, revision: int | None = None) -> LocalSchedules:
         other = copy.copy(self)
         other._user, other._refuse = user, refuse
         other._revision = self._revision if revision is None else revision
@@ -104,7 +240,6 @@ class Schedules:
     # ---- reading ----
 
     async def get(self, name: str) -> ScheduleInfo:
-        """Return a schedule; raise ScheduleNotFound if there is none."""
         await self._opened()
         return await self._info(await self._record(name))
 
@@ -118,10 +253,6 @@ class Schedules:
         after: str = "",
         limit: int | None = None,
     ) -> list[ScheduleInfo]:
-        """Return all schedules that match, by name: of a handler, paused or not, declared by code or not, with a prefix.
-
-        For one page: those `after` a name, at most `limit` of them.
-        """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise InvalidValue(f"limit must be a whole number of at least 1, got {limit!r}; leave it out for all")
         name = None if handler is None else _name_of(handler)
@@ -134,7 +265,6 @@ class Schedules:
         return found
 
     async def page(self, chosen: ScheduleFilter) -> tuple[builtins.list[ScheduleInfo], str | None]:
-        """Return one page of at most the filter's limit, and the name after which the next one begins, None on the last page."""
         await self._opened()
         gates, calendars = await gates_and_calendars(self._store)
         found: list[ScheduleRecord] = []
@@ -149,11 +279,6 @@ class Schedules:
         return await self._infos(shown, calendars, gates), shown[-1].name if len(found) > len(shown) else None
 
     async def preview(self, what: str | Rule | Schedule, *, count: int = 10, after: datetime | None = None) -> builtins.list[datetime]:
-        """Return the next planned instants after now, or `after` an instant, in local time of the rule's zone.
-
-        `what` is the name of a stored schedule, a rule, or a `Schedule`. A fixed delay is counted from the last end; when the next run
-        will end is not known.
-        """
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_PREVIEWED:
             raise InvalidValue(f"count must be 1 to {MOST_PREVIEWED:,}, got {count!r}")
         begin = None if after is None else to_instant(after, "after")
@@ -186,7 +311,6 @@ class Schedules:
         return found
 
     async def skips(self, name: str, *, limit: int = 100, before: datetime | None = None) -> builtins.list[SkipInfo]:
-        """Return the skips of a schedule, the latest planned first; also of a deleted one."""
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_SKIPS:
             raise InvalidValue(f"limit must be 1 to {MOST_SKIPS:,}, got {limit!r}")
         until = None if before is None else to_instant(before, "before")
@@ -196,30 +320,10 @@ class Schedules:
         return [skip_info(skip) for skip in await self._store.skips(name, limit, until)]
 
     async def forecast(self, *, days: float = 7.0, limit: int = MOST_OCCURRENCES) -> Ahead:
-        """Forecast the load of all schedules from now on. It ends earlier if there are more occurrences than `limit`."""
         await self._opened()
         return await look_ahead(self._store, days=days, limit=limit, chosen=self._may)
 
     # ---- changing ----
-
-    async def put(
-        self,
-        schedule: Schedule,
-        *,
-        if_exists: IfExists = "replace",
-        catch_up: bool = False,
-        allow_unknown: bool = False,
-        seen: Collection[str] | None = None,
-    ) -> ScheduleInfo:
-        """Store a schedule. If there is one of that name, replace it, keep it, or raise Conflict (`if_exists`).
-
-        Nothing that was planned before now is fired, neither for a new schedule nor for one whose rule, calendars, bounds or count change.
-        With `catch_up`, the policy for missed occurrences decides about what was planned since the start, or was not fired yet. A pause
-        stays. `seen` are tags: the stored schedule must have one of them ("*": any), and an empty `seen` requires that there is none of
-        that name; otherwise this raises ChangedMeanwhile.
-        """
-        stored = await self.put_telling(schedule, if_exists=if_exists, catch_up=catch_up, allow_unknown=allow_unknown, seen=seen)
-        return stored.info
 
     async def put_telling(
         self,
@@ -230,7 +334,6 @@ class Schedules:
         allow_unknown: bool = False,
         seen: Collection[str] | None = None,
     ) -> Stored:
-        """Do what `put` does, and also return whether the schedule is new."""
         if if_exists not in get_args(IfExists):
             raise InvalidValue(f"if_exists must be one of {', '.join(get_args(IfExists))}, got {if_exists!r}")
         await self._opened()
@@ -254,10 +357,6 @@ class Schedules:
         return Stored(info, created)
 
     async def delete(self, name: str, *, seen: Collection[str] | None = None) -> None:
-        """Remove a schedule; raise ScheduleNotFound if there is none. Its tasks and skips stay.
-
-        `seen` are tags: the schedule must have one of them, or this raises ChangedMeanwhile.
-        """
         await self._opened()
 
         def decide(known: Known) -> ScheduleWrite:
@@ -268,7 +367,6 @@ class Schedules:
         await change(self._store, check_name(name, "the name of a schedule"), decide)
 
     async def pause(self, name: str, *, note: str = "") -> ScheduleInfo:
-        """Stop a schedule from firing until it is resumed. Its live tasks continue."""
         if not isinstance(note, str) or len(note) > LONGEST_NOTE:
             raise InvalidValue(f"note must be text of at most {LONGEST_NOTE:,} characters")
 
@@ -280,7 +378,6 @@ class Schedules:
         return await self._change_one(name, decide)
 
     async def resume(self, name: str, *, catch_up: bool = False) -> ScheduleInfo:
-        """Let a paused schedule fire again. With `catch_up`, its policy for missed occurrences decides about those of the pause."""
 
         def decide(old: ScheduleRecord, known: Known) -> Step:
             return steering.resume(old, plan_for(old.spec, known.calendars), known.now, by=self._user, catch_up=catch_up)
@@ -288,10 +385,6 @@ class Schedules:
         return await self._change_one(name, decide)
 
     async def trigger(self, name: str, *, payload: Mapping[str, Any] | None = None, overlap: str = "allow") -> Task[Any]:
-        """Run a schedule's handler now, paused or not. The rule is not affected. `payload` replaces the schedule's own.
-
-        `overlap` is a policy like that of a schedule; where it would skip an occurrence, this raises Conflict.
-        """
         policy = str(read_overlap(overlap))
         await self._opened()
         record = await self._record(name)
@@ -311,28 +404,11 @@ class Schedules:
 
     # ---- as code ----
 
-    async def declare(self, schedules: Sequence[Schedule] | None = None) -> SchedulePlan:
-        """Store what a program declares, all or nothing; by default the schedules of `@app.schedule`. Workers do it when they start.
-
-        Removes nothing. A schedule that operators have changed stays so until its declaration changes; one that a newer revision
-        (`App(revision=…)`) has declared stays as it is. Pauses stay. Nothing planned before now is fired.
-        """
-        return await self._reconcile(schedules, remove=False, prefix="")
-
-    async def apply(self, schedules: Sequence[Schedule] | None = None, *, prefix: str = "") -> SchedulePlan:
-        """Declare, and remove the schedules that code no longer declares, of those whose names begin with `prefix`.
-
-        If several programs declare schedules in one store, use a prefix for each.
-        """
-        return await self._reconcile(schedules, remove=True, prefix=prefix)
-
     async def plan(self, schedules: Sequence[Schedule] | None = None, *, prefix: str = "") -> SchedulePlan:
-        """Return what `apply` would do, and change nothing."""
         await self._opened()
         return await self._reconciliation().plan(await self._specs_of(schedules), prefix=prefix)
 
     async def faults(self, schedules: Sequence[Schedule]) -> dict[int, DuetimeError]:
-        """Return, by index, why schedules cannot be declared: an unknown handler or calendar, a payload that does not fit."""
         await self._opened()
         calendars = await self._store.calendars()
         found: dict[int, DuetimeError] = {}
@@ -348,12 +424,6 @@ class Schedules:
     async def backfill(
         self, name: str, start: datetime, end: datetime, *, existing: Existing = "skip", concurrency: int = 1, dry_run: bool = False
     ) -> Backfill:
-        """Run the occurrences that were planned from `start` to `end`, both included, now; at most 10,000.
-
-        `existing` is about those that have a task already: "skip" leaves them out, "failed" runs those again that ended without success,
-        "all" runs all again that are not live. At most `concurrency` run at once, in the order of their planned instants. The schedule
-        itself is not affected; occurrences that it has not reached yet are left to it.
-        """
         request = backfilling.read(start, end, existing, concurrency)
         await self._opened()
         record = await self._record(name)
