@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 
 from duetime import App
-from duetime.api.gathering import Gathering
 from duetime.api.server import CannotListen, Server
+from duetime.client.batching import Batching
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.task import NewTask
 from duetime.store.values import Added
@@ -114,11 +114,11 @@ async def test_the_server_tries_again_for_a_while_before_it_refuses() -> None:
         tries += 1
         raise StoreUnavailable("gone")
 
-    gathering = Gathering(add, patience=0.2)
+    gathering = Batching(add, patience=0.2)
     with pytest.raises(StoreUnavailable, match="gone"):
         await gathering.add(wish)
     assert tries > 1
-    assert gathering.stands_still_for(1e9) == 0
+    assert gathering.stuck_for(1e9) == 0
 
 
 async def test_requests_beyond_what_can_wait_are_refused_at_once() -> None:
@@ -130,7 +130,7 @@ async def test_requests_beyond_what_can_wait_are_refused_at_once() -> None:
         await go.wait()
         raise InvalidValue("refused")
 
-    gathering = Gathering(add, at_most=1, most_waiting=3)
+    gathering = Batching(add, at_most=1, most_waiting=3)
     waiting = [asyncio.create_task(gathering.add(wish))]
     await begun.wait()
     waiting += [asyncio.create_task(gathering.add(wish)) for _ in range(3)]
@@ -154,7 +154,7 @@ async def test_what_the_store_refuses_of_one_is_not_refused_to_others() -> None:
             raise InvalidValue("not this one")
         return [answers.setdefault(wish.id, object()) for wish in some]  # type: ignore[arg-type]  # only passed on
 
-    gathering = Gathering(add)  # type: ignore[arg-type]
+    gathering = Batching(add)  # type: ignore[arg-type]
     done = await asyncio.gather(*(gathering.add(wish) for wish in wishes), return_exceptions=True)
     assert [place for place, answer in enumerate(done) if isinstance(answer, InvalidValue)] == [3, 17]
     assert [answer for place, answer in enumerate(done) if place not in (3, 17)] == [

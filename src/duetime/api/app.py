@@ -197,7 +197,7 @@ class Api:
     def stop(self) -> None:
         """Let nobody wait any longer: the server is about to end."""
         self.shared.stopping = True
-        self.shared.waiting.close()
+        self.shared.waiters.close()
         self.shared.figures.close()
         self.shared.pull.close()
 

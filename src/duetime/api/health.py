@@ -58,8 +58,8 @@ class Readiness:
 def loops_of(shared: Shared, now: float) -> list[LoopHealth]:
     """Give all loops of the server, and for how long each has made no progress. That the store is down is not a loop's fault."""
     return [
-        LoopHealth("storing single tasks", shared.gathering.stands_still_for(now)),
-        LoopHealth("looking for tasks that are waited for", shared.waiting.stands_still_for(now)),
+        LoopHealth("storing single tasks", shared.batching.stuck_for(now)),
+        LoopHealth("looking for tasks that are waited for", shared.waiters.stuck_for(now)),
         *(LoopHealth(pulse.name, pulse.stuck_for(now)) for pulse in shared.pulses),
     ]
 

@@ -1,4 +1,4 @@
-"""From what a request says to a wish, and from the store's answer to the request's: for one task and for many."""
+"""From what a request says to a new task, and from the store's answer to the request's: for one task and for many."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from msgspec import UNSET
 
 from duetime.api.access import allow
 from duetime.api.call import decode
-from duetime.api.gathering import add_each, persistently
 from duetime.api.problems import Refusal, problem_of
 from duetime.app.app import App
-from duetime.client.client import taken
+from duetime.client.batching import add_each, persistently
+from duetime.client.client import Client, duplicate_key
 from duetime.clock import to_datetime
-from duetime.errors import DuetimeError, DuplicateKey, InvalidValue
+from duetime.errors import DuetimeError, InvalidValue
 from duetime.model.access import Caller, Scope
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import NewTask, TaskRecord, check_meta
 from duetime.model.trace_context import TRACEPARENT
-from duetime.store.requests import NamedRequest, RequestStore
+from duetime.store.requests import NamedRequest
 from duetime.store.values import Added, AddVerdict, AllNew
 from duetime.wire.fields import MOST_ITEMS, given_fields
 from duetime.wire.problem import INVALID, KEY_REUSED, TOO_LARGE, Fault
@@ -41,8 +41,8 @@ _options_of = attrgetter(*[name for name in FIELDS if name not in _NOT_OPTIONS])
 _NO_OPTIONS = _options_of(body_decoder.decode(b'{"handler": "any"}'))  # most tasks of a batch have none
 
 
-def wish_of(app: App, body: NewTaskBody, caller: Caller, trace: Mapping[str, str] | None = None) -> NewTask[Any]:
-    """Make a wish of a body that has the right types; InvalidValue and InvalidPayload tell what does not fit beyond that.
+def task_of(app: App, body: NewTaskBody, caller: Caller, trace: Mapping[str, str] | None = None) -> NewTask[Any]:
+    """Make a new task of a body that has the right types; InvalidValue and InvalidPayload say what does not fit beyond that.
 
     `trace` is what the request's headers say; a trace that the body's own meta names comes first.
     """
@@ -58,35 +58,35 @@ def wish_of(app: App, body: NewTaskBody, caller: Caller, trace: Mapping[str, str
             options["retry"] = RetryPolicy(**given_fields(options["retry"]))
         if options:
             handler = handler.options(**options)
-    wish: NewTask[Any] = handler.new(**body.payload)
+    task: NewTask[Any] = handler.new(**body.payload)
     if body.due_at not in (UNSET, None):
-        wish = wish.at(body.due_at)
+        task = task.at(body.due_at)
     elif body.delay not in (UNSET, None):
-        wish = wish.after(body.delay)
-    if wish.submitted_by != caller.submitted_by:
-        wish = msgspec.structs.replace(wish, submitted_by=caller.submitted_by)
-    return _traced(wish, trace) if trace and TRACEPARENT not in (wish.meta or {}) else wish
+        task = task.after(body.delay)
+    if task.submitted_by != caller.submitted_by:
+        task = msgspec.structs.replace(task, submitted_by=caller.submitted_by)
+    return _traced(task, trace) if trace and TRACEPARENT not in (task.meta or {}) else task
 
 
-def _traced(wish: NewTask[Any], trace: Mapping[str, str]) -> NewTask[Any]:
+def _traced(task: NewTask[Any], trace: Mapping[str, str]) -> NewTask[Any]:
     try:
-        return msgspec.structs.replace(wish, meta=check_meta({**(wish.meta or {}), **trace}))
-    except InvalidValue:  # no room left: a trace is never a reason to refuse a task
-        return wish
+        return msgspec.structs.replace(task, meta=check_meta({**(task.meta or {}), **trace}))
+    except InvalidValue:  # no space left: a trace is never a reason to refuse a task
+        return task
 
 
 # ---- Idempotency-Key ----
 
 
-async def under_key(store: RequestStore, wish: NewTask[Any], key: str, body: NewTaskBody, caller: Caller) -> NewTask[Any]:
+async def under_key(client: Client, task: NewTask[Any], key: str, body: NewTaskBody, caller: Caller) -> NewTask[Any]:
     """Store the request before its task, and return the task with the id that the request stands for: of a repeat, that of the first one.
 
     So whatever happens in between, a repeat adds the same task, and an id's shard is always that of the task's own key.
     """
     digest = hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()[:32]
     # by the token's id, because its name can be given to another one later
-    request = NamedRequest(caller.token or caller.name, check_key(key), digest, wish.id)
-    [stored] = await persistently(store.note_requests, [request])
+    request = NamedRequest(caller.token or caller.name, check_key(key), digest, task.id)
+    [stored] = await persistently(client.note_requests, [request])
     if stored.digest != digest:
         raise Refusal(
             KEY_REUSED,
@@ -94,7 +94,7 @@ async def under_key(store: RequestStore, wish: NewTask[Any], key: str, body: New
             "repeat a request with its body unchanged, or use a new key",
             faults=[Fault("was used for another request", parameter="Idempotency-Key")],
         )
-    return msgspec.structs.replace(wish, id=stored.task)
+    return msgspec.structs.replace(task, id=stored.task)
 
 
 def check_key(key: str) -> str:
@@ -132,35 +132,35 @@ async def submit_batch(
 ) -> BatchAnswer:
     """Store all tasks of a batch that can be stored, in one commit, and answer for each."""
     items: list[BatchItem | None] = [None] * len(bodies)
-    places: list[int] = []
-    wishes: list[NewTask[Any]] = []
-    for place, body in enumerate(bodies):
-        if place % AT_A_TIME == AT_A_TIME - 1:
+    indexes: list[int] = []
+    tasks: list[NewTask[Any]] = []
+    for index, body in enumerate(bodies):
+        if index % AT_A_TIME == AT_A_TIME - 1:
             await asyncio.sleep(0)
         try:
             if isinstance(body, Refusal):
                 raise body
-            wishes.append(wish_of(app, body, caller, trace))
-            places.append(place)
+            tasks.append(task_of(app, body, caller, trace))
+            indexes.append(index)
         except (DuetimeError, Refusal) as error:
-            items[place] = _refused(error)
+            items[index] = _refused(error)
     admission = app.client.admission
-    faults = await admission.faults(wishes)
+    faults = await admission.faults(tasks)
     for number, fault in faults.items():
-        items[places[number]] = _refused(fault)
+        items[indexes[number]] = _refused(fault)
     if faults:
-        places = [place for number, place in enumerate(places) if number not in faults]
-        wishes = [wish for number, wish in enumerate(wishes) if number not in faults]
-    wishes = [admission.complete(wish) for wish in wishes]
+        indexes = [index for number, index in enumerate(indexes) if number not in faults]
+        tasks = [task for number, task in enumerate(tasks) if number not in faults]
+    tasks = [admission.complete(task) for task in tasks]
     first: TaskRecord | None = None
-    if wishes:
-        answers = await add_each(lambda some: persistently(app.client.add, some), wishes)
+    if tasks:
+        answers = await add_each(lambda some: persistently(app.client.add, some), tasks)
         if isinstance(answers, AllNew):
-            for place, wish in zip(places, wishes, strict=True):
-                items[place] = BatchItem(verdict=Verdict.ADDED, id=wish.id)
+            for index, task in zip(indexes, tasks, strict=True):
+                items[index] = BatchItem(verdict=Verdict.ADDED, id=task.id)
         else:
-            for place, wish, added in zip(places, wishes, answers, strict=True):
-                items[place] = _refused(added) if isinstance(added, DuetimeError) else _item(wish, added)
+            for index, task, added in zip(indexes, tasks, answers, strict=True):
+                items[index] = _refused(added) if isinstance(added, DuetimeError) else _item(task, added)
         first = next((added.record for added in answers if isinstance(added, Added) and added.verdict is AddVerdict.ADDED), None)
     done = [item for item in items if item is not None]
     when, by = (None, None) if first is None else (to_datetime(first.submitted_at), first.submitted_by)
@@ -171,11 +171,10 @@ def _refused(error: DuetimeError | Refusal) -> BatchItem:
     return BatchItem(verdict=Verdict.REFUSED, problem=problem_of(error, FIELDS))
 
 
-def _item(wish: NewTask[Any], added: Added) -> BatchItem:
+def _item(task: NewTask[Any], added: Added) -> BatchItem:
     match added.verdict:
         case AddVerdict.DUPLICATE:
-            error = DuplicateKey(taken(wish, added), task_id=added.record.id)
-            return BatchItem(verdict=Verdict.DUPLICATE, id=added.record.id, problem=problem_of(error, FIELDS))
+            return BatchItem(verdict=Verdict.DUPLICATE, id=added.record.id, problem=problem_of(duplicate_key(task, added), FIELDS))
         case AddVerdict.REPEATED:  # a second try of ours found what the first had stored: ids are new here
             return BatchItem(verdict=Verdict.ADDED, id=added.record.id)
         case verdict:

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from duetime.api.gathering import Gathering
 from duetime.api.health import Readiness
 from duetime.api.metrics import Figures
-from duetime.api.waiting import WaitingRoom
 from duetime.app.app import App
+from duetime.client.batching import Batching
+from duetime.client.waiting import Waiters
 from duetime.runtime.service import Pulse
 from duetime.worker.pull.service import PullService
 
@@ -29,8 +29,8 @@ class Shared:
     def __init__(self, app: App, limits: Limits, describe: Callable[[], dict[str, Any]]) -> None:
         self.app = app
         self.limits = limits
-        self.gathering = Gathering(lambda wishes: app.client.add(wishes))
-        self.waiting = WaitingRoom(lambda ids: app.client.records(ids), lambda heard: app.client.listen(heard))
+        self.batching = Batching(lambda tasks: app.client.add(tasks))
+        self.waiters = Waiters(lambda ids: app.client.records(ids), lambda on_hint: app.client.listen(on_hint))
         self.pull = PullService(lambda: app.store)
         self.readiness = Readiness(app)
         self.figures = Figures(app)

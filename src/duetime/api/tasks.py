@@ -16,8 +16,8 @@ from duetime.api.answers import answer
 from duetime.api.call import JSON, NDJSON, Call
 from duetime.api.problems import Refusal
 from duetime.app.filters import query_of
-from duetime.client.client import Bulk, taken
-from duetime.errors import ChangedMeanwhile, DuplicateKey
+from duetime.client.client import Bulk, stored
+from duetime.errors import ChangedMeanwhile
 from duetime.model.access import AuditOutcome
 from duetime.model.query import Query
 from duetime.model.task import FINAL, Task, TaskRecord, shown
@@ -51,16 +51,11 @@ _NO_FILTERS = ("dry_run", "set")  # the fields of a bulk body that choose no tas
 async def submit(call: Call) -> Response:
     query = call.query(WaitQuery)
     body = await call.body(intake.body_decoder)
-    wish = intake.wish_of(call.app, body, call.caller, call.trace)
-    admission = call.app.client.admission
-    await admission.check([wish], allow_unknown=False)
+    task = await call.app.client.admission.admit(intake.task_of(call.app, body, call.caller, call.trace))
     key = call.header("idempotency-key")
     if key is not None:
-        wish = await intake.under_key(call.app.store, wish, key, body, call.caller)
-    wish = admission.complete(wish)
-    added = await call.shared.gathering.add(wish)
-    if added.verdict is AddVerdict.DUPLICATE:
-        raise DuplicateKey(taken(wish, added), task_id=added.record.id)
+        task = await intake.under_key(call.app.client, task, key, body, call.caller)
+    added = stored(task, await call.shared.batching.add(task))
     headers = {}
     if added.verdict is AddVerdict.ADDED:
         call.shared.figures.note_submitted(1)
@@ -69,8 +64,8 @@ async def submit(call: Call) -> Response:
     record = added.record
     if query.wait:
         record = await _waited(call, record, query.wait)
-    stored = added.verdict in (AddVerdict.ADDED, AddVerdict.REPEATED)
-    return _task(record, 201 if stored else 200, {"location": f"/v1/tasks/{record.id}", **headers})
+    is_new = added.verdict in (AddVerdict.ADDED, AddVerdict.REPEATED)
+    return _task(record, 201 if is_new else 200, {"location": f"/v1/tasks/{record.id}", **headers})
 
 
 async def submit_many(call: Call) -> Response:
@@ -225,7 +220,7 @@ async def _waited(call: Call, record: TaskRecord, seconds: float) -> TaskRecord:
     """Give the task when it is final, or as it is when the time is over or whoever asked has gone."""
     if record.state in FINAL:
         return record
-    waiting = asyncio.ensure_future(call.shared.waiting.until_final(record.id, seconds))
+    waiting = asyncio.ensure_future(call.shared.waiters.until_final(record.id, seconds))
     gone = asyncio.ensure_future(call.gone())
     try:
         await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)

@@ -85,7 +85,7 @@ class App(Registry, Verbs):
 
     @property
     def has_store(self) -> bool:
-        return self._services.store is not None
+        return not is_server(self.url)
 
     @property
     def store(self) -> Store:

@@ -50,6 +50,11 @@ class Admission:
         if foreign:
             await self._check_foreign(foreign, allow_unknown)
 
+    async def admit(self, task: NewTask[R], *, allow_unknown: bool = False) -> NewTask[R]:
+        """Check and complete one task."""
+        await self.check([task], allow_unknown=allow_unknown)
+        return self.complete(task)
+
     async def faults(self, tasks: Sequence[NewTask[Any]]) -> dict[int, DuetimeError]:
         """Give what is wrong with wishes that may not be stored, by their place; asks the store once at most, however many are wrong."""
         foreign = [place for place, task in enumerate(tasks) if not self._own(task.handler)]

@@ -21,11 +21,24 @@ from duetime.model.lazy import Lazy
 from duetime.model.query import MAX_PAGE, Page, Query
 from duetime.model.task import FINAL, LIVE, NewTask, State, Task, TaskRecord, check_name, check_priority, delay_micros, due_instant, shown
 from duetime.store import Store
+from duetime.store.requests import NamedRequest
 from duetime.store.shard import Listener
 from duetime.store.values import Added, AddVerdict, AllNew, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind
 from duetime.targets.spec import HandlerSpec
 
-__all__ = ["HANDLERS_OWN", "AnyTask", "Bulk", "Client", "LocalClient", "TaskPage", "id_of", "taken", "taken_keys", "waiting_time"]
+__all__ = [
+    "HANDLERS_OWN",
+    "AnyTask",
+    "Bulk",
+    "Client",
+    "LocalClient",
+    "TaskPage",
+    "duplicate_key",
+    "id_of",
+    "stored",
+    "taken_keys",
+    "waiting_time",
+]
 
 R = TypeVar("R")
 AnyTask: TypeAlias = Task[Any] | str
@@ -69,6 +82,10 @@ class Client(Protocol):
 
     async def prepare(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
         """Ask beforehand for all that submitting these tasks on a connection needs; after that it suspends nowhere."""
+        ...
+
+    async def note_requests(self, requests: Sequence[NamedRequest]) -> Sequence[NamedRequest]:
+        """Store requests before their tasks, and return what is stored under caller and key of each; only where the store is reached."""
         ...
 
     async def look_up(self, handler: str, key: str) -> TaskRecord | None:
@@ -239,11 +256,8 @@ class LocalClient(Client):
     # ---- submitting ----
 
     async def submit(self, task: NewTask[R], *, connection: object | None = None, allow_unknown: bool = False) -> Task[R]:
-        await self.admission.check([task], allow_unknown=allow_unknown)
-        [added] = await self.add([self.admission.complete(task)], connection)
-        if added.verdict is AddVerdict.DUPLICATE:
-            raise DuplicateKey(taken(task, added), task_id=added.record.id)
-        return shown(added.record)
+        [added] = await self.add([await self.admission.admit(task, allow_unknown=allow_unknown)], connection)
+        return shown(stored(task, added).record)
 
     async def submit_many(
         self, tasks: Iterable[NewTask[R]], *, connection: object | None = None, allow_unknown: bool = False
@@ -254,12 +268,12 @@ class LocalClient(Client):
         answers = await self.add(new_tasks, connection)
         if isinstance(answers, AllNew):
             return Lazy(answers, lambda added: shown(added.record))
-        stored = [None if added.verdict is AddVerdict.DUPLICATE else shown(added.record) for added in answers]
+        tasks_stored = [None if added.verdict is AddVerdict.DUPLICATE else shown(added.record) for added in answers]
         duplicates = {place: added.record.id for place, added in enumerate(answers) if added.verdict is AddVerdict.DUPLICATE}
         if duplicates:
             first = next(iter(duplicates))
-            raise taken_keys(stored, duplicates, taken(new_tasks[first], answers[first]))
-        return cast(list[Task[R]], stored)
+            raise taken_keys(tasks_stored, duplicates, taken(new_tasks[first], answers[first]))
+        return cast(list[Task[R]], tasks_stored)
 
     async def add(self, tasks: Sequence[NewTask[Any]], connection: object | None = None) -> Sequence[Added]:
         return await (self.store.add(tasks) if connection is None else self.store.add_on(connection, tasks))
@@ -285,6 +299,9 @@ class LocalClient(Client):
         if record is None:
             raise TaskNotFound(f"{handler} has no task with the key {key!r}, neither live nor kept")
         return shown(record)
+
+    async def note_requests(self, requests: Sequence[NamedRequest]) -> Sequence[NamedRequest]:
+        return await self.store.note_requests(requests)
 
     async def look_up(self, handler: str, key: str) -> TaskRecord | None:
         return await self.store.find(handler, key)
@@ -447,8 +464,19 @@ def taken_keys(stored: Sequence[Task[Any] | None], duplicates: Mapping[int, str]
     )
 
 
+def stored(task: NewTask[Any], added: Added) -> Added:
+    """Return the store's answer to a task; DuplicateKey if its key is held by another one."""
+    if added.verdict is AddVerdict.DUPLICATE:
+        raise duplicate_key(task, added)
+    return added
+
+
+def duplicate_key(task: NewTask[Any], added: Added) -> DuplicateKey:
+    return DuplicateKey(taken(task, added), task_id=added.record.id)
+
+
 def taken(task: NewTask[Any], added: Added) -> str:
-    """Say who holds the key of a wish that was not stored."""
+    """Say which task holds the key of one that was not stored."""
     hint = (
         "it is running, so it cannot be replaced"
         if task.if_exists == "replace"

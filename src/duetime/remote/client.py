@@ -38,6 +38,7 @@ from duetime.remote.problems import error_of
 from duetime.remote.schedules import RemoteSchedules
 from duetime.remote.texts import texts
 from duetime.remote.transport import NDJSON, Transport
+from duetime.store.requests import NamedRequest
 from duetime.store.shard import Listener
 from duetime.store.values import Added, CancelVerdict, Hint
 from duetime.targets.spec import HandlerSpec
@@ -205,6 +206,9 @@ class RemoteClient(Client):
                 return None
 
         return list(await asyncio.gather(*map(one, ids)))
+
+    async def note_requests(self, requests: Sequence[NamedRequest]) -> Sequence[NamedRequest]:
+        raise needs_store("this", self._transport.url)
 
     async def look_up(self, handler: str, key: str) -> TaskRecord | None:
         raise needs_store("this", self._transport.url)

@@ -1,4 +1,4 @@
-"""Waiting for tasks to end: one look at the store serves all requests that wait, however many they are."""
+"""Waiting for tasks to end: one look at the store serves all that wait, however many they are."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NOT_SOONER = 0.02  # seconds between looks, however many hints there are
 IDS_AT_ONCE = 1_000
 
 
-class WaitingRoom:
-    """Requests that wait until a task is final. Looks while somebody waits, and rests otherwise."""
+class Waiters:
+    """Callers that wait until a task is final. Looks while somebody waits, and rests otherwise."""
 
     def __init__(
         self, read: Callable[[Sequence[str]], Awaitable[Sequence[TaskRecord | None]]], listen: Callable[[Callable[[Hint], None]], Listener]
@@ -27,18 +27,18 @@ class WaitingRoom:
         self._listen = listen
         self._waiting: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._looking: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        self._woken = asyncio.Event()
         self._closed = False
         self._began_at: float | None = None
 
     async def until_final(self, task_id: str, seconds: float) -> None:
-        """Return when the task has ended, is unknown, or the time is over; whoever waits then reads it."""
+        """Return when the task has ended, is unknown, or the time is over; the caller then reads it."""
         if self._closed or seconds <= 0:
             return
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiting[task_id].add(future)
-        self._news.set()
+        self._woken.set()
         if self._looking is None:
             self._looking = loop.create_task(self._look())
         try:
@@ -48,7 +48,7 @@ class WaitingRoom:
             if not self._waiting[task_id]:
                 del self._waiting[task_id]
             if not self._waiting:
-                self._news.set()  # nothing more to look for
+                self._woken.set()  # nothing more to look for
 
     def close(self) -> None:
         """Let everybody go: the server stops."""
@@ -56,18 +56,18 @@ class WaitingRoom:
         for futures in self._waiting.values():
             _release(futures)
 
-    def stands_still_for(self, now: float) -> float:
+    def stuck_for(self, now: float) -> float:
         return 0.0 if self._began_at is None else now - self._began_at
 
     async def _look(self) -> None:
-        def heard(hint: Hint) -> None:
+        def on_hint(hint: Hint) -> None:
             if hint.kind in (HintKind.DONE, HintKind.CANCEL, HintKind.ANY):
-                self._news.set()
+                self._woken.set()
 
-        listener = self._listen(heard)
+        listener = self._listen(on_hint)
         try:
             while self._waiting:
-                self._news.clear()
+                self._woken.clear()
                 self._began_at = time.monotonic()
                 await self._look_once()
                 took = time.monotonic() - self._began_at
@@ -75,7 +75,7 @@ class WaitingRoom:
                 await asyncio.sleep(max(NOT_SOONER, 3 * took))  # looking takes a quarter of the time at most
                 try:
                     async with asyncio.timeout(LOOK_AGAIN):
-                        await self._news.wait()
+                        await self._woken.wait()
                 except TimeoutError:
                     continue
         finally:

@@ -1,7 +1,7 @@
-"""Single wishes of many requests share a commit: while one batch is being stored, the next gathers.
+"""Tasks that are submitted one by one share a commit: while one batch is being stored, the next gathers.
 
 A commit costs an fsync whatever its size, so 32 requests in one commit cost little more than one. Nobody waits for others to come:
-a wish that finds nothing under way is stored at once. What is wrong with one wish is answered to that one alone.
+a task that finds nothing under way is stored at once. What is wrong with one task is answered to that one alone.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Add: TypeAlias = Callable[[Sequence[NewTask[Any]]], Awaitable[Sequence[Added]]]
 S = TypeVar("S")
 T = TypeVar("T")
 
-AT_MOST = 1_000  # wishes in one commit
+AT_MOST = 1_000  # tasks in one commit
 MOST_WAITING = 20_000
 PATIENCE = 3.0  # seconds for which a store that does not answer is tried again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 
 
-async def add_each(add: Add, wishes: Sequence[NewTask[Any]]) -> Sequence[Added | DuetimeError]:
-    """Store wishes together; if the store refuses them, find the ones at fault by halves and store the others."""
+async def add_each(add: Add, tasks: Sequence[NewTask[Any]]) -> Sequence[Added | DuetimeError]:
+    """Store tasks together; if the store refuses them, find the ones at fault by halves and store the others."""
     try:
-        return await add(wishes)
+        return await add(tasks)
     except StoreUnavailable:
         raise
     except DuetimeError as error:
-        if len(wishes) == 1:
+        if len(tasks) == 1:
             return [error]
-        half = len(wishes) // 2
-        return [*await add_each(add, wishes[:half]), *await add_each(add, wishes[half:])]
+        half = len(tasks) // 2
+        return [*await add_each(add, tasks[:half]), *await add_each(add, tasks[half:])]
 
 
 async def persistently(write: Callable[[S], Awaitable[T]], items: S, patience: float = PATIENCE) -> T:
@@ -53,8 +53,8 @@ async def persistently(write: Callable[[S], Awaitable[T]], items: S, patience: f
             pause = min(pause * 2, LONGEST_PAUSE)
 
 
-class Gathering:
-    """Stores wishes that come one by one, in batches."""
+class Batching:
+    """Stores tasks that come one by one, in batches."""
 
     def __init__(self, add: Add, *, at_most: int = AT_MOST, most_waiting: int = MOST_WAITING, patience: float = PATIENCE) -> None:
         self._add = add
@@ -65,13 +65,13 @@ class Gathering:
         self._storing: asyncio.Task[None] | None = None
         self._began_at: float | None = None
 
-    async def add(self, wish: NewTask[Any]) -> Added:
-        """Give the store's answer to one wish; it is committed then."""
+    async def add(self, task: NewTask[Any]) -> Added:
+        """Return the store's answer to one task; it is committed then."""
         if len(self._waiting) >= self._most_waiting:
             raise StoreUnavailable(f"{len(self._waiting):,} requests wait for the store already; nothing was kept of this one, try again")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Added] = loop.create_future()
-        self._waiting.append((wish, future))
+        self._waiting.append((task, future))
         if self._storing is None:
             self._storing = loop.create_task(self._store_all())
         return await future
@@ -80,8 +80,8 @@ class Gathering:
         """How many wait for the next batch."""
         return len(self._waiting)
 
-    def stands_still_for(self, now: float) -> float:
-        """Give for how many seconds one batch has been under way."""
+    def stuck_for(self, now: float) -> float:
+        """Return for how many seconds one batch has been under way."""
         return 0.0 if self._began_at is None else now - self._began_at
 
     async def _store_all(self) -> None:
@@ -98,12 +98,12 @@ class Gathering:
     async def _store(self, batch: Sequence[tuple[NewTask[Any], asyncio.Future[Added]]]) -> None:
         answers: Sequence[Added | BaseException]
         try:
-            answers = await add_each(lambda wishes: persistently(self._add, wishes, self._patience), [wish for wish, _ in batch])
+            answers = await add_each(lambda tasks: persistently(self._add, tasks, self._patience), [task for task, _ in batch])
         except Exception as error:
             # each gets an exception of its own: a shared one would collect the tracebacks of all
             answers = [StoreUnavailable(str(error)) if isinstance(error, StoreUnavailable) else error for _ in batch]
         for (_, future), answer in zip(batch, answers, strict=True):
-            if future.done():  # whoever asked has gone
+            if future.done():  # its caller has gone
                 continue
             if isinstance(answer, BaseException):
                 future.set_exception(answer)
