@@ -86,8 +86,8 @@ async def test_a_schedule_is_stored_and_shown_with_its_next_instant_on_the_clock
     assert (info.created_at, info.changed_by, info.declared) == (MONDAY, "anna@shop", None)
 
 
-async def test_the_wish_that_a_stored_schedule_shows_makes_it_again(app: App) -> None:
-    new_task = Schedule(
+async def test_the_schedule_that_a_stored_one_shows_creates_it_again(app: App) -> None:
+    schedule = Schedule(
         "full",
         app.handler("sweep"),
         Cron("0 9 * * *") | Every(hours=6),
@@ -108,7 +108,7 @@ async def test_the_wish_that_a_stored_schedule_shows_makes_it_again(app: App) ->
         meta={"tenant": "a"},
         note="n",
     )
-    first = await app.schedules.put(new_task)
+    first = await app.schedules.put(schedule)
     again = await app.schedules.put(first.schedule)
     assert again == first
     changed = await app.schedules.put(msgspec.structs.replace(first.schedule, jitter=5))
@@ -252,14 +252,14 @@ async def test_many_triggers_and_changes_at_once_all_succeed(app: App) -> None:
     assert len((await app.schedules.get("s")).running) == 30
 
 
-async def test_preview_gives_instants_of_a_schedule_a_wish_or_a_rule(app: App) -> None:
+async def test_preview_returns_instants_of_a_stored_schedule_a_new_one_or_a_rule(app: App) -> None:
     await app.schedules.put(Schedule("s", "sweep", Cron("0 9 * * *", tz="Europe/Berlin"), count=2))
     nine = datetime(2030, 1, 8, 9, tzinfo=BERLIN)
     assert await app.schedules.preview("s") == [nine, nine + timedelta(days=1)]
     assert [each.isoformat() for each in await app.schedules.preview("s", count=1)] == ["2030-01-08T09:00:00+01:00"]
     assert await app.schedules.preview(Every(hours=1), count=1, after=MONDAY + minutes(1)) == [MONDAY + timedelta(hours=1)]
-    new_task = Schedule("w", "nobody", At(MONDAY + minutes(1), MONDAY + minutes(2)))
-    assert await app.schedules.preview(new_task) == [MONDAY + minutes(1), MONDAY + minutes(2)]
+    schedule = Schedule("w", "nobody", At(MONDAY + minutes(1), MONDAY + minutes(2)))
+    assert await app.schedules.preview(schedule) == [MONDAY + minutes(1), MONDAY + minutes(2)]
     with pytest.raises(InvalidValue, match="count must be 1 to 10,000"):
         await app.schedules.preview("s", count=0)
 
@@ -297,7 +297,7 @@ async def test_a_rule_without_a_future_has_ended(app: App) -> None:
     assert (info.health, info.next_at) == ("ok", MONDAY + minutes(1))
 
 
-async def test_a_wish_is_checked_when_it_is_made() -> None:
+async def test_a_schedule_is_checked_when_it_is_made() -> None:
     cases: list[tuple[Callable[[], Schedule], str]] = [
         (lambda: Schedule("", "h", Every(60)), "the name of a schedule must not be empty"),
         (lambda: Schedule("s", 7, Every(60)), "handler is given by its name"),  # type: ignore[arg-type]
@@ -359,11 +359,11 @@ async def test_a_schedule_that_others_keep_changing_is_a_conflict(app: App, monk
     await app.schedules.put(Schedule("s", "sweep", Every(60)))
     monkeypatch.setattr("duetime.client.schedules.writes.MAX_RETRIES", 3)
     written = app.store.write_schedules
-    turns = 0
+    tries = 0
 
     async def overtaken(writes: list[ScheduleWrite], *, together: bool = False) -> list[bool]:
-        nonlocal turns
-        turns += 1
+        nonlocal tries
+        tries += 1
         [record] = await app.store.schedules(["s"])
         assert record is not None
         await written([ScheduleWrite(name="s", expected=record.version, record=record)])
@@ -372,7 +372,7 @@ async def test_a_schedule_that_others_keep_changing_is_a_conflict(app: App, monk
     monkeypatch.setattr(app.store, "write_schedules", overtaken)
     with pytest.raises(Conflict, match="changed by others 3 times"):
         await app.schedules.pause("s")
-    assert turns == 3
+    assert tries == 3
 
 
 async def test_calendars_are_stored_listed_and_deleted_unless_in_use(app: App) -> None:

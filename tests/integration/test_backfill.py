@@ -60,7 +60,7 @@ async def test_a_dry_run_tells_and_does_nothing(app: App) -> None:
 
 @pytest.mark.covers("AIR.3")
 @pytest.mark.parametrize("concurrency", [1, 2, 10])
-async def test_each_task_waits_for_the_end_of_the_one_so_many_places_before(app: App, concurrency: int) -> None:
+async def test_each_task_waits_for_the_end_of_the_one_that_many_before(app: App, concurrency: int) -> None:
     done = await app.schedules.backfill("hourly", NOON - 5 * HOUR, NOON, concurrency=concurrency)
     free = min(concurrency, 6)
     assert await state_of(app, done.tasks) == [State.PENDING] * free + [State.BLOCKED] * (6 - free)

@@ -181,12 +181,12 @@ async def test_an_older_revision_never_rewrites_a_newer_declaration(store: Store
 async def test_only_apply_removes_and_only_what_code_has_declared(store: Store) -> None:
     async with program().using_store(store) as app:
         await app.schedules.put(Schedule("by-hand", "sweep", Every(60)))
-        wishes = [Schedule(name, "sweep", Every(60)) for name in ("a", "b", "other.c")]
-        await app.schedules.declare(wishes)
-        assert (await app.schedules.declare(wishes[:1])).removed == []
-        assert (await app.schedules.plan(wishes[:1])).removed == ["b", "other.c"]
-        assert (await app.schedules.apply(wishes[:1], prefix="b")).removed == ["b"]
-        assert (await app.schedules.apply(wishes[:1])).removed == ["other.c"]
+        schedules = [Schedule(name, "sweep", Every(60)) for name in ("a", "b", "other.c")]
+        await app.schedules.declare(schedules)
+        assert (await app.schedules.declare(schedules[:1])).removed == []
+        assert (await app.schedules.plan(schedules[:1])).removed == ["b", "other.c"]
+        assert (await app.schedules.apply(schedules[:1], prefix="b")).removed == ["b"]
+        assert (await app.schedules.apply(schedules[:1])).removed == ["other.c"]
         assert [info.name for info in await app.schedules.list()] == ["a", "by-hand"]
 
 
@@ -214,16 +214,16 @@ async def test_declarations_are_stored_together_or_not_at_all(store: Store) -> N
 async def test_fifty_that_deploy_at_once_make_no_duplicate_lose_none_and_fire_nothing_old(
     url: str, store: Store, clock: ManualClock, number: int
 ) -> None:
-    wishes = [Schedule(f"s{place}", "sweep", Every(minutes=5), missed="all") for place in range(20)]
+    schedules = [Schedule(f"s{number}", "sweep", Every(minutes=5), missed="all") for number in range(20)]
     async with program().using_store(store) as app, AsyncExitStack() as stack:
-        await app.schedules.declare(wishes[:10])
+        await app.schedules.declare(schedules[:10])
         clock.advance(timedelta(minutes=11))
-        changed = [Schedule(wish.name, "sweep", Every(minutes=2), missed="all") for wish in wishes]
+        changed = [Schedule(schedule.name, "sweep", Every(minutes=2), missed="all") for schedule in schedules]
         count = number if url.startswith("sqlite") else number // 5  # connections of a small server are few
         apps = [await stack.enter_async_context(program(1).using_store(store_from_url(url, clock=clock))) for _ in range(count)]
         await asyncio.gather(*(each.schedules.declare(changed) for each in apps))
         found = await app.schedules.list()
-        assert sorted(info.name for info in found) == sorted(wish.name for wish in wishes)
+        assert sorted(info.name for info in found) == sorted(schedule.name for schedule in schedules)
         assert {(info.rule, info.declared) for info in found} == {(Every(minutes=2), 1)}
         assert {info.revision for info in found if int(info.name[1:]) < 10} == {2}, "changed once"
         assert {info.revision for info in found if int(info.name[1:]) >= 10} == {1}, "made once"
@@ -231,33 +231,33 @@ async def test_fifty_that_deploy_at_once_make_no_duplicate_lose_none_and_fire_no
         clock.advance(timedelta(minutes=1))
         await asyncio.gather(*(fire(each) for each in apps))
         counts = await store.counts()
-        assert sum(lane.due for lane in counts.lanes) == len(wishes), "one task per occurrence"
+        assert sum(lane.due for lane in counts.lanes) == len(schedules), "one task per occurrence"
 
 
 async def test_schedules_that_fire_all_the_time_do_not_keep_a_deployment_from_its_end(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with program().using_store(store) as app:
-        wishes = [Schedule(f"s{place}", "sweep", Every(minutes=5)) for place in range(20)]
-        await app.schedules.declare(wishes)
+        schedules = [Schedule(f"s{number}", "sweep", Every(minutes=5)) for number in range(20)]
+        await app.schedules.declare(schedules)
         write = store.write_schedules
-        turns = 0
+        tries = 0
 
         async def overtaken(writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
             """Let another schedule be written by somebody else each time, just before."""
-            nonlocal turns
-            [record] = await store.schedules([f"s{turns % 20}"])
-            turns += 1
+            nonlocal tries
+            [record] = await store.schedules([f"s{tries % 20}"])
+            tries += 1
             assert record is not None
             await write([ScheduleWrite(name=record.name, expected=record.version, record=record)])
             return await write(writes, together=together)
 
         monkeypatch.setattr(store, "write_schedules", overtaken)
         monkeypatch.setattr("duetime.client.schedules.reconciling.TOGETHER", 3)
-        plan = await app.schedules.declare([Schedule(wish.name, "sweep", Every(minutes=7)) for wish in wishes])
-        assert sorted(plan.changed) == sorted(wish.name for wish in wishes)
+        plan = await app.schedules.declare([Schedule(schedule.name, "sweep", Every(minutes=7)) for schedule in schedules])
+        assert sorted(plan.changed) == sorted(schedule.name for schedule in schedules)
         assert {(info.rule, info.revision) for info in await app.schedules.list()} == {(Every(minutes=7), 2)}
-        assert 3 < turns < 10
+        assert 3 < tries < 10
 
 
 async def test_processes_that_start_at_once_store_each_declaration_once(tmp_path: Path, run_many: Callable[[int, str], list[str]]) -> None:

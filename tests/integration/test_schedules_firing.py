@@ -142,7 +142,7 @@ async def test_any_number_of_processes_fire_each_occurrence_once(store: Store, c
         assert (await stored(store, f"often-{number}")).state.fired == 3
 
 
-async def test_a_turn_is_bounded_and_the_next_one_goes_on(
+async def test_a_pass_is_bounded_and_the_next_one_continues(
     store: Store, clock: ManualClock, duty: Firing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(firing, "BATCH", 100)
@@ -307,10 +307,10 @@ async def test_one_that_cannot_be_stored_does_not_stop_the_others(
     assert "not this one" in caplog.text
 
 
-# ---- turns ----
+# ---- leases ----
 
 
-async def test_one_process_has_the_turn_and_another_takes_over_when_it_leaves(
+async def test_one_process_holds_the_lease_and_another_takes_over_when_it_leaves(
     store: Store, url: str, clock: ManualClock, alarms: Alarms
 ) -> None:
     await put(store, "often", Every(60))
@@ -367,7 +367,7 @@ async def test_a_hint_that_comes_while_the_store_answers_is_not_forgotten(
     assert duty.next_at == (hint.at or 0)
 
 
-async def test_who_has_the_turn_sleeps_until_the_next_occurrence(store: Store, clock: ManualClock, duty: Firing) -> None:
+async def test_the_process_with_the_lease_sleeps_until_the_next_occurrence(store: Store, clock: ManualClock, duty: Firing) -> None:
     await put(store, "often", Every(60))
     clock.advance(59.5)
     assert await duty.run_once() == pytest.approx(0.5)
@@ -445,8 +445,8 @@ async def test_a_new_schedule_is_heard_of_by_the_process_that_fires(url: str) ->
 
 
 async def _held(store: Store) -> bool:
-    turns = await store.duties()
-    return "firing" in turns and turns["firing"].granted
+    leases = await store.duties()
+    return "firing" in leases and leases["firing"].granted
 
 
 async def _held_in(url: str) -> bool:

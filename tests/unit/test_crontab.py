@@ -33,7 +33,7 @@ def test_comments_blank_lines_and_windows_line_ends_are_passed_over() -> None:
     ("word", "expression"),
     [("@hourly", "0 * * * *"), ("@Daily", "0 0 * * *"), ("@midnight", "0 0 * * *"), ("@weekly", "0 0 * * 0"), ("@yearly", "0 0 1 1 *")],
 )
-def test_shorthands_take_the_place_of_the_fields(word: str, expression: str) -> None:
+def test_shorthands_replace_the_fields(word: str, expression: str) -> None:
     from duetime.model.rules import plan_of
 
     [entry] = entries(f"{word} /usr/bin/report --all")

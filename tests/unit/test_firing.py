@@ -135,11 +135,11 @@ WITH_ONE_ON_TIME = {
     "all at 1/min": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
 }
 # how many more may become tasks while nothing is live, and while one run is
-ROOM = {"skip": (1, 0), "queue one": (2, 1), "queue all": (10, 10), "cancel": (10, 10), "allow": (10, 10), "allow 2": (2, 1)}
+CAPACITY = {"skip": (1, 0), "queue one": (2, 1), "queue all": (10, 10), "cancel": (10, 10), "allow": (10, 10), "allow 2": (2, 1)}
 
 
 @pytest.mark.parametrize("live", [0, 1])
-@pytest.mark.parametrize("overlap", ROOM)
+@pytest.mark.parametrize("overlap", CAPACITY)
 @pytest.mark.parametrize(
     ("now", "table"), [(START + 10 * MINUTE + 30 * SECOND, MISSED), (START + 10 * MINUTE + 5 * SECOND, WITH_ONE_ON_TIME)]
 )
@@ -150,9 +150,9 @@ def test_after_an_outage_both_policies_decide(missed: str, now: Instant, table: 
         record = with_run(record, "running")
     chosen = stepped(record, now)
     wanted = table[missed]
-    room = ROOM[overlap][live]
-    assert minutes(chosen) == wanted[:room]
-    assert left_out(chosen, SkipReason.OVERLAP) == wanted[room:]
+    capacity = CAPACITY[overlap][live]
+    assert minutes(chosen) == wanted[:capacity]
+    assert left_out(chosen, SkipReason.OVERLAP) == wanted[capacity:]
     others = [minute for minute in range(1, 11) if minute not in wanted]
     assert sorted(left_out(chosen, SkipReason.MISSED) + left_out(chosen, SkipReason.FULL)) == others
     assert chosen.record.state.fired == len(chosen.tasks)
@@ -221,7 +221,7 @@ def test_no_more_live_runs_are_remembered_than_allowed_and_the_rest_waits() -> N
     assert len(stepped(full.record, now + LOOK_WHEN_FULL, *ended).tasks) == 10
 
 
-def test_without_catching_up_what_finds_no_room_is_left_out() -> None:
+def test_without_catching_up_what_cannot_be_remembered_is_skipped() -> None:
     record = with_run(made(overlap="allow"), *map(str, range(MOST_RUNS)))
     chosen = stepped(record, START + MINUTE)
     assert (chosen.tasks, left_out(chosen, SkipReason.FULL)) == ((), [1])
@@ -313,7 +313,7 @@ def test_failed_runs_in_a_row_pause_it_before_it_fires_again() -> None:
 )
 def test_failures_in_a_row_are_counted_by_ends(states: Sequence[State], failures: int) -> None:
     record = with_run(made(), "one", "two")
-    ends = [an_end(name, state, START + place) for place, (name, state) in enumerate(zip(("one", "two"), states, strict=True))]
+    ends = [an_end(name, state, START + number) for number, (name, state) in enumerate(zip(("one", "two"), states, strict=True))]
     assert stepped(record, START + 1, *ends).record.state.failures == failures
 
 
@@ -493,7 +493,7 @@ def test_running_now_while_others_run(overlap: str, live: int, edges: int) -> No
 
 
 @pytest.mark.parametrize(("overlap", "live"), [("skip", 1), ("queue one", 2), ("allow 2", 2), ("allow", MOST_RUNS)])
-def test_running_now_is_refused_where_the_policy_leaves_no_room(overlap: str, live: int) -> None:
+def test_a_trigger_is_refused_where_the_policy_permits_no_further_run(overlap: str, live: int) -> None:
     record = with_run(made(), *map(str, range(live)))
     with pytest.raises(Conflict, match="not ended"):
         steering.trigger(record, ScheduleFacts(plan_for(record.spec)), START + 5, overlap=overlap)

@@ -53,7 +53,7 @@ def test_hours_are_whole_hours_even_if_it_begins_within_one() -> None:
     assert [(hour.at, hour.runs) for hour in found.hours] == [(START, 2), (START + HOUR, 6), (START + 2 * HOUR, 1)]
 
 
-def test_a_run_that_ends_makes_room_for_one_that_begins_then() -> None:
+def test_a_run_that_ends_frees_its_slot_for_one_that_begins_then() -> None:
     assert look(prospect("a", Every(10), 10.0), hours=1).most == 1
     assert look(prospect("a", Every(10), 10.001, overlap="allow"), hours=1).most == 2
 

@@ -75,7 +75,7 @@ def test_a_handlers_gate_that_is_over_leaves_its_collections_gate() -> None:
     assert gates.holding("work", "us", NOW + 1) is None
 
 
-def test_the_later_of_two_gates_for_one_place_counts() -> None:
+def test_the_later_of_two_gates_for_the_same_tasks_counts() -> None:
     first, second = pause(), drop()
     gates = Gates(1, [first, second])
     assert list(gates) == [second]

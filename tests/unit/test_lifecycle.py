@@ -132,7 +132,7 @@ def test_retry_later_without_an_expiry_ends_seven_days_after_the_due_time() -> N
     assert "seven days" in late.error.message
 
 
-def test_an_expiry_takes_the_place_of_the_seven_days() -> None:
+def test_an_expiry_replaces_the_seven_days() -> None:
     month = running(expires_at=NOW + 30 * DAY)
     assert settled(Outcome.RETRY_LATER, of=month, delay=20 * DAY / SECOND).state is State.PENDING
     assert settled(Outcome.RETRY_LATER, of=month, delay=31 * DAY / SECOND).state is State.FAILED
@@ -212,7 +212,7 @@ def test_a_conclusion_is_always_a_legal_move(
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_a_cancel_turns_going_back_into_cancelled_and_leaves_ends_alone(outcome: Outcome) -> None:
+def test_with_a_cancel_pending_becomes_cancelled_and_final_states_stay(outcome: Outcome) -> None:
     settlement = settled(outcome, error=ERROR, result=b"1", delay=5)
     cancelled = as_cancelled(settlement)
     if settlement.state is not State.PENDING:

@@ -31,8 +31,8 @@ def test_many_values_at_once_are_counted_as_one_by_one(numbers: list[int]) -> No
         one_by_one.add(number)
     assert (together.counts, together.sum) == (one_by_one.counts, one_by_one.sum)
     assert sum(together.counts) == len(numbers)
-    for place, bound in enumerate(BOUNDS):
-        assert sum(together.counts[: place + 1]) == sum(number <= bound for number in numbers)
+    for index, bound in enumerate(BOUNDS):
+        assert sum(together.counts[: index + 1]) == sum(number <= bound for number in numbers)
 
 
 @given(st.lists(st.tuples(values, st.integers(0, 5_000)), min_size=1, max_size=40))
@@ -91,7 +91,7 @@ def test_counts_are_read_back_as_distributions_also_those_of_a_version_with_othe
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 1.0), (0.25, 0.5), (0.75, 2.0), (1.0, 3.0)])
-def test_a_quantile_is_estimated_within_its_place(share: float, expected: float) -> None:
+def test_a_quantile_is_estimated_within_its_bucket(share: float, expected: float) -> None:
     assert Distribution(((1.0, 2), (3.0, 4), (None, 4)), 0.0).quantile(share) == expected
 
 

@@ -30,7 +30,7 @@ from duetime.model.task import (
 
 
 @given(st.integers(0, 2**63 - 1), st.text())
-def test_a_cursor_gives_back_its_place(number: int, text: str) -> None:
+def test_a_cursor_returns_its_position(number: int, text: str) -> None:
     cursor = write_cursor(number, text)
     assert read_cursor(cursor, int, str) == [number, text]
     assert cursor.isascii()
@@ -40,10 +40,10 @@ def test_a_cursor_gives_back_its_place(number: int, text: str) -> None:
 @given(st.text(max_size=200))
 def test_a_cursor_that_we_did_not_write_is_refused(text: str) -> None:
     try:
-        place = read_cursor(text, int, str)
+        position = read_cursor(text, int, str)
     except InvalidValue:
         return
-    assert [type(part) for part in place] == [int, str]
+    assert [type(part) for part in position] == [int, str]
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_a_cursor_of_another_shape_is_refused(cursor: str) -> None:
 
 
 @given(st.integers(0, 2**62), st.text(alphabet="0123456789abcdef-", max_size=36), st.data())
-def test_a_cursor_with_a_changed_character_is_refused_or_names_a_place(number: int, text: str, data: st.DataObject) -> None:
+def test_a_cursor_with_a_changed_character_is_refused_or_names_a_position(number: int, text: str, data: st.DataObject) -> None:
     cursor = write_cursor(number, text)
     at = data.draw(st.integers(0, len(cursor) - 1))
     changed = cursor[:at] + data.draw(st.characters(codec="ascii")) + cursor[at + 1 :]
     try:
-        place = read_cursor(changed, int, str)
+        position = read_cursor(changed, int, str)
     except InvalidValue:
         return
-    assert [type(part) for part in place] == [int, str]
+    assert [type(part) for part in position] == [int, str]
 
 
 @pytest.mark.parametrize("limit", [0, -1, MAX_PAGE + 1])
@@ -165,11 +165,11 @@ def test_a_due_time_is_aware() -> None:
         due_instant(datetime(2030, 1, 1))
 
 
-def test_a_wish_is_given_a_time_without_being_changed() -> None:
-    wish: NewTask[object] = NewTask(id=new_id(), handler="work", payload=b"{}")
-    later = wish.after(30)
+def test_a_new_task_is_given_a_time_without_being_changed() -> None:
+    task: NewTask[object] = NewTask(id=new_id(), handler="work", payload=b"{}")
+    later = task.after(30)
     fixed = later.at(datetime(2030, 1, 1, tzinfo=UTC))
-    assert (wish.due_at, wish.delay) == (None, 0)
+    assert (task.due_at, task.delay) == (None, 0)
     assert (later.due_at, later.delay) == (None, 30 * SECOND)
     assert (fixed.due_at, fixed.delay) == (due_instant(datetime(2030, 1, 1, tzinfo=UTC)), 0)
     assert (fixed.after(5).due_at, fixed.after(5).delay) == (None, 5 * SECOND)

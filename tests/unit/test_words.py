@@ -45,7 +45,7 @@ def test_anything_typed_gives_words_of_letters_and_digits_or_is_refused(typed: s
     assert all(word.isalnum() for term in terms for word in term.words)
 
 
-def test_places_are_counted_in_words() -> None:
+def test_positions_are_counted_in_words() -> None:
     assert positions("a b, A!") == {"a": [1, 3], "b": [2]}
     assert positions("x " * 20_000 + "end")["end"] == [MOST_POSITIONS]
 

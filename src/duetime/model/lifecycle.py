@@ -108,7 +108,7 @@ def succeed(running: AttemptFacts, result: bytes | None, started_at: Instant | N
 
 
 def as_cancelled(settlement: Settlement) -> Settlement:
-    """Return the settlement of a task that was asked to cancel: instead of pending it becomes cancelled."""
+    """Return the settlement of a task with a requested cancel: instead of pending it becomes cancelled."""
     if settlement.state is not State.PENDING:
         return settlement
     return Settlement(

@@ -50,7 +50,7 @@ class SteppedStore(SqliteStore):
         query = msgspec.structs.replace(query, state=None, limit=MAX_PAGE)  # a page of a final state has another order
         found: list[TaskRecord] = []
         while True:
-            page = self._opened(self._reader).call(partial(read.page, query=query))
+            page = self.read_now(partial(read.page, query=query))
             found.extend(page.items)
             if page.next is None:
                 break
@@ -58,7 +58,7 @@ class SteppedStore(SqliteStore):
         return [record for record in reversed(found) if wanted in (None, record.state)]
 
     def look_at(self, task_id: str) -> TaskRecord | None:
-        return self._opened(self._reader).call(partial(records_by_id, ids=[task_id])).get(task_id)
+        return self.read_now(partial(records_by_id, ids=[task_id])).get(task_id)
 
     def next_expiry(self, now: Instant) -> Instant | None:
         """Return the next instant at which a task may expire; finished ones are included, because an extra look is harmless."""
@@ -111,7 +111,7 @@ _End = tuple[Ended, BaseException | None]
 
 
 class SteppedTarget:
-    """A handler's own target, or, in its place, one that raises what a test wants to see raised."""
+    """A handler's own target, which first raises the failures that a test has injected."""
 
     direct_call = None
 
@@ -169,7 +169,7 @@ class SteppedExecutor(Executor):
             if queue is None:
                 failures = self.failures.setdefault(spec.name, deque())
                 queue = HandlerQueue(spec, SteppedTarget(spec, self.host, failures))
-                queue.settles_directly = False  # every end is told to who waits
+                queue.settles_directly = False  # `expect` must see every end
             self.queues.by_name[name] = queue
         return bool(new)
 

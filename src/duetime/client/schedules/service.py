@@ -433,19 +433,19 @@ class LocalSchedules(Schedules):
     # ---- parts ----
 
     async def _reconcile(self, schedules: Sequence[Schedule] | None, *, remove: bool, prefix: str) -> SchedulePlan:
-        wishes = self._declared() if schedules is None else schedules
-        if not wishes and not remove:
+        declared = self._declared() if schedules is None else schedules
+        if not declared and not remove:
             return SchedulePlan([])
         await self._opened()
-        return await self._reconciliation().apply(await self._specs_of(wishes), remove=remove, prefix=prefix)
+        return await self._reconciliation().apply(await self._specs_of(declared), remove=remove, prefix=prefix)
 
     def _reconciliation(self) -> Reconciliation:
         return Reconciliation(self._store, self._revision, put=self._put, refuse=self._refuse)
 
     async def _specs_of(self, schedules: Sequence[Schedule] | None) -> dict[str, ScheduleSpec]:
-        wishes = self._declared() if schedules is None else schedules
-        refuse_twice([wish.name for wish in wishes])
-        return {wish.name: await self._spec(wish, allow_unknown=False) for wish in wishes}
+        declared = self._declared() if schedules is None else schedules
+        refuse_twice([schedule.name for schedule in declared])
+        return {schedule.name: await self._spec(schedule, allow_unknown=False) for schedule in declared}
 
     async def _spec(self, schedule: Schedule, allow_unknown: bool) -> ScheduleSpec:
         """Check a schedule against its handler, and return the spec to store."""

@@ -118,7 +118,7 @@ def _year_form(value: object) -> Form:
 
 def refuse_impossible(forms: Sequence[Form], every: int, anchor_month: int) -> None:
     """Refuse days that no month of an interval of `every` months has."""
-    met = {(anchor_month - 1 + every * turn) % 12 + 1 for turn in range(12)}
+    met = {(anchor_month - 1 + every * step) % 12 + 1 for step in range(12)}
     longest = max(LONGEST_MONTHS[month - 1] for month in met)
     if all(form.kind == "day" and abs(form.number) > longest for form in forms):
         names = ", ".join(MONTH_NAMES[month - 1].capitalize() for month in sorted(met))

@@ -62,8 +62,8 @@ class Listed:
         self._instants = instants
 
     def after(self, instant: Instant) -> Instant | None:
-        place = bisect_right(self._instants, instant)
-        return self._instants[place] if place < len(self._instants) else None
+        index = bisect_right(self._instants, instant)
+        return self._instants[index] if index < len(self._instants) else None
 
 
 class Plan:

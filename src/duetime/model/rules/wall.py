@@ -40,8 +40,8 @@ class ListedTimes:
         self.first = seconds[0]
 
     def next(self, second: int) -> int | None:
-        place = bisect_left(self._seconds, second)
-        return self._seconds[place] if place < len(self._seconds) else None
+        index = bisect_left(self._seconds, second)
+        return self._seconds[index] if index < len(self._seconds) else None
 
 
 class ClockTimes:

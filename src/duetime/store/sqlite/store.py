@@ -548,6 +548,10 @@ class SqliteStore:
     async def _read(self, job: Callable[[sqlite3.Connection], T]) -> T:
         return await self._opened(self._reader).run(job)
 
+    def read_now(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Read and wait for the result without an event loop, for the assertions of `duetime.testing`."""
+        return self._opened(self._reader).call(job)
+
     async def _upkeep(self, job: Callable[[sqlite3.Connection], int]) -> int:
         changed = await self._write(job)
         if changed:
