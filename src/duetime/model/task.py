@@ -1,4 +1,4 @@
-"""What a task is: the wish (`NewTask`), the stored fact (`TaskRecord`) and what people are shown of it (`Task`)."""
+"""Tasks: to be submitted (`NewTask`), stored (`TaskRecord`) and as people see them (`Task`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class State(StrEnum):
-    """Where a task stands; `model.lifecycle` has the moves between them."""
+    """The state of a task; `model.lifecycle` has the moves between states."""
 
     BLOCKED = "blocked"
     PENDING = "pending"
@@ -61,7 +61,7 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class NewTask(msgspec.Struct, Generic[R_co], frozen=True, gc=False, kw_only=True):
-    """A wish: one piece of work, not yet stored. `.at` and `.after` say when; without them it is due at once.
+    """A task that is not stored yet. `.at` and `.after` set when it is due; without them it is due at once.
 
     `delay` and `expires_in` are microseconds, resolved by the store's clock when the task is added;
     `expires_in` counts from the due time.
@@ -87,11 +87,11 @@ class NewTask(msgspec.Struct, Generic[R_co], frozen=True, gc=False, kw_only=True
     edges: tuple[Edge, ...] = ()
 
     def at(self, when: datetime) -> Self:
-        """Give the same wish with a due time."""
+        """Return the same task with a due time."""
         return msgspec.structs.replace(self, due_at=due_instant(when), delay=0)
 
     def after(self, delay: Seconds) -> Self:
-        """Give the same wish, due so long after it is submitted."""
+        """Return the same task, due `delay` after it is submitted."""
         return msgspec.structs.replace(self, due_at=None, delay=delay_micros(delay))
 
 
@@ -165,7 +165,7 @@ class Task(Stored[datetime, Any], Generic[R_co], frozen=True, gc=True):
 
 
 def due_of(task: NewTask[Any], now: Instant) -> Instant:
-    """Settle when a wish is due."""
+    """Return when a new task is due."""
     due_at = now + task.delay if task.due_at is None else task.due_at
     if due_at > LATEST:
         raise InvalidValue("the due time lies beyond the year 9999; choose a shorter delay")
@@ -173,7 +173,7 @@ def due_of(task: NewTask[Any], now: Instant) -> Instant:
 
 
 def expiry_of(task: NewTask[Any], due_at: Instant) -> Instant | None:
-    """Settle when a wish is too late."""
+    """Return when a new task expires; None if never."""
     if task.expires_in is None:
         return task.expires_at
     return min(LATEST, due_at + task.expires_in)
@@ -191,17 +191,17 @@ def accepted(task: NewTask[Any], state: State, now: Instant, due_at: Instant) ->
 
 
 def shown(record: TaskRecord) -> Task[Any]:
-    """Show a record: instants as datetimes, payload and result decoded."""
+    """Return a record as people see it: instants as datetimes, payload and result decoded."""
     return _shown(record, dict(record.meta) if record.meta else {})
 
 
 def due_instant(when: datetime) -> Instant:
-    """Check a due time: aware, and not beyond what can be shown again."""
+    """Check a due time: aware, and within the calendar."""
     return to_instant(when)
 
 
 def delay_micros(delay: Seconds) -> int:
-    """Check a delay: not negative, and short enough to stay inside the calendar."""
+    """Check a delay: not negative, and within the calendar."""
     micros = to_micros(delay, "delay")
     if micros < 0:
         raise InvalidValue(f"delay must not be negative, got {delay}; for work that is due now use .now(…) or a delay of 0")
