@@ -50,7 +50,7 @@ class AttemptOwner(Protocol):
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """One attempt. Light, because there are tens of thousands a second; what a fast handler never needs is made late.
+    """One attempt. Light, because there are tens of thousands a second: what a fast handler never uses is made only when used.
 
     A struct of msgspec is made in 0.25 µs; an object of Python with as many fields takes 0.9 µs (`bench/ceiling.py`).
     """
@@ -76,7 +76,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def context(self) -> Context:
-        """The attempt as its handler sees it, made when it is first asked for."""
+        """The attempt as its handler sees it, made when it is first read."""
         if self.made is None:
             self.made = Context(
                 self.claimed,
@@ -91,14 +91,14 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def sink(self) -> Sink | None:
-        """The way to its file, made when it is first asked for; None if no output is kept. After the end of the attempt it is closed."""
+        """Where its output goes, made when it is first read; None if output is not kept. Closed once the attempt has ended."""
         files = self.owner.output
         if self._sink is None and files is not None:
             sink = Sink(files, self.claimed.id, self.claimed.attempt)
             with self._beginning:
                 if self._sink is None:
                     self._sink = sink
-            # without a lock: an end looks for the sink after it has set this, and a beginner at this after the sink is there
+            # no lock is needed: `end` sets this before it looks for the sink, and here the sink is set before this is read
             if self.ended:
                 self._sink.close()
         return self._sink
@@ -139,21 +139,21 @@ class Attempt(msgspec.Struct, eq=False):
                 return failed(error, policy)
 
     def end(self) -> None:
-        """Let go of what its code had. What threads of it print from now on goes to the process's own streams."""
+        """Release what its code used. What its threads print from now on goes to the process's own streams."""
         self.ended = True
-        self.made = None  # it knows the attempt: without this they would wait for the garbage collector
+        self.made = None  # they refer to each other: without this they would wait for the garbage collector
         if self._sink is not None:
             self._sink.close()
 
     def tell_to_stop(self, why: Stop) -> None:
-        """Note that it shall stop, and let its handler see that."""
+        """Note that it has to stop, and show that to its handler."""
         self.stop = why
         if self.made is not None:
             self.made.tell_to_stop(_COUNTS_AS[why])
 
 
 class Current:
-    """Which attempt runs on the event loop's thread at this very moment, for those who watch from outside."""
+    """The attempt that runs on the event loop's thread right now; the keeper reads it from its own thread."""
 
     __slots__ = ("attempt",)
 

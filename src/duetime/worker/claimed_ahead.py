@@ -1,6 +1,6 @@
-"""Tasks that were claimed a little before they are due: they wait here, in memory, for their instant.
+"""Tasks that were claimed a few milliseconds ahead of their due time: they wait in memory until then.
 
-A claim is a commit on another machine and takes its milliseconds; one that is made when a task is due can only be late.
+A claim may be a commit on another machine. Made when a task is due, it can only be late.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ClaimedAhead:
         return [claimed for claimed in tasks if claimed.due_at <= reached]
 
     def take_due(self, reached: Instant) -> list[ClaimedTask]:
-        """Take out those that are due now, the first one first."""
+        """Remove and return the tasks that are due, by due time."""
         tasks = []
         while self._heap and self._heap[0][0] <= reached:
             claimed = heapq.heappop(self._heap)[2]
@@ -54,7 +54,7 @@ class ClaimedAhead:
         return tasks
 
     def retain(self, wanted: Callable[[ClaimedTask], bool]) -> None:
-        """Take out everything that is not wanted here."""
+        """Remove all tasks that are not wanted."""
         left: Iterable[ClaimedTask] = [claimed for claimed in self if wanted(claimed)]
         self._heap = [(claimed.due_at, claimed.id, claimed) for claimed in left]
         heapq.heapify(self._heap)

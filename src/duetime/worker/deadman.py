@@ -18,11 +18,11 @@ do: they wait for the GIL.
 What it cannot do:
 
 - A paused virtual machine and a process frozen by cgroup v1 or by a debugger die only when they run again. The kernel acts
-  before the program does, if the guest's clock has counted the pause; often it has not. Then only the fence protects.
+  before the program does, if the virtual machine's clock has counted the pause; often it has not. Then only the fence protects.
 - The timer ends this process, not its children: those hang on a pipe that closes with it (`targets.process`).
 - Timers do not survive `fork`, nor `exec`. A forked child has none and is refused the use of its parent's.
 - `setitimer` exists once per process: it conflicts with `signal.alarm`, `signal.setitimer` and libraries that use them. If
-  SIGALRM already has a handler, that way is not taken; whoever sets one later disables it. A handler set later for SIGRTMAX
+  SIGALRM already has a handler, that way is not taken; a handler that is set later disables it. A handler set later for SIGRTMAX
   disables the way of PID 1. SIGKILL can have no handler, and each `timer_create` is a timer of its own: no conflicts there.
 - The clock is CLOCK_BOOTTIME, which counts while the machine sleeps, or CLOCK_MONOTONIC, which does not, if the kernel knows
   no better: then a suspended machine may overstay by the time for which it slept. The same holds for `setitimer`.
@@ -103,7 +103,7 @@ class DeadMan:
 
 
 class _Way(Protocol):
-    """How the kernel is told. The constructor raises OSError where it cannot be."""
+    """A way to set the kernel's timer. The constructor raises OSError where there is none."""
 
     def now(self) -> float: ...
     def arm(self, deadline: float) -> None: ...

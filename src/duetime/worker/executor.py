@@ -42,7 +42,7 @@ _SUCCEEDED = Outcome.SUCCEEDED
 
 
 class Executor:
-    """Performs attempts; knows which wait in the middle of their work, and tells the settler how they ended."""
+    """Starts, stops and ends attempts, and passes their ends on to the settler."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class Executor:
         return waiting, now
 
     async def _wait(self, waiting: Waiting) -> None:
-        """See an attempt that waits to its end; meanwhile it takes a slot, its time is bounded, and another runner goes on."""
+        """Drive an attempt that waits to its end. Meanwhile it takes a slot, its time is bounded, and another runner goes on."""
         attempt, queue = waiting.attempt, waiting.queue
         self.queues.take_slot(queue)
         self.running[attempt.claimed.id] = attempt
@@ -317,7 +317,7 @@ class Executor:
     # ---- stopping ----
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
-        """Tell a running attempt to stop. It ends when its code has ended; then `why` decides what that means."""
+        """Make a running attempt stop. It ends when its code has ended; then `why` decides what that means."""
         if attempt.claimed.id not in self.running or (attempt.stop is not None and why is not Stop.LOST):
             return
         attempt.tell_to_stop(why)
@@ -364,7 +364,7 @@ class Executor:
         return attempt.spec.retry if stored is None else attempt.spec.retry.with_numbers(stored)
 
     def _end(self, attempt: Attempt, queue: HandlerQueue, ended: Ended) -> None:
-        """Free what an attempt had that waited, and pass its outcome on."""
+        """Free the slot of an attempt that waited, and pass its end on."""
         if attempt.timer is not None:
             self._alarms.remove(attempt.timer)
         attempt.end()

@@ -30,12 +30,12 @@ class Feeder(Service):
         self._executor = executor
         self._lookout = Lookout()
         self._numbers = count(1)
-        self._asked_at = 0.0  # when the last claim that found work was sent
+        self._claimed_at = 0.0  # when the last claim that found work was sent
         self.in_flight: int | None = None  # the number of a claim whose reply is not here yet
         self.known = 0  # every claim up to this number has been answered
 
     def on_hint(self, hint: Hint) -> None:
-        """Look when a hint says that there may be work. If that is later, knowing it is enough: nothing is claimed for it."""
+        """Look when a hint says that there may be work. If it is about later work, only remember when."""
         if hint.kind is HintKind.ANY:
             self.wake()
         elif hint.kind is HintKind.DUE:
@@ -43,12 +43,12 @@ class Feeder(Service):
             super().wake()
 
     def wake(self) -> None:
-        """Look now, whatever is in sight."""
+        """Look now, whatever is expected."""
         self._lookout.look_now()
         super().wake()
 
     def freed(self) -> None:
-        """Wake up because there is room again for a handler that may have more."""
+        """Wake up because a handler that may have more tasks has free slots again."""
         super().wake()
 
     async def run_once(self) -> float | None:
@@ -58,20 +58,20 @@ class Feeder(Service):
             self._executor.queues.expect_more()
         wants, total = self._executor.wants()
         if wants:
-            wait = self._asked_at + SHORTEST_INTERVAL - seconds
+            wait = self._claimed_at + SHORTEST_INTERVAL - seconds
             return wait if wait > 0 and self._executor.busy else await self._claim(wants, total)
         if self.pulse.failures:
             self.skipped()
         if due:
-            # there is no room; the executor knows who may have more, and tells us when there is some
+            # there is no free slot; the executor knows which handlers may have more, and calls `freed`
             self._lookout.begin(now, seconds)
             self._lookout.found(seconds)
         return self._lookout.pause(now, seconds)
 
     async def _claim(self, wants: Mapping[str, int], total: int) -> float:
         loop = asyncio.get_running_loop()
-        asked_at = loop.time()
-        reasons = self._lookout.begin(self._store.now(), asked_at)
+        sent_at = loop.time()
+        reasons = self._lookout.begin(self._store.now(), sent_at)
         self.in_flight = number = next(self._numbers)
         try:
             claim = await self._store.claim(self._worker, number, wants, total, ahead=self._store.traits.claim_ahead)
@@ -87,8 +87,8 @@ class Feeder(Service):
             # present time, because that of its reply is as old as the reply's way here.
             self._lookout.know(claim.next_at, now)
         if claim.tasks:
-            self._asked_at = asked_at
+            self._claimed_at = sent_at
             self._lookout.found(seconds)
-            return 0.0  # there may be room for more
+            return 0.0  # there may be slots for more
         self._lookout.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
         return self._lookout.pause(now, seconds)

@@ -1,4 +1,4 @@
-"""How a worker fares: what each of its loops last did, whether it can prove that it lives, and what stands still."""
+"""A worker's health: whether each of its loops makes progress, and whether it can prove that it lives."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class LoopHealth(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
     """A worker at one moment. `problems` says in sentences what is wrong; without any it is `ok`.
 
-    `unsettled` counts outcomes that wait in memory to be written. `proved` tells whether the store has taken the worker's
-    proof of life lately enough for it to start attempts. `blocked_for`: seconds for which the event loop has not answered.
+    `unsettled` counts outcomes that wait in memory to be written. `proved`: whether the store has taken the worker's
+    proof of life recently enough for it to start attempts. `blocked_for`: seconds for which the event loop has not answered.
     """
 
     problems: tuple[str, ...]
@@ -70,7 +70,7 @@ def judge(
     unsettled: int,
     stuck: str | None,
 ) -> WorkerHealth:
-    """Say what is wrong, given the facts."""
+    """Return what is wrong, in sentences."""
     problems = [problem for pulse in pulses if (problem := pulse.problem(now)) is not None]
     if not proved:
         problems.append(f"the store has not taken its proof of life for {proved_ago:.1f} s: it starts nothing")
@@ -90,7 +90,7 @@ def judge(
 
 
 class Watch(Service):
-    """Looks at all loops and says when one makes no progress; says also what waits because of that."""
+    """Logs when a loop makes no progress, and how many outcomes wait to be written."""
 
     name = "watch"
 

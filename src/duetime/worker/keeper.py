@@ -35,8 +35,8 @@ class Keeper:
     """Renews the lease from a thread of its own and interrupts handlers that block the event loop past their deadline.
 
     `fenced`: the store goes by leases, so attempts must be stopped before the lease has run out. `deadly`: the kernel ends the
-    process if that does not happen. `hold` and `lost` are called in the event loop, which may be blocked; `sever` besides, in
-    whichever thread noticed.
+    process if that does not happen. `hold` and `lost` are called in the event loop, which may be blocked; `sever` is called as well, in
+    the thread that noticed.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Keeper:
         self._beat_asked_at = 0.0
         self._reported: Attempt | None = None
         self._given_up: Attempt | None = None
-        self._told_of_nobody = False
+        self._reported_nobody = False
         self._fence_lock = threading.Lock()
-        self._told = 0  # how much of the fence the worker has been told since the last proof
+        self._carried_out = 0  # how much of the fence has been carried out since the last proof: 1 hold, 2 stop
         self._doomed = False
         self.pulse = Pulse("keeper")
         self.blocked = 0  # how often the loop was found blocked
@@ -108,11 +108,11 @@ class Keeper:
         self._deadman.arm(seconds)
 
     def proves(self, now: float) -> bool:
-        """Tell whether the worker may still start attempts, as far as its lease goes."""
+        """Return whether the lease still allows the worker to start attempts."""
         return not self._fenced or now - self.proved_at < self._period * HOLD
 
     def blocked_for(self, now: float) -> float:
-        """Give for how long the event loop has not answered; 0 if that is not worth a word."""
+        """Return for how many seconds the event loop has not answered; 0 while that is not long enough to matter."""
         waited = 0.0 if self._beat_answered else now - self._beat_asked_at
         return waited if waited >= BLOCKED_AFTER else 0.0
 
@@ -126,7 +126,7 @@ class Keeper:
             self._watch(time.monotonic())
 
     def _renew(self) -> float:
-        """Prove that the worker lives; give the instant of the next try."""
+        """Prove that the worker lives; return the instant of the next try."""
         sent_at = time.monotonic()
         armed_at = None if self._deadman is None else self._deadman.now()
         self.pulse.begin(sent_at)
@@ -136,7 +136,7 @@ class Keeper:
             self.pulse.fail(error, time.monotonic())
             return sent_at + self._period * RENEW / 4
         with self._fence_lock:
-            self.proved_at, self._told = sent_at, 0
+            self.proved_at, self._carried_out = sent_at, 0
             if self._deadman is not None and self._deadly and not self._doomed:
                 self._deadman.arm(self._period * KILL, since=armed_at)
         self.pulse.succeed(time.monotonic())
@@ -153,10 +153,10 @@ class Keeper:
         with self._fence_lock:
             unproved = time.monotonic() - self.proved_at
             due = 2 if unproved >= self._period * STOP else 1 if unproved >= self._period * HOLD else 0
-            told, self._told = self._told, max(due, self._told)
-        if told < 1 <= due:
+            done, self._carried_out = self._carried_out, max(due, self._carried_out)
+        if done < 1 <= due:
             self._call(self._hold)
-        if told < 2 <= due:
+        if done < 2 <= due:
             logger.error("the lease could not be renewed for %.1f s: stopping all attempts", unproved)
             self._call(self._lost)
             self._sever()
@@ -167,7 +167,7 @@ class Keeper:
         Called in the event loop, while no attempt may start there: one may only after such a renewal.
         """
         with self._fence_lock:
-            if self._told == 2 and self._deadman is not None and not self._doomed:
+            if self._carried_out == 2 and self._deadman is not None and not self._doomed:
                 self._deadman.disarm()
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
@@ -182,8 +182,8 @@ class Keeper:
             return
         blocked_for = now - self._beat_asked_at
         attempt = self._current.attempt
-        if attempt is None and blocked_for > NO_PROGRESS and not self._told_of_nobody:
-            self._told_of_nobody = True
+        if attempt is None and blocked_for > NO_PROGRESS and not self._reported_nobody:
+            self._reported_nobody = True
             logger.error("the event loop has been blocked for %.1f s, by no handler: nothing goes on in this worker", blocked_for)
         if blocked_for < BLOCKED_AFTER or attempt is None:
             return
@@ -204,9 +204,9 @@ class Keeper:
             self._hopeless(attempt)
 
     def _answer(self) -> None:
-        if self._told_of_nobody:
+        if self._reported_nobody:
             logger.warning("the event loop goes on after %.1f s", time.monotonic() - self._beat_asked_at)
-        self._beat_answered, self._told_of_nobody = True, False
+        self._beat_answered, self._reported_nobody = True, False
         self._reported = None
 
     def _interrupt(self, number: int, frame: object) -> None:

@@ -1,7 +1,7 @@
-"""What a worker counts: how late its attempts began, how long they took, how they ended.
+"""A worker's metrics: how late its attempts began, how long they took, how they ended.
 
-Counting is on the way of every task, so it is done for many at once where many end at once. What is counted is written every few
-seconds, in one small write and only if something has changed; the store adds up the counts of all processes.
+Counting is part of every task, so attempts that end together are counted together. The counts are written every few seconds, in one small
+write, and only if something has changed; the store adds up those of all processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPENT = frozenset({Outcome.FAILED, Outcome.TIMED_OUT})
 
 
 class Spread:
-    """How durations in microseconds are spread over `BOUNDS`, counted."""
+    """A histogram of durations in microseconds over `BOUNDS`."""
 
     __slots__ = ("counts", "sum")
 
@@ -42,27 +42,27 @@ class Spread:
             self.sum += value
 
     def add_many(self, values: list[int]) -> None:
-        """Count values. Most often all have the same place; if not they are sorted, so that only the bounds have to be looked for."""
+        """Count values. Mostly all belong to one bucket; if not, they are sorted, so that only the bounds have to be searched for."""
         if not self.add_between(min(values), max(values), len(values), sum(values)):
             self._add_sorted(values)
 
     def add_between(self, least: int, greatest: int, number: int, total: int) -> bool:
-        """Count values of which only so much is known, if that tells their place; tell whether it did."""
-        place = bisect_left(BOUNDS, least)
-        if place < len(BOUNDS) and greatest > BOUNDS[place]:
+        """Count values of which only this is known, if they all belong to one bucket; return whether they do."""
+        bucket = bisect_left(BOUNDS, least)
+        if bucket < len(BOUNDS) and greatest > BOUNDS[bucket]:
             return False
-        self.counts[place] += number
+        self.counts[bucket] += number
         self.sum += max(0, total)
         return True
 
     def _add_sorted(self, values: list[int]) -> None:
         values.sort()
         size, below = len(values), 0
-        place = bisect_left(BOUNDS, values[0])
+        bucket = bisect_left(BOUNDS, values[0])
         while below < size:
-            upto = bisect_right(values, BOUNDS[place], below) if place < len(BOUNDS) else size
-            self.counts[place] += upto - below
-            place, below = place + 1, upto
+            upto = bisect_right(values, BOUNDS[bucket], below) if bucket < len(BOUNDS) else size
+            self.counts[bucket] += upto - below
+            bucket, below = bucket + 1, upto
         self.sum += max(0, sum(values))
 
     def parts(self) -> Iterable[tuple[str, int]]:
@@ -82,7 +82,7 @@ class Tally:
         self.retries = 0
 
     def note(self, settlement: Settlement, due_at: Instant) -> None:
-        """Count one attempt that ended in whatever way."""
+        """Count one attempt."""
         started_at = settlement.started_at
         if started_at is None:
             return

@@ -1,4 +1,4 @@
-"""The queues of a worker, one per handler: slots, what waits for them, and how much more is worth claiming."""
+"""The queues of a worker, one per handler: its slots, the tasks that wait for them, and how many more to claim."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duetime.worker.metrics import Tally
 LARGEST_CLAIM = 2_000
 LARGEST_BUFFER = 2 * LARGEST_CLAIM  # one claim's worth waits while the next one is under way
 BUFFERED_TIME = 50_000  # microseconds of work that may wait in memory
-STALE_AFTER = SECOND  # what waits in memory for so long, because attempts have become slow, is better off elsewhere
+STALE_AFTER = SECOND  # tasks that have waited here so long, because attempts became slow, go back: another worker may have slots
 
 _handler_of = attrgetter("handler")
 
@@ -49,7 +49,7 @@ class HandlerQueue:
         self.free = spec.concurrency
         self.timeout = int(spec.timeout * SECOND)  # microseconds for one attempt, unless its task says otherwise
         self.tasks: deque[ClaimedTask] = deque()
-        self.names: dict[str, bool] = {}  # what its tasks may be called, and whether the last claim had some of that name
+        self.names: dict[str, bool] = {}  # its name and aliases, and whether the last claim had tasks of that name
         self.settles_directly = True  # whether a plain success needs nothing but its settlement
         self.duration: float | None = None  # microseconds from start to end, of recent attempts
         self.pace = 0.0  # microseconds from one start to the next, if all goes as it went lately
@@ -59,13 +59,13 @@ class HandlerQueue:
         self.tally = Tally()
 
     def buffer(self) -> int:
-        """How many attempts may wait beyond the slots: at most 50 ms of work, so slow handlers have none."""
+        """Return how many attempts may wait beyond the slots: at most 50 ms of work, so none of a slow handler."""
         if self.duration is None or self.duration > BUFFERED_TIME:
             return 0
         return min(LARGEST_BUFFER, int(BUFFERED_TIME / max(self.pace, 1.0)))
 
     def measure(self, duration: float, count: int, *, waited: bool) -> None:
-        """Learn from attempts that took so long each. One that never waited had the event loop to itself, whatever its slots."""
+        """Learn how long attempts take. Attempts that never waited ran one after the other, however many slots there are."""
         weight = 1 - 0.9 ** min(count, 100)
         pace = duration / self.concurrency if waited else duration
         if self.duration is None:
@@ -75,7 +75,7 @@ class HandlerQueue:
             self.pace += (pace - self.pace) * weight
 
     def has_stalled(self, now: Instant) -> bool:
-        """Tell whether what is queued has waited too long; if so, expect attempts to stay as slow as that."""
+        """Return whether queued tasks have waited too long; if so, expect attempts to stay that slow."""
         if not self.tasks or now - self.served_at <= STALE_AFTER:
             return False
         self.duration = max(self.duration or 0.0, STALE_AFTER)
@@ -83,7 +83,7 @@ class HandlerQueue:
 
 
 def shares(names: Mapping[str, bool], want: int) -> dict[str, int]:
-    """Divide what one queue wants among the names of its tasks: one each, the rest among those that had some last time.
+    """Divide what one queue wants among its names: one each, the rest among those that had tasks last time.
 
     A claim bounds tasks by name, but the names share their slots.
     """
@@ -99,7 +99,7 @@ class HandlerQueues:
 
     def __init__(self, queues: Iterable[HandlerQueue], by_name: dict[str, HandlerQueue], slots: int | None) -> None:
         self._own = list(queues)
-        self._with_tasks: deque[HandlerQueue] = deque()  # queues with something queued, the next to serve first
+        self._with_tasks: deque[HandlerQueue] = deque()  # queues that may hold tasks, the next one to serve first
         self.ahead = ClaimedAhead()
         self.by_name = by_name  # an alias shares its handler's queue
         self.free = sum(queue.concurrency for queue in self._own) if slots is None else slots
@@ -109,14 +109,14 @@ class HandlerQueues:
     # ---- what to claim ----
 
     def wants(self) -> tuple[dict[str, int], int]:
-        """Give how many attempts each handler could take, and all together; empty while nothing is worth a claim.
+        """Return how many attempts each handler could take, and all together; empty while nothing is worth a claim.
 
-        Whether to claim is decided by those handlers that may have something due: half a buffer, or a slot with nothing to do
-        in it, is worth a round trip. What is claimed for then are all, so that no handler waits for another.
+        Handlers that may have due tasks decide whether to claim: half an empty buffer, or an idle slot, is worth a round trip. The claim is
+        then for all handlers, so that none waits for another.
         """
         wants: dict[str, int] = {}
         sum_of_wants = largest = 0
-        worthy = False
+        worth_it = False
         ahead = self.ahead.by_handler
         queued = sum(len(queue.tasks) for queue in self._own) + len(self.ahead)
         for queue in self._own:
@@ -127,9 +127,9 @@ class HandlerQueues:
                 wants |= shares(queue.names, want)
                 sum_of_wants += want
                 largest = max(largest, buffer)
-                worthy = worthy or (queue.more and (waiting <= queue.low if buffer else queue.free > waiting))
+                worth_it = worth_it or (queue.more and (waiting <= queue.low if buffer else queue.free > waiting))
         total = min(sum_of_wants, LARGEST_CLAIM, self.free + largest - queued)
-        return (wants, total) if worthy and total > 0 else ({}, 0)
+        return (wants, total) if worth_it and total > 0 else ({}, 0)
 
     def expect_more(self) -> None:
         """Note that there may be due tasks for any handler."""
@@ -137,9 +137,9 @@ class HandlerQueues:
             queue.more = True
 
     def note_claimed(self, wants: Mapping[str, int], tasks: Iterable[ClaimedTask], *, full: bool) -> None:
-        """Learn from a claim which handlers may have more: those that got all that was asked for, and those not asked for.
+        """Learn from a claim which handlers may have more tasks: those that got all they wanted, and those it was not for.
 
-        In one that came back full because of its total, too, handlers were served round robin: one that got nothing has nothing.
+        A claim serves handlers round robin. If it ended at its total, a handler that got some may have more; one that got none has none.
         """
         taken = Counter(map(_handler_of, tasks))
         for queue in self._own:
@@ -166,7 +166,7 @@ class HandlerQueues:
             queue.tasks.append(claimed)
 
     def next(self) -> HandlerQueue | None:
-        """Give the next queue that has something queued and a slot for it."""
+        """Return the next queue that has a task and a slot for it."""
         queues = self._with_tasks
         for _ in range(len(queues)):
             queue = queues[0]
@@ -193,11 +193,11 @@ class HandlerQueues:
         return sum(len(queue.tasks) for queue in self._with_tasks)
 
     def waiting(self) -> Iterator[ClaimedTask]:
-        """Give all that is queued or waits to be due."""
+        """Return all tasks that are queued or wait for their due time."""
         return chain(self.ahead, *(queue.tasks for queue in self._with_tasks))
 
     def retain(self, wanted: Callable[[ClaimedTask], bool]) -> None:
-        """Take everything out of the queues that is not wanted there."""
+        """Remove all tasks that are not wanted."""
         self.ahead.retain(wanted)
         for queue in self._with_tasks:
             waiting = list(queue.tasks)
@@ -210,6 +210,6 @@ class HandlerQueues:
         self.free -= 1
 
     def free_slot(self, queue: HandlerQueue) -> None:
-        """Give a slot back."""
+        """Free a slot."""
         queue.free += 1
         self.free += 1

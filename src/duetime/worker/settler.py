@@ -26,7 +26,7 @@ NOT_STORED = "OutcomeNotStored"
 
 
 def _fitting(settlements: list[Settlement]) -> int:
-    """Give how many of these may be written together: at least one."""
+    """Return how many of these may be written together: at least one."""
     sizes = [0 if settlement.result is None else len(settlement.result) for settlement in settlements]
     return len(sizes) if sum(sizes) <= MOST_BYTES else max(1, bisect_right(list(accumulate(sizes)), MOST_BYTES))
 
@@ -45,8 +45,8 @@ class Settler(Service):
         self._marks: dict[str, Progress] = {}
         self._marked_at = 0.0
         self._schedules: dict[str, str] = {}  # of tasks whose end is not written yet and that came from a schedule
-        self._ended: set[str] = set()  # schedules of which a run has ended, and that have not been told
-        self._room: asyncio.Future[None] | None = None  # resolved when there is room for more
+        self._ended: set[str] = set()  # schedules with a run that has ended, which have not been woken yet
+        self._space: asyncio.Future[None] | None = None  # resolved when more outcomes may come
         self._largest = LARGEST_BATCH
         self._grouping = store.grouping(worker)
         self.assistant = Assistant(self, alarms)
@@ -57,11 +57,11 @@ class Settler(Service):
         return len(self._waiting) + sum(map(len, self._in_flight))
 
     def ids(self) -> set[str]:
-        """Give the tasks whose end is not written yet."""
+        """Return the tasks whose end is not written yet."""
         return {settlement.id for settlement in chain(self._waiting, *self._in_flight)}
 
     def put(self, *settlements: Settlement) -> asyncio.Future[None] | None:
-        """Take outcomes, always. If there are too many by now, give what to wait for before there are more."""
+        """Take outcomes, always. If too many wait by now, return a future to wait for before there are more."""
         if not self._waiting:
             self.wake()
         self._waiting.extend(settlements)
@@ -69,20 +69,20 @@ class Settler(Service):
             (self.assistant if self._in_flight else self).wake()
         if len(self._waiting) < MOST_WAITING:
             return None
-        if self._room is None:
-            self._room = asyncio.get_running_loop().create_future()
-        return self._room
+        if self._space is None:
+            self._space = asyncio.get_running_loop().create_future()
+        return self._space
 
     @property
     def overfull(self) -> bool:
         """Whether a whole batch waits."""
         return len(self._waiting) >= LARGEST_BATCH
 
-    def _make_room(self) -> None:
-        if self._room is not None:
-            if not self._room.done():
-                self._room.set_result(None)
-            self._room = None
+    def _make_space(self) -> None:
+        if self._space is not None:
+            if not self._space.done():
+                self._space.set_result(None)
+            self._space = None
 
     def expect(self, task: str, schedule: str) -> None:
         """Note that a schedule may wait for the end of a task that is about to be put."""
@@ -99,14 +99,14 @@ class Settler(Service):
                 return wait
             await self.write()
             self.progressed()
-            await self._tell_schedules()
+            await self._wake_schedules()
             await self._pass_marks_on()  # although there may be more outcomes for hours
         self._largest = LARGEST_BATCH
-        await self._tell_schedules()
+        await self._wake_schedules()
         return await self._pass_marks_on()
 
     async def _pass_marks_on(self) -> float | None:
-        """Write progress, but not too often: it is for people. Give the seconds until the next time, if some has to wait."""
+        """Write progress, but not too often: it is for people. Return the seconds until the next write if some has to wait."""
         if not self._marks:
             return None
         loop = asyncio.get_running_loop()
@@ -118,15 +118,15 @@ class Settler(Service):
         self._marked_at = loop.time()
         return None
 
-    async def _tell_schedules(self) -> None:
-        """Have schedules looked at of which a run has ended: the next one may be planned by that. They also look by themselves."""
+    async def _wake_schedules(self) -> None:
+        """Wake the schedules of runs that have ended: their next run may depend on it. They would also notice it later by themselves."""
         if not self._ended:
             return
         names, self._ended = self._ended, set()
         try:
             await self._store.wake_schedules(sorted(names))
         except StoreUnavailable:
-            self._ended |= names  # told with the next ones; outcomes must not wait for this
+            self._ended |= names  # woken with the next ones; outcomes must not wait for this
 
     async def write(self) -> None:
         """Write one batch; on failure it stays first in line."""
@@ -141,7 +141,7 @@ class Settler(Service):
         finally:
             self._in_flight.remove(batch)
         if len(self._waiting) <= MOST_WAITING // 2:
-            self._make_room()
+            self._make_space()
         if self._schedules:
             self._note_ended(batch)
         if verdicts.count(SettleVerdict.ACCEPTED) == len(batch):
@@ -163,8 +163,8 @@ class Settler(Service):
             self.wake()  # the assistant may have written these
 
     def _again(self, batch: list[Settlement], error: BaseException) -> list[Settlement]:
-        """Give what to write next time. If the fault is not the store's, one settlement cannot be stored: it is sought one
-        by one, so that it does not hold up the others for ever, and then stored without the words that it came with.
+        """Return what to write next time. If the error is not an outage, one settlement cannot be stored. It is found by writing them
+        one by one, so that it does not hold up the others, and is then stored without its result and error.
         """
         if isinstance(error, StoreUnavailable) or not isinstance(error, Exception):
             return batch
@@ -183,11 +183,11 @@ class Settler(Service):
         try:
             while self._waiting:
                 await self.write()
-            await self._tell_schedules()
+            await self._wake_schedules()
         except StoreUnavailable as error:
             logger.error("%d outcomes could not be written; these tasks will run again: %s", len(self._waiting), error)
         finally:
-            self._make_room()
+            self._make_space()
 
 
 class Assistant(Service):

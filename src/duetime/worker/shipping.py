@@ -29,7 +29,7 @@ LOOK_EVERY = 1.0
 NOT_SOONER = 0.05  # seconds between two writes, so that attempts that end together share one
 LOOK_FOR_THE_DEAD = 30.0
 PARCELS = 500  # attempts of one write
-LAST_TURNS = 5.0  # seconds for what is left when the worker stops
+LAST_WRITES = 5.0  # seconds for what is left when the worker stops
 
 Name = tuple[str, int]
 
@@ -37,7 +37,7 @@ Name = tuple[str, int]
 def begin_shipping(
     store: Store, alarms: Alarms, setting: str | None, cap: int, *, running: Callable[[], Mapping[str, int]]
 ) -> Sequence[Shipper]:
-    """Make a folder for the output of a worker, and what ships it; nothing if output is off or there is no room for it."""
+    """Make a folder for the output of a worker, and its shipper; nothing if output is off or no folder can be made."""
     root = spool_root(setting, store.output_folder, store.url)
     if root is None:
         return ()
@@ -95,7 +95,7 @@ class Shipper(Service):
         """Ship what is new, up to a bound; return of how many attempts."""
         await asyncio.to_thread(self._adopt)
         own, left = await asyncio.to_thread(self._files)
-        # asked after the files were listed: who has one and is not among these has ended, and writes no more
+        # read after the files were listed: an attempt that has a file and is not among these has ended, and writes no more
         running = self._running()
         parcels = await asyncio.to_thread(self._pack, own, left, running)
         if parcels:
@@ -105,7 +105,7 @@ class Shipper(Service):
     async def finish(self) -> None:
         """Ship what is left when the worker has stopped; what cannot be shipped now is found by the next worker."""
         try:
-            async with asyncio.timeout(LAST_TURNS):
+            async with asyncio.timeout(LAST_WRITES):
                 while await self.ship():
                     pass
         except Exception as error:  # whatever it is, the worker must go on stopping
@@ -120,7 +120,7 @@ class Shipper(Service):
             self.leave()
 
     def leave(self) -> None:
-        """Give the folders back."""
+        """Release the folders."""
         for spool in (self._own, *self._adopted):
             spool.leave()
 
@@ -150,7 +150,7 @@ class Shipper(Service):
 
     def _pack(self, own: Sequence[SpoolFile], left: Sequence[SpoolFile], running: Mapping[str, int]) -> list[Parcel]:
         parcels: list[Parcel] = []
-        room, self._more = self._store.traits.output_batch, False
+        space, self._more = self._store.traits.output_batch, False
         attempts = (*((file, running.get(file.task) != file.attempt) for file in own), *((file, True) for file in left))
         for file, over in attempts:
             name = file.task, file.attempt
@@ -160,19 +160,19 @@ class Shipper(Service):
                 continue
             if name in self._refused or name in self._closed:
                 continue
-            if room <= 0 or len(parcels) == PARCELS:
+            if space <= 0 or len(parcels) == PARCELS:
                 self._more = True
                 break
             with contextlib.suppress(FileNotFoundError):  # somebody tidied up
-                parcel = self._parcel(file, room, over=over)
-                room -= sum(len(chunk.text) for chunk in parcel.chunks)
+                parcel = self._parcel(file, space, over=over)
+                space -= sum(len(chunk.text) for chunk in parcel.chunks)
                 if parcel.chunks:
                     parcels.append(parcel)
         return parcels
 
-    def _parcel(self, file: SpoolFile, room: int, *, over: bool) -> Parcel:
+    def _parcel(self, file: SpoolFile, space: int, *, over: bool) -> Parcel:
         start = self._shipped.get((file.task, file.attempt), 0)
-        data, all_read = read_from(file.path, start, room)
+        data, all_read = read_from(file.path, start, space)
         self._more = self._more or not all_read
         final = over and all_read
         if not final:
@@ -193,7 +193,7 @@ class Shipper(Service):
         except StoreUnavailable:
             raise
         except Exception as error:
-            if len(parcels) > 1:  # one that cannot be kept must not hold up the others
+            if len(parcels) > 1:  # one that cannot be stored must not hold up the others
                 for parcel in parcels:
                     await self._ship([parcel])
                 return
@@ -209,22 +209,22 @@ class Shipper(Service):
                 exc_info=None if isinstance(error, InvalidValue) else error,
             )
             return
-        place, needless = 0, []
+        index, needless = 0, []
         for parcel in parcels:
-            kept = answers[place]
-            place += len(parcel.chunks)
-            if self._note(parcel, kept):
+            stored = answers[index]
+            index += len(parcel.chunks)
+            if self._note(parcel, stored):
                 needless.append(parcel.file.path)
         if needless:
             await asyncio.to_thread(_remove, needless)
 
-    def _note(self, parcel: Parcel, kept: int | None) -> bool:
-        """Go on where the store is; tell whether the file is needed no more: the store has everything, or wants none of it."""
-        complete = kept == parcel.chunks[-1].end
-        # nothing was taken although it fits: the store was told before that the output is complete
-        closed = kept == parcel.chunks[0].start and not complete
-        if kept is not None and not closed and not (parcel.final and complete):
-            self._shipped[parcel.name] = kept
+    def _note(self, parcel: Parcel, stored: int | None) -> bool:
+        """Go on from where the store is. Return whether the file is no longer needed: the store has everything, or refuses more."""
+        complete = stored == parcel.chunks[-1].end
+        # nothing was taken although it fits: the output was marked as complete before
+        closed = stored == parcel.chunks[0].start and not complete
+        if stored is not None and not closed and not (parcel.final and complete):
+            self._shipped[parcel.name] = stored
             return False
         self._shipped.pop(parcel.name, None)
         if not parcel.final:

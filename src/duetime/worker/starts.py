@@ -17,8 +17,8 @@ from duetime.store.values import ClaimedTask
 class Starts:
     """What keeps attempts from starting: gates, cancels of tasks that wait, and a worker that must not start any.
 
-    An attempt that a target has been told it may begin, and whose code does not run yet, is *beginning*. A gate that holds such an
-    attempt must not be confirmed before that code runs; `on_begun` is called when one has begun, or has ended.
+    An attempt is *beginning* from when its target may begin until its code runs. A gate that holds such an attempt must not be confirmed
+    before that; `on_begun` is called when one has begun, or has ended.
     """
 
     def __init__(self, now: Callable[[], Instant]) -> None:

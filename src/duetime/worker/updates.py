@@ -25,7 +25,7 @@ class Updates(Service):
         self.dismissed = False
 
     def note_dismissed(self) -> None:
-        """Register again as soon as nothing runs any more."""
+        """Note that the store took this worker for dead: it registers again as soon as nothing runs here."""
         self.dismissed = True
         self.wake()
 
@@ -45,9 +45,9 @@ class Updates(Service):
                 await self._worker.confirm_gates()
                 self._worker.feeder.wake()
             if HintKind.CANCEL in noted:
-                for held in await self._store.attempts_of(self._worker.id):
-                    if held.cancelling:
-                        self._worker.executor.cancel(held.id)
+                for attempt in await self._store.attempts_of(self._worker.id):
+                    if attempt.cancelling:
+                        self._worker.executor.cancel(attempt.id)
         except BaseException:
             self._noted |= noted
             raise

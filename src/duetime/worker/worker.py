@@ -94,9 +94,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Worker:
-    """A live process part that claims and executes. Use as an async context manager, or `start` and `stop`.
+    """Claims and executes tasks in this process. Use it as an async context manager, or call `start` and `stop`.
 
-    `id` is random unless a supervisor chose it, at random too, so that it knows whom it has seen end. Every child holds the
+    `id` is random unless a supervisor chose it, so that the supervisor knows which worker ended. Every sub-process holds the
     descriptors in `inherit` as long as it lives.
     """
 
@@ -193,7 +193,7 @@ class Worker:
 
     async def _register(self) -> None:
         lease, registered_at = await self._prove()
-        # registered before the gates are read: whoever sets one either counts this worker or is seen by it
+        # registered before the gates are read: a gate that is set either waits for this worker or is seen by it
         await self.confirm_gates()
         if self._app_path is not None:
             inherit = (*lease.inheritable(), *(shipper.descriptor for shipper in self._shippers), *self._inherit)
@@ -215,11 +215,11 @@ class Worker:
         )
 
     async def _prove(self) -> tuple[Lease, float]:
-        """Register, and renew once before anything else wants a connection: who cannot prove that it lives must not begin."""
+        """Register, and renew once before anything else uses a connection: a worker that cannot prove that it lives must not begin."""
         deadline = time.monotonic() + max(self._settings.lease, FIRST_PROOF)
         while True:
             registered_at = time.monotonic()
-            lease = await self._store.register(self._facts())
+            lease = await self._store.register(self._registration())
             if self._store.traits.liveness != "lease":
                 return lease, registered_at
             try:
@@ -234,14 +234,14 @@ class Worker:
             lease.close()  # nothing has begun, so it may take its time
             await asyncio.sleep(0.1)
 
-    def _facts(self) -> NewWorker:
+    def _registration(self) -> NewWorker:
         slots = {spec.name: spec.concurrency for spec in self._specs.values()}
         slots |= {alias: spec.concurrency for alias, spec in self._specs.items()}
         return NewWorker(id=self.id, host=socket.gethostname(), pid=os.getpid(), slots=slots, lease=self._settings.lease)
 
     async def register_again(self) -> None:
         """Go on after this worker was taken for dead and everything that it had has ended."""
-        (await self._store.register(self._facts())).close()
+        (await self._store.register(self._registration())).close()
         self._confirmed_gates = -1
         await self.confirm_gates()
         if self._keeper.proves(time.monotonic()):  # otherwise the next renewal does
@@ -262,10 +262,10 @@ class Worker:
             await self._store.confirm_gates(self.id, gates.version)
             self._confirmed_gates = gates.version
 
-    # ---- figures ----
+    # ---- metrics ----
 
     def _totals(self) -> dict[FigureKey, int]:
-        """Give what this worker has counted since it started."""
+        """Return what this worker has counted since it started."""
         totals = {key: count for name, tally in self.executor.tallies().items() for key, count in tally.totals(name)}
         for duty in self._duties:
             if isinstance(duty, Counting):
@@ -281,7 +281,7 @@ class Worker:
     # ---- health ----
 
     def health(self) -> WorkerHealth:
-        """Tell how it fares; may be called from any thread, and while the event loop is blocked."""
+        """Return its health; from any thread, also while the event loop is blocked."""
         now = time.monotonic()
         stuck = self.stuck
         return judge(
@@ -297,7 +297,7 @@ class Worker:
 
     @property
     def pulses(self) -> Sequence[Pulse]:
-        """How its loops fare, for others that watch this process."""
+        """The pulses of its loops, for others that watch this process."""
         return self._pulses
 
     def _unsettled(self) -> int:
@@ -315,7 +315,7 @@ class Worker:
             duty.on_hint(hint)
 
     def _on_renewal(self, renewal: Renewal) -> None:
-        """Compare what the store counts as ours with what we have; both sides may have lost something."""
+        """Compare what the store has of this worker with what it runs; either side may have lost something."""
         if not renewal.known:
             if not self._stopped and not self._updates.dismissed:
                 logger.error("worker %s was taken for dead: stopping all its attempts", self.id)
@@ -327,20 +327,20 @@ class Worker:
             self.executor.starts.allowed = True
         if renewal.gates_version != self._confirmed_gates:
             self._updates.note(HintKind.GATES)
-        if any(held.cancelling for held in renewal.attempts):
+        if any(attempt.cancelling for attempt in renewal.attempts):
             self._updates.note(HintKind.CANCEL)
         strays, losses = self._reconciler.compare(renewal.attempts, self.executor.attempts(), self.settler.ids(), self.feeder.known)
         now = self._store.now()
-        for held in strays:
-            logger.warning("task %s was claimed for this worker but never arrived; it goes back", held.id)
-            facts = Running(held.id, held.attempt, held.tries, held.crashes, now, None)
+        for stray in strays:
+            logger.warning("task %s was claimed for this worker but never arrived; it goes back", stray.id)
+            facts = Running(stray.id, stray.attempt, stray.tries, stray.crashes, now, None)
             self.settler.put(conclude(facts, Ended(Outcome.RELEASED), RetryPolicy(), started_at=None, now=now, chance=0.0))
         for task in losses:
             logger.error("task %s is no longer this worker's: stopping its attempt", task)
             self.executor.lose(task)
 
     def _on_lost(self, why: Stop = Stop.RELEASE) -> None:
-        """Stop everything. How it ends is written when the store answers, and counts if it is still ours then."""
+        """Stop everything. The ends are written when the store answers; they count for attempts that are still this worker's then."""
         self._lease_losses += not self._lost
         self._lost = True
         self.executor.hold_starts()
