@@ -1,4 +1,4 @@
-"""What a handler is given besides its arguments."""
+"""What a handler gets besides its arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Resources:
             self._things = [provided]
 
     def get(self, kind: type[T]) -> T:
-        """Give the resource of exactly this type, or else the first that is an instance of it."""
+        """Return the resource of exactly this type, or else the first that is an instance of it."""
         for thing in self._things:
             if type(thing) is kind:
                 return thing
@@ -45,7 +45,7 @@ class Resources:
 
 
 class Inside(Printing, Protocol):
-    """Whatever knows the context of the attempt that runs; most attempts never ask for it, and then it is never made."""
+    """Anything that has a context. Most attempts never read it, and then it is never made."""
 
     @property
     def context(self) -> Context: ...
@@ -92,7 +92,7 @@ class Context:
 
     @property
     def fence(self) -> int:
-        """A number that grows with every attempt: give it to resources that can refuse older writers."""
+        """A number that grows with every attempt: pass it to resources that can refuse older writers."""
         return self._claimed.attempt
 
     @property
@@ -131,17 +131,17 @@ class Context:
         return self._log
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Tell how far the work is, from 0 to 1; shown beside the task while it runs."""
+        """Report how far the work is, from 0 to 1; shown beside the task while it runs."""
         if not 0 <= fraction <= 1:
             raise InvalidValue(f"progress is a fraction from 0 to 1, got {fraction}")
         self._progress(fraction, text)
 
     def get(self, kind: type[T]) -> T:
-        """Give what the lifespan provided, by type."""
+        """Return what the lifespan provided, by type."""
         return self._resources.get(kind)
 
     def tell_to_stop(self, stopped_as: Outcome = Outcome.CANCELLED) -> None:
-        """Set the mark that `cancelled` shows, and keep how the attempt will count if its code ends because of that."""
+        """Set `cancelled`, and keep how the attempt will count if its code ends because of that."""
         self._cancelled = True
         self.stopped_as = stopped_as
 
@@ -153,7 +153,7 @@ class _TaskLog(logging.LoggerAdapter[logging.Logger]):
 
 
 def current() -> Context:
-    """Give the context of the attempt that this code runs in."""
+    """Return the context of the attempt that this code runs in."""
     inside = current_attempt.get()
     if inside is None:
         raise InvalidValue("no task runs here: duetime.current() works only inside a handler")

@@ -19,7 +19,7 @@ NOTHING = Ended(Outcome.SUCCEEDED)
 
 
 def succeeded(value: object) -> Ended:
-    """Turn a normal return into success; the work was done, so a value that cannot be stored is never retried."""
+    """Turn a normal return into success. The work is done, so a value that cannot be stored is Fatal, not retried."""
     if value is None:
         return NOTHING
     try:
@@ -44,7 +44,7 @@ def failed(error: BaseException, policy: RetryPolicy) -> Ended:
 
 
 def describe(error: BaseException) -> ErrorInfo:
-    """Give an exception as it is stored: type, message and the end of its traceback."""
+    """Return an exception as it is stored: type, message and the end of its traceback."""
     text = "".join(traceback.format_exception(error))
     if len(text) > MAX_TRACEBACK:
         text = "… (cut)\n" + text[-MAX_TRACEBACK:]
@@ -52,7 +52,7 @@ def describe(error: BaseException) -> ErrorInfo:
 
 
 def _message(error: BaseException) -> str:
-    """Give an exception's message, also if its `__str__` is broken."""
+    """Return an exception's message, also if its `__str__` is broken."""
     try:
         message = str(error)
     except BaseException as broken:

@@ -54,7 +54,7 @@ def last_run_view(last: LastRun) -> LastRunView:
 
 
 def occurrence_of(schedule: str, planned_at: Instant, meta: Mapping[str, str]) -> Occurrence:
-    """Read what a task's meta says of its occurrence."""
+    """Read the occurrence from a task's meta."""
     zone = meta.get(ZONE, "UTC")
     planned = to_datetime(planned_at)
     last = meta.get(LAST)

@@ -27,13 +27,13 @@ from duetime.targets.context import Context
 from duetime.targets.signature import resolve
 
 _ABSENT = object()
-_WHERE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<path>[^`]*)`\Z", re.DOTALL)
+_LOCATED = re.compile(r"(?P<what>.*) - at `\$\.?(?P<path>[^`]*)`\Z", re.DOTALL)
 _NAMED = re.compile(r"Object (?:missing required|contains unknown) field `(?P<path>[^`]+)`")
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 
 def _is_pydantic(kind: object) -> bool:
-    """Tell a pydantic model; only a program that has imported pydantic can own one, so it is never imported here."""
+    """Return whether a type is a pydantic model. Only a program that has imported pydantic can have one, so it is not imported here."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
@@ -60,7 +60,7 @@ _encode = msgspec.json.Encoder(enc_hook=_to_json).encode
 
 
 def encode_result(value: object) -> bytes:
-    """Give a handler's return value as JSON; InvalidPayload if it is none, PayloadTooLarge if it is too long."""
+    """Return a handler's return value as JSON; InvalidPayload if it has no JSON form, PayloadTooLarge if it is too long."""
     try:
         result = _encode(value)
     except _UNENCODABLE as error:
@@ -71,7 +71,7 @@ def encode_result(value: object) -> bytes:
 
 
 def _holds_odd_number(value: object) -> bool:
-    """Tell whether there is a number somewhere that JSON has no word for: it would become null without a word."""
+    """Return whether a value contains a number that JSON cannot express: it would silently become null."""
     left: list[Any] = [value]
     while left:
         each = left.pop()
@@ -167,7 +167,7 @@ class FunctionPayloads:
         return decode_by_position
 
     def decode_result(self, result: bytes | None) -> Any:
-        """Give a stored result in the type that the function is annotated with, or as plain JSON if it does not fit that."""
+        """Return a stored result in the type of the function's annotation, or as plain JSON if it does not fit that."""
         if result is None:
             return None
         decode = self._decode_result or self._compile_result()
@@ -177,7 +177,7 @@ class FunctionPayloads:
             return msgspec.json.decode(result)
 
     def schema(self) -> bytes:
-        """Give the JSON Schema of the payload, with the defaults that are JSON."""
+        """Return the JSON Schema of the payload, with the defaults that are JSON."""
         optional = msgspec.field(default_factory=object)
         struct = self._struct(self._types(), optional)
         _, components = msgspec.json.schema_components([struct], schema_hook=_schema_of, ref_template="#/$defs/{name}")
@@ -204,7 +204,7 @@ class FunctionPayloads:
         named = dict(zip(self._in_order, args, strict=False))
         twice = named.keys() & kwargs.keys()
         if twice:
-            raise _invalid(self._name, min(twice), "is given twice, by its place and by its name")
+            raise _invalid(self._name, min(twice), "is given twice, by position and by name")
         return {**named, **kwargs}
 
     def _types(self) -> dict[str, Any]:
@@ -262,9 +262,9 @@ class FunctionPayloads:
             for name, parameter in self._parameters.items():
                 if parameter.default is inspect.Parameter.empty and name not in kwargs:
                     return _invalid(self._name, name, f"is missing: {self._call()}")
-        place = _WHERE.match(problem)
-        if place is not None:
-            return _invalid(self._name, place["path"], f"does not fit: {place['what']}")
+        located = _LOCATED.match(problem)
+        if located is not None:
+            return _invalid(self._name, located["path"], f"does not fit: {located['what']}")
         named = _NAMED.match(problem)
         return InvalidPayload(f"{self._name}: {problem}", field=named["path"] if named else None)
 
@@ -296,7 +296,7 @@ def _lift_definitions(part: Any) -> dict[str, Any]:
 
 
 def _is_plain(function: Callable[..., object]) -> bool:
-    """Tell whether a function is called as it is written, not through a decorator that may care how arguments are given."""
+    """Return whether a function is called as it is written, not through a decorator that may depend on how arguments are passed."""
     code = getattr(function, "__func__", function)
     return isinstance(code, FunctionType) and not hasattr(code, "__wrapped__") and not hasattr(code, "__signature__")
 

@@ -47,7 +47,7 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 def misfit(schema: Mapping[str, Any], value: object) -> Misfit | None:
-    """Give the first thing in a value that the schema does not allow, or None."""
+    """Return the first thing in a value that the schema does not allow; None if all is allowed."""
     return _Checker(schema).check(schema, value, "")
 
 
@@ -86,7 +86,7 @@ class _Checker:
         found = [self.check(schema, value, path) for schema in schemas]
         if not found or None in found:
             return None
-        # the complaint about the innermost place is about the alternative that was meant
+        # the deepest misfit belongs to the alternative that was meant
         return max((each for each in found if each is not None), key=lambda each: len(each.path))
 
     def _object(self, schema: Mapping[str, Any], value: dict[str, Any], path: str) -> Misfit | None:
@@ -106,10 +106,10 @@ class _Checker:
     def _array(self, schema: Mapping[str, Any], value: list[Any], path: str) -> Misfit | None:
         first: list[Any] = schema.get("prefixItems", [])
         rest = schema.get("items", {})
-        for place, each in enumerate(value):
-            expected = first[place] if place < len(first) else rest
+        for index, each in enumerate(value):
+            expected = first[index] if index < len(first) else rest
             if expected is not False:
-                found = self.check(expected if isinstance(expected, dict) else {}, each, f"{path}[{place}]")
+                found = self.check(expected if isinstance(expected, dict) else {}, each, f"{path}[{index}]")
                 if found is not None:
                     return found
         return None

@@ -22,13 +22,13 @@ def resolve(function: Callable[..., object], annotation: Any) -> Any:
 
 
 def _code(function: Callable[..., object]) -> Callable[..., object]:
-    """Give the function or method that is called in the end, behind decorators."""
+    """Return the function or method behind all decorators."""
     innermost: Callable[..., object] = inspect.unwrap(_called(function))
     return innermost
 
 
 def _called(function: Callable[..., object]) -> Callable[..., object]:
-    """Give the function or method that a call enters first."""
+    """Return the function or method that a call enters first."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
@@ -51,7 +51,7 @@ def default_name(function: Callable[..., object]) -> str:
 
 
 def examine(name: str, function: Callable[..., object]) -> Shape:
-    """Judge whether a function can be a handler; InvalidHandler says what to change."""
+    """Return what a function looks like as a handler; InvalidHandler says what to change if it cannot be one."""
     if not callable(function) or inspect.isclass(function):
         raise InvalidHandler(f"{name}: a handler must be a function, a bound method or a callable object, got {function!r}")
     code = _code(function)

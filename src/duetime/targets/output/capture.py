@@ -1,4 +1,4 @@
-"""Leading what this process prints and logs to the attempt that does it.
+"""Sends what this process prints and logs to the attempt that does so.
 
 The context variable `current_attempt` holds the attempt, which knows its way to its file, so coroutines and threads that run with
 a copy of the attempt's context write to the right file.
@@ -18,7 +18,7 @@ from duetime.targets.output.files import Sink
 
 
 class Printing(Protocol):
-    """Whatever may print and log as an attempt; most never do, and then their sink is never made."""
+    """Anything that has a sink. Most attempts never print, and then their sink is never made."""
 
     @property
     def sink(self) -> Sink | None: ...
@@ -28,13 +28,13 @@ current_attempt: contextvars.ContextVar[Printing | None] = contextvars.ContextVa
 
 
 def current_sink() -> Sink | None:
-    """Give where the output of the code that runs here goes, if it is an attempt's."""
+    """Return the sink of the attempt whose code runs here; None if no attempt runs here."""
     attempt = current_attempt.get()
     return None if attempt is None else attempt.sink
 
 
 class Capture:
-    """Leads what this process prints and logs to the current sink; without one, everything goes where it always went.
+    """Sends what this process prints and logs to the current sink. Without one everything goes where it always went.
 
     The streams and the root logger belong to the whole process: several captures share one installation. Install it when
     the program has configured its logging, because `logging.basicConfig` does nothing once the root logger has a handler.
@@ -78,7 +78,7 @@ class _Installation:
 
     def undo(self) -> None:
         self._logs.uninstall()
-        # who has put another stream in place meanwhile keeps it
+        # a stream that the program has set meanwhile stays
         if sys.stdout is self._streams[0]:
             sys.stdout = self._before[0]
         if sys.stderr is self._streams[1]:
@@ -86,7 +86,7 @@ class _Installation:
 
 
 class _Stream:
-    """Stands for `sys.stdout` or `sys.stderr`; whatever is not about writing is the original's business."""
+    """Replaces `sys.stdout` or `sys.stderr`; all but writing is left to the original."""
 
     def __init__(self, original: TextIO | None) -> None:
         self._original = original  # None in a program without a console
@@ -145,16 +145,16 @@ class _Bytes:
 
 
 class Writer(Protocol):
-    """What log lines can be written to; the answer False means that it did not take them."""
+    """What log lines can be written to; a false result means that it did not take them."""
 
     def write(self, text: str, /) -> int: ...
 
 
 class LogHandler(logging.Handler):
-    """Gives log records, as lines, to what `find` gives at that moment.
+    """Writes log records, as lines, to what `find` returns at that moment.
 
     A record that one of the program's own handlers prints to a captured stream is left to that one, in its own format.
-    A record that nobody takes is treated as if this handler did not exist: Python's last resort prints warnings.
+    A record that nothing takes is treated as if this handler did not exist: Python's last resort prints warnings.
     """
 
     def __init__(self, find: Callable[[], Writer | None], captured: Iterable[object]) -> None:
@@ -165,7 +165,7 @@ class LogHandler(logging.Handler):
         self.setFormatter(_LogFormatter())
 
     def install(self) -> None:
-        """Join the root logger; what handlers log with `ctx.log` is wanted from INFO on, unless the program says otherwise."""
+        """Join the root logger. `ctx.log` logs from INFO on, unless the program has set another level."""
         logging.getLogger().addHandler(self)
         task_logger = logging.getLogger("duetime.task")
         self._task_logger_had_no_level = task_logger.level == logging.NOTSET

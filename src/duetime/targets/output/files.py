@@ -38,14 +38,14 @@ class OutputFiles:
         self.ended = ended
 
     def path(self, task_id: str, attempt: int) -> Path:
-        """Tell where an attempt's output is or would be. Only task ids are accepted, so nothing leads out of the folder."""
+        """Return the path of an attempt's file, whether it exists or not. Only task ids are accepted, so no path leaves the folder."""
         if not is_id(task_id):
             raise InvalidValue(f"not a task id: {task_id!r}")
         return self.folder / f"{task_id}.{int(attempt)}.log"
 
 
 def cut_line(cap: int) -> bytes:
-    """Give the line that ends a file which has reached its cap."""
+    """Return the line that ends a file which has reached its cap."""
     return f"\n… the rest of the output was cut: an attempt may write {cap:,} bytes\n".encode()
 
 
@@ -55,14 +55,14 @@ class CappedFile:
     What is already in the file counts, so a second writer may go on where the first one died.
     """
 
-    __slots__ = ("_cap", "_closed", "_done", "_file", "_line", "_lock", "_path", "_room")
+    __slots__ = ("_cap", "_closed", "_done", "_file", "_line", "_lock", "_path", "_space")
 
     _open: ClassVar[set[CappedFile]] = set()
 
     def __init__(self, path: Path, cap: int) -> None:
         self._path = path
         self._cap = cap
-        self._room: int | None = None
+        self._space: int | None = None
         self._file: int | None = None
         self._line = bytearray()
         # reentrant: a finaliser or a signal handler may print in the middle of a write by the same thread
@@ -71,7 +71,7 @@ class CappedFile:
         self._closed = False
 
     def write(self, text: str | bytes) -> bool:
-        """Take some output; False if the file has been closed and somebody else must have it."""
+        """Take some output; return False if the file has been closed, so that the caller writes it elsewhere."""
         if self._done:
             return not self._closed
         with self._lock:
@@ -116,22 +116,22 @@ class CappedFile:
         file = self._file
         if file is None:
             file = _open_for_append(self._path)
-            if self._room is None:
-                self._room = self._cap - os.fstat(file).st_size
+            if self._space is None:
+                self._space = self._cap - os.fstat(file).st_size
             self._file = file
             CappedFile._open.add(self)
-        assert self._room is not None
-        if self._room < 0:  # an earlier writer has cut it
+        assert self._space is not None
+        if self._space < 0:  # an earlier writer has cut it
             self._done = True
-        elif len(data) > self._room:
-            end = self._room
+        elif len(data) > self._space:
+            end = self._space
             while end and data[end] & 0xC0 == 0x80:  # not in the middle of a character
                 end -= 1
             _write_all(file, data[:end] + cut_line(self._cap))
             self._done = True
         else:
             _write_all(file, data)
-            self._room -= len(data)
+            self._space -= len(data)
         if self._done or len(CappedFile._open) > _KEPT_OPEN:
             self._let_go()
 
@@ -161,7 +161,7 @@ _warned = False
 
 
 def _warn(path: Path, problem: OSError) -> None:
-    """Say once that output cannot be kept: a full disk must not also fill the log."""
+    """Log once that output cannot be kept: a full disk must not also fill the log."""
     global _warned
     if not _warned:
         _warned = True
@@ -181,12 +181,12 @@ class Sink(msgspec.Struct, eq=False):
     _beginning: ClassVar[threading.Lock] = threading.Lock()
 
     def share(self) -> Path:
-        """Return the path of the file, for somebody else, a child, who may write it too."""
+        """Return the path of the file for a child process, which may write it too."""
         self._elsewhere = True
         return self._files.path(self._task_id, self._attempt)
 
     def write(self, text: str | bytes) -> bool:
-        """Take some output; False if the attempt has ended and its output is no more wanted here."""
+        """Take some output; return False if the attempt has ended."""
         return self._begin(text) if self._file is None else self._file.write(text)
 
     def flush(self) -> None:
@@ -195,7 +195,7 @@ class Sink(msgspec.Struct, eq=False):
             self._file.flush()
 
     def read(self) -> str:
-        """Give what the attempt has written so far; for the attempt itself, because the file goes soon after it."""
+        """Return what the attempt has written so far. Only for the attempt itself: its file is removed soon after its end."""
         self.flush()
         try:
             return self._files.path(self._task_id, self._attempt).read_bytes().decode("utf-8", "replace")
@@ -204,7 +204,7 @@ class Sink(msgspec.Struct, eq=False):
 
     def close(self) -> None:
         """Write what is left. What threads of the attempt print from now on goes to the process's own streams."""
-        # without a lock: it is set before the file is looked for, and a beginner looks at it after the file is there
+        # no lock is needed: this is set before the file is looked for, and `_begin` reads it after the file is set
         self._ended = True
         if self._file is not None:
             self._file.close()

@@ -1,7 +1,7 @@
-"""Where workers gather output until it is in the store: below one folder per store, a folder per worker.
+"""Where workers collect output until it is in the store: one folder per store, and in it one per worker.
 
-A worker, and every child that it starts, holds the lock of its folder, which the kernel frees when the last of them has ended. Whoever
-gets the lock of a folder may ship what a dead worker left there; the files of a living one are nobody else's business.
+A worker, and every child that it starts, holds the lock of its folder; the kernel frees the lock when the last of them has ended. A worker
+that gets the lock of another folder may ship what a dead worker left there. The files of a living worker are left alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEEPING_LENGTH = "duetime.keeping-length"
 
 
 def _one_a_byte(error: UnicodeError) -> tuple[str, int]:
-    """Show what is not UTF-8 as one question mark a byte, so that places in a file are places in its text."""
+    """Show what is not UTF-8 as one question mark a byte, so that an offset in a file is the same in its text."""
     assert isinstance(error, UnicodeDecodeError)
     return "?" * (error.end - error.start), error.end
 
@@ -37,7 +37,7 @@ codecs.register_error(_KEEPING_LENGTH, _one_a_byte)
 
 
 def spool_root(setting: str | None, beside: str | None, url: str) -> Path | None:
-    """Tell in which folder the workers of a store have their folders; None if output is not wanted.
+    """Return the folder in which the workers of a store have theirs; None if output is off.
 
     A folder that was chosen may serve several stores, so each has its own below it.
     """
@@ -49,7 +49,7 @@ def spool_root(setting: str | None, beside: str | None, url: str) -> Path | None
 
 
 def name_of(url: str) -> str:
-    """Give a store's name for a folder: readable, and different for every store."""
+    """Return the name of a store's folder: readable, and different for every store."""
     readable = re.sub(r"[^a-z0-9]+", "-", url.lower())[:60].strip("-")
     return f"{readable}-{hashlib.blake2b(url.encode(), digest_size=6).hexdigest()}"
 
@@ -102,7 +102,7 @@ class Spool:
             folder = root / secrets.token_hex(8)
             folder.mkdir()
             spool = cls.take(folder)
-            if spool is not None:  # otherwise one who looks for dead workers was faster, and has removed the empty folder
+            if spool is not None:  # otherwise a worker that looks for dead ones was faster and removed the empty folder
                 return spool
 
     @classmethod
@@ -126,7 +126,7 @@ class Spool:
         return list(files_in(self.folder))
 
     def leave(self) -> None:
-        """Give the lock back, and remove the folder unless output is left in it."""
+        """Release the lock, and remove the folder unless output is left in it."""
         if not self.files():
             with contextlib.suppress(OSError):
                 (self.folder / LOCK).unlink(missing_ok=True)
@@ -161,13 +161,13 @@ def files_in(folder: Path) -> Iterator[SpoolFile]:
 
 
 def find(root: Path, task: str, attempt: int) -> Path | None:
-    """Give an attempt's file, if a worker on this machine has one; the task's id has been checked."""
+    """Return an attempt's file if a worker on this machine has one. The task's id must have been checked."""
     paths = (folder / f"{task}.{attempt}.log" for folder in _folders(root))
     return next((path for path in paths if path.exists()), None)
 
 
 def read_from(path: Path, offset: int, limit: int) -> tuple[bytes, bool]:
-    """Read from a place on, and tell whether that is all; FileNotFoundError if the file is gone."""
+    """Read from an offset; return whether that was all. FileNotFoundError if the file is gone."""
     with path.open("rb") as file:
         file.seek(offset)
         data = file.read(limit + 1)
@@ -175,12 +175,12 @@ def read_from(path: Path, offset: int, limit: int) -> tuple[bytes, bool]:
 
 
 def text_of(data: bytes) -> str:
-    """Give bytes as text that any store can keep, of the same length in UTF-8."""
+    """Return bytes as text that any store takes, of the same length in UTF-8."""
     return data.decode("utf-8", _KEEPING_LENGTH).replace("\0", "?")
 
 
 def whole_characters(data: bytes) -> int:
-    """Tell how many bytes there are without a character at the end that is not all there yet."""
+    """Return how many bytes there are without an incomplete character at the end."""
     for back in range(1, min(4, len(data) + 1)):
         byte = data[-back]
         if byte >= 0xC0:  # the first of several bytes

@@ -66,7 +66,7 @@ def die_with(life: int) -> None:
 
     The pipe's owner is the group and its signal SIGKILL, so its end of file kills the child and what the child started,
     at once, also while a C call holds the GIL or everything is stopped. PR_SET_PDEATHSIG is left out on purpose: it kills
-    the child alone, sometimes before the pipe is closed, and nobody is then left to be the group's reason to die. With
+    the child alone, sometimes before the pipe is closed, and then nothing kills the rest of the group. With
     both, 59 of 240 grandchildren outlived a killed worker; with the pipe alone none. Where a pipe has no such signal, a
     thread waits for the end of file and needs the GIL.
     """
@@ -137,7 +137,7 @@ class _Inside(NamedTuple):
 
 
 class Performer:
-    """Performs attempts with an app's handlers and middleware in an event loop that runs only when asked to."""
+    """Performs attempts with an app's handlers and middleware, in an event loop that runs only while it is needed."""
 
     def __init__(self, app: App, resources: Resources, loop: asyncio.AbstractEventLoop) -> None:
         self._app = app
@@ -188,8 +188,8 @@ class Performer:
 
         attempt = self._loop.create_task(_caught(lambda: around(self._app.middlewares, context, innermost)))
         attempt.add_done_callback(lambda _: calls.put_nowait(None))
-        while (asked := self._loop.run_until_complete(calls.get())) is not None:
-            call, variables = asked
+        while (request := self._loop.run_until_complete(calls.get())) is not None:
+            call, variables = request
             try:
                 value = variables.run(function)
             except StopIteration as error:
@@ -208,7 +208,7 @@ class Performer:
 
 
 async def _caught(call: Callable[[], Any]) -> tuple[object, BaseException | None]:
-    """Await a call and give its exception as a value: SystemExit would otherwise break out of the loop."""
+    """Await a call and return its exception as a value: SystemExit would otherwise break out of the loop."""
     try:
         return await call(), None
     except BaseException as error:
@@ -256,12 +256,12 @@ class _Lifespan:
 
 
 def main() -> NoReturn:
-    """Serve the worker until it closes its end, then leave the lifespan and go."""
+    """Serve the worker until it closes its end, then leave the lifespan and exit."""
     _, _, descriptor, life = sys.argv
     die_with(int(life))
     for number in (signal.SIGTERM, signal.SIGINT):
-        # a service manager that stops a worker tells its children too; when they end is for the worker to say. A handler
-        # and not SIG_IGN, which what they start would inherit.
+        # a service manager that stops a worker signals its children too, but the worker decides when they end. A handler
+        # instead of SIG_IGN, because programs that they start would inherit that.
         signal.signal(number, lambda *_: None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -277,7 +277,7 @@ def _serve(channel: Channel, loop: asyncio.AbstractEventLoop, own: Sequence[int]
     if first is None:
         return
     setup = msgspec.json.decode(first, type=Setup)
-    for each in (*own, setup.heard, setup.passed_through, *setup.kept):
+    for each in (*own, setup.printed, setup.passed_through, *setup.inherited):
         os.set_inheritable(each, False)
     sys.path[:] = setup.path
     try:
@@ -287,7 +287,7 @@ def _serve(channel: Channel, loop: asyncio.AbstractEventLoop, own: Sequence[int]
     except BaseException as error:
         channel.send(NotReady(_sendable_error(describe(error))))
         os._exit(1)
-    drain = Drain(setup.heard, setup.passed_through)
+    drain = Drain(setup.printed, setup.passed_through)
     drain.start()
     # installed after the program's own configuration of logging, which would otherwise be refused
     LogHandler(lambda: _stderr_during(drain), (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)).install()

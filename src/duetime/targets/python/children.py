@@ -2,7 +2,7 @@
 
 A child performs one attempt at a time and is used again, because starting one takes a fifth of a second and importing the
 app perhaps longer. It leads its own session: what it starts is in its process group and dies with it. An attempt has ended
-when its `Done` frame is here, or when the whole group is gone; until then nobody is told that it has.
+when its `Done` frame has arrived, or when the whole group is gone, and not before.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ChildPool:
         progress: Callable[[float, str], None],
         began: Callable[[], None] = lambda: None,
     ) -> Ended:
-        """Run one attempt to its end; tell when it has begun. When cancelled, kill it, wait until it is gone, and then raise that."""
+        """Run one attempt to its end; call `began` when it has begun. When cancelled, kill the child, wait until it is gone, then raise."""
         order = Order(task=claimed, started_at=started_at, deadline_at=deadline_at, output_path=output_path, output_cap=self._output_cap)
         for _ in range(_STARTS):
             try:
@@ -99,7 +99,7 @@ class ChildPool:
         return Ended(Outcome.FAILED, error=error)
 
     async def prepare(self) -> Ended | None:
-        """Have a child ready, so that the `perform` that follows begins at once; if none starts, give the attempt's end."""
+        """Have a child ready, so that the `perform` that follows begins at once. If none starts, return the attempt's end."""
         try:
             self._idle.append(await self._take())
         except _NotStarted as problem:
@@ -151,7 +151,7 @@ class ChildPool:
 
 
 class _Broken(Exception):
-    """The child died, or said something that it should not."""
+    """The child died, or sent a frame that does not belong there."""
 
 
 class _NotStarted(Exception):
@@ -175,7 +175,7 @@ class _Child:
         self.killed_on_purpose = False
         self._lock = threading.Lock()
         self._reaped = False
-        self._said = b""
+        self._last_printed = b""
         self._receiving = False
         self._transport: asyncio.WriteTransport | None = None
         try:
@@ -193,33 +193,33 @@ class _Child:
             life_of_child, self._life = os.pipe()
             ours.callback(os.close, self._life)
             theirs.callback(os.close, life_of_child)
-            # held by both: the child empties it, and what a dead child has left in it is still to be had here
-            self._heard, said = os.pipe()
-            ours.callback(os.close, self._heard)
-            theirs.callback(os.close, said)
-            os.set_blocking(self._heard, False)
+            # held by both: the child empties it, and what a dead child has left in it can still be read here
+            self._printed, output = os.pipe()
+            ours.callback(os.close, self._printed)
+            theirs.callback(os.close, output)
+            os.set_blocking(self._printed, False)
             passed_through = _standard_error()
             theirs.callback(os.close, passed_through)
             self._setup = Setup(
                 app=self._app_path,
-                path=[str(place) for place in sys.path],
-                heard=self._heard,
+                path=[str(folder) for folder in sys.path],
+                printed=self._printed,
                 passed_through=passed_through,
-                kept=list(inherit),
+                inherited=list(inherit),
             )
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "duetime.targets.python.child", self._app_path, str(socket_of_child.fileno()), str(life_of_child)],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                pass_fds=(socket_of_child.fileno(), life_of_child, self._heard, passed_through, *inherit),
+                stdout=output,
+                stderr=output,
+                pass_fds=(socket_of_child.fileno(), life_of_child, self._printed, passed_through, *inherit),
                 start_new_session=True,
             )
             ours.pop_all()
 
     async def start(self, within: float) -> None:
         """Wait until the app is imported and its lifespan entered."""
-        self._loop.add_reader(self._heard, self._listen)
+        self._loop.add_reader(self._printed, self._read_printed)
         try:
             async with asyncio.timeout(within):
                 self._reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
@@ -235,13 +235,13 @@ class _Child:
         except _Broken as broken:
             raise await self._failed_to_start(str(broken)) from None
         finally:
-            self._loop.remove_reader(self._heard)
-        if self._said:
-            _logger.info("sub-process %d said while it started: %s", self._process.pid, self._tail())
-            self._said = b""
+            self._loop.remove_reader(self._printed)
+        if self._last_printed:
+            _logger.info("sub-process %d printed while it started: %s", self._process.pid, self._tail())
+            self._last_printed = b""
 
     async def perform(self, order: Order, progress: Callable[[float, str], None], began: Callable[[], None]) -> Ended:
-        """Have an attempt performed; _Broken if the child does not live to tell its end."""
+        """Have an attempt performed; _Broken if the child dies before it reports the end."""
         self.began = False
         self.attempts += 1
         self._writer.write(frame(order))
@@ -304,8 +304,8 @@ class _Child:
             raise cancelled
 
     def obituary(self, broken: _Broken, order: Order) -> ErrorInfo:
-        """Say how it died, with the last that it printed; what it could not put into the output file goes there now."""
-        left = self._said
+        """Return how it died, with the last that it printed. What it could not write to the output file is written now."""
+        left = self._last_printed
         if order.output_path is not None:
             path = Path(order.output_path)
             if left:
@@ -325,16 +325,16 @@ class _Child:
 
     def _not_ready(self, error: ErrorInfo) -> ErrorInfo:
         message = f"the sub-process for {self._app_path} did not start: {error.type}: {error.message}"
-        self._listen()
+        self._read_printed()
         return ErrorInfo("ProcessNotStarted", message, "\n".join(filter(None, (error.traceback, self._tail()))))
 
-    def _listen(self) -> None:
-        """Read what it said; the last part is kept."""
+    def _read_printed(self) -> None:
+        """Read what it printed, and keep the last part."""
         with contextlib.suppress(OSError):
-            self._said = (self._said + os.read(self._heard, 65_536))[-65_536:]
+            self._last_printed = (self._last_printed + os.read(self._printed, 65_536))[-65_536:]
 
     def _tail(self) -> str:
-        return self._said[-MAX_TAIL:].decode("utf-8", "replace")
+        return self._last_printed[-MAX_TAIL:].decode("utf-8", "replace")
 
     # ---- watching ----
 
@@ -352,7 +352,7 @@ class _Child:
         self._on_exit()
 
     def _look(self) -> None:
-        """Look now and then, where the kernel cannot tell."""
+        """Look now and then, where the kernel has no descriptor for a process."""
         if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             self._loop.call_later(0.02, self._look)
         else:
@@ -364,7 +364,7 @@ class _Child:
         with self._lock:
             self._reaped = True
             self._process.wait()
-        self._listen()
+        self._read_printed()
         self._wait_for_group(0)
 
     def _wait_for_group(self, looks: int) -> None:
@@ -375,7 +375,7 @@ class _Child:
             return
         _living.discard(self)
         self._close_life()
-        os.close(self._heard)
+        os.close(self._printed)
         if self._receiving:
             # an answer may still be in the socket; but a process that left the group may hold it open for ever
             self._loop.call_later(0.1, self._hang_up)
@@ -430,7 +430,7 @@ def _manner(returncode: int) -> str:
 
 
 def _group_lives(group: int, *, thorough: bool) -> bool:
-    """Tell whether a process group has a member that still runs; zombies that nobody collects do not count."""
+    """Return whether a process of the group still runs; zombies do not count."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

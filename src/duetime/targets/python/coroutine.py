@@ -35,10 +35,10 @@ class CoroutineTarget:
 
 
 def direct_call(python: PythonFunction, payloads: Payloads) -> DirectCall | None:
-    """Return the short way for a function that is an `async def` itself, and not only marked as one: what it returns is then known.
+    """Return the direct call of a function that is an `async def` itself, not only marked as one: it surely returns a coroutine.
 
-    With the executor's generator (`worker/steps.py`) it saves 1.0 µs of each no-op attempt, 0.6 of them because arguments are
-    passed by position instead of by name (`bench/ceiling.py`).
+    A no-op attempt then costs the worker 2.2 µs instead of 4.3 (`bench/ceiling.py`): one coroutine instead of two, arguments by position
+    instead of by name, and no `Context` unless the function takes one.
     """
     function: Callable[..., Coroutine[Any, Any, object]] = python.function
     decode = payloads.positional_decoder()

@@ -1,4 +1,4 @@
-"""Everything that a child process prints, from whatever code, led to its attempt's file."""
+"""What a child process prints, from any code, goes to its attempt's file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from duetime.targets.output import cut_line
 
 
 class Drain(threading.Thread):
-    """Takes what comes out of descriptors 1 and 2, from Python, C code and sub-processes alike, to the attempt's file.
+    """Moves what is printed to descriptors 1 and 2, by Python, C code and sub-processes alike, to the attempt's file.
 
-    Between attempts it goes to the worker's own standard error. At the cap the descriptors are led to /dev/null, so a
-    handler that prints without end costs nothing more. Data moves by `splice`: no thread ever holds text that neither the
-    pipe nor the file has, so the worker, which can read the pipe too, misses nothing when this process dies.
+    Between attempts it goes to the worker's own standard error. At the cap the descriptors are pointed to /dev/null, so a
+    handler that prints without end costs nothing more. Data moves by `splice`: all text is in the pipe or in the file at
+    any time, so the worker, which can read the pipe too, misses nothing when this process dies.
     """
 
     def __init__(self, source: int, passed_through: int) -> None:
@@ -35,7 +35,7 @@ class Drain(threading.Thread):
         self._path: Path | None = None
         self._file: int | None = None
         self._cap = 0
-        self._room = 0
+        self._space = 0
         self._cut = False
         faulthandler.enable(file=self._entry)
 
@@ -53,11 +53,11 @@ class Drain(threading.Thread):
                 self._move()
 
     def begin(self, path: str | None, cap: int) -> None:
-        """Lead output to a file from now on."""
+        """Send output to a file from now on."""
         with self._lock:
             self._empty()
             self._path = None if path is None else Path(path)
-            self._cap = self._room = cap
+            self._cap = self._space = cap
 
     def end(self) -> None:
         """Put everything printed so far into the file and close it."""
@@ -86,7 +86,7 @@ class Drain(threading.Thread):
         try:
             if self._path is None:
                 return self._pass_through()
-            if self._room == 0 and not self._cut:
+            if self._space == 0 and not self._cut:
                 self._cut_off()
             if self._cut:
                 return self._splice(self._nowhere, 65_536)
@@ -94,8 +94,8 @@ class Drain(threading.Thread):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
                 os.lseek(self._file, 0, os.SEEK_END)
-            moved = self._splice(self._file, self._room)
-            self._room -= moved
+            moved = self._splice(self._file, self._space)
+            self._space -= moved
             return moved
         except BlockingIOError:
             return 0

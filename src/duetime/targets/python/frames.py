@@ -19,13 +19,13 @@ MAX_FRAME = 16 * 1_048_576
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """The first frame to a child: where to import from, what, and which descriptors serve what."""
+    """The first frame to a child: what to import from where, and which descriptors it has."""
 
     app: str
     path: list[str]
-    heard: int
+    printed: int  # the reading end of what the child prints
     passed_through: int
-    kept: list[int]
+    inherited: list[int]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ Answer: TypeAlias = Ready | NotReady | Began | Progress | Done
 
 
 def frame(message: msgspec.Struct) -> bytes:
-    """Give a message as it is sent."""
+    """Return a message as it is sent."""
     data = msgspec.json.encode(message)
     return len(data).to_bytes(4, "big") + data
 
@@ -85,7 +85,7 @@ class Channel:
         self._writable.register(connection, select.POLLOUT)
 
     async def receive(self) -> bytes | None:
-        """Give the next frame, or None when the worker has closed its end."""
+        """Return the next frame; None when the worker has closed its end."""
         size = await self._exactly(4)
         return None if size is None else await self._exactly(int.from_bytes(size, "big"))
 
@@ -108,4 +108,4 @@ class Channel:
                 except BlockingIOError:
                     self._writable.poll()
                 except OSError:
-                    os._exit(1)  # nobody is there to work for
+                    os._exit(1)  # the worker is gone

@@ -1,4 +1,4 @@
-"""Threads for `def` handlers: daemons, reused, one attempt at a time, and reachable while they run."""
+"""Threads for `def` handlers. They are daemons, are used again, and can be interrupted."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Thread:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            # an exception that was thrown at the last moment must not end the thread between two calls
+            # an exception that is thrown too late must not end the thread between two calls
             with contextlib.suppress(BaseException):
                 call()
 
     def throw(self, error: type[BaseException] | None) -> None:
-        """Raise an exception in the thread as soon as it runs Python code again; None takes back one that has not come yet."""
+        """Raise an exception in the thread as soon as it runs Python code again. None takes back one that was not raised yet."""
         if self._thread.ident is not None:
             thrown = ctypes.c_void_p() if error is None else ctypes.py_object(error)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), thrown)
 
 
 class ThreadCall:
-    """A call under way in a thread. Awaiting `future` shields it: the call ends when its code ends, not when we say so."""
+    """A call in a thread. `future` is resolved when the code has ended, however often the waiting for it is cancelled."""
 
     def __init__(self, thread: Thread, loop: asyncio.AbstractEventLoop) -> None:
         self.thread = thread
@@ -47,9 +47,9 @@ class ThreadCall:
         self._thrown: type[BaseException] | None = None
 
     def throw(self, error: type[BaseException]) -> None:
-        """Raise an exception in the handler, unless it has ended: the thread may already run another's.
+        """Raise an exception in the call, unless it has ended: the thread may already run another one.
 
-        One that has not begun, because the machine is busy, never does. Raised any sooner it would hit the thread between two calls.
+        A call that has not begun never does: an exception raised now would hit the thread between two calls.
         """
         with self._lock:
             if not self._ended:
@@ -67,11 +67,11 @@ class ThreadCall:
         with self._lock:
             self._ended = True
             if self._thrown is not None:
-                self.thread.throw(None)  # it may come too late for the handler, and would hit whoever runs next
+                self.thread.throw(None)  # it may come too late for this call, and would hit the next one
 
 
 class Threads:
-    """The threads of one worker; as many as there are attempts of `def` handlers at once."""
+    """The threads of one worker: as many as attempts of `def` handlers run at once."""
 
     def __init__(self) -> None:
         self._idle: list[Thread] = []
@@ -93,7 +93,7 @@ class Threads:
                     call.end()
             except BaseException as error:
                 failure = error
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
                 loop.call_soon_threadsafe(self._ended, call, value, failure)
 
         thread.put(run)
@@ -105,7 +105,7 @@ class Threads:
             return
         if failure is None:
             call.future.set_result(value)
-        elif isinstance(failure, StopIteration | GeneratorExit):  # these two mean something else where they would arrive
+        elif isinstance(failure, StopIteration | GeneratorExit):  # a future cannot carry these two
             call.future.set_exception(RuntimeError(f"the handler raised {type(failure).__name__}"))
         else:
             call.future.set_exception(failure)
