@@ -295,7 +295,7 @@ CASES: dict[str, tuple[Play, Breaker, str]] = {
     "a reaper in one statement": (reap_beside_a_settle, one_statement_reaper, "state"),
     "settle without looking at the bitmap": (
         repeated_settle,
-        lambda broken: broken.view("open_place", r"WHERE .*get_bit\(.*done.* <> 1\)", ""),
+        lambda broken: broken.view("open_attempt", r"WHERE .*get_bit\(.*done.* <> 1\)", ""),
         "state",
     ),
     "settle without looking at the owner": (settle_of_another, anybody_settles, "lost"),

@@ -113,12 +113,12 @@ async def test_grants_outlive_functions_that_are_made_again(postgres_url: str) -
         try:
             connection.execute(f"revoke execute on all routines in schema {schema} from public".encode())
             connection.execute(
-                f"grant execute on function {schema}.clock to {role}; grant select on {schema}.open_place to {role}".encode()
+                f"grant execute on function {schema}.clock to {role}; grant select on {schema}.open_attempt to {role}".encode()
             )
             pretend(postgres_url, FUNCTIONS, "other")
             await (await opened(postgres_url)).close()
             assert stored(postgres_url)[1] == functions_digest()
-            connection.execute(f"set role {role}; select {schema}.clock(); select count(*) from {schema}.open_place; reset role".encode())
+            connection.execute(f"set role {role}; select {schema}.clock(); select count(*) from {schema}.open_attempt; reset role".encode())
         finally:
             connection.execute(f"reset role; drop owned by {role}; drop role {role}".encode())
 

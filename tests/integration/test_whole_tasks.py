@@ -45,7 +45,7 @@ class Server:
 
     def places(self) -> dict[str, int]:
         """Count tasks by table; in a claim those that have a payload there."""
-        counts = ["(select count(*) from {schema}.due)", "(select count(*) from {schema}.open_place where payload is not null)"]
+        counts = ["(select count(*) from {schema}.due)", "(select count(*) from {schema}.open_attempt where payload is not null)"]
         counts += [f"(select count(*) from {{schema}}.{table})" for table in ("task", "history")]
         [row] = self.rows(f"select {', '.join(counts)}")
         return {place: count for place, count in zip(PLACES, row, strict=True) if count}
@@ -361,5 +361,5 @@ async def test_the_doctor_finds_and_heals_what_is_wrong_with_a_claim(store: Stor
 def _row_besides_running(server: Server) -> None:
     server.rows(
         "insert into {schema}.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)"
-        " select id, lane, 'work', payload, due_at, submitted_at, submitted_by from {schema}.open_place order by place limit 1"
+        " select id, lane, 'work', payload, due_at, submitted_at, submitted_by from {schema}.open_attempt order by index limit 1"
     )

@@ -246,8 +246,8 @@ def test_a_clock_that_tests_give_is_the_only_one(hands: Hands) -> None:
 
 def test_hints_that_wait_keep_the_earlier_time_and_nothing_overtakes_them() -> None:
     wakeups = Wakeups(Address.from_url("postgresql://localhost/shop"))
-    assert wakeups.turn()
-    assert not wakeups.turn(), "at most one in 20 ms"
+    assert wakeups.may_send()
+    assert not wakeups.may_send(), "at most one in 20 ms"
     wakeups._sent_at = 0.0
     for at in (5, 3, 7):
         wakeups._await(HintKind.DUE, at)
@@ -255,4 +255,4 @@ def test_hints_that_wait_keep_the_earlier_time_and_nothing_overtakes_them() -> N
     wakeups._await(HintKind.DUE, None)
     wakeups._await(HintKind.DUE, 9)
     assert wakeups._waiting == {HintKind.DUE: None}, "none means at once"
-    assert not wakeups.turn()
+    assert not wakeups.may_send()

@@ -49,6 +49,7 @@ CLEAN = [  # with all that is below them
     "src/duetime/ids.py",
     "src/duetime/model",
     "src/duetime/runtime",
+    "src/duetime/store/postgres",
     "src/duetime/store/rows",
     "src/duetime/store/sqlite/tables",
     "src/duetime/testing",

@@ -26,7 +26,7 @@ class ServerClock:
 
     @property
     def parameter(self) -> Instant | None:
-        """Give what statements take as `now`: None lets the server's own clock decide."""
+        """Return what statements take as `now`: None lets the server's own clock decide."""
         return None if self._given is None else self._given.now()
 
     def now(self) -> Instant:
@@ -35,7 +35,7 @@ class ServerClock:
         return monotonic() + self._offset
 
     def reached(self) -> Instant:
-        """Give what the server's clock says at least, as far as replies prove it."""
+        """Return what the server's clock says at least, as far as replies prove it."""
         if self._given is not None:
             return self._given.now()
         present = monotonic()

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 CONNECT_WITHIN = 10.0
 SILENCE = 10_000  # milliseconds for which sent bytes may stay unanswered by the other host before the kernel gives up
-TURNS = 5
+MAX_RETRIES = 5
 
 
 class Link:
@@ -113,7 +113,7 @@ class Database:
         self._address = address
         self._idle: list[Link] = []
         self._busy: set[Link] = set()
-        self._room: asyncio.Semaphore | None = None
+        self._capacity: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._guard: AsyncGenerator[None, None] | None = None
         self._closed = False
@@ -158,12 +158,12 @@ class Database:
         loop = asyncio.get_running_loop()
         if self._closed:
             raise StoreUnavailable(f"the store {self._address.shown} is not open; await open() first")
-        if self._room is None or self._loop is not loop:
+        if self._capacity is None or self._loop is not loop:
             self._idle.clear()  # they belonged to an event loop of the past
-            self._loop, self._room = loop, asyncio.Semaphore(self._address.connections)
+            self._loop, self._capacity = loop, asyncio.Semaphore(self._address.connections)
             self._guard = self._until_the_loop_ends()
             await anext(self._guard)
-        return self._room
+        return self._capacity
 
     async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
         """Close idle connections when their event loop ends, also if nobody has closed the store: loops end their generators."""
@@ -219,18 +219,18 @@ class Database:
     async def _persist(self, job: Callable[[Link], Awaitable[T]], *, after_loss: bool = True) -> T:
         """Repeat a job that was refused for a passing reason, and once one whose connection had died while it was idle."""
         fresh, was_used, in_doubt = not after_loss, False, False
-        for turn in range(TURNS):
+        for retry in range(MAX_RETRIES):
             try:
                 async with self.link() as link:
                     was_used = link.used
                     return await job(link)
             except Refused as refused:
-                if turn == TURNS - 1:
-                    raise StoreUnavailable(f"{refused} (refused {TURNS} times)") from refused
+                if retry == MAX_RETRIES - 1:
+                    raise StoreUnavailable(f"{refused} (refused {MAX_RETRIES} times)") from refused
                 if refused.state == NO_PARTITION and self.repair is not None:
                     await self.repair()
                 else:
-                    await asyncio.sleep(0.01 * 2**turn)
+                    await asyncio.sleep(0.01 * 2**retry)
             except Gone as loss:
                 if fresh or not was_used:
                     if in_doubt and not loss.in_doubt:  # the first try may have been done, whatever became of the second
@@ -248,7 +248,7 @@ def _raise(error: BaseException, cause: BaseException) -> NoReturn:
 
 
 def _harmless(error: BaseException) -> bool:
-    """Tell whether a connection can be used again after an error."""
+    """Return whether a connection can be used again after an error."""
     if isinstance(error, asyncpg.PostgresConnectionError | asyncpg.InterfaceError | asyncpg.InternalClientError):
         return False
     if isinstance(error, asyncpg.PostgresError):

@@ -31,8 +31,8 @@ class Transact(Protocol):
     async def __call__(self, job: Callable[[Runner], Awaitable[T]]) -> T: ...
 
 
-class _Place(NamedTuple):
-    """Where a task stands; the lane is told of live ones. Waiting for other tasks counts as pending here."""
+class _Location(NamedTuple):
+    """Where a task is; the lane is told of live ones. Waiting for other tasks counts as pending here."""
 
     state: State
     lane: int
@@ -41,15 +41,15 @@ class _Place(NamedTuple):
     priority: int
 
 
-async def _places(run: Runner, sql: Statements, ids: Iterable[str]) -> dict[str, _Place]:
-    """Look where tasks stand. Those that are not found are looked for in all tables: the clock of their ids may have been wrong."""
-    found: dict[str, _Place] = {}
+async def _locations(run: Runner, sql: Statements, ids: Iterable[str]) -> dict[str, _Location]:
+    """Look where tasks are. Those that are not found are looked for in all tables: the clock of their ids may have been wrong."""
+    found: dict[str, _Location] = {}
     wanted = known_form(ids)
     for finished_since in dict.fromkeys([since(wanted), 0]):
         missing = [task_id for task_id in wanted if task_id not in found]
         if missing:
-            rows = await run.rows(sql.task_places, [missing, finished_since])
-            found |= {row[0]: _Place(State(row[1]), *row[2:]) for row in rows}
+            rows = await run.rows(sql.task_locations, [missing, finished_since])
+            found |= {row[0]: _Location(State(row[1]), *row[2:]) for row in rows}
     return found
 
 
@@ -75,8 +75,8 @@ async def cancel(transact: Transact, sql: Statements, ids: Sequence[str], now: I
             return set()
         return {row[0] for row in await run.rows(sql.mark_cancelling, [open_ids])}
 
-    async def look(run: Runner) -> dict[str, _Place]:
-        return await _places(run, sql, open_ids)
+    async def look(run: Runner) -> dict[str, _Location]:
+        return await _locations(run, sql, open_ids)
 
     for _ in range(ROUNDS):
         for verdict, job in ((CancelVerdict.CANCELLED, end), (CancelVerdict.CANCELLING, mark)):
@@ -85,9 +85,9 @@ async def cancel(transact: Transact, sql: Statements, ids: Sequence[str], now: I
                 open_ids = [task_id for task_id in open_ids if task_id not in verdicts]
         if not open_ids:
             break
-        places = await transact(look)
-        verdicts |= {task_id: CancelVerdict.FINISHED for task_id in open_ids if task_id in places and places[task_id].state in FINAL}
-        open_ids = [task_id for task_id in open_ids if task_id in places and task_id not in verdicts]
+        locations = await transact(look)
+        verdicts |= {task_id: CancelVerdict.FINISHED for task_id in open_ids if task_id in locations and locations[task_id].state in FINAL}
+        open_ids = [task_id for task_id in open_ids if task_id in locations and task_id not in verdicts]
         if not open_ids:
             break
     else:
@@ -118,9 +118,9 @@ async def retry(run: Runner, sql: Statements, ids: Sequence[str], now: Instant |
     verdicts: dict[str, ChangeVerdict] = {}
     open_ids = known_form(ids)
     for _ in range(ROUNDS):
-        places = await _places(run, sql, open_ids)
-        finals = [task_id for task_id in open_ids if task_id in places and places[task_id].state in RETRIABLE]
-        verdicts |= {task_id: ChangeVerdict.REFUSED for task_id, place in places.items() if place.state not in RETRIABLE}
+        locations = await _locations(run, sql, open_ids)
+        finals = [task_id for task_id in open_ids if task_id in locations and locations[task_id].state in RETRIABLE]
+        verdicts |= {task_id: ChangeVerdict.REFUSED for task_id, location in locations.items() if location.state not in RETRIABLE}
         if finals:
             # those that somebody else takes back at this moment are not locked, and are live when we look again
             locked = {row[0]: row[1] for row in await run.rows(sql.lock_finals, [finals, 0])}
@@ -164,9 +164,9 @@ async def edit(
     open_ids = known_form(changes)
     moves: list[_Move] = []
 
-    async def look(run: Runner) -> tuple[dict[str, _Place], set[str]]:
-        places = await _places(run, sql, open_ids)
-        return places, await _outdated(run, sql, {task_id: seen[task_id] for task_id in places if task_id in seen})
+    async def look(run: Runner) -> tuple[dict[str, _Location], set[str]]:
+        locations = await _locations(run, sql, open_ids)
+        return locations, await _outdated(run, sql, {task_id: seen[task_id] for task_id in locations if task_id in seen})
 
     async def write(run: Runner) -> dict[str, ChangeVerdict]:
         at = await write_time(run, sql, now)
@@ -181,11 +181,11 @@ async def edit(
         return dict.fromkeys(outdated, ChangeVerdict.OUTDATED) | {row[0]: ChangeVerdict.CHANGED for row in changed}
 
     for _ in range(ROUNDS):
-        places, outdated = await transact(look)
-        verdicts |= {task_id: ChangeVerdict.REFUSED for task_id, place in places.items() if place.state is not State.PENDING}
+        locations, outdated = await transact(look)
+        verdicts |= {task_id: ChangeVerdict.REFUSED for task_id, location in locations.items() if location.state is not State.PENDING}
         verdicts |= dict.fromkeys(outdated, ChangeVerdict.OUTDATED)
-        waiting = [task_id for task_id in open_ids if task_id in places and task_id not in verdicts]
-        moves = [await _move(changes[task_id], places[task_id], lane) for task_id in waiting]
+        waiting = [task_id for task_id in open_ids if task_id in locations and task_id not in verdicts]
+        moves = [await _move(changes[task_id], locations[task_id], lane) for task_id in waiting]
         if moves:
             verdicts |= await transact(write)
         open_ids = [task_id for task_id in waiting if task_id not in verdicts]
@@ -197,13 +197,13 @@ async def edit(
 
 
 async def _outdated(run: Runner, sql: Statements, seen: dict[str, TaskRecord]) -> set[str]:
-    """Tell which tasks are not as they were seen."""
+    """Return which tasks are not as they were seen."""
     found = await all_records_by_id(run, sql, seen) if seen else {}
     return {task_id for task_id, record in seen.items() if found.get(task_id) != record}
 
 
 def _both(first: Edit | None, then: Edit) -> Edit:
-    """Give the edit that does what two edits of the same task do."""
+    """Return the edit that does what two edits of the same task do."""
     if first is None:
         return then
     return Edit(
@@ -214,12 +214,12 @@ def _both(first: Edit | None, then: Edit) -> Edit:
     )
 
 
-async def _move(change: Edit, place: _Place, lane: Callable[[str, str, int], Awaitable[int]]) -> _Move:
-    collection = place.collection if change.collection is None else change.collection
-    priority = place.priority if change.priority is None else change.priority
-    if (collection, priority) == (place.collection, place.priority):
-        return _Move(change.id, place.lane, place.lane, change.due_at)
-    return _Move(change.id, place.lane, await lane(place.handler, collection, priority), change.due_at)
+async def _move(change: Edit, location: _Location, lane: Callable[[str, str, int], Awaitable[int]]) -> _Move:
+    collection = location.collection if change.collection is None else change.collection
+    priority = location.priority if change.priority is None else change.priority
+    if (collection, priority) == (location.collection, location.priority):
+        return _Move(change.id, location.lane, location.lane, change.due_at)
+    return _Move(change.id, location.lane, await lane(location.handler, collection, priority), change.due_at)
 
 
 async def drop(run: Runner, sql: Statements, limit: int, now: Instant | None) -> int:
@@ -240,7 +240,7 @@ async def drop(run: Runner, sql: Statements, limit: int, now: Instant | None) ->
         repeats = {row[0] for row in await run.rows(sql.forget_repeats, [doubtful])}
         taken = [row for row in taken if row[0] not in repeats]
     if taken:
-        columns = [[row[place] for row in taken] for place in range(4)]
+        columns = [[row[column] for row in taken] for column in range(4)]
         await run.rows(sql.end_taken, [at, State.DROPPED.value, *columns])
     return len(taken)
 

@@ -27,7 +27,7 @@ async def inspect(run: Runner, sql: Statements, now: Instant | None, *, repair: 
     for check in (
         *(
             inspection.two_bodies,
-            inspection.ghost_places,
+            inspection.ghost_locations,
             inspection.doubled,
             inspection.twice_told,
             inspection.claims,
@@ -53,30 +53,30 @@ class _Inspection:
         return await self._run.rows(statement, parameters)
 
     async def two_bodies(self) -> AsyncIterator[Inconsistency]:
-        for place, task_id in await self._rows(self._sql.two_bodies):
+        for location, task_id in await self._rows(self._sql.two_bodies):
             if self._repair:
-                await self._rows(self._sql.empty_due if place == "due" else self._sql.forget_row, task_id)
+                await self._rows(self._sql.empty_due if location == "due" else self._sql.forget_row, task_id)
             yield Inconsistency(
-                "two bodies", task_id, f"has a row of its own and stands whole in {place}; one of them is removed", self._repair
+                "two bodies", task_id, f"has a row of its own and stands whole in {location}; one of them is removed", self._repair
             )
 
-    async def ghost_places(self) -> AsyncIterator[Inconsistency]:
-        for place, task_id in await self._rows(self._sql.ghost_places):
+    async def ghost_locations(self) -> AsyncIterator[Inconsistency]:
+        for location, task_id in await self._rows(self._sql.ghost_locations):
             if self._repair:
-                await self._leave(task_id, place)
-            yield Inconsistency("ghost place", task_id, f"stands in {place} but is finished or gone; the place is removed", self._repair)
+                await self._leave(task_id, location)
+            yield Inconsistency("ghost place", task_id, f"stands in {location} but is finished or gone; the place is removed", self._repair)
 
-    async def _leave(self, task_id: str, place: str) -> None:
-        match place:
+    async def _leave(self, task_id: str, location: str) -> None:
+        match location:
             case "due":
                 await self._rows(self._sql.delete_due, [task_id])
             case "held":
                 await self._rows(self._sql.delete_held, [task_id])
             case _:
-                await self._rows(self._sql.close_places, task_id, None, None)
+                await self._rows(self._sql.close_attempts, task_id, None, None)
 
     async def doubled(self) -> AsyncIterator[Inconsistency]:
-        for task_id, running, held in await self._rows(self._sql.doubled_places):
+        for task_id, running, held in await self._rows(self._sql.doubled_locations):
             if self._repair:
                 if not running:
                     await self._rows(self._sql.write_out, task_id)  # or what is left of it would have no body
@@ -88,7 +88,7 @@ class _Inspection:
             )
         for task_id, worker, number in await self._rows(self._sql.doubled_claims):
             if self._repair:
-                await self._rows(self._sql.close_places, task_id, worker, number)
+                await self._rows(self._sql.close_attempts, task_id, worker, number)
             yield Inconsistency("two claims", task_id, f"also runs in claim {number} of worker {worker}; that one is ended", self._repair)
 
     async def twice_told(self) -> AsyncIterator[Inconsistency]:
@@ -150,15 +150,15 @@ class _Inspection:
             yield Inconsistency("wrong count", task_id, f"waits for {waiting} tasks, but {edges} are recorded; put right", self._repair)
 
     async def strays(self) -> AsyncIterator[Inconsistency]:
-        for (task_id,) in await self._rows(self._sql.stray_places):
+        for (task_id,) in await self._rows(self._sql.stray_entries):
             if self._repair:
                 await self._rows(self._sql.settle_strays, self._at, [task_id])
             yield Inconsistency("wrong lane", task_id, "waits in another lane than its own; goes to its own", self._repair)
 
     async def floors(self) -> AsyncIterator[Inconsistency]:
-        for task_id, handler, collection, priority in await self._rows(self._sql.low_places):
+        for task_id, handler, collection, priority in await self._rows(self._sql.low_entries):
             if self._repair:
-                await self._rows(self._sql.raise_places, self._at, [task_id])
+                await self._rows(self._sql.raise_entries, self._at, [task_id])
             name = f"{handler} {collection or '-'} {priority}"
             yield Inconsistency("low place", task_id, f"stands in lane {name} below where claims begin; goes to the present", self._repair)
 

@@ -24,7 +24,7 @@ FORGET_EVERY = 3_600 * SECOND  # once an hour floors are found anew: a belt besi
 BEHIND = 20_000  # how far before the last claimed position a claim in full flow begins
 REMEMBERED = 64
 
-LanePlace = tuple[str, str, int]  # handler, collection, priority
+LaneKey = tuple[str, str, int]  # handler, collection, priority
 
 
 class Lane:
@@ -40,7 +40,7 @@ class Lane:
         self.floor = floor
         self.hint = floor
         self.flowing = False
-        self.first: Instant | None = None  # the first place, as the last look found it
+        self.first: Instant | None = None  # the first entry, as the last look found it
 
     @property
     def start(self) -> Instant:
@@ -58,7 +58,7 @@ class Lanes:
     def __init__(self, database: Database, sql: Statements) -> None:
         self._database = database
         self._sql = sql
-        self._places: dict[LanePlace, Lane] = {}
+        self._by_key: dict[LaneKey, Lane] = {}
         self._asked = self._answered = 0
         self._looks: deque[_Look] = deque()
         self._looked_at = 0
@@ -80,22 +80,22 @@ class Lanes:
         if set_backs != self._set_backs:
             self._set_backs = set_backs
             self.forget()
-        known, self.by_id, self._places, self.by_handler = self.by_id, {}, {}, {}
+        known, self.by_id, self._by_key, self.by_handler = self.by_id, {}, {}, {}
         for id, handler, collection, priority, floor, _, _ in rows:
             if id is not None:
                 lane = known.get(id) or Lane(id, handler, collection, priority, floor)
-                self.by_id[id] = self._places[handler, collection, priority] = lane
+                self.by_id[id] = self._by_key[handler, collection, priority] = lane
                 self.by_handler.setdefault(handler, []).append(lane)
 
-    def __getitem__(self, place: LanePlace) -> Lane:
-        return self._places[place]
+    def __getitem__(self, key: LaneKey) -> Lane:
+        return self._by_key[key]
 
-    async def ensure(self, places: Iterable[LanePlace]) -> None:
+    async def ensure(self, keys: Iterable[LaneKey]) -> None:
         """Make the lanes that are missing, in a transaction of our own: they exist whatever becomes of the caller's."""
-        if all(place in self._places for place in places):
+        if all(key in self._by_key for key in keys):
             return
         await self.load()
-        missing = sorted({place for place in places if place not in self._places})
+        missing = sorted({key for key in keys if key not in self._by_key})
         if not missing:
             return
         for handler, collection, _ in missing:
@@ -107,20 +107,20 @@ class Lanes:
                 )
         await self._database.rows(self._sql.add_lanes, [list(column) for column in zip(*missing, strict=True)])
         await self.load()
-        if not all(place in self._places for place in missing):
+        if not all(key in self._by_key for key in missing):
             raise StoreUnavailable(
                 f"a lane for {missing[0][0]} could not be made, because its number is taken or the server has just changed; try again"
             )
 
     async def restore(self, link: Runner) -> None:
         """Make lanes again that a server which has taken over never heard of: whoever adds to them knows only their numbers."""
-        known = self._places
+        known = self._by_key
         if known:
-            lanes = sorted((lane.id, *place) for place, lane in known.items())  # everybody in the same order
+            lanes = sorted((lane.id, *key) for key, lane in known.items())  # everybody in the same order
             await link.rows(self._sql.restore_lanes, [list(column) for column in zip(*lanes, strict=True)])
         self.forget()
         await self.load(link)
-        lost = [place for place, lane in known.items() if place not in self._places or self._places[place].id != lane.id]
+        lost = [key for key, lane in known.items() if key not in self._by_key or self._by_key[key].id != lane.id]
         if lost:
             handler, collection, priority = lost[0]
             raise StoreUnavailable(
@@ -132,7 +132,7 @@ class Lanes:
     def due_for_look(self) -> bool:
         return monotonic() - self._looked_at >= LOOK_EVERY
 
-    def looked(self, at: Instant, oldest: int, next_number: int, places: Sequence[Instant | None], lanes: Sequence[Lane]) -> None:
+    def looked(self, at: Instant, oldest: int, next_number: int, firsts: Sequence[Instant | None], lanes: Sequence[Lane]) -> None:
         """Move floors as far as a look proves."""
         self._looked_at = monotonic()
         if self._looked_at - self._begun_at > FORGET_EVERY:
@@ -145,12 +145,12 @@ class Lanes:
             self._looks.popleft()
         if len(self._looks) < REMEMBERED:
             self._looks.append(_Look(at, next_number))
-        for lane, place in zip(lanes, places, strict=True):
-            floor = proved if place is None else min(proved, place)
+        for lane, first in zip(lanes, firsts, strict=True):
+            floor = proved if first is None else min(proved, first)
             lane.floor = max(lane.floor, floor - BEHIND)
-            if place is not None and place == lane.first and place < lane.hint:
+            if first is not None and first == lane.first and first < lane.hint:
                 lane.flowing = False  # it has stood there from one look to the next, so no claim under way has it
-            lane.first = place
+            lane.first = first
 
     def forget(self) -> None:
         """Begin anew with all proofs."""
@@ -174,5 +174,5 @@ class Lanes:
         lane.flowing = full
 
 
-def places_of(tasks: Iterable[Any]) -> set[LanePlace]:
+def keys_of(tasks: Iterable[Any]) -> set[LaneKey]:
     return {(task.handler, task.collection or "", task.priority) for task in tasks}

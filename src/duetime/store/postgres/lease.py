@@ -45,10 +45,10 @@ class PostgresLease:
         if self._link is None or not self._link.usable:
             self._link = await connect(self._address, within=self._within)
         try:
-            beaten = await self._link.rows(self._sql.renew, [self._clock.parameter, self._worker])
-            if not beaten:
+            renewed = await self._link.rows(self._sql.renew, [self._clock.parameter, self._worker])
+            if not renewed:
                 return Renewal(False, 0, [])
-            return Renewal(True, beaten[0][0], await attempts_of(self._link, self._sql, self._worker))
+            return Renewal(True, renewed[0][0], await attempts_of(self._link, self._sql, self._worker))
         except asyncio.CancelledError:
             # At once, before the driver begins to ask the server over another connection to stop: this loop would end in the
             # middle of that, and what the driver never came to await would be in the log as an error.

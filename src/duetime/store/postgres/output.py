@@ -56,7 +56,7 @@ async def _lock(run: Runner, sql: Statements, names: Sequence[tuple[str, int]]) 
 
 
 def _columns(rows: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
-    return [[row[place] for row in rows] for place in range(count)]
+    return [[row[column] for row in rows] for column in range(count)]
 
 
 async def kept(run: Runner, sql: Statements, task: str) -> list[KeptOutput]:
@@ -101,8 +101,8 @@ async def search(run: Runner, sql: Statements, search: OutputSearch) -> OutputHi
 
 
 def vector(text: str) -> str:
-    """Write the words of a text with their places, as `tsvector` is written. There is nothing but letters and digits in a word."""
-    return " ".join(f"'{word}':{','.join(map(str, places[:255]))}" for word, places in positions(text).items())
+    """Write the words of a text with their positions, as `tsvector` is written. There is nothing but letters and digits in a word."""
+    return " ".join(f"'{word}':{','.join(map(str, found[:255]))}" for word, found in positions(text).items())
 
 
 def query(term: Term) -> str:
@@ -114,7 +114,7 @@ def query(term: Term) -> str:
 async def remove_of(database: Database, sql: Statements, removing: str, batch: int) -> None:
     """Remove the output of all tasks of a table that goes, in small transactions; `removing` is the statement for that table."""
     [[any_output]] = await database.rows(sql.any_output)
-    place: str | None = "00000000-0000-0000-0000-000000000000" if any_output else None
-    while place is not None:
-        rows = await database.rows(removing, [place, batch])
-        place = rows[0][0] if rows else None
+    last: str | None = "00000000-0000-0000-0000-000000000000" if any_output else None
+    while last is not None:
+        rows = await database.rows(removing, [last, batch])
+        last = rows[0][0] if rows else None

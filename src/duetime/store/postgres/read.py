@@ -100,7 +100,7 @@ async def find(run: Runner, sql: Statements, handler: str, key: str) -> TaskReco
 
 
 def _sources(query: Query) -> list[_Source]:
-    """Give where to look; a task that is met in two places is told once."""
+    """Return where to look; a task that two sources have is told once."""
     rows_only = query.key is not None or query.schedule is not None  # what stands whole somewhere has neither
     if query.state is not None:
         return [_DUE_ROWS if rows_only and query.state is State.PENDING else _BY_STATE[query.state]]
@@ -127,19 +127,19 @@ class _Composition:
         self._numbers: dict[str, int] = {}
         self.parameters: list[Any] = []
         self.by_end = query.state in FINAL
-        self._place = self._read_cursor(query.cursor)
+        self._after = self._read_cursor(query.cursor)
         self._terms = [] if query.logs is None else read_terms(query.logs)
 
     def _read_cursor(self, cursor: str | None) -> list[Any] | None:
         if cursor is None:
             return None
-        place = read_cursor(cursor, int, str) if self.by_end else read_cursor(cursor, str)
-        if not is_uuid(place[-1]):
+        after = read_cursor(cursor, int, str) if self.by_end else read_cursor(cursor, str)
+        if not is_uuid(after[-1]):
             raise InvalidValue(f"cursor is not one that this list gave out: {cursor[:80]!r}; begin again without it")
-        return place
+        return after
 
     def _number(self, name: str, value: object) -> str:
-        """Give the parameter that carries a value; both halves of a statement may use it."""
+        """Return the parameter that carries a value; both halves of a statement may use it."""
         if name not in self._numbers:
             self.parameters.append(value)
             self._numbers[name] = len(self.parameters)
@@ -164,18 +164,18 @@ class _Composition:
             conditions += [before.replace("$id", each) for each in ids]
         for number, term in enumerate(self._terms):
             conditions.append(self._part("only_logs", f"logs {number}", output.query(term)))
-        if self._place is not None and self.by_end:
-            conditions.append(self._part("beyond_instant", "instant", self._place[0]))
-            beyond = self._part("beyond_finished", "id", self._place[1])
-            conditions.append(beyond.replace("$instant", self._number("instant", self._place[0])))
-        elif self._place is not None:
-            beyond = self._part("beyond_id", "id", self._place[0])
+        if self._after is not None and self.by_end:
+            conditions.append(self._part("beyond_instant", "instant", self._after[0]))
+            beyond = self._part("beyond_finished", "id", self._after[1])
+            conditions.append(beyond.replace("$instant", self._number("instant", self._after[0])))
+        elif self._after is not None:
+            beyond = self._part("beyond_id", "id", self._after[0])
             conditions += [beyond.replace("$id", each) for each in ids]
         return conditions
 
     @property
     def text(self) -> str:
-        """Give a statement that walks one index of each table from the newest task on, and stops after a page."""
+        """Return a statement that walks one index of each table from the newest task on, and stops after a page."""
         sql, state = self._sql, self._query.state
         if self.by_end and state is not None:
             return f"{sql.final_records}\n{getattr(sql, _FINALS[state])}\n{self._final_where()}\n{sql.by_finish}"
@@ -197,7 +197,7 @@ class _Composition:
         before = [sql.open] if any(source.opened for source in sources) else []
         if len(kinds) == 1:
             return live_tasks(sql, kinds[0], *before)
-        # what has neither a row nor a place runs, and is sought only as far back as a page of the others goes
+        # what has neither a row nor a due entry runs, and is sought only as far back as a page of the others goes
         firsts = sql.firsts.replace("$kinds", "\nunion all\n".join(f"({kind})" for kind in kinds))
         return live_tasks(sql, sql.anywhere.replace("$whole", self._picked(_WHOLE)), *before, firsts)
 
@@ -216,7 +216,7 @@ def _where(conditions: Sequence[str]) -> str:
 
 
 async def page(run: Runner, sql: Statements, query: Query) -> Page:
-    """Give a page by id, which begins with the millisecond of submitting; those of one millisecond may stand in any order.
+    """Return a page by id, which begins with the millisecond of submitting; those of one millisecond may stand in any order.
 
     An id never changes, so a task that moves from a lane into history between two pages is met once. Lanes are looked up
     first: they are never removed, and the server plans better for those that it knows.

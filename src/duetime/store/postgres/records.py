@@ -38,12 +38,12 @@ def is_uuid(text: str) -> bool:
 
 
 def known_form(ids: Iterable[str]) -> list[str]:
-    """Give those ids that a task can have, each once."""
+    """Return those ids that a task can have, each once."""
     return [task_id for task_id in dict.fromkeys(ids) if is_uuid(task_id)]
 
 
 def since(ids: Iterable[str]) -> Instant:
-    """Give an instant before which none of these tasks can have finished, so that older tables need not be opened.
+    """Return an instant before which none of these tasks can have finished, so that older tables need not be opened.
 
     An id begins with the milliseconds of its submitting. A day is left for clocks that were ahead; an id of another
     kind says nothing.
@@ -90,7 +90,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
 
 
 def live_tasks(sql: Statements, picked: str, *before: str) -> str:
-    """Give the head of a statement in which `live_records` can be read; `picked` chooses the tasks, by the help of what comes before.
+    """Return the head of a statement in which `live_records` can be read; `picked` chooses the tasks, by the help of what comes before.
 
     Everything is read in one statement, because a task moves between tables and would be missed or met twice by two.
     """

@@ -32,7 +32,7 @@ from duetime.store.rows.schedules import (
 from duetime.store.schedules import FIRST_CURSOR, DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
 from duetime.store.sql import Statements
 
-TURNS = 5
+MAX_RETRIES = 5
 LONGEST = round(LONGEST_LEASE * SECOND)
 
 
@@ -219,7 +219,7 @@ async def put_calendar(run: Runner, sql: Statements, name: str, calendar: DayCal
     if calendar is None:
         return bool(await run.rows(sql.delete_calendar, [name]))
     values = [name, write_calendar(calendar).decode()]
-    for _ in range(TURNS):
+    for _ in range(MAX_RETRIES):
         if await run.rows(sql.add_calendar, values):
             return False
         if await run.rows(sql.change_calendar, values):

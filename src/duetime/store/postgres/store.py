@@ -25,9 +25,9 @@ from duetime.store.postgres import (
     control,
     figures,
     gates,
-    guests,
     inspection,
     output,
+    pull_workers,
     read,
     schedules,
     schema,
@@ -38,7 +38,7 @@ from duetime.store.postgres import requests as named_requests
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import LANE_GONE, Database, Link, Rejected
-from duetime.store.postgres.lanes import Lanes, places_of
+from duetime.store.postgres.lanes import Lanes, keys_of
 from duetime.store.postgres.lease import PostgresLease
 from duetime.store.postgres.runner import Runner, failure
 from duetime.store.postgres.statements import statements
@@ -176,7 +176,7 @@ class PostgresStore:
     async def _add_plain(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added] | None:
         """Add tasks that are most probably all new, in one statement; None if one of them is not, or the wake-up after it failed."""
         statement, parameters = self._sql.add_new, [*new_tasks(tasks, self._lanes), self._clock.parameter]
-        telling = tasks[0].due_at is None and tasks[0].delay == 0 and self._wakeups.turn()
+        telling = tasks[0].due_at is None and tasks[0].delay == 0 and self._wakeups.may_send()
         if telling:
             statement, parameters = self._sql.add_new_and_tell, [*parameters, self._wakeups.channel, self._wakeups.due_now]
         try:
@@ -203,7 +203,7 @@ class PostgresStore:
 
     async def prepare(self, tasks: Sequence[NewTask[object]]) -> None:
         check_due(tasks, self._clock.now())
-        await self._opened_lanes.ensure(places_of(tasks))
+        await self._opened_lanes.ensure(keys_of(tasks))
 
     async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
         try:
@@ -292,13 +292,13 @@ class PostgresStore:
     # ---- pull workers ----
 
     async def register_pull_worker(self, worker: PullWorker) -> None:
-        await guests.admit(self._opened, self._sql, worker, self._clock.parameter)
+        await pull_workers.admit(self._opened, self._sql, worker, self._clock.parameter)
 
     async def pull_worker(self, id: str) -> PullWorker | None:
-        return await guests.by_id(self._opened, self._sql, id)
+        return await pull_workers.by_id(self._opened, self._sql, id)
 
     async def renew_pull_worker(self, id: str) -> bool:
-        return await guests.renew(self._opened, self._sql, id, self._clock.parameter)
+        return await pull_workers.renew(self._opened, self._sql, id, self._clock.parameter)
 
     async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
         try:
@@ -309,7 +309,7 @@ class PostgresStore:
             self._claims.forget(worker)  # it may settle at another server and claim there, and then what is remembered here is wrong
 
     async def running_tasks(self, worker: str, ids: Sequence[str] | None = None) -> list[RunningTask]:
-        return [] if ids is not None and not ids else await guests.holdings(self._opened, self._sql, worker, ids)
+        return [] if ids is not None and not ids else await pull_workers.holdings(self._opened, self._sql, worker, ids)
 
     # ---- control ----
 

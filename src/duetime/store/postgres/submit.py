@@ -21,11 +21,11 @@ from duetime.store.sql import Statements
 from duetime.store.values import Added, AddVerdict, AllNew
 
 T = TypeVar("T")
-TURNS = 5
+MAX_RETRIES = 5
 
 
 def is_plain(tasks: Sequence[NewTask[object]]) -> bool:
-    """Tell whether tasks can only conflict with what has the same id, which is rare."""
+    """Return whether tasks can only conflict with what has the same id, which is rare."""
     return list(map(_meeting, tasks)).count(_MEETS_NONE) == len(tasks)
 
 
@@ -44,15 +44,15 @@ def new_tasks(tasks: Sequence[NewTask[object]], lanes: Lanes) -> list[Any]:
     special: list[str | None] = [None] * _SPECIAL
     if list(map(_unusual, tasks)).count(_USUAL) < len(tasks):
         special = [_column(tasks, value, write) for value, write in _special()]
-    places = _shared(list(map(_place, tasks)))
+    keys = _shared(list(map(_lane_key, tasks)))
     return [
         least,
         # nothing finishes a day before it was submitted, however wrong the clock was that its id was made by
         _time_of(least) - DAY,
         _time_of(max(ids)),
         arrays.plain(ids),
-        arrays.numbers([lanes[handler, collection or "", priority].id for handler, collection, priority in places]),
-        arrays.texts([handler for handler, _, _ in places]),
+        arrays.numbers([lanes[handler, collection or "", priority].id for handler, collection, priority in keys]),
+        arrays.texts([handler for handler, _, _ in keys]),
         arrays.encoded(list(map(_payload, tasks))),
         _column(tasks, _due_at, arrays.numbers),
         _column(tasks, _delay, arrays.numbers, nothing=0),
@@ -62,7 +62,7 @@ def new_tasks(tasks: Sequence[NewTask[object]], lanes: Lanes) -> list[Any]:
 
 
 def _shared(values: list[T]) -> list[T]:
-    """Give one value if all are the same."""
+    """Return one value if all are the same."""
     return values[:1] if values.count(values[0]) == len(values) else values
 
 
@@ -85,7 +85,7 @@ def _special() -> list[tuple[Callable[[NewTask[object]], Any], Callable[[list[An
 
 
 _id, _payload, _due_at, _delay, _submitted_by = map(attrgetter, ("id", "payload", "due_at", "delay", "submitted_by"))
-_place = attrgetter("handler", "collection", "priority")
+_lane_key = attrgetter("handler", "collection", "priority")
 _SPECIAL = len(_special())
 _SPECIAL_FIELDS = ("key", "expires_at", "expires_in", "timeout", "retry", *Extras.__struct_fields__, "schedule", "planned_at")
 _unusual, _USUAL = attrgetter(*_SPECIAL_FIELDS), (None,) * len(_SPECIAL_FIELDS)
@@ -105,7 +105,7 @@ def check_due(tasks: Sequence[NewTask[object]], now: Instant) -> None:
 
 
 def stored_now(tasks: Sequence[NewTask[object]], now: Instant) -> AllNew:
-    """Give the answers for tasks that were all new."""
+    """Return the answers for tasks that were all new."""
     return AllNew(tasks, lambda task: Added(AddVerdict.ADDED, accepted(task, State.PENDING, now, due_of(task, now))))
 
 
@@ -152,7 +152,7 @@ class Submission:
             await self._meet_all(met)
 
     async def _meet_all(self, met: Sequence[tuple[int, NewTask[object]]]) -> None:
-        """Answer wishes that could not be stored: repeats and kept keys in few steps, the others one by one."""
+        """Answer submissions that could not be stored: repeats and kept keys in few steps, the others one by one."""
         known = await records_by_id(self._run, self._sql, [task.id for _, task in met])
         keyed = [task for _, task in met if task.id not in known and task.key is not None and task.if_exists != "replace"]
         holders = (
@@ -184,8 +184,8 @@ class Submission:
         self.earliest = position if self.earliest is None else min(self.earliest, position)
 
     async def _meet(self, task: NewTask[object]) -> Added:
-        """Answer a wish that could not be stored: its id is known, or its key is held."""
-        for _ in range(TURNS):
+        """Answer a submission that could not be stored: its id is known, or its key is held."""
+        for _ in range(MAX_RETRIES):
             known = await records_by_id(self._run, self._sql, [task.id])
             if task.id in known:
                 return Added(AddVerdict.REPEATED, known[task.id])
@@ -200,16 +200,16 @@ class Submission:
         raise InvalidValue(f"the key {task.key!r} of handler {task.handler} changes hands too fast; try again")
 
     async def _meet_holder(self, task: NewTask[object], holder: str) -> Added | None:
-        """Answer a wish whose key is held by a live task; None if that has ended or moved meanwhile."""
+        """Answer a submission whose key is held by a live task; None if that has ended or moved meanwhile."""
         if task.if_exists == "replace":
             lane = self._lanes[task.handler, task.collection or "", task.priority]
             due_at = due_of(task, self._now)
-            wish = [
+            changed = [
                 *(self._now, holder, lane.id, task.payload.decode(), due_at, task.submitted_by, expiry_of(task, due_at), task.timeout),
                 *(None if task.retry is None else task.retry.decode(), ExtrasTexts().of(task), task.planned_at),
             ]
             if await self._run.rows(self._sql.lock_waiting, [[holder]]):
-                await self._run.rows(self._sql.replace_waiting, wish)
+                await self._run.rows(self._sql.replace_waiting, changed)
                 self._note(due_at)
                 said = msgspec.structs.replace(accepted(task, State.PENDING, self._now, due_at), id=holder)
                 return Added(AddVerdict.REPLACED, await self._record(said))
@@ -234,7 +234,7 @@ class Submission:
         if not await self._store([task]):
             return await self._meet(task)
         if failed_parent:
-            await self._run.rows(self._sql.take_place, [task.id])
+            await self._run.rows(self._sql.take_entry, [task.id])
             error = unmet(failed_parent)
             await self._run.rows(self._sql.end_task, [self._now, "cancelled", write_error(error), task.id])
             said = accepted(task, State.CANCELLED, self._now, due_of(task, self._now))
@@ -246,12 +246,12 @@ class Submission:
         return Added(AddVerdict.ADDED, accepted(task, State.BLOCKED, self._now, due_of(task, self._now)))
 
     async def _judge_edges(self, task: NewTask[object]) -> tuple[dict[str, str], str]:
-        """Give the edges to live parents, and a parent that needed success and ended otherwise.
+        """Return the edges to live parents, and a parent that needed success and ended otherwise.
 
         On our own connection live parents are locked against ending until we have committed. In a caller's transaction they are
         not, because their end would wait for the caller; a duty later frees children whose parents have ended unnoticed.
         """
-        for _ in range(TURNS):
+        for _ in range(MAX_RETRIES):
             missing = sorted({edge.parent for edge in task.edges} - self._live)
             if missing:
                 await self._find_live(missing)

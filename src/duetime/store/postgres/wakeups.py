@@ -77,7 +77,7 @@ class Wakeups:
         self._listeners: set[Subscription] = set()
         self._waiting: _Kinds = {}
         self._task: asyncio.Task[None] | None = None
-        self._news: asyncio.Event | None = None
+        self._changed: asyncio.Event | None = None
         self._closing = False
         self._sent_at = 0.0
         self.due_now = _encode(self._sender, {HintKind.DUE: None})
@@ -112,11 +112,11 @@ class Wakeups:
         """Keep a hint until it can go out."""
         known = self._waiting.get(kind, at)
         self._waiting[kind] = None if known is None or at is None else min(known, at)
-        if self._news is not None:
-            self._news.set()
+        if self._changed is not None:
+            self._changed.set()
 
-    def turn(self) -> bool:
-        """Tell whether a hint may go out at once by the caller's own way; it counts as sent, and the caller tells only this process."""
+    def may_send(self) -> bool:
+        """Return whether a hint may go out at once by the caller's own way; it counts as sent, and the caller tells only this process."""
         now = time.monotonic()
         if not self._address.notify or self._waiting or now < self._sent_at + PAUSE:
             return False
@@ -135,9 +135,9 @@ class Wakeups:
 
     async def _last_words(self, task: asyncio.Task[None]) -> None:
         """Let hints go out that still wait: a program that submits and ends at once would leave its task to the next poll."""
-        if self._waiting and self._news is not None:
+        if self._waiting and self._changed is not None:
             self._closing = True
-            self._news.set()
+            self._changed.set()
             await asyncio.wait([task], timeout=LAST_WORDS)
             self._closing = False
 
@@ -147,12 +147,12 @@ class Wakeups:
             return
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done() or self._task.get_loop() is not loop:
-            self._news = asyncio.Event()
+            self._changed = asyncio.Event()
             if self._waiting:
-                self._news.set()
-            self._task = loop.create_task(self._run(self._news), name="duetime-wakeups")
+                self._changed.set()
+            self._task = loop.create_task(self._run(self._changed), name="duetime-wakeups")
 
-    async def _run(self, news: asyncio.Event) -> None:
+    async def _run(self, changed: asyncio.Event) -> None:
         """Connect, listen, send; begin again after any failure."""
         back_off, failures = FIRST_BACK_OFF, 0
         while True:
@@ -165,7 +165,7 @@ class Wakeups:
                     self._deliver({HintKind.ANY: None})  # some may have been missed
                     self._deliver({HintKind.GATES: None, HintKind.CANCEL: None})
                 back_off, failures = FIRST_BACK_OFF, 0
-                await self._serve(link, news)
+                await self._serve(link, changed)
                 return
             except Exception as error:
                 failures += 1
@@ -177,17 +177,17 @@ class Wakeups:
             await asyncio.sleep(back_off)
             back_off = min(LONGEST_BACK_OFF, back_off * 2)
 
-    async def _serve(self, link: Link, news: asyncio.Event) -> None:
+    async def _serve(self, link: Link, changed: asyncio.Event) -> None:
         """Send what there is to send, until the store is being closed and nothing is left."""
         while self._waiting or not self._closing:
             try:
-                # not wait_for: before Python 3.12 it forgets a cancel that comes together with the news
+                # not wait_for: before Python 3.12 it forgets a cancel that comes together with the event
                 async with asyncio.timeout(PROBE_EVERY):
-                    await news.wait()
+                    await changed.wait()
             except TimeoutError:
                 await link.rows("select 1", timeout=PROBE_EVERY)  # a connection that is only listened to would die unnoticed
                 continue
-            news.clear()
+            changed.clear()
             if self._waiting:
                 await asyncio.sleep(self._sent_at + PAUSE - time.monotonic())
                 self._sent_at = time.monotonic()

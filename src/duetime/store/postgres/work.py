@@ -21,8 +21,8 @@ from duetime.store.postgres import arrays
 from duetime.store.postgres import gates as gating
 from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import Database, Link, Rejected
-from duetime.store.postgres.held import Held, plain_successes
 from duetime.store.postgres.lanes import Lane, Lanes
+from duetime.store.postgres.open_claims import OpenClaims, plain_successes
 from duetime.store.postgres.records import write_error
 from duetime.store.postgres.runner import Runner
 from duetime.store.rows.extras import read_extras
@@ -30,8 +30,8 @@ from duetime.store.sql import Statements
 from duetime.store.values import Claim, ClaimedTask, NewWorker
 
 CLAIM_WITHIN = 15.0  # seconds for which the reply to a claim is waited for; a claim whose reply is lost is found by the next renewals
-TURNS = 6
-_NOTHING = Held()
+MAX_RETRIES = 6
+_NOTHING = OpenClaims()
 FIRST_POLL, LONGEST_POLL = SECOND // 20, SECOND  # without wake-ups: how soon to look again after work was found, and at the latest
 LINGER = 0.003  # seconds to wait once for the rest of a claim that is about to end as a whole
 
@@ -57,12 +57,12 @@ class Claims:
         self._poll = FIRST_POLL
         self._gates = Gates(-1, [])
         self._claim_order = ClaimOrder()
-        self._held: dict[str, Held] = {}  # by worker
+        self._open_claims: dict[str, OpenClaims] = {}  # by worker
 
     async def claim(self, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int) -> Claim:
         """Hand due tasks to a worker; see the contract in `store.shard`."""
         wants = {name: want for name, want in wants.items() if want > 0}
-        for _ in range(TURNS):
+        for _ in range(MAX_RETRIES):
             lanes, opens_at = self._open_lanes(wants, self._clock.now())
             order, quotas = await self._plan(lanes, wants, total, lead)
             how, claim = await self._take(worker, number, lanes, order, quotas, lead)
@@ -78,7 +78,7 @@ class Claims:
         return Claim(claim.tasks, claim.now, min(instants, default=None))
 
     def _open_lanes(self, wants: Mapping[str, int], now: Instant) -> tuple[list[Lane], Instant | None]:
-        """Give the lanes of the asked handlers, and when the first of the gates in the way opens by itself."""
+        """Return the lanes of the asked handlers, and when the first of the gates in the way opens by itself."""
         by_handler, gates = self._lanes.by_handler, self._gates
         if not gates:
             return [lane for name in wants for lane in by_handler.get(name, ())], None
@@ -139,7 +139,7 @@ class Claims:
             return sent_at, era, await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)
 
         sent_at, era, [reply] = await self._database.once(send)
-        how, now, next_at, last_pos, seen_at, oldest, next_number, places, ids = _How(reply[0]), *reply[1:9]
+        how, now, next_at, last_pos, seen_at, oldest, next_number, firsts, ids = _How(reply[0]), *reply[1:9]
         self._clock.heard(now, sent_at)
         if how is _How.CLOSED:
             await self._lanes.restore(self._database)  # behind a pooler this is how a fail-over is noticed
@@ -152,20 +152,20 @@ class Claims:
                 self._lanes.taken(chosen[0], last_pos or 0, full=size >= asked)
             self._claim_order.count(chosen[0].handler, size)
         if looks and current:
-            self._lanes.looked(seen_at, oldest, next_number, places, lanes)
+            self._lanes.looked(seen_at, oldest, next_number, firsts, lanes)
         if ids is None:
             return how, Claim([], now, next_at)
-        self._held.setdefault(worker, Held()).add(number, ids)
+        self._open_claims.setdefault(worker, OpenClaims()).add(number, ids)
         tasks = _claimed(reply, by_id)
         return how, Claim(_in_order(tasks, reply[9], order) if len(set(order)) > 1 else tasks, now, next_at)
 
     def complete(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
         """Return how many of these, from the first, end whole claims."""
-        return self._held.get(worker, _NOTHING).portion(settlements, at_most)
+        return self._open_claims.get(worker, _NOTHING).portion(settlements, at_most)
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> Settled:
         """Record how attempts ended; only those that the worker holds at this very number."""
-        held = self._held.get(worker, _NOTHING)
+        held = self._open_claims.get(worker, _NOTHING)
         slices = held.slices(settlements)
         if slices is not None:
             parameters = [self._clock.parameter, worker, *map(list, zip(*slices, strict=True)), *times(settlements)]
@@ -178,7 +178,7 @@ class Claims:
                 return Settled([SettleVerdict.ACCEPTED] * len(settlements), True, earliest)
         return await self._settle_matched(worker, settlements, held)
 
-    async def _settle_matched(self, worker: str, settlements: Sequence[Settlement], held: Held) -> Settled:
+    async def _settle_matched(self, worker: str, settlements: Sequence[Settlement], held: OpenClaims) -> Settled:
         said = {(settlement.id, settlement.attempt): settlement for settlement in settlements}
         once = settlements if len(said) == len(settlements) else list(said.values())
         claims = held.claims_of(once)
@@ -188,21 +188,21 @@ class Claims:
         if accepted is None and once is settlements:
             return Settled([SettleVerdict.ACCEPTED] * len(settlements), finals > 0, earliest)
         taken = range(1, len(once) + 1) if accepted is None else set(accepted)
-        by_place = {(s.id, s.attempt): place in taken for place, s in enumerate(once, 1)}
-        before = await self._settled_before(worker, [s for s in once if not by_place[s.id, s.attempt]])
+        accepted_by_attempt = {(s.id, s.attempt): index in taken for index, s in enumerate(once, 1)}
+        before = await self._settled_before(worker, [s for s in once if not accepted_by_attempt[s.id, s.attempt]])
         verdicts = []
         for settlement in settlements:
-            place = (settlement.id, settlement.attempt)
-            if by_place.get(place):
+            attempt = (settlement.id, settlement.attempt)
+            if accepted_by_attempt.get(attempt):
                 verdicts.append(SettleVerdict.ACCEPTED)
-                by_place[place] = False
-                before.add(place)  # said twice in one call
+                accepted_by_attempt[attempt] = False
+                before.add(attempt)  # said twice in one call
             else:
-                verdicts.append(SettleVerdict.ALREADY if place in before else SettleVerdict.STALE)
+                verdicts.append(SettleVerdict.ALREADY if attempt in before else SettleVerdict.STALE)
         return Settled(verdicts, finals > 0, earliest)
 
     async def _settled_before(self, worker: str, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
-        """Tell which of these attempts this worker has ended already; what a reaper wrote for one is another's word."""
+        """Return which of these attempts this worker has ended already; what a reaper wrote for one is another's word."""
         if not settlements:
             return set()
         outcomes = [settlement.outcome.value for settlement in settlements]
@@ -210,7 +210,7 @@ class Claims:
         return {(row[0], row[1]) for row in await self._database.rows(self._sql.settled_before, parameters)}
 
     def forget(self, worker: str) -> None:
-        self._held.pop(worker, None)
+        self._open_claims.pop(worker, None)
 
 
 def _claimed(reply: Sequence[Any], by_id: Mapping[int, Lane]) -> list[ClaimedTask]:
@@ -280,7 +280,7 @@ def times(settlements: Sequence[Settlement]) -> list[str]:
 
 
 def columns(settlements: Sequence[Settlement]) -> list[Any]:
-    """Give settlements as columns; what plain successes all share is left to the server to know."""
+    """Return settlements as columns; what plain successes all share is left to the server to know."""
     parts: list[Any] = [
         arrays.plain([s.id for s in settlements]),
         arrays.numbers([s.attempt for s in settlements]),

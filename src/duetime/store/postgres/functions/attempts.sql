@@ -2,28 +2,28 @@
 
 -- The attempts that have not ended (I11). Written with `<>`, because the planner takes `=` for one row in two
 -- hundred.
-create or replace view duetime.open_place as
-select c.worker, c.number, c.claimed_at, a.place::integer as place, a.id, coalesce(a.lane, c.lanes[1]) as lane,
+create or replace view duetime.open_attempt as
+select c.worker, c.number, c.claimed_at, a.index::integer as index, a.id, coalesce(a.lane, c.lanes[1]) as lane,
     a.due_at,
     case when cardinality(c.expiries) = 1 then c.expiries[1] else a.expires_at end as expires_at,
     coalesce(a.attempt, c.attempts[1]) as attempt, coalesce(a.tries, c.tries[1]) as tries,
-    coalesce(a.crashes, c.crashes[1]) as crashes, get_bit(c.cancel, a.place::integer - 1) = 1 as cancelling, a.payload,
+    coalesce(a.crashes, c.crashes[1]) as crashes, get_bit(c.cancel, a.index::integer - 1) = 1 as cancelling, a.payload,
     coalesce(a.submitted_at, c.submitted[1]) as submitted_at, coalesce(a.submitted_by, c.submitters[1]) as submitted_by,
     c.open
 from duetime.claim as c
 cross join lateral unnest(c.tasks, c.lanes, c.dues, c.expiries, c.attempts, c.tries, c.crashes, c.payloads, c.submitted,
     c.submitters) with ordinality
-    as a (id, lane, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by, place)
-where get_bit(c.done, a.place::integer - 1) <> 1;
+    as a (id, lane, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by, index)
+where get_bit(c.done, a.index::integer - 1) <> 1;
 
--- The same, as little of it as lists need: with thousands of places in each claim every array takes its time.
+-- The same, as little of it as lists need: with thousands of attempts in each claim every array takes its time.
 create or replace view duetime.open_task as
 select c.worker, c.number, a.id, coalesce(a.lane, c.lanes[1]) as lane, a.due_at,
     case when cardinality(c.submitted) = 1 then c.submitted[1] else a.submitted_at end as submitted_at, c.last_id
 from duetime.claim as c
 cross join lateral unnest(c.tasks, c.lanes, c.dues, c.submitted) with ordinality as a (id, lane, due_at, submitted_at,
-    place)
-where get_bit(c.done, a.place::integer - 1) <> 1;
+    index)
+where get_bit(c.done, a.index::integer - 1) <> 1;
 
 -- One element in place of many that are all the same.
 create or replace function duetime.shared(p_values anyarray) returns anyarray language sql immutable parallel safe as
@@ -35,7 +35,7 @@ create or replace function duetime.part(p_values anyarray, p_first integer, p_la
     returns anyarray language sql immutable parallel safe as
 $$ select case when cardinality(p_values) = 1 then p_values else p_values[p_first : p_last] end $$;
 
--- The claims that hold some of these tasks: few of them are compared with each place, many are hashed.
+-- The claims that hold some of these tasks: few of them are compared with each attempt, many are hashed.
 create or replace function duetime.holders(p_ids uuid[])
     returns table (worker text, number bigint) language plpgsql stable rows 10 set enable_sort = on as $$
 declare
@@ -54,11 +54,11 @@ begin
 end $$;
 
 -- Those of these tasks that run, with all that their claims tell of them.
-create or replace function duetime.running(p_ids uuid[]) returns setof duetime.open_place language plpgsql stable
+create or replace function duetime.running(p_ids uuid[]) returns setof duetime.open_attempt language plpgsql stable
     rows 10 as $$
 begin
     return query select r.* from duetime.holders(p_ids) as h
-    cross join lateral (select x.* from duetime.open_place as x where x.worker = h.worker
+    cross join lateral (select x.* from duetime.open_attempt as x where x.worker = h.worker
         and x.number = h.number offset 0) as r
     where (r.id in (select unnest(p_ids))) is true;
 end $$;

@@ -13,7 +13,7 @@ create or replace function duetime.claim(
     p_lanes_version bigint, p_incarnation text, p_lead bigint
 ) returns table (
     how integer, now_at bigint, next_at bigint, last_pos bigint, seen_at bigint, oldest bigint, next bigint,
-    places bigint[], ids text[], lanes integer[], payloads text[], attempts integer[], tries integer[],
+    firsts bigint[], ids text[], lanes integer[], payloads text[], attempts integer[], tries integer[],
     crashes integer[], dues bigint[], sinces bigint[], submitted bigint[], submitters text[], expiries bigint[],
     timeouts double precision[], retries text[], extras text[], keys text[], schedules text[], planned bigint[]
 ) language plpgsql
@@ -30,7 +30,7 @@ declare
     v_control record;
     v_starts bigint[] := p_starts;
     v_count integer := 0;
-    v_ids uuid[]; v_lanes integer[]; v_places bigint[]; v_dues bigint[]; v_expiries bigint[];
+    v_ids uuid[]; v_lanes integer[]; v_positions bigint[]; v_dues bigint[]; v_expiries bigint[];
     v_attempts integer[]; v_tries integer[]; v_crashes integer[];
     v_late boolean := false;
     v_doubtful uuid[];
@@ -88,7 +88,7 @@ begin
                 limit p_total - v_count))
             returning d.*
         )
-        select v_ids || array_agg(t.id), v_lanes || array_agg(t.lane), v_places || array_agg(t.pos),
+        select v_ids || array_agg(t.id), v_lanes || array_agg(t.lane), v_positions || array_agg(t.pos),
             v_dues || array_agg(t.due_at), v_expiries || array_agg(t.expires_at),
             v_attempts || array_agg(t.attempt + 1), v_tries || array_agg(t.tries), v_crashes || array_agg(t.crashes),
             payloads || array_agg(t.payload), submitted || array_agg(t.submitted_at),
@@ -97,7 +97,7 @@ begin
             true), v_some_whole or coalesce(bool_or(t.payload is not null), false),
             v_bytes + coalesce(sum(coalesce(t.size, 1000000)), 0),
             v_doubtful || array_agg(t.id) filter (where t.doubtful)
-        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted,
+        into v_ids, v_lanes, v_positions, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted,
             submitters, v_count, v_late, v_whole, v_some_whole, v_bytes, v_doubtful
         from (select * from taken order by lane, pos, id) as t;
         exit when v_count = p_total or v_starts = p_floors;  -- I9
@@ -119,20 +119,20 @@ begin
         select array_agg(e.id), array_agg(e.lane), array_agg(e.pos), array_agg(e.due_at), array_agg(e.expires_at),
             array_agg(e.attempt), array_agg(e.tries), array_agg(e.crashes), array_agg(e.payload),
             array_agg(e.submitted_at), array_agg(e.submitted_by)
-        into v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted,
+        into v_ids, v_lanes, v_positions, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted,
             submitters
-        from unnest(v_ids, v_lanes, v_places, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted,
-            submitters)
+        from unnest(v_ids, v_lanes, v_positions, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads,
+            submitted, submitters)
             as e (id, lane, pos, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by)
         where (e.id in (select unnest(v_gone))) is not true;
     end if;
     if v_ids is not null and v_bytes > 33554432 then
         -- what would make the reply too long goes back at once; a worker need not have so much in memory either
         select count(*) into v_fitting from (
-            select sum(octet_length(coalesce(u.payload, t.payload))) over (order by u.place) as bytes, u.place
-            from unnest(v_ids, payloads) with ordinality as u (id, payload, place)
+            select sum(octet_length(coalesce(u.payload, t.payload))) over (order by u.index) as bytes, u.index
+            from unnest(v_ids, payloads) with ordinality as u (id, payload, index)
             left join lateral (select x.payload from duetime.task as x where x.id = u.id offset 0) as t on true
-        ) as s where s.bytes <= 33554432 or s.place = 1;
+        ) as s where s.bytes <= 33554432 or s.index = 1;
         if v_fitting < cardinality(v_ids) then
             v_present := coalesce(p_now, duetime.present());
             insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size, payload,
@@ -141,11 +141,11 @@ begin
                 b.crashes, octet_length(b.payload), b.payload, b.submitted_at, b.submitted_by
             from unnest(v_ids, v_lanes, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted,
                 submitters) with ordinality
-                as b (id, lane, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by, place)
-            where b.place > v_fitting;
+                as b (id, lane, due_at, expires_at, attempt, tries, crashes, payload, submitted_at, submitted_by, index)
+            where b.index > v_fitting;
             v_ids := v_ids[1 : v_fitting];
             v_lanes := v_lanes[1 : v_fitting];
-            v_places := v_places[1 : v_fitting];
+            v_positions := v_positions[1 : v_fitting];
             v_dues := v_dues[1 : v_fitting];
             v_expiries := v_expiries[1 : v_fitting];
             v_attempts := v_attempts[1 : v_fitting];
@@ -195,14 +195,14 @@ begin
         ids := v_ids;
         dues := nullif(v_dues, sinces);
         -- what is added from now on may stand before those that are not due yet
-        last_pos := least(v_places[cardinality(v_places)], v_now);
+        last_pos := least(v_positions[cardinality(v_positions)], v_now);
     end if;
     select least(next_at, min(n.pos) - p_lead) into next_at from unnest(p_watched) as l (lane)
     cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_until order by d.pos
         limit 1) as n;
     if p_watched_floors is not null then
         -- our own transaction counts as under way, and what it has taken as gone: it is, when this reply arrives
-        select l.now_at, l.oldest, l.next, l.places into seen_at, oldest, next, places
+        select l.now_at, l.oldest, l.next, l.firsts into seen_at, oldest, next, firsts
             from duetime.look(p_now, v_horizon, p_watched, p_watched_floors) as l;
     end if;
     how := 0;

@@ -10,7 +10,7 @@ select l.id, case when l.set_backs = s.last_value then l.floor else 0 end as flo
 -- horizon before we had our number, null if we have none yet. A time that is given (p_now) is a test's, which sets it
 -- back and tells nobody: it proves nothing.
 create or replace function duetime.look(p_now bigint, p_horizon bigint, p_lanes integer[], p_floors bigint[])
-returns table (now_at bigint, oldest bigint, next bigint, places bigint[]) language plpgsql volatile
+returns table (now_at bigint, oldest bigint, next bigint, firsts bigint[]) language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     v_now bigint := coalesce(p_now, duetime.clock());
@@ -42,25 +42,25 @@ begin
     return query
     select v_now, v_oldest, v_own + 1, array(
         select (select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor order by d.pos limit 1)
-        from unnest(p_lanes, p_floors) with ordinality as l (lane, floor, place) order by l.place);
+        from unnest(p_lanes, p_floors) with ordinality as l (lane, floor, index) order by l.index);
 end $$;
 
--- The first places of each lane that are due, at most p_limit of each; lanes without any are left out.
+-- The first positions of each lane that are due, at most p_limit of each; lanes without any are left out.
 create or replace function duetime.peek(p_now bigint, p_lanes integer[], p_floors bigint[], p_limit integer,
     p_lead bigint)
-returns table (lane integer, places bigint[]) language plpgsql stable
+returns table (lane integer, positions bigint[]) language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 #variable_conflict use_column
 declare
     v_until bigint := coalesce(p_now, duetime.clock()) + p_lead;
 begin
     return query
-    select l.lane, p.places from unnest(p_lanes, p_floors) as l (lane, floor)
+    select l.lane, p.positions from unnest(p_lanes, p_floors) as l (lane, floor)
     cross join lateral (
-        select array_agg(x.pos) as places from (
+        select array_agg(x.pos) as positions from (
             select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor and d.pos <= v_until
                 order by d.pos limit p_limit
         ) as x
     ) as p
-    where p.places is not null;
+    where p.positions is not null;
 end $$;

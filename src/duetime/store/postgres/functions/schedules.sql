@@ -1,6 +1,6 @@
 -- Schedules: writing them, letting them go on, and finding those whose time has come.
 
--- Write schedules whose version is the expected one; one without an id is removed. Gives the names of those of which
+-- Write schedules whose version is the expected one; one without an id is removed. Returns the names of those of which
 -- that was so, and the time for tasks that are added in the same transaction: its number first, then the clock, see
 -- `look`. Schedules are given in the order of their names and are locked in that order: two that write the same ones
 -- wait for each other instead of locking up. Rows are found by the array of names and then hashed, whatever the

@@ -6,7 +6,7 @@ create or replace function duetime.match(
     p_finished bigint[], p_states text[], p_outcomes text[], p_tries integer[], p_crashes integer[], p_dues bigint[],
     p_results text[], p_errors text[]
 ) returns table (
-    said integer, number bigint, open integer, place integer, id uuid, lane integer, expires_at bigint, attempt integer,
+    said integer, number bigint, open integer, index integer, id uuid, lane integer, expires_at bigint, attempt integer,
     tries integer, crashes integer, started_at bigint, finished_at bigint, due_at bigint, result text, error text,
     outcome text, state text, payload text, since_at bigint, submitted_at bigint, submitted_by text
 ) language plpgsql stable rows 500
@@ -16,10 +16,10 @@ set jit = off as $$
 begin
     return query
     with running as materialized (
-        select p.* from duetime.open_place as p where p.worker = p_worker
+        select p.* from duetime.open_attempt as p where p.worker = p_worker
             and (p_claims is null or p.number = any (p_claims))
     )
-    select s.place::integer, r.number, r.open, r.place, r.id, r.lane, r.expires_at, r.attempt,
+    select s.index::integer, r.number, r.open, r.index, r.id, r.lane, r.expires_at, r.attempt,
         coalesce(s.tries, r.tries), coalesce(s.crashes, r.crashes), s.started_at, s.finished_at,
         -- one that was claimed before it was due, and still is not, keeps its due time
         greatest(coalesce(s.due_at, p_now), case when r.due_at > r.claimed_at and r.due_at > p_now then r.due_at end),
@@ -28,12 +28,12 @@ begin
         r.payload, r.due_at, r.submitted_at, r.submitted_by
     from unnest(p_ids, p_attempts, p_started, p_finished, p_states, p_outcomes, p_tries, p_crashes, p_dues, p_results,
         p_errors) with ordinality
-        as s (id, attempt, started_at, finished_at, state, outcome, tries, crashes, due_at, result, error, place)
+        as s (id, attempt, started_at, finished_at, state, outcome, tries, crashes, due_at, result, error, index)
     join running as r on r.id = s.id and r.attempt = s.attempt;
 end $$;
 
 -- Record how attempts of a worker ended. Nulls stand for what the claim already says, and for success. p_claims
--- null: look into all claims. Gives the places (from 1) of what was accepted, null if all were; the rest is not this
+-- null: look into all claims. Returns the indexes (from 1) of what was accepted, null if all were; the rest is not this
 -- worker's at this number.
 create or replace function duetime.settle(
     p_now bigint, p_worker text, p_claims bigint[], p_ids uuid[], p_attempts integer[], p_started bigint[],
@@ -62,7 +62,7 @@ begin
         delete from duetime.claim as c using batch as b where c.worker = p_worker and c.number = b.number and b.whole
     ), marked as (
         update duetime.claim as c set open = c.open - b.n,
-            done = (select bit_or(set_bit(c.done, e.place - 1, 1)) from ended as e where e.number = c.number)
+            done = (select bit_or(set_bit(c.done, e.index - 1, 1)) from ended as e where e.number = c.number)
         from batch as b where c.worker = p_worker and c.number = b.number and not b.whole
     ), moved as (
         delete from duetime.task as t where t.id = any (array(select e.id from ended as e where e.state <> 'pending'
@@ -161,7 +161,7 @@ begin
             duetime.part(c.submitted, v_slice.first, v_last) as submitted, duetime.part(c.submitters, v_slice.first,
             v_last) as submitters, c.open into v_claim;
             if not found then
-                raise exception 'places % to % of claim % of worker % are not all open', v_slice.first, v_last,
+                raise exception 'attempts % to % of claim % of worker % are not all open', v_slice.first, v_last,
                     v_slice.number, p_worker
                     using errcode = 'DT002';
             end if;
@@ -221,7 +221,7 @@ begin
         v_before := v_before + v_slice.size;
     end loop;
     if v_before <> cardinality(p_started) then
-        raise exception '% places of worker % have % ends', v_before, p_worker, cardinality(p_started)
+        raise exception '% attempts of worker % have % ends', v_before, p_worker, cardinality(p_started)
             using errcode = 'DT002';
     end if;
     return v_earliest;

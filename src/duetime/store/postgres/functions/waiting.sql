@@ -42,7 +42,7 @@ begin
     return v_held || array(select u.id from unnest(v_due) as u (id) where u.id <> all (v_repeats));
 end $$;
 
--- Move tasks into history whose places have been taken away already. p_errors null: none has an error.
+-- Move tasks into history whose entries have been taken away already. p_errors null: none has an error.
 create or replace function duetime.record_ends(
     p_now bigint, p_state text, p_errors text[], p_ids uuid[], p_attempts integer[], p_tries integer[],
         p_crashes integer[]
@@ -69,7 +69,8 @@ begin
     from ended as e;
 end $$;
 
--- End tasks that wait, whose places have been taken away already. Gives the earliest position that a freed child took.
+-- End tasks that wait, whose entries have been taken away already. Returns the earliest position that a freed child
+-- took.
 create or replace function duetime.end_tasks(
     p_now bigint, p_state text, p_error text, p_ids uuid[], p_attempts integer[], p_tries integer[], p_crashes integer[]
 ) returns bigint language plpgsql set enable_seqscan = off as $$
@@ -83,7 +84,7 @@ begin
     return duetime.follow(p_now, p_ids, array_fill(p_state = 'succeeded', array[cardinality(p_ids)]));
 end $$;
 
--- End those of these tasks that wait. Gives their ids.
+-- End those of these tasks that wait. Returns their ids.
 create or replace function duetime.end_waiting(p_now bigint, p_state text, p_ids uuid[]) returns uuid[] language plpgsql
 set enable_seqscan = off as $$
 declare

@@ -1,4 +1,4 @@
--- task_places: where tasks are that an operator names, and the lane of those that live
+-- task_locations: where tasks are that an operator names, and the lane of those that live
 with located as materialized (
     select x.id, x.location, x.lane, x.whole from duetime.locate($1::uuid[]) as x
 ), live as materialized (
@@ -29,15 +29,15 @@ order by c.worker, c.number for update
 with marked as (
     update duetime.claim as c set cancel = c.cancel | (
         select string_agg(case when i.id in (select unnest($1::uuid[])) then '1' else '0' end, ''
-            order by i.place)::varbit
-        from unnest(c.tasks) with ordinality as i (id, place))
+            order by i.index)::varbit
+        from unnest(c.tasks) with ordinality as i (id, index))
     where case when cardinality($1::uuid[]) <= 8 then exists (select from unnest($1::uuid[]) as i (id)
         where i.id = any (c.tasks))
         else exists (select from unnest(c.tasks) as i (id) where (i.id in (select unnest($1::uuid[]))) is true) end
     returning c.tasks, c.done
 )
-select i.id::text from marked as m cross join lateral unnest(m.tasks) with ordinality as i (id, place)
-where (i.id in (select unnest($1::uuid[]))) is true and get_bit(m.done, i.place::integer - 1) <> 1
+select i.id::text from marked as m cross join lateral unnest(m.tasks) with ordinality as i (id, index)
+where (i.id in (select unnest($1::uuid[]))) is true and get_bit(m.done, i.index::integer - 1) <> 1
 
 -- lock_finals: finished tasks that may be taken back, so that nobody else takes them
 select h.id::text, h.finished_at from duetime.history as h
@@ -45,10 +45,10 @@ where h.id = any ($1::uuid[]) and h.finished_at >= $2::bigint and h.state <> 'su
 
 -- revive: finished tasks live again, due now, unless a live one holds their key. An expiry in the past would end them
 -- before they start.
-with wish as (
-    select w.* from unnest($2::uuid[]) with ordinality as w (id, place)
+with change as (
+    select w.* from unnest($2::uuid[]) with ordinality as w (id, index)
 ), chosen as materialized (
-    select h.*, w.place from duetime.history as h join wish as w on w.id = h.id
+    select h.*, w.index from duetime.history as h join change as w on w.id = h.id
     where h.id = any ($2::uuid[]) and h.finished_at >= $3::bigint and h.state <> 'succeeded'
 ), stored as (
     insert into duetime.task (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout,
@@ -56,7 +56,7 @@ with wish as (
     select c.id, c.lane, c.handler, c.key, c.payload, $1::bigint, c.submitted_at, c.submitted_by,
         case when c.expires_at > $1::bigint then c.expires_at end, c.timeout, c.retry, c.extras, c.schedule,
             c.planned_at
-    from chosen as c order by c.place
+    from chosen as c order by c.index
     on conflict do nothing
     returning id, expires_at
 ), gone as (
@@ -82,15 +82,15 @@ select unnest(duetime.lock_waiting($1::uuid[]))::text
 
 -- edit_waiting: give waiting tasks another lane and due time, if they are still in the lane that the new one was chosen
 -- for
-with wish as (
+with change as (
     select * from unnest($2::uuid[], $3::integer[], $4::integer[], $5::bigint[]) as w (id, former, lane, due_at)
 ), held as (
     update duetime.held as h set lane = w.lane, due_at = coalesce(w.due_at, h.due_at)
-    from wish as w where h.id = w.id and h.lane = w.former returning h.id, w.former, w.lane, w.due_at
+    from change as w where h.id = w.id and h.lane = w.former returning h.id, w.former, w.lane, w.due_at
 ), due as (
     update duetime.due as d set lane = w.lane, due_at = coalesce(w.due_at, d.due_at),
         pos = greatest(coalesce(w.due_at, d.due_at), $1::bigint)
-    from wish as w where d.id = w.id and d.lane = w.former returning d.id, w.former, w.lane, w.due_at
+    from change as w where d.id = w.id and d.lane = w.former returning d.id, w.former, w.lane, w.due_at
 ), edited as (
     select * from held union all select * from due
 ), told as (
@@ -106,7 +106,7 @@ select e.id::text from edited as e
 -- lanes_of_handlers: the lanes that gates may hold
 select id, handler, collection from duetime.lane where handler = any ($1::text[])
 
--- take_due: places that are due, of some lanes, from their floors on.
+-- take_due: entries that are due, of some lanes, from their floors on.
 -- Tasks that stood there whole get a row of their own.
 with taken as (
     delete from duetime.due as d where d.ctid = any (array(
@@ -125,10 +125,10 @@ with taken as (
 )
 select d.id::text, d.attempt, d.tries, d.crashes, d.doubtful from taken as d
 
--- forget_repeats: of doubtful tasks whose places were taken, those that were there already
+-- forget_repeats: of doubtful tasks whose entries were taken, those that were there already
 select unnest(duetime.forget_repeats($1::uuid[]))::text
 
--- end_taken: the ends of tasks whose places were taken
+-- end_taken: the ends of tasks whose entries were taken
 select duetime.end_tasks($1::bigint, $2::text, null, $3::uuid[], $4::integer[], $5::integer[], $6::integer[])
 
 -- expired_tasks: waiting tasks whose expiry has passed

@@ -35,7 +35,7 @@ where o.task = u.task and o.attempt = u.attempt
 -- output_of_task: which attempts of a task have output
 select o.attempt, o.size, o.whole, o.kept_at from duetime.output as o where o.task = $1::uuid order by o.attempt
 
--- output_chunks: pieces of a task's output beyond a place
+-- output_chunks: pieces of a task's output beyond an offset
 select c.attempt, c.start, c.text, o.whole and c.start + c.size = o.size
 from duetime.output_chunk as c join duetime.output as o on o.task = c.task and o.attempt = c.attempt
 where c.task = $1::uuid and ($2::integer is null or c.attempt = $2::integer)

@@ -39,7 +39,7 @@ select r.id from (
         '00000000-0000-0000-0000-000000000000')
 ) as r
 
--- open: all places in claims that have not ended
+-- open: all attempts that have not ended
 open as materialized (
     select r.* from duetime.open_task as r
 )
@@ -212,21 +212,21 @@ union all
 select h.attempt, h.outcome, h.worker, h.started_at, h.finished_at, h.error
 from duetime.history as h where h.id = $1::uuid and h.finished_at >= $2::bigint and h.outcome is not null
 union all
-select coalesce(c.attempts[p.place], c.attempts[1]), null, c.worker, greatest(c.claimed_at, c.dues[p.place]), null, null
-from duetime.claim as c cross join lateral (select array_position(c.tasks, $1::uuid) as place) as p
-where $1::uuid = any (c.tasks) and get_bit(c.done, p.place - 1) = 0
+select coalesce(c.attempts[p.index], c.attempts[1]), null, c.worker, greatest(c.claimed_at, c.dues[p.index]), null, null
+from duetime.claim as c cross join lateral (select array_position(c.tasks, $1::uuid) as index) as p
+where $1::uuid = any (c.tasks) and get_bit(c.done, p.index - 1) = 0
 order by 1
 
 -- attempts_of_worker: all attempts of a worker, by claim
-select a.id::text, coalesce(a.attempt, c.attempts[1]), c.number, get_bit(c.cancel, a.place::integer - 1) = 1,
+select a.id::text, coalesce(a.attempt, c.attempts[1]), c.number, get_bit(c.cancel, a.index::integer - 1) = 1,
     coalesce(a.tries, c.tries[1]), coalesce(a.crashes, c.crashes[1])
 from duetime.claim as c cross join lateral unnest(c.tasks, c.attempts, c.tries, c.crashes) with ordinality as a (id,
-    attempt, tries, crashes, place)
-where c.worker = $1::text and get_bit(c.done, a.place::integer - 1) <> 1
-order by c.number, a.place
+    attempt, tries, crashes, index)
+where c.worker = $1::text and get_bit(c.done, a.index::integer - 1) <> 1
+order by c.number, a.index
 
 -- counts: everything in one look: the time, then lanes with what stands in them, then final states. Only what is due is
--- counted by its places, from the lane's floor on.
+-- counted by its entries, from the lane's floor on.
 with present as materialized (
     select coalesce($1::bigint, duetime.clock()) as now_at
 ), sums as materialized (
@@ -237,8 +237,8 @@ with present as materialized (
     select x.lane, sum(x.n)::bigint as n from (
         select c.lanes[1] as lane, c.open as n from duetime.claim as c where cardinality(c.lanes) = 1
         union all
-        select a.lane, 1 from duetime.claim as c cross join lateral unnest(c.lanes) with ordinality as a (lane, place)
-        where cardinality(c.lanes) > 1 and get_bit(c.done, a.place::integer - 1) <> 1
+        select a.lane, 1 from duetime.claim as c cross join lateral unnest(c.lanes) with ordinality as a (lane, index)
+        where cardinality(c.lanes) > 1 and get_bit(c.done, a.index::integer - 1) <> 1
     ) as x group by x.lane
 ), lanes as materialized (
     select l.handler, l.collection, l.priority, d.n as due, d.oldest, coalesce(h.n, 0) as blocked,
@@ -265,8 +265,8 @@ from sums as s join duetime.lane as l on l.id = s.lane where s.state <> 'live' g
     having sum(s.n) <> 0
 
 -- all_workers: every registered worker with its number of attempts
-select w.id, w.host, w.pid, w.slots, w.started_at, w.beat, w.beat_at, w.seen_gates, coalesce(w.guest_lease, w.lease),
-    w.guest_lease is not null, coalesce((select sum(c.open) from duetime.claim as c where c.worker = w.id), 0)::integer
+select w.id, w.host, w.pid, w.slots, w.started_at, w.beat, w.beat_at, w.seen_gates, coalesce(w.pull_lease, w.lease),
+    w.pull_lease is not null, coalesce((select sum(c.open) from duetime.claim as c where c.worker = w.id), 0)::integer
 from duetime.worker as w order by w.started_at, w.id
 
 -- handler_load: what a handler runs, and what of it is due, up to a limit: only its own lanes are looked into. Of

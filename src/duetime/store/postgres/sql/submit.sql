@@ -26,7 +26,7 @@ select id::text from duetime.task where handler = $1::text and key = $2::text
 select k.handler, k.key, t.id::text from unnest($1::text[], $2::text[]) as k (handler, key)
 cross join lateral (select x.id from duetime.task as x where x.handler = k.handler and x.key = k.key offset 0) as t
 
--- replace_waiting: give a task that waits, and that this transaction has locked, a new wish and a new place
+-- replace_waiting: give a task that waits, and that this transaction has locked, a new submission and a new position
 with placed as (
     update duetime.due set lane = $3::integer, pos = greatest($5::bigint, $1::bigint), due_at = $5::bigint,
         expires_at = $7::bigint, tries = 0,
@@ -49,16 +49,16 @@ select x.id::text from duetime.living($1::uuid[]) as x (id)
 -- lock_parents: the same, and keep them from ending until this transaction has
 select unnest(duetime.lock_parents($1::uuid[]))::text
 
--- take_place: remove a task's place in its lane
+-- take_entry: remove a task's due entry
 delete from duetime.due where id = $1::uuid
 
 -- end_task: the end of a task that never ran and stands nowhere
 select duetime.end_tasks($1::bigint, $2::text, $3::text, array[$4::uuid], array[0], array[0], array[0])
 
 -- hold: let a new task wait for others instead of for its time
-with place as (delete from duetime.due where id = $1::uuid returning *)
+with entry as (delete from duetime.due where id = $1::uuid returning *)
 insert into duetime.held (id, lane, reason, waiting, due_at, expires_at, attempt, tries, crashes)
-select id, lane, 'blocked', $2::integer, due_at, expires_at, attempt, tries, crashes from place
+select id, lane, 'blocked', $2::integer, due_at, expires_at, attempt, tries, crashes from entry
 
 -- add_edges: the parents that a child waits for
 insert into duetime.edge (parent, child, needs) select p.parent, $1::uuid, p.needs from unnest($2::uuid[], $3::text[])

@@ -82,11 +82,11 @@ from parents as p where (p.id in (select l.id from living as l)) is not true lim
 -- follow: let the children of ended tasks go on, or end those in vain
 select duetime.follow($1::bigint, $2::uuid[], $3::boolean[])
 
--- ghost_places: locations of tasks that do not live
+-- ghost_locations: locations of tasks that do not live
 select w.location, w.id::text from duetime.location as w
 where not w.whole and not exists (select from duetime.task as t where t.id = w.id)
 
--- doubled_places: tasks that are in more than one location
+-- doubled_locations: tasks that are in more than one location
 select x.id::text, bool_or(x.location = 'claim'), bool_or(x.location = 'held') from (
     select distinct w.id, w.location from duetime.location as w
 ) as x group by x.id having count(*) > 1
@@ -94,9 +94,9 @@ select x.id::text, bool_or(x.location = 'claim'), bool_or(x.location = 'held') f
 -- doubled_claims: tasks that run in more than one claim, with all but the newest attempt
 select y.id::text, y.worker, y.number from (
     select r.id, r.worker, r.number, row_number() over (partition by r.id order by r.attempt desc,
-        r.claimed_at desc) as place
-    from duetime.open_place as r
-) as y where y.place > 1
+        r.claimed_at desc) as rank
+    from duetime.open_attempt as r
+) as y where y.rank > 1
 
 -- two_bodies: tasks that have a row of their own and stand whole in a location as well
 select w.location, w.id::text from duetime.location as w join duetime.task as t on t.id = w.id where w.whole
@@ -107,7 +107,7 @@ select d.id, d.lane, l.handler, d.payload, d.due_at, d.submitted_at, d.submitted
 from duetime.due as d join duetime.lane as l on l.id = d.lane where d.id = $1::uuid and d.payload is not null
 on conflict do nothing
 
--- empty_due: let a task's row say what it is, and not its place
+-- empty_due: let a task's row say what it is, and not its entry
 update duetime.due as d set payload = null, submitted_at = null, submitted_by = null
 where d.id = $1::uuid and exists (select from duetime.task as t where t.id = d.id)
 
@@ -124,13 +124,13 @@ update duetime.claim as c set first_id = (select t.id from unnest(c.tasks) as t 
     last_id = (select t.id from unnest(c.tasks) as t (id) order by t.id desc limit 1)
 where c.worker = $1::text and c.number = $2::bigint
 
--- delete_due: take places away
+-- delete_due: take entries away
 delete from duetime.due where id = any ($1::uuid[])
 
 -- delete_held: take held entries away
 delete from duetime.held where id = any ($1::uuid[])
 
--- close_places: end a task's places in claims, in those of one worker and number if they are named
+-- close_attempts: end a task's attempts, in the claim of one worker and number if they are named
 update duetime.claim as c set done = set_bit(c.done, array_position(c.tasks, $1::uuid) - 1, 1), open = c.open - 1
 where $1::uuid = any (c.tasks) and get_bit(c.done, array_position(c.tasks, $1::uuid) - 1) <> 1
 and ($2::text is null or (c.worker = $2::text and c.number = $3::bigint))
@@ -149,7 +149,7 @@ with gone as (
 )
 insert into duetime.tally (lane, state, n) select lane, state, -count(*) from gone group by lane, state
 
--- wrong_claims: claims whose count of open places is not that of their places
+-- wrong_claims: claims whose count of open attempts is not that of their bits
 select c.worker, c.number, c.open, length(c.done) - bit_count(c.done) from duetime.claim as c
 where c.open <> length(c.done) - bit_count(c.done) or c.open = 0
 
@@ -191,7 +191,7 @@ with freed as (
 insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
 select lane, greatest(due_at, $1::bigint), id, due_at, expires_at, attempt, tries, crashes from freed
 
--- stray_places: waiting tasks that are in another lane than their own
+-- stray_entries: waiting tasks that are in another lane than their own
 select w.id::text from duetime.location as w join duetime.task as t on t.id = w.id
 where w.location <> 'claim' and w.lane <> t.lane
 
@@ -202,12 +202,12 @@ with due as (
 )
 update duetime.held as h set lane = t.lane from duetime.task as t where t.id = h.id and h.id = any ($2::uuid[])
 
--- low_places: places below the floor of their lane, where nobody looks
+-- low_entries: entries below the floor of their lane, where nobody looks
 select d.id::text, l.handler, l.collection, l.priority
     from duetime.lane as l join duetime.lane_floor as f on f.id = l.id
 join duetime.due as d on d.lane = l.id and d.pos < f.floor
 
--- raise_places: bring them to the present
+-- raise_entries: bring them to the present
 update duetime.due as d set pos = greatest(d.due_at, $1::bigint) from duetime.lane_floor as f where f.id = d.lane
     and d.pos < f.floor and d.id = any ($2::uuid[])
 

@@ -2,15 +2,15 @@
 select * from duetime.claim($1::bigint, $2::text, $3::bigint, $4::integer[], $5::bigint[], $6::bigint[], $7::integer[],
     $8::integer, $9::integer[], $10::bigint[], $11::bigint, $12::bigint, $13::text, $14::bigint)
 
--- peek: the first places of several lanes that are due or will be soon
-select lane, places from duetime.peek($1::bigint, $2::integer[], $3::bigint[], $4::integer, $5::bigint)
+-- peek: the first positions of several lanes that are due or will be soon
+select lane, positions from duetime.peek($1::bigint, $2::integer[], $3::bigint[], $4::integer, $5::bigint)
 
 -- settle: how attempts ended
 select accepted, finals, earliest from duetime.settle($1::bigint, $2::text, $3::bigint[], $4::text::uuid[],
     $5::text::integer[], $6::text::bigint[], $7::text::bigint[], $8::text::text[], $9::text::text[],
     $10::text::integer[], $11::text::integer[], $12::text::bigint[], $13::text::text[], $14::text::text[])
 
--- settle_slices: that all attempts of neighbouring places of claims succeeded, with nothing to say
+-- settle_slices: that all neighbouring attempts of claims succeeded, with nothing to say
 select duetime.settle_slices($1::bigint, $2::text, $3::bigint[], $4::integer[], $5::integer[], $6::text::bigint[],
     $7::text::bigint[])
 
@@ -33,9 +33,9 @@ select a.id::text, coalesce(a.attempt, c.attempts[1]), coalesce(a.tries, c.tries
     greatest(c.claimed_at, a.due_at), coalesce(t.due_at, a.due_at), t.expires_at
 from locked as c
 cross join lateral unnest(c.tasks, c.dues, c.attempts, c.tries, c.crashes, c.payloads) with ordinality
-    as a (id, due_at, attempt, tries, crashes, payload, place)
+    as a (id, due_at, attempt, tries, crashes, payload, index)
 left join lateral (select x.* from duetime.task as x where x.id = a.id offset 0) as t on true
-where get_bit(c.done, a.place::integer - 1) = 0 and (t.id is not null or a.payload is not null)
+where get_bit(c.done, a.index::integer - 1) = 0 and (t.id is not null or a.payload is not null)
 
 -- insert_worker: a worker that is about to claim; one that registers again begins anew. Its beats do not begin at 1, or
 -- one that was reaped and registers again could show the very beat at which somebody has seen it dead.

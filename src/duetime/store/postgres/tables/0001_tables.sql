@@ -28,7 +28,7 @@ create sequence duetime.horizon;
 create sequence duetime.set_backs;
 select nextval(s.tableoid) from duetime.set_backs as s;  -- the first call does not count
 
--- What a claim scans and a gate skips. Never written by add, claim or settle. Below `floor` the lane has no place
+-- What a claim scans and a gate skips. Never written by add, claim or settle. Below `floor` the lane has no entry
 -- and gets none, if the clock was not set back since: `set_backs` is what it was when that was proved. Ids are
 -- random: a fail-over may take a lane away again that processes remember, and its number must not come to mean
 -- another one.
@@ -106,7 +106,7 @@ create table duetime.due (
     doubtful boolean,
     check (num_nulls(payload, submitted_at, submitted_by) in (0, 3))
 );
-create index due_place on duetime.due (lane, pos);
+create index due_position on duetime.due (lane, pos);
 create unique index due_id on duetime.due (id);
 
 -- Tasks that wait for something other than time; `waiting` counts what is still missing.
@@ -131,9 +131,9 @@ create table duetime.edge (
 );
 create index edge_child on duetime.edge (child);
 
--- Guests are workers in other languages, which a server speaks for. `guest_lease` is how many seconds a guest counts
--- as alive without a beat; null: not a guest. `lease` of a guest is 0, because claims wait for the longest lease
--- after a fail-over, and a guest cannot be stopped by waiting.
+-- Pull workers are workers in other languages, which a server speaks for. `pull_lease` is how many seconds one
+-- counts as alive without a beat; null: not a pull worker. `lease` of a pull worker is 0, because claims wait for
+-- the longest lease after a fail-over, and it cannot be stopped by waiting.
 create table duetime.worker (
     id text primary key,
     host text not null,
@@ -144,14 +144,14 @@ create table duetime.worker (
     beat bigint not null,
     beat_at bigint not null,
     seen_gates bigint not null,
-    guest_lease double precision
+    pull_lease double precision
 ) with (fillfactor = 50);
 
--- One row per claimed batch. A place in the arrays is an attempt; its bit in `done` says that it has ended, its bit
+-- One row per claimed batch. An index into the arrays is an attempt; its bit in `done` says that it has ended, its bit
 -- in `cancel` that it was told to stop; `open` counts those that have not ended. The row is the lock for all that
 -- happens to its attempts. Of lanes, expiries, attempts, tries, crashes, submitted and submitters that are the same
--- for all places there is one. Compressing the arrays would cost more time than writing them. Tasks that stood whole
--- in due stand whole here: a place with a payload has no row in `task`. No payloads at all: none is whole;
+-- for all attempts there is one. Compressing the arrays would cost more time than writing them. Tasks that stood whole
+-- in due stand whole here: an attempt with a payload has no row in `task`. No payloads at all: none is whole;
 -- `submitted` tells it too. No id is below `first_id` or above `last_id`, so that most claims need not be opened to
 -- look for one.
 create table duetime.claim (

@@ -1,4 +1,4 @@
-"""Guests in the database: workers in other languages, whose beats a server writes."""
+"""Pull workers in the database: workers in other languages, whose beats a server writes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from duetime.store.sql import Statements
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
 
-async def admit(run: Runner, sql: Statements, guest: PullWorker, now: Instant | None) -> None:
-    slots = msgspec.json.encode(dict(guest.slots)).decode()
-    await run.rows(sql.insert_guest, [now, guest.id, guest.name, slots, guest.lease])
+async def admit(run: Runner, sql: Statements, worker: PullWorker, now: Instant | None) -> None:
+    slots = msgspec.json.encode(dict(worker.slots)).decode()
+    await run.rows(sql.insert_pull_worker, [now, worker.id, worker.name, slots, worker.lease])
 
 
 async def by_id(run: Runner, sql: Statements, id: str) -> PullWorker | None:
-    rows = await run.rows(sql.guest_by_id, [id])
+    rows = await run.rows(sql.pull_worker_by_id, [id])
     return PullWorker(id=id, name=rows[0][0], slots=_decode_slots(rows[0][1]), lease=rows[0][2]) if rows else None
 
 
 async def renew(run: Runner, sql: Statements, id: str, now: Instant | None) -> bool:
-    return bool(await run.rows(sql.renew_guest, [now, id]))
+    return bool(await run.rows(sql.renew_pull_worker, [now, id]))
 
 
 async def holdings(run: Runner, sql: Statements, worker: str, ids: Sequence[str] | None) -> list[RunningTask]:

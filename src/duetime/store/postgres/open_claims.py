@@ -10,20 +10,20 @@ from typing import NamedTuple
 from duetime.model.outcome import Settlement
 from duetime.model.task import State
 
-SMALLEST_SLICE = 32  # neighbouring places below which settling them on their own costs more than it spares
+SMALLEST_SLICE = 32  # neighbouring attempts below which settling them on their own costs more than it spares
 _SUCCEEDED = State.SUCCEEDED  # looking a member up takes 0.1 µs
 
 
 class Slice(NamedTuple):
-    """Neighbouring places of a claim, the first one counted from 1."""
+    """Neighbouring attempts of a claim, the first one counted from 1."""
 
     claim: int
     first: int
     size: int
 
 
-class Held:
-    """The claims of one worker: which tasks they hold, in the order of their places, and which claim holds a task."""
+class OpenClaims:
+    """The claims of one worker: which tasks they hold, in the order of their attempts, and which claim holds a task."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, list[str]] = {}  # claim → its tasks, as long as one of them has not ended
@@ -36,39 +36,39 @@ class Held:
         self._numbers.update(dict.fromkeys(tasks, number))
 
     def slices(self, settlements: Sequence[Settlement]) -> list[Slice] | None:
-        """Give the slices of claims that these settle, place by place, with plain successes; None if that is not what they do."""
+        """Return the slices of claims that these settle, attempt by attempt, with plain successes; None if that is not what they do."""
         if not plain_successes(settlements):
             return None
         ids = [settlement.id for settlement in settlements]
         slices: list[Slice] = []
-        place = last = 0
-        while place < len(ids):
-            number = self._numbers.get(ids[place])
+        index = last = 0
+        while index < len(ids):
+            number = self._numbers.get(ids[index])
             # rising, because that is the order in which everybody locks claims
             if number is None or number <= last:
                 return None
             tasks = self._tasks[number]
             first = len(tasks) - self._open[number]  # that is where it is if all before it have ended
-            if tasks[first] != ids[place]:
-                first = tasks.index(ids[place])
-            size = _in_common(tasks[first:], ids[place:])
+            if tasks[first] != ids[index]:
+                first = tasks.index(ids[index])
+            size = _in_common(tasks[first:], ids[index:])
             if size < SMALLEST_SLICE:
                 return None
             slices.append(Slice(number, first + 1, size))
-            place, last = place + size, number
+            index, last = index + size, number
         return slices
 
     def portion(self, settlements: Sequence[Settlement], at_most: int) -> int:
-        """Give the last place up to `at_most` at which the settlements of a claim are complete; 0 if the first claim is not yet."""
+        """Return the last index up to `at_most` at which the settlements of a claim are complete; 0 if the first claim is not yet."""
         most = min(len(settlements), at_most)
         last = settlements[most - 1].id
         tasks = self._tasks.get(self._numbers.get(last, 0), [])
         if len(tasks) < SMALLEST_SLICE or tasks[-1] == last:
             return most
-        return max(0, most - tasks.index(last) - 1)  # they end in the order of their places, or it does not matter
+        return max(0, most - tasks.index(last) - 1)  # they end in the order of their attempts, or it does not matter
 
     def claims_of(self, settlements: Sequence[Settlement]) -> list[int] | None:
-        """Give the claims that hold these; None if one of them is not known here."""
+        """Return the claims that hold these; None if one of them is not known here."""
         numbers = {self._numbers.get(settlement.id) for settlement in settlements}
         return None if None in numbers else sorted(number for number in numbers if number is not None)
 
@@ -95,14 +95,14 @@ class Held:
 
 
 def plain_successes(settlements: Sequence[Settlement]) -> bool:
-    """Tell whether all of these are successes without a result."""
+    """Return whether all of these are successes without a result."""
     size = len(settlements)
     return [each.state for each in settlements].count(_SUCCEEDED) == size and [each.result for each in settlements].count(None) == size
 
 
 def _in_common(these: list[str], those: list[str]) -> int:
-    """Give for how many places two lists are the same. Most often the shorter one ends first, and comparing them whole is quickest."""
+    """Return for how many attempts two lists are the same. Most often the shorter one ends first, and comparing them whole is quickest."""
     size = min(len(these), len(those))
     if these[:size] == those[:size]:
         return size
-    return next(place for place, (this, that) in enumerate(zip(these, those, strict=False)) if this != that)
+    return next(index for index, (this, that) in enumerate(zip(these, those, strict=False)) if this != that)

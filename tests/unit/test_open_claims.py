@@ -6,7 +6,7 @@ import pytest
 
 from duetime.model.outcome import Outcome, Settlement
 from duetime.model.task import State
-from duetime.store.postgres.held import SMALLEST_SLICE, Held, Slice
+from duetime.store.postgres.open_claims import SMALLEST_SLICE, OpenClaims, Slice
 
 MANY = 2 * SMALLEST_SLICE
 ONE, TWO = [f"a{number}" for number in range(MANY)], [f"b{number}" for number in range(MANY)]
@@ -18,8 +18,8 @@ def said(ids: list[str], result: bytes | None = None, state: State = State.SUCCE
 
 
 @pytest.fixture
-def held() -> Held:
-    held = Held()
+def held() -> OpenClaims:
+    held = OpenClaims()
     held.add(1, ONE)
     held.add(2, TWO)
     return held
@@ -42,16 +42,16 @@ def held() -> Held:
         ([*ONE, "unknown"], None),
     ],
 )
-def test_neighbouring_places_are_told_as_slices(held: Held, ids: list[str], slices: list[Slice] | None) -> None:
+def test_neighbouring_places_are_told_as_slices(held: OpenClaims, ids: list[str], slices: list[Slice] | None) -> None:
     assert held.slices(said(ids)) == slices
 
 
-def test_only_plain_successes_go_the_short_way(held: Held) -> None:
+def test_only_plain_successes_go_the_short_way(held: OpenClaims) -> None:
     assert held.slices([*said(ONE[:-1]), *said(ONE[-1:], result=b"1")]) is None
     assert held.slices([*said(ONE[:-1]), *said(ONE[-1:], state=State.FAILED)]) is None
 
 
-def test_what_has_ended_is_forgotten_and_the_rest_still_known(held: Held) -> None:
+def test_what_has_ended_is_forgotten_and_the_rest_still_known(held: OpenClaims) -> None:
     held.forget(said(ONE[:10]))
     assert held.slices(said(ONE[:SMALLEST_SLICE])) is None
     assert held.slices(said(ONE[10:])) == [Slice(1, 11, MANY - 10)]
@@ -62,7 +62,7 @@ def test_what_has_ended_is_forgotten_and_the_rest_still_known(held: Held) -> Non
     assert held.slices(said(TWO + ONE)) == [Slice(2, 1, MANY), Slice(3, 1, MANY)]
 
 
-def test_slices_are_forgotten_as_their_tasks_one_by_one_would_be(held: Held) -> None:
+def test_slices_are_forgotten_as_their_tasks_one_by_one_would_be(held: OpenClaims) -> None:
     held.forget(said(ONE[3:5]))
     held.forget_slices([Slice(1, 1, 40), Slice(2, 1, MANY)])
     assert held.claims_of(said(ONE[:1])) is None
@@ -77,5 +77,5 @@ def test_slices_are_forgotten_as_their_tasks_one_by_one_would_be(held: Held) -> 
 @pytest.mark.parametrize(
     ("ended", "at_most", "size"), [(MANY, 500, MANY), (MANY - 1, 500, 0), (MANY + 5, 500, MANY), (2 * MANY, MANY + 9, MANY)]
 )
-def test_a_batch_ends_where_a_claim_does(held: Held, ended: int, at_most: int, size: int) -> None:
+def test_a_batch_ends_where_a_claim_does(held: OpenClaims, ended: int, at_most: int, size: int) -> None:
     assert held.portion(said((ONE + TWO)[:ended]), at_most) == size
