@@ -10,10 +10,10 @@ import pytest
 from duetime import State
 from tests.chaos.fleet import Fleet, until
 
-ROUNDS = int(os.environ.get("DUETIME_TEST_KILLS", "15"))
+ROUNDS = int(os.environ.get("DUETIME_TEST_KILLS", "8"))
 
 
-@pytest.mark.timeout(120 + 10 * ROUNDS)
+@pytest.mark.timeout(300 + 10 * ROUNDS)
 @pytest.mark.covers("REQ.3", "RED.2", "ATF.8")
 async def test_workers_killed_at_random_lose_nothing_and_overlap_nowhere(fleet: Fleet) -> None:
     chance = random.Random()

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from duetime import App
+from tests.guide import shop
 from tests.servers import running
 
 
@@ -27,3 +28,12 @@ def postgres_database(request: pytest.FixtureRequest) -> Iterator[str]:
         connection.execute(f"create database {name}".encode())
         yield running.postgres_url(server, database=name)
         connection.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def fresh_shop() -> Iterator[None]:
+    """Let the next test find the shop as it was."""
+    yield
+    shop.orders.clear()
+    shop.opened.clear()
+    shop.seen.clear()
