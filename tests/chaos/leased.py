@@ -17,7 +17,8 @@ import msgspec
 from duetime import App, Context, RetryPolicy
 from duetime.errors import StoreUnavailable
 from duetime.store.shard import Lease
-from duetime.store.sqlite.store import SqliteLease, SqliteStore
+from duetime.store.sqlite.store import SqliteStore
+from duetime.store.sqlite.workers import SqliteLease
 from duetime.store.values import NewWorker, Renewal
 from tests.chaos.history import Journal
 

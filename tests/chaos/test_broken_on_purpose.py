@@ -81,14 +81,14 @@ def no_check_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = work.claim
+    claim = work.hand_out
 
     def hasty(
         connection: Any, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int, now: int, order: ClaimOrder
     ) -> Claim:
         return claim(connection, worker, number, wants, total, lead, now + 5_000_000, order)
 
-    monkeypatch.setattr(work, "claim", hasty)
+    monkeypatch.setattr(work, "hand_out", hasty)
 
 
 def no_reconciliation(monkeypatch: pytest.MonkeyPatch) -> None:

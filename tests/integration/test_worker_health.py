@@ -18,7 +18,8 @@ from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.runtime import service
 from duetime.runtime.service import LONGEST_REMINDER, NO_PROGRESS, Alarms, Pulse, Service
 from duetime.store.shard import Lease
-from duetime.store.sqlite.store import SqliteLease, SqliteStore
+from duetime.store.sqlite.store import SqliteStore
+from duetime.store.sqlite.workers import SqliteLease
 from duetime.store.values import Claim, NewWorker, Renewal, WorkerRecord
 from tests.chaos.fleet import until
 from tests.servers.waiting import PATIENCE

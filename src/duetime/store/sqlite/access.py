@@ -12,6 +12,7 @@ from duetime.clock import Instant
 from duetime.model.access import AuditEntry, TokenRecord
 from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
 from duetime.store.rows.access import audit_page, audit_row, read_audit_cursor, read_token_row, token_row
+from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.statements import SQL
 
 
@@ -72,3 +73,33 @@ def audit(connection: sqlite3.Connection, filter: AuditFilter) -> AuditPage:
 
 def prune_audit(connection: sqlite3.Connection, before: Instant, limit: int) -> int:
     return connection.execute(SQL.delete_audit, (before, limit)).rowcount
+
+
+class Access(OpenFile):
+    """Where tokens and the audit live."""
+
+    async def put_token(self, token: TokenRecord) -> TokenVerdict:
+        return await self._write(lambda connection: put_token(connection, token, self._clock.now()))
+
+    async def tokens(self) -> list[TokenRecord]:
+        return await self._read(tokens)
+
+    async def find_tokens(self, ids: Sequence[str]) -> list[TokenRecord | None]:
+        return await self._read(lambda connection: find_tokens(connection, ids)) if ids else []
+
+    async def remove_token(self, id: str) -> bool:
+        return await self._write(lambda connection: remove_token(connection, id))
+
+    async def note_use(self, uses: Mapping[str, Instant]) -> None:
+        if uses:
+            await self._write(lambda connection: note_use(connection, uses))
+
+    async def add_audit(self, entries: Sequence[AuditEntry]) -> None:
+        if entries:
+            await self._write(lambda connection: add_audit(connection, entries))
+
+    async def audit(self, filter: AuditFilter) -> AuditPage:
+        return await self._read(lambda connection: audit(connection, filter))
+
+    async def prune_audit(self, before: Instant, limit: int) -> int:
+        return await self._write(lambda connection: prune_audit(connection, before, limit))

@@ -11,10 +11,17 @@ from duetime.clock import Instant
 from duetime.model.gate import GateAction
 from duetime.model.task import State
 from duetime.store.sqlite import work
+from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.gates import read_gates
 from duetime.store.sqlite.records import records_by_id, write_json
 from duetime.store.sqlite.statements import SQL
-from duetime.store.values import CancelVerdict, ChangeVerdict, Declaration, Edit
+from duetime.store.values import (
+    CancelVerdict,
+    ChangeVerdict,
+    Declaration,
+    Edit,
+    HintKind,
+)
 
 _decode_declaration = msgspec.json.Decoder(Declaration).decode
 
@@ -141,3 +148,39 @@ def declare(connection: sqlite3.Connection, declarations: Sequence[Declaration],
 
 def declarations(connection: sqlite3.Connection) -> list[Declaration]:
     return [_decode_declaration(text) for (text,) in connection.execute(SQL.all_handlers)]
+
+
+class Changing(OpenFile):
+    """What operators and callers do to single tasks, and which handlers there are."""
+
+    async def cancel(self, ids: Sequence[str]) -> list[CancelVerdict]:
+        if not ids:
+            return []
+        verdicts = await self._write(lambda connection: cancel(connection, ids, self._clock.now()))
+        if CancelVerdict.CANCELLING in verdicts:
+            self._hint(HintKind.CANCEL)
+        if CancelVerdict.CANCELLED in verdicts:
+            self._hint(HintKind.DONE)
+            self._hint(HintKind.DUE)  # a child may have waited only for its end
+        return verdicts
+
+    async def retry(self, ids: Sequence[str]) -> list[ChangeVerdict]:
+        if not ids:
+            return []
+        verdicts = await self._write(lambda connection: retry(connection, ids, self._clock.now()))
+        self._hint(HintKind.DUE)
+        return verdicts
+
+    async def edit(self, edits: Sequence[Edit]) -> list[ChangeVerdict]:
+        if not edits:
+            return []
+        verdicts = await self._write(lambda connection: edit(connection, edits, self._clock.now()))
+        self._hint(HintKind.DUE)
+        return verdicts
+
+    async def declare(self, declarations: Sequence[Declaration]) -> None:
+        if declarations:
+            await self._write(lambda connection: declare(connection, declarations, self._clock.now()))
+
+    async def declarations(self) -> list[Declaration]:
+        return await self._read(declarations)

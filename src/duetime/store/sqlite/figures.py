@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from duetime.clock import Instant
 from duetime.model.figures import FigureKey
+from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.statements import SQL
 
 
@@ -24,3 +25,17 @@ def fold(connection: sqlite3.Connection, before: Instant) -> int:
     connection.execute(SQL.fold_figures, (before,))
     connection.execute(SQL.delete_folded, (before,))
     return connection.execute(SQL.delete_silent, (before,)).rowcount
+
+
+class Figures(OpenFile):
+    """What workers count."""
+
+    async def add_figures(self, source: str, number: int, increments: Mapping[FigureKey, int]) -> None:
+        if increments:
+            await self._write(lambda connection: add(connection, source, number, increments, self._clock.now()))
+
+    async def figures(self) -> dict[FigureKey, int]:
+        return await self._read(sums)
+
+    async def fold_figures(self, before: Instant) -> int:
+        return await self._write(lambda connection: fold(connection, before))

@@ -6,7 +6,11 @@ import sqlite3
 
 from duetime.clock import Instant
 from duetime.model.gate import Gate, GateAction, Gates
+from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.statements import SQL
+from duetime.store.values import (
+    HintKind,
+)
 
 
 def put_gate(connection: sqlite3.Connection, gate: Gate) -> int:
@@ -44,3 +48,21 @@ def read_gates(connection: sqlite3.Connection, now: Instant) -> Gates:
         for handler, collection, action, until_at, note, set_by, set_at in rows
     ]
     return Gates(version, gates)
+
+
+class GateKeeping(OpenFile):
+    """Where gates live."""
+
+    async def put_gate(self, gate: Gate) -> int:
+        version = await self._write(lambda connection: put_gate(connection, gate))
+        self._hint(HintKind.GATES)
+        return version
+
+    async def remove_gate(self, handler: str, collection: str | None) -> int | None:
+        version = await self._write(lambda connection: remove_gate(connection, handler, collection, self._clock.now()))
+        self._hint(HintKind.GATES)
+        self._hint(HintKind.DUE)
+        return version
+
+    async def gates(self) -> Gates:
+        return await self._read(lambda connection: read_gates(connection, self._clock.now()))

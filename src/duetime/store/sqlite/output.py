@@ -10,6 +10,7 @@ from duetime.errors import InvalidValue
 from duetime.model.query import read_cursor, write_cursor
 from duetime.model.words import LONGEST_WORD, Term, passage, read_terms
 from duetime.store.output import KeptOutput, OutputChunk, OutputHit, OutputHits, OutputPosition, OutputSearch, accepted
+from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 
@@ -61,7 +62,7 @@ def chunks(connection: sqlite3.Connection, task: str, attempt: int | None, after
     return [OutputChunk(task, number, start, text, bool(last)) for number, start, text, last in rows]
 
 
-def search(connection: sqlite3.Connection, search: OutputSearch) -> OutputHits:
+def hits(connection: sqlite3.Connection, search: OutputSearch) -> OutputHits:
     """Compose the statement from named parts: a filter that is not given must not keep an index from being used."""
     terms = read_terms(search.words)
     values: dict[str, object] = {"limit": search.limit + 1, "first": written(min(terms, key=lambda term: term.prefix))}
@@ -125,3 +126,19 @@ def remove(connection: sqlite3.Connection, tasks: str) -> None:
         connection.execute(SQL.forget_words, (tasks,))
     connection.execute(SQL.delete_chunks, (tasks,))
     connection.execute(SQL.delete_output, (tasks,))
+
+
+class Output(OpenFile):
+    """What attempts print and log."""
+
+    async def keep_output(self, chunks: Sequence[OutputChunk]) -> list[int | None]:
+        return await self._write(lambda connection: keep(connection, chunks, self._clock.now())) if chunks else []
+
+    async def kept_output(self, task: str) -> list[KeptOutput]:
+        return await self._read(lambda connection: kept(connection, task))
+
+    async def output(self, task: str, attempt: int | None, after: OutputPosition, limit: int) -> list[OutputChunk]:
+        return await self._read(lambda connection: chunks(connection, task, attempt, after, limit))
+
+    async def search_output(self, search: OutputSearch) -> OutputHits:
+        return await self._read(lambda connection: hits(connection, search))

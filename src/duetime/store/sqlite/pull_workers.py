@@ -12,9 +12,12 @@ from duetime.model.claim_order import ClaimOrder
 from duetime.store.pull_workers import PullWorker, RunningTask
 from duetime.store.rows.extras import read_running_task
 from duetime.store.sqlite import work
+from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
-from duetime.store.values import Claim
+from duetime.store.values import (
+    Claim,
+)
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -39,13 +42,13 @@ def beat(connection: sqlite3.Connection, id: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def claim(
+def hand_out_once(
     connection: sqlite3.Connection, worker: str, number: int, wants: Mapping[str, int], total: int, now: Instant, order: ClaimOrder
 ) -> Claim:
     """Claim, unless the worker runs attempts under this number; in one write transaction, so that no repeat comes in between."""
     if connection.execute(SQL.claim_in_use, (worker, number)).fetchone() is not None:
         return Claim([], now, None)
-    return work.claim(connection, worker, number, wants, total, 0, now, order)
+    return work.hand_out(connection, worker, number, wants, total, 0, now, order)
 
 
 def running_tasks(connection: sqlite3.Connection, worker: str, ids: Sequence[str] | None) -> list[RunningTask]:
@@ -53,3 +56,25 @@ def running_tasks(connection: sqlite3.Connection, worker: str, ids: Sequence[str
     values = {"worker": worker, "ids": write_json(list(ids or ()))}
     rows = connection.execute(f"{SQL.running_tasks_head} {among} {SQL.running_tasks_order}", values)
     return [read_running_task(row) for row in rows]
+
+
+class PullWorkers(OpenFile):
+    """Where pull workers live."""
+
+    async def register_pull_worker(self, worker: PullWorker) -> None:
+        await self._write(lambda connection: register(connection, worker, self._clock.now()))
+
+    async def pull_worker(self, id: str) -> PullWorker | None:
+        return await self._read(lambda connection: by_id(connection, id))
+
+    async def renew_pull_worker(self, id: str) -> bool:
+        return await self._write(lambda connection: renew(connection, id, self._clock.now()))
+
+    async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+        return await self._write(
+            lambda connection: hand_out_once(connection, worker, claim, wants, total, self._clock.now(), self._claim_order),
+            urgent=True,
+        )
+
+    async def running_tasks(self, worker: str, ids: Sequence[str] | None = None) -> list[RunningTask]:
+        return [] if ids is not None and not ids else await self._read(lambda connection: running_tasks(connection, worker, ids))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +16,18 @@ from duetime.model.task import FINAL, State, TaskRecord
 from duetime.model.words import read_terms
 from duetime.store.pull_workers import CONFIRMED_ALL
 from duetime.store.sqlite import liveness, output
-from duetime.store.sqlite.records import read_error, read_record
+from duetime.store.sqlite.database import OpenFile
+from duetime.store.sqlite.records import read_error, read_record, records_by_id
 from duetime.store.sqlite.statements import SQL
-from duetime.store.values import MOST_COUNTED, Counts, FinalCount, HandlerLoad, LaneCount, RunningAttempt, WorkerRecord
+from duetime.store.values import (
+    MOST_COUNTED,
+    Counts,
+    FinalCount,
+    HandlerLoad,
+    LaneCount,
+    RunningAttempt,
+    WorkerRecord,
+)
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -200,3 +210,28 @@ def workers(connection: sqlite3.Connection, folder: Path) -> list[WorkerRecord]:
             )
         )
     return records
+
+
+class Reading(OpenFile):
+    """Looking tasks up, and listing them."""
+
+    async def get(self, ids: Sequence[str]) -> list[TaskRecord | None]:
+        if not ids:
+            return []
+        found = await self._read(lambda connection: records_by_id(connection, ids))
+        return [found.get(task_id) for task_id in ids]
+
+    async def find(self, handler: str, key: str) -> TaskRecord | None:
+        return await self._read(lambda connection: find(connection, handler, key))
+
+    async def attempts(self, task: str) -> list[AttemptRecord]:
+        return await self._read(lambda connection: attempts(connection, task))
+
+    async def page(self, query: Query) -> Page:
+        return await self._read(lambda connection: page(connection, query))
+
+    async def counts(self) -> Counts:
+        return await self._read(lambda connection: counts(connection, self._clock.now()))
+
+    async def handler_load(self, handler: str) -> HandlerLoad:
+        return await self._read(lambda connection: handler_load(connection, handler, self._clock.now()))

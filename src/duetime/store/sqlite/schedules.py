@@ -23,10 +23,14 @@ from duetime.store.rows.schedules import (
     write_calendar,
 )
 from duetime.store.schedules import FIRST_CURSOR, DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
+from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.runner import SyncRunner, drive
 from duetime.store.sqlite.statements import NEVER, SQL
 from duetime.store.sqlite.submit import Submission
+from duetime.store.values import (
+    HintKind,
+)
 
 
 class Written(NamedTuple):
@@ -185,3 +189,60 @@ def leave_duty(connection: sqlite3.Connection, duty: str, holder: str, now: Inst
 
 def duties(connection: sqlite3.Connection, now: Instant) -> dict[str, DutyLease]:
     return read_duty_leases(connection.execute(SQL.all_duty_turns).fetchall(), now)
+
+
+class Scheduling(OpenFile):
+    """Where schedules, day calendars and the leases of duties live."""
+
+    async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
+        if not writes:
+            return []
+        written = await self._write(lambda connection: write(connection, writes, self._clock.now(), together=together))
+        if any(written.accepted):
+            self._hint(HintKind.SCHEDULES, written.next_at)
+        if written.due_at is not None:
+            self._hint(HintKind.DUE, written.due_at)
+        return written.accepted
+
+    async def due_schedules(
+        self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: ScheduleCursor | None = None
+    ) -> DueSchedules:
+        return await self._read(lambda connection: due(connection, limit, closed, after, self._clock.now()))
+
+    async def wake_schedules(self, names: Sequence[str]) -> None:
+        # looked up by reading: most schedules wait for no run, and a write would wait for its turn and a flush to change nothing
+        if names and await self._read(lambda connection: waiting(connection, names, self._clock.now())):
+            self._hint(HintKind.SCHEDULES, await self._write(lambda connection: wake(connection, names, self._clock.now())))
+
+    async def schedules(self, names: Sequence[str]) -> list[ScheduleRecord | None]:
+        return await self._read(lambda connection: by_name(connection, names)) if names else []
+
+    async def list_schedules(self, filter: ScheduleFilter) -> list[ScheduleRecord]:
+        return await self._read(lambda connection: page(connection, filter))
+
+    async def skips(self, schedule: str, limit: int, before: Instant | None = None) -> list[Skip]:
+        return await self._read(lambda connection: skips(connection, schedule, limit, before))
+
+    async def prune_skips(self, before: Instant, limit: int) -> int:
+        return await self._write(lambda connection: prune_skips(connection, before, limit))
+
+    async def put_calendar(self, name: str, calendar: DayCalendar | None) -> bool:
+        known = await self._write(lambda connection: put_calendar(connection, name, calendar))
+        self._hint(HintKind.SCHEDULES)
+        return known
+
+    async def calendars(self) -> dict[str, DayCalendar]:
+        return await self._read(calendars)
+
+    async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyLease:
+        # looked up by reading: of many that ask only one may write
+        lease = await self._read(lambda connection: lease_of_another(connection, duty, holder, seconds, self._clock.now()))
+        if lease is None:
+            lease = await self._write(lambda connection: take_duty(connection, duty, holder, seconds, self._clock.now()))
+        return lease
+
+    async def leave_duty(self, duty: str, holder: str) -> None:
+        await self._write(lambda connection: leave_duty(connection, duty, holder, self._clock.now()))
+
+    async def duties(self) -> dict[str, DutyLease]:
+        return await self._read(lambda connection: duties(connection, self._clock.now()))

@@ -6,15 +6,21 @@ import sqlite3
 from collections.abc import Sequence
 
 from duetime.clock import Instant
-from duetime.errors import InvalidValue, TaskNotFound
+from duetime.errors import InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.model.lifecycle import unmet
 from duetime.model.task import NewTask, State, TaskRecord, accepted, due_of, expiry_of
 from duetime.store.rows.extras import ExtrasTexts
+from duetime.store.sqlite.connection import translated
+from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import read_record, write_json
-from duetime.store.sqlite.runner import Runner
+from duetime.store.sqlite.runner import Runner, SyncRunner, check_connection, drive, plain_text, runner_for
 from duetime.store.sqlite.statements import NEVER, SQL
 from duetime.store.sqlite.work import unstarted
-from duetime.store.values import Added, AddVerdict
+from duetime.store.values import (
+    Added,
+    AddVerdict,
+    HintKind,
+)
 
 MAX_COLLECTIONS = 10_000
 
@@ -222,3 +228,43 @@ class Submission:
     async def _record(self, where: str, which: object) -> TaskRecord:
         (row,) = await self._run.rows(f"{SQL.record}\n{SQL.from_all}\n{getattr(SQL, where)}", (write_json([which]),))
         return read_record(row)
+
+
+class Submitting(OpenFile):
+    """How tasks get in."""
+
+    async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        if not tasks:
+            return []
+
+        def job(connection: sqlite3.Connection) -> tuple[list[Added], Instant]:
+            submission = Submission(SyncRunner(connection), self._clock.now())
+            return drive(submission.add(tasks)), submission.earliest
+
+        added, earliest = await self._write(job)
+        self._hint(HintKind.DUE, None if earliest == NEVER else earliest)
+        return added
+
+    async def prepare(self, tasks: Sequence[NewTask[object]]) -> None:
+        """Do nothing: the caller's transaction may hold the only write lock."""
+
+    async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        runner = runner_for(connection)
+        try:
+            with plain_text(connection):
+                await check_connection(connection, runner, self._path)
+                return await Submission(runner, self._clock.now()).add(tasks) if tasks else []
+        except sqlite3.OperationalError as error:
+            raise translated_on(error, self._path) from error
+        except sqlite3.Error as error:
+            raise translated(error, self._path) from error
+
+
+def translated_on(error: sqlite3.OperationalError, path: str) -> Exception:
+    """Explain why a write inside a caller's transaction failed; mostly it began without taking the write lock."""
+    if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreUnavailable(
+            f"the transaction on connection= could not take the write lock of {path}: {error}; "
+            "begin it with BEGIN IMMEDIATE, which waits for the lock before anything is read, then repeat it"
+        )
+    return translated(error, path)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from duetime.clock import Instant
+from duetime.errors import InvalidValue
 from duetime.model.outcome import Ended, Outcome
-from duetime.model.task import State
-from duetime.store.sqlite import output, work
+from duetime.model.task import FINAL, State
+from duetime.store.sqlite import control, output, work
+from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
-from duetime.store.values import Inconsistency, Pruned
+from duetime.store.values import (
+    HintKind,
+    Inconsistency,
+    Pruned,
+)
 
 
 def prune(connection: sqlite3.Connection, state: State, before: Instant, limit: int) -> list[Pruned]:
@@ -131,3 +137,31 @@ def _output(connection: sqlite3.Connection, now: Instant, repair: bool) -> Itera
         if repair:
             output.remove(connection, write_json([seq]))
         yield Inconsistency("ghost output", f"task number {seq}", "has output but is gone; the output is removed", repair)
+
+
+class Upkeep(OpenFile):
+    """What keeps the file small and sound."""
+
+    async def drop(self, limit: int) -> int:
+        return await self._upkeep(lambda connection: control.drop(connection, limit, self._clock.now()))
+
+    async def expire(self, limit: int) -> int:
+        return await self._upkeep(lambda connection: work.expire(connection, limit, self._clock.now()))
+
+    async def tidy(self) -> None:
+        """Do nothing: the file keeps itself in order."""
+
+    async def prune(self, state: State, before: Instant, limit: int) -> list[Pruned]:
+        if state not in FINAL:
+            raise InvalidValue(f"only final states can be pruned, got {state}")
+        return await self._write(lambda connection: prune(connection, state, before, limit))
+
+    async def inspect(self, *, repair: bool) -> list[Inconsistency]:
+        return await self._write(lambda connection: inspect(connection, self._clock.now(), repair=repair))
+
+    async def _upkeep(self, job: Callable[[sqlite3.Connection], int]) -> int:
+        changed = await self._write(job)
+        if changed:
+            self._hint(HintKind.DONE)
+            self._hint(HintKind.DUE)  # a child may have waited only for its end
+        return changed

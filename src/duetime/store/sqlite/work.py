@@ -15,10 +15,17 @@ from duetime.model.lifecycle import as_cancelled, conclude, unmet
 from duetime.model.outcome import Ended, Outcome, Running, Settlement, SettleVerdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, State
+from duetime.store.shard import AsTheyCome, Grouping
+from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.gates import read_gates
 from duetime.store.sqlite.records import write_error, write_json
 from duetime.store.sqlite.statements import SQL
-from duetime.store.values import Claim, ClaimedTask
+from duetime.store.values import (
+    Claim,
+    ClaimedTask,
+    HintKind,
+    Progress,
+)
 
 _decode = msgspec.json.Decoder().decode
 _decode_claimed = msgspec.json.Decoder(list[ClaimedTask]).decode
@@ -31,7 +38,7 @@ class _Lane(NamedTuple):
     priority: int
 
 
-def claim(
+def hand_out(
     connection: sqlite3.Connection,
     worker: str,
     number: int,
@@ -358,3 +365,31 @@ def unregister(connection: sqlite3.Connection, worker: str, now: Instant) -> int
     take_from(connection, worker, rows, Ended(Outcome.RELEASED), now)
     connection.execute(SQL.delete_worker, (worker,))
     return len(rows)
+
+
+class Working(OpenFile):
+    """How a worker gets tasks and reports on them."""
+
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
+        # urgent: what it brings can run while the outcomes that wait beside it are written
+        return await self._write(
+            lambda connection: hand_out(connection, worker, claim, wants, total, ahead, self._clock.now(), self._claim_order), urgent=True
+        )
+
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
+        if not settlements:
+            return []
+        settled = await self._write(lambda connection: settle(connection, worker, settlements, self._clock.now()))
+        if settled.earliest is not None:
+            self._hint(HintKind.DUE, settled.earliest)
+        if settled.finished:
+            self._hint(HintKind.DONE)
+        return settled.verdicts
+
+    def grouping(self, worker: str) -> Grouping:
+        return AsTheyCome()
+
+    async def progress(self, worker: str, marks: Sequence[Progress]) -> None:
+        if marks:
+            rows = [(mark.fraction, mark.text, mark.id, mark.attempt, worker) for mark in marks]
+            await self._write(lambda connection: connection.executemany(SQL.mark_progress, rows).close())
