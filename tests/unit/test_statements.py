@@ -45,7 +45,7 @@ HOT = [
     "take_edges",
     "take_due",
     "take_held",
-    "task_place",
+    "task_state",
     "mark_cancelling",
     "expired_tasks",
     "old_tasks",
@@ -59,7 +59,7 @@ HOT = [
     "schedules_by_name",
     "skips_of",
     "delete_skips",
-    "duty_turn",
+    "duty_lease",
 ]
 
 

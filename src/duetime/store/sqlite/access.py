@@ -67,7 +67,7 @@ def audit(connection: sqlite3.Connection, filter: AuditFilter) -> AuditPage:
     ]
     asked = [condition for condition, value in parts if value is not None]
     where = f"where {' and '.join(asked)}" if asked else ""
-    values: dict[str, Any] = {**msgspec.structs.asdict(filter), "place_at": at, "place_id": id, "limit": filter.limit + 1}
+    values: dict[str, Any] = {**msgspec.structs.asdict(filter), "cursor_at": at, "cursor_id": id, "limit": filter.limit + 1}
     return audit_page(connection.execute(f"{SQL.audit_head} {where} {SQL.audit_order}", values).fetchall(), filter.limit)
 
 

@@ -31,11 +31,11 @@ def cancel(connection: sqlite3.Connection, ids: Sequence[str], now: Instant) -> 
     verdicts = []
     finals: dict[int, work.Final] = {}
     for task_id in ids:
-        place = connection.execute(SQL.task_place, (task_id,)).fetchone()
-        if place is None:
+        row = connection.execute(SQL.task_state, (task_id,)).fetchone()
+        if row is None:
             verdicts.append(CancelVerdict.UNKNOWN)
             continue
-        seq, state = place
+        seq, state = row
         if state is not None or seq in finals:
             verdicts.append(CancelVerdict.FINISHED)
             continue
@@ -82,12 +82,12 @@ def edit(connection: sqlite3.Connection, edits: Sequence[Edit], now: Instant) ->
 
 
 def _edit_one(connection: sqlite3.Connection, change: Edit, now: Instant) -> ChangeVerdict:
-    place = connection.execute(SQL.task_place, (change.id,)).fetchone()
-    if place is None:
+    row = connection.execute(SQL.task_state, (change.id,)).fetchone()
+    if row is None:
         return ChangeVerdict.UNKNOWN
     if change.seen is not None and records_by_id(connection, [change.id]).get(change.id) != change.seen:
         return ChangeVerdict.OUTDATED
-    seq, state = place
+    seq, state = row
     if state is not None:
         return ChangeVerdict.REFUSED
     handler, collection, priority = connection.execute(SQL.lane_of, (seq,)).fetchone()
@@ -114,8 +114,8 @@ def _edit_one(connection: sqlite3.Connection, change: Edit, now: Instant) -> Cha
 
 
 def lane_id(connection: sqlite3.Connection, handler: str, collection: str, priority: int) -> int:
-    place = (handler, collection, priority)
-    row = connection.execute(SQL.find_lane, place).fetchone() or connection.execute(SQL.add_lane, place).fetchone()
+    lane = (handler, collection, priority)
+    row = connection.execute(SQL.find_lane, lane).fetchone() or connection.execute(SQL.add_lane, lane).fetchone()
     return int(row[0])
 
 
@@ -129,12 +129,12 @@ def drop(connection: sqlite3.Connection, limit: int, now: Instant) -> int:
         gate = gates.holding(handler, collection or None, now)
         if gate is None or gate.action is not GateAction.DROP or dropped >= limit:
             continue
-        places = connection.execute(SQL.scan_lane, (lane, now, limit - dropped)).fetchall()
-        connection.execute(SQL.delete_due, (write_json([place[2] for place in places]),))
-        finals = [work.unstarted(task, State.DROPPED, attempt, tries, crashes, now) for _, _, task, _, attempt, tries, crashes in places]
+        entries = connection.execute(SQL.scan_lane, (lane, now, limit - dropped)).fetchall()
+        connection.execute(SQL.delete_due, (write_json([entry[2] for entry in entries]),))
+        finals = [work.unstarted(task, State.DROPPED, attempt, tries, crashes, now) for _, _, task, _, attempt, tries, crashes in entries]
         work.finish(connection, finals, now)
         connection.execute(SQL.raise_lane, (lane,))
-        dropped += len(places)
+        dropped += len(entries)
     return dropped
 
 

@@ -68,7 +68,7 @@ def hits(connection: sqlite3.Connection, search: OutputSearch) -> OutputHits:
     values: dict[str, object] = {"limit": search.limit + 1, "first": written(min(terms, key=lambda term: term.prefix))}
     conditions = []
     if search.cursor is not None:
-        (values["place"],) = read_cursor(search.cursor, int)
+        (values["number"],) = read_cursor(search.cursor, int)
         conditions.append(SQL.search_beyond)
     if not can_search(connection):
         return OutputHits([], None)

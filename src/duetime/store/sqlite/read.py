@@ -169,14 +169,14 @@ def counts(connection: sqlite3.Connection, now: Instant) -> Counts:
         )
         return lanes.get((handler, collection, priority), empty)
 
-    for *place, due, later, oldest in connection.execute(SQL.count_due, {"now": now}):
-        lanes[tuple(place)] = msgspec.structs.replace(lane(*place), due=due, later=later, oldest_due_at=oldest)
-    for *place, held in connection.execute(SQL.count_held):
-        lanes[tuple(place)] = msgspec.structs.replace(lane(*place), blocked=held)
-    for *place, running in connection.execute(SQL.count_running):
-        lanes[tuple(place)] = msgspec.structs.replace(lane(*place), running=running)
+    for *key, due, later, oldest in connection.execute(SQL.count_due, {"now": now}):
+        lanes[tuple(key)] = msgspec.structs.replace(lane(*key), due=due, later=later, oldest_due_at=oldest)
+    for *key, held in connection.execute(SQL.count_held):
+        lanes[tuple(key)] = msgspec.structs.replace(lane(*key), blocked=held)
+    for *key, running in connection.execute(SQL.count_running):
+        lanes[tuple(key)] = msgspec.structs.replace(lane(*key), running=running)
     finals = [FinalCount(handler, State(state), count) for handler, state, count in connection.execute(SQL.count_final)]
-    return Counts(now, [lanes[place] for place in sorted(lanes)], finals)
+    return Counts(now, [lanes[key] for key in sorted(lanes)], finals)
 
 
 def handler_load(connection: sqlite3.Connection, handler: str, now: Instant) -> HandlerLoad:

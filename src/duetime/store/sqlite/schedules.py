@@ -169,7 +169,7 @@ def calendars(connection: sqlite3.Connection) -> dict[str, DayCalendar]:
 def lease_of_another(connection: sqlite3.Connection, duty: str, holder: str, seconds: float, now: Instant) -> DutyLease | None:
     """Give the lease that keeps somebody from taking one; None if there is none."""
     lease_length(seconds)
-    lease = connection.execute(SQL.duty_turn, (duty,)).fetchone()
+    lease = connection.execute(SQL.duty_lease, (duty,)).fetchone()
     if lease is None or lease[0] == holder or is_over(lease[1], now):
         return None
     return DutyLease(False, lease[0], lease[1], now)
@@ -179,16 +179,16 @@ def take_duty(connection: sqlite3.Connection, duty: str, holder: str, seconds: f
     lease = lease_of_another(connection, duty, holder, seconds, now)
     if lease is None:
         lease = DutyLease(True, holder, now + lease_length(seconds), now)
-        connection.execute(SQL.put_duty_turn, (duty, holder, lease.until_at))
+        connection.execute(SQL.put_duty_lease, (duty, holder, lease.until_at))
     return lease
 
 
 def leave_duty(connection: sqlite3.Connection, duty: str, holder: str, now: Instant) -> None:
-    connection.execute(SQL.end_duty_turn, {"name": duty, "holder": holder, "now": now})
+    connection.execute(SQL.end_duty_lease, {"name": duty, "holder": holder, "now": now})
 
 
 def duties(connection: sqlite3.Connection, now: Instant) -> dict[str, DutyLease]:
-    return read_duty_leases(connection.execute(SQL.all_duty_turns).fetchall(), now)
+    return read_duty_leases(connection.execute(SQL.all_duty_leases).fetchall(), now)
 
 
 class Scheduling(OpenFile):

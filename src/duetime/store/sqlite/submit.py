@@ -198,8 +198,8 @@ class Submission:
             self._holders[task.handler, task.key] = self._seq
 
     async def _lane(self, task: NewTask[object]) -> _Lane:
-        place = (task.handler, task.collection or "", task.priority)
-        rows = await self._run.rows(SQL.find_lane, place)
+        key = (task.handler, task.collection or "", task.priority)
+        rows = await self._run.rows(SQL.find_lane, key)
         if not rows:
             ((collections,),) = await self._run.rows(SQL.count_collections, (task.handler,))
             if collections >= MAX_COLLECTIONS and task.collection:
@@ -207,8 +207,8 @@ class Submission:
                     f"handler {task.handler} has {collections:,} collections already and {task.collection!r} would be one more; "
                     "a collection is a label of few values (region, tenant class): put other values into the payload or meta"
                 )
-            rows = await self._run.rows(SQL.add_lane, place)
-        lane = self._lanes[place] = _Lane(*rows[0])
+            rows = await self._run.rows(SQL.add_lane, key)
+        lane = self._lanes[key] = _Lane(*rows[0])
         return lane
 
     async def _flush(self) -> None:

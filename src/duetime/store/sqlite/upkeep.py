@@ -34,11 +34,11 @@ def prune(connection: sqlite3.Connection, state: State, before: Instant, limit: 
 def _bounded(tasks: sqlite3.Cursor) -> list[tuple[int, str, int, int]]:
     """Take the first tasks whose output together is no more than is removed at once."""
     taken: list[tuple[int, str, int, int]] = []
-    room = output.REMOVED_AT_ONCE
+    left = output.REMOVED_AT_ONCE
     with contextlib.closing(tasks):
         for task in tasks:
-            room -= task[3]
-            if taken and room < 0:
+            left -= task[3]
+            if taken and left < 0:
                 break
             taken.append(task)
     return taken
@@ -47,7 +47,7 @@ def _bounded(tasks: sqlite3.Cursor) -> list[tuple[int, str, int, int]]:
 def inspect(connection: sqlite3.Connection, now: Instant, *, repair: bool) -> list[Inconsistency]:
     """Look for impossible states; the order matters, later checks rely on earlier repairs."""
     problems: list[Inconsistency] = []
-    for check in (_damage, _ghost_places, _doubled, _ownerless, _homeless, _ghost_keys, _missing_keys, _edges, _waiting, _lanes, _output):
+    for check in (_damage, _ghosts, _doubled, _ownerless, _homeless, _ghost_keys, _missing_keys, _edges, _waiting, _lanes, _output):
         problems.extend(check(connection, now, repair))
     return problems
 
@@ -58,16 +58,16 @@ def _damage(connection: sqlite3.Connection, now: Instant, repair: bool) -> Itera
             yield Inconsistency("damaged file", "database", f"{text}; restore a backup or use sqlite3's .recover", False)
 
 
-def _ghost_places(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
+def _ghosts(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     deletes = {"due": SQL.delete_due_of, "held": SQL.delete_held_of, "running": SQL.delete_running_of}
-    for place, seq in connection.execute(SQL.ghost_places).fetchall():
+    for table, seq in connection.execute(SQL.ghosts).fetchall():
         if repair:
-            connection.execute(deletes[place], (seq,))
-        yield Inconsistency("ghost place", f"task number {seq}", f"stands in {place} but is finished or gone; the place is removed", repair)
+            connection.execute(deletes[table], (seq,))
+        yield Inconsistency("ghost place", f"task number {seq}", f"stands in {table} but is finished or gone; the place is removed", repair)
 
 
 def _doubled(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
-    for seq, task_id, running, held, _ in connection.execute(SQL.doubled_places).fetchall():
+    for seq, task_id, running, held, _ in connection.execute(SQL.doubled).fetchall():
         if repair:
             if running or held:
                 connection.execute(SQL.delete_due_of, (seq,))

@@ -50,7 +50,7 @@ at >= :after
 at < :before
 
 -- audit_beyond: behind the page before
-(at, id) < (:place_at, :place_id)
+(at, id) < (:cursor_at, :cursor_id)
 
 -- audit_order: a page of entries, the latest first
 order by at desc, id desc limit :limit

@@ -1,4 +1,4 @@
--- task_place: a task's number and final state
+-- task_state: a task's number and final state
 select seq, state from duetime_task where id = ?
 
 -- mark_cancelling: tell the worker of a running task to stop it

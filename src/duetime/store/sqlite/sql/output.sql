@@ -70,7 +70,7 @@ o.kept_at >= :after
 o.kept_at < :before
 
 -- search_beyond: behind the page before
-o.number < :place
+o.number < :number
 
 -- search_order: a page of them, the latest first, which have the highest numbers
 order by o.number desc limit :limit

@@ -75,14 +75,14 @@ delete from duetime_calendar where name = ?
 -- all_calendars: every calendar
 select name, definition from duetime_calendar order by name
 
--- duty_turn: who has the turn at a duty
+-- duty_lease: who has the lease of a duty
 select holder, until_at from duetime_duty where name = ?
 
--- put_duty_turn: give somebody the turn
+-- put_duty_lease: give it to somebody
 insert or replace into duetime_duty (name, holder, until_at) values (?, ?, ?)
 
--- end_duty_turn: end somebody's turn, and remember whose it was
+-- end_duty_lease: end somebody's lease, and remember whose it was
 update duetime_duty set until_at = min(until_at, :now) where name = :name and holder = :holder
 
--- all_duty_turns: every turn, also those that are over
+-- all_duty_leases: every lease, also those that are over
 select name, holder, until_at from duetime_duty order by name

@@ -23,11 +23,11 @@ select t.seq, t.id, t.lane, t.due_at,
     coalesce((select max(a.attempt) from duetime_attempt as a where a.task = t.seq), 0)
 from duetime_task as t where t.state is null and not exists (select 1 from duetime_location as w where w.task = t.seq)
 
--- doubled_places: tasks that are in more than one location
+-- doubled: tasks that are in more than one location
 select t.seq, t.id, max(w.location = 'running'), max(w.location = 'held'), max(w.location = 'due')
 from duetime_location as w join duetime_task as t on t.seq = w.task group by t.seq having count(*) > 1
 
--- ghost_places: locations of tasks that are gone or finished
+-- ghosts: locations of tasks that are gone or finished
 select w.location, w.task from duetime_location as w left join duetime_task as t on t.seq = w.task
 where t.seq is null or t.state is not null
 
