@@ -1,7 +1,7 @@
 """The seam between Duetime and where it keeps things: verbs in batches, answered per item.
 
-`Store` is the sum of its roles: those of `store.shard` (tasks on their way) and of `store.control` (everything else). Whoever needs
-one role asks for that one. Every sentence of a docstring there is a promise that `tests/conformance` checks on every store. What holds
+`Store` is the sum of its roles: those of `store.shard` (tasks on their way) and of `store.control` (everything else). Those who need
+one role ask for that one. Every sentence of a docstring there is a promise that `tests/conformance` checks on every store. What holds
 for all verbs:
 
 * **Atomic.** What a verb does to one item happens whole or not at all, also when the process or the server dies in the middle of it;

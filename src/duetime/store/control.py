@@ -1,4 +1,4 @@
-"""The half of the seam that is SQL-shaped: everything that is not a task on its way. One place for the whole store, however many shards.
+"""The half of the seam that is SQL-shaped: everything that is not a task on its way. It exists once, however many shards there are.
 
 Every sentence of a docstring here is a promise that `tests/conformance` checks on every store. `duetime.store` says what holds for all.
 The larger roles have modules of their own: `schedules`, `access`, `requests`, `output`, `figures`.

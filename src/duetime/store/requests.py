@@ -21,7 +21,7 @@ class NamedRequest(msgspec.Struct, frozen=True):
 
 class RequestStore(Protocol):
     """Where named requests live. The row of a request is written before its task, and the task is added under the id that is stored here:
-    whoever repeats the request adds the same id again, so a crash between the two is repaired by the repeat.
+    a repeat of the request adds the same id again, and so repairs what a crash between the two left.
     """
 
     async def note_requests(self, requests: Sequence[NamedRequest]) -> list[NamedRequest]:

@@ -63,9 +63,9 @@ class ScheduleStore(Protocol):
     """Where schedules live."""
 
     async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
-        """Write schedules, each with its tasks and skips, in one transaction: schedules live in one place, however many shards there are.
+        """Write schedules, each with its tasks and skips, in one transaction: schedules exist once, however many shards there are.
 
-        True if the schedule was stored at exactly the expected version: then the record stands at the next version (1 for a new one), its
+        True if the schedule was stored at exactly the expected version: then the record has the next version (1 for a new one), its
         tasks were added as by `add` (one whose id is stored already stays as it is), and its skips are kept. False if not: then nothing
         of that write was done. With `together`, one False makes all False and nothing is written. Names within a call differ.
         Tells listeners of SCHEDULES, and of DUE if tasks were added.
@@ -77,8 +77,8 @@ class ScheduleStore(Protocol):
     ) -> DueSchedules:
         """Return schedules whose `next_at` has come, in the order of `next_at` and name, from behind a cursor.
 
-        Those of closed (handler, collection) pairs are left out, here and in the answer's `next_at`; a pair without a collection stands
-        for all of the handler's collections.
+        Those of closed (handler, collection) pairs are left out, here and in the answer's `next_at`; a pair without a collection means
+        all of the handler's collections.
         """
         ...
 

@@ -68,7 +68,7 @@ def read_mark(path: Path) -> tuple[int, Instant | None, int]:
 
 
 def is_alive(path: Path, process: str) -> bool | None:
-    """Tell whether any process still holds the worker's lock.
+    """Return whether any process still holds the worker's lock.
 
     If the file is gone (someone cleaned up), the recorded process is looked for instead; None if that lies in another
     process namespace and so cannot be judged from here.
@@ -116,7 +116,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """Give the start time of a process, or "-" if there is none."""
+    """Return the start time of a process, or "-" if there is none."""
     try:
         # the second field is the command in parentheses and may contain blanks
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -39,7 +39,7 @@ class _Walk(NamedTuple):
     order: str
     beyond: str
     since: str
-    stands: str = ""
+    entry: str = ""
 
 
 _ALL = _Walk(SQL.from_all, SQL.order_seq, SQL.beyond_seq, SQL.since_seq)
@@ -91,8 +91,8 @@ def page(connection: sqlite3.Connection, query: Query) -> Page:
         parameters["finished_at"], parameters["seq"] = read_cursor(query.cursor, int, int)
         conditions.append(SQL.beyond_finished)
     walk = _ALL if query.state is None else _WALKS.get(query.state, _ALL)
-    if query.key is not None and walk.stands:  # a key has few tasks: they are found by it, not among all places
-        conditions.append(walk.stands)
+    if query.key is not None and walk.entry:  # a key has few tasks: they are found by it, not among all entries
+        conditions.append(walk.entry)
         walk = _ALL
     if not by_end:
         since, before = seq_bounds(connection, query)
@@ -115,7 +115,7 @@ def page(connection: sqlite3.Connection, query: Query) -> Page:
 
 
 def seq_bounds(connection: sqlite3.Connection, query: Query) -> tuple[int | None, int | None]:
-    """Give numbers from which on, and before which, all tasks lie that a filter by the time of submitting can match.
+    """Return numbers from which on, and before which, all tasks lie that a filter by the time of submitting can match.
 
     A walk along the numbers would otherwise pass all that is newer, and look for more in all that is older. Where the clock was set
     back the numbers are wider apart than they need be, and the filter itself still decides.
@@ -132,7 +132,7 @@ def seq_bounds(connection: sqlite3.Connection, query: Query) -> tuple[int | None
 
 
 def _first_from(connection: sqlite3.Connection, instant: Instant) -> int:
-    """Give a number at which tasks begin that were submitted at an instant or later: the next task was, the one before was not."""
+    """Return a number at which tasks begin that were submitted at an instant or later: the next task was, the one before was not."""
     first, last = connection.execute(SQL.seq_range).fetchone()
     low: int = first or 0
     high: int = (last or 0) + 1

@@ -1,4 +1,4 @@
-"""Schedules, day calendars and turns at duties in the file."""
+"""Schedules, day calendars and leases of duties in the file."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def due(
 
 
 def waiting(connection: sqlite3.Connection, names: Sequence[str], now: Instant) -> list[str]:
-    """Give those of the schedules that wait for the end of a run."""
+    """Return those of the schedules that wait for the end of a run."""
     return [name for (name,) in connection.execute(SQL.waiting_schedules, {"names": write_json(names), "now": now})]
 
 
@@ -167,7 +167,7 @@ def calendars(connection: sqlite3.Connection) -> dict[str, DayCalendar]:
 
 
 def lease_of_another(connection: sqlite3.Connection, duty: str, holder: str, seconds: float, now: Instant) -> DutyLease | None:
-    """Give the lease that keeps somebody from taking one; None if there is none."""
+    """Return the lease that keeps somebody from taking one; None if there is none."""
     lease_length(seconds)
     lease = connection.execute(SQL.duty_lease, (duty,)).fetchone()
     if lease is None or lease[0] == holder or is_over(lease[1], now):
@@ -210,7 +210,7 @@ class Scheduling(OpenFile):
         return await self._read(lambda connection: due(connection, limit, closed, after, self._clock.now()))
 
     async def wake_schedules(self, names: Sequence[str]) -> None:
-        # looked up by reading: most schedules wait for no run, and a write would wait for its turn and a flush to change nothing
+        # looked up by reading: most schedules wait for no run, and a write would wait for others and a flush to change nothing
         if names and await self._read(lambda connection: waiting(connection, names, self._clock.now())):
             self._hint(HintKind.SCHEDULES, await self._write(lambda connection: wake(connection, names, self._clock.now())))
 

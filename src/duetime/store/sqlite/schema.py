@@ -13,7 +13,7 @@ STEPS = migrations("duetime.store.sqlite")
 
 
 def is_current(connection: sqlite3.Connection) -> bool:
-    """Tell whether all migrations have run; a schema from a newer version is refused."""
+    """Return whether all migrations have run; a schema from a newer version is refused."""
     if not connection.execute(SQL.has_versions).fetchone()[0]:
         return False
     return _version(connection) == len(STEPS)
@@ -31,7 +31,7 @@ def migrate(connection: sqlite3.Connection, now: Instant) -> None:
 
 
 def script() -> str:
-    """Give all migrations as one text that a person may read and run."""
+    """Return all migrations as one text that a person may read and run."""
     parts = ["begin immediate;", f"{SQL.create_versions};"]
     for step in STEPS:
         parts.append(f"insert into duetime_version values ({step.version}, '{step.name}', strftime('%s') * 1000000);")

@@ -109,7 +109,7 @@ class SqliteStore(
             threads.append(DatabaseThread(opening, name=f"duetime-{name}", writes=writes, patience=self._patience, path=self._path))
         writer, reader = threads[0], threads[-1]
         try:
-            # looked at by reading: whoever is up to date need not wait for a writer, which may be this very program's transaction
+            # looked at by reading: a process that is up to date need not wait for a writer, which may be this very program's transaction
             if not await reader.run(schema.is_current):
                 await self._upgrade(writer, migrate)
         except BaseException:

@@ -152,7 +152,7 @@ class Submission:
         return Added(AddVerdict.ADDED, accepted(task, State.BLOCKED, self._now, due_at))
 
     async def _meet_holder(self, task: NewTask[object], seq: int) -> Added:
-        """Answer a wish whose key is held by a live task."""
+        """Answer a new task whose key a live one has."""
         record = await self._record("where_seqs", seq)
         if task.if_exists == "keep":
             return Added(AddVerdict.KEPT, record)

@@ -44,8 +44,8 @@ class Wakeups:
         if self._sender is not None:  # a program may end without closing its App
             self._sender.close()
 
-    def listen(self, heard: Callable[[Hint], None]) -> Subscription:
-        subscription = Subscription(self, heard, asyncio.get_running_loop())
+    def listen(self, on_hint: Callable[[Hint], None]) -> Subscription:
+        subscription = Subscription(self, on_hint, asyncio.get_running_loop())
         self._listeners.add(subscription)
         if self._folder is not None:
             subscription.bind(self._address_folder(), self._watch)
@@ -55,7 +55,7 @@ class Wakeups:
         self._listeners.discard(subscription)
 
     def send(self, kind: HintKind, at: Instant | None = None) -> None:
-        """Tell listeners of this process at once, and those of others at once or within 20 ms."""
+        """Wake listeners of this process at once, and those of others at once or within 20 ms."""
         for listener in list(self._listeners):
             listener.deliver(Hint(kind, at))
         if self._folder is None:
@@ -100,7 +100,7 @@ class Wakeups:
                 continue  # full, or just removed: it is only a hint
 
     def _address_folder(self) -> str:
-        """Give the sockets' folder by a short name: a socket's path may have only some hundred characters."""
+        """Return the sockets' folder by a short name: a socket's path may have only some hundred characters."""
         assert self._folder is not None
         if self._descriptor is None:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -124,10 +124,10 @@ class Wakeups:
 class Subscription:
     """One listener: a socket and a look at the change counter, both in the listener's event loop."""
 
-    def __init__(self, wakeups: Wakeups, heard: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, wakeups: Wakeups, on_hint: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
         self.name = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._wakeups = wakeups
-        self._heard = heard
+        self._on_hint = on_hint
         self._loop = loop
         self._socket: socket.socket | None = None
         self._path: str | None = None
@@ -144,7 +144,7 @@ class Subscription:
         try:
             receiver.bind(self._path)
         except OSError:
-            receiver.close()  # no place for sockets here: looking suffices
+            receiver.close()  # no sockets here: looking suffices
             self._path = None
         else:
             self._socket = receiver
@@ -165,12 +165,12 @@ class Subscription:
     def _tell(self, hint: Hint) -> None:
         """Pass a hint on; a listener that fails is its owner's trouble, not the sender's."""
         try:
-            self._heard(hint)
+            self._on_hint(hint)
         except Exception:
             logger.exception("a listener failed on %s", hint)
 
     def _receive(self, receiver: socket.socket) -> None:
-        heard: dict[HintKind, Instant | None] = {}
+        hints: dict[HintKind, Instant | None] = {}
         for _ in range(100):
             try:
                 message = receiver.recv(64)
@@ -180,9 +180,9 @@ class Subscription:
             with contextlib.suppress(ValueError):  # not from us
                 instant = int(at) if at else None
                 hint = HintKind(kind)
-                known = heard.get(hint, instant)
-                heard[hint] = None if known is None or instant is None else min(known, instant)
-        for hint, at_instant in heard.items():
+                known = hints.get(hint, instant)
+                hints[hint] = None if known is None or instant is None else min(known, instant)
+        for hint, at_instant in hints.items():
             self._tell(Hint(hint, at_instant))
 
     def _look(self) -> None:

@@ -67,7 +67,7 @@ def hand_out(
 def _open_lanes(
     connection: sqlite3.Connection, wants: Mapping[str, int], gates: Gates, now: Instant, until: Instant
 ) -> tuple[dict[int, _Lane], Instant | None]:
-    """Give the lanes that may have due work for us, and when the first of the gates in the way opens by itself."""
+    """Return the lanes that may have due work for us, and when the first of the gates in the way opens by itself."""
     lanes, opens_at = {}, None
     for row in connection.execute(SQL.lanes_with_work, (until,)):
         lane = _Lane(*row)
@@ -84,7 +84,7 @@ def _open_lanes(
 def _choose(
     connection: sqlite3.Connection, lanes: Mapping[int, _Lane], wants: Mapping[str, int], total: int, now: Instant, order: ClaimOrder
 ) -> tuple[list[int], list[int]]:
-    """Choose tasks: within a handler by priority and age, between handlers in turn. Also tell which lanes are empty now."""
+    """Choose tasks: within a handler by priority and age, between handlers round robin. Also return which lanes are empty now."""
     if len(lanes) == 1:
         # by far the most frequent case, worth its own path: no heap, one step
         (lane,) = lanes.values()
@@ -103,7 +103,7 @@ def _choose(
 
 
 def _take(connection: sqlite3.Connection, worker: str, number: int, chosen: Sequence[int], now: Instant) -> list[ClaimedTask]:
-    """Move tasks from their places into claims and read what their attempts need.
+    """Move tasks from their due entries into claims and read what their attempts need.
 
     Each of these statements does its work in one step. SQLite is left without Python's lock during a step, so the event
     loop runs meanwhile; stepping row by row would hand that lock to and fro for every task.
@@ -132,7 +132,7 @@ def _read_rows(cursor: sqlite3.Cursor) -> list[Any]:
 
 
 def _next_at(connection: sqlite3.Connection, wants: Mapping[str, int], until: Instant, unfinished: Iterable[int]) -> Instant | None:
-    """Give the first place after an instant, in lanes that are empty until then and in those that are not."""
+    """Return the first position after an instant, in lanes that are empty until then and in those that are not."""
     instants = []
     for handler, next_at in connection.execute(SQL.lanes_later, (until,)):
         if wants.get(handler, 0) > 0:
@@ -162,12 +162,12 @@ class Final(NamedTuple):
 
 
 def unstarted(task: int, state: State, attempt: int, tries: int, crashes: int, now: Instant, error: ErrorInfo | None = None) -> Final:
-    """Give the end of a task that ends while it waits."""
+    """Return the end of a task that ends while it waits."""
     return Final(state.value, None, attempt, tries, crashes, None, None, now, None, write_error(error), task)
 
 
 def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant, *, succeeded: Sequence[int] = ()) -> Instant | None:
-    """Write ends of tasks that have left their places; free keys and children, and cancel children in vain.
+    """Write ends of tasks that no longer wait or run; free keys and children, and cancel children in vain.
 
     The ends of those in `succeeded` are written already. Gives the earliest position that a freed child took.
     """
@@ -189,7 +189,7 @@ def release_children(connection: sqlite3.Connection, parent: int, state: State, 
 
 
 def _follow_edges(connection: sqlite3.Connection, states: Mapping[int, State], now: Instant) -> tuple[list[Final], Instant | None]:
-    """Free children whose last edge went, and give the ends of those whose edge can no longer be met.
+    """Free children whose last edge went, and return the ends of those whose edge can no longer be met.
 
     Also gives the earliest position that a freed child took.
     """
@@ -220,7 +220,7 @@ def _follow_edges(connection: sqlite3.Connection, states: Mapping[int, State], n
 
 
 def put_due(connection: sqlite3.Connection, entries: Sequence[tuple[int, int, Instant, int, int, int]], now: Instant) -> Instant | None:
-    """Give tasks (lane, task, due_at, attempt, tries, crashes) a place in their lanes; tell the earliest position."""
+    """Give tasks (lane, task, due_at, attempt, tries, crashes) due entries in their lanes; return the earliest position."""
     lowest: dict[int, Instant] = {}
     rows = []
     for lane, task, due_at, attempt, tries, crashes in entries:
@@ -233,7 +233,7 @@ def put_due(connection: sqlite3.Connection, entries: Sequence[tuple[int, int, In
 
 
 def _without_expired(connection: sqlite3.Connection, chosen: Sequence[int], now: Instant) -> list[int]:
-    """Record those of the chosen tasks as expired that are past their expiry, and give the others."""
+    """Record those of the chosen tasks as expired that are past their expiry, and return the others."""
     late = {seq for (seq,) in connection.execute(SQL.expired_among, (now, write_json(chosen)))}
     _expire(connection, late, now)
     return [seq for seq in chosen if seq not in late]

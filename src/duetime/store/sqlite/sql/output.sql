@@ -34,7 +34,7 @@ update duetime_output set size = ?, whole = ? where number = ?
 select o.attempt, o.size, o.whole, o.kept_at from duetime_output as o join duetime_task as t on t.seq = o.task
     where t.id = ? order by o.attempt
 
--- output_chunks: pieces of a task's output beyond a place
+-- output_chunks: pieces of a task's output beyond a position
 select o.attempt, c.start, c.text, o.whole and c.start + c.size = o.size
 from duetime_task as t join duetime_output as o on o.task = t.seq join duetime_output_chunk as c on c.output = o.number
 where t.id = :task and (:attempt is null or o.attempt = :attempt)

@@ -1,4 +1,4 @@
--- record: the columns of a task, wherever it stands
+-- record: the columns of a task, wherever it is
 select t.seq, t.id, t.payload, t.due_at, t.submitted_at, t.submitted_by, t.key, t.expires_at, t.timeout, t.retry,
     t.extras, t.schedule, t.planned_at, t.state, t.attempt, t.tries, t.crashes, t.worker, t.started_at, t.finished_at,
     t.result,
@@ -13,7 +13,7 @@ from duetime_task as t join duetime_lane as l on l.id = t.lane
 left join duetime_due as d on d.task = t.seq left join duetime_held as h on h.task = t.seq
     left join duetime_running as r on r.task = t.seq
 
--- from_due: tasks that only time holds back, read along the index of their places
+-- from_due: tasks that only time holds back, read along the index of due entries
 from duetime_due as d indexed by duetime_due_task cross join duetime_task as t on t.seq = d.task join duetime_lane
     as l on l.id = t.lane
 left join duetime_held as h on h.task = t.seq left join duetime_running as r on r.task = t.seq
@@ -91,7 +91,7 @@ t.seq < :seq
 -- beyond_finished: where a page by end continues
 (t.finished_at, t.seq) < (:finished_at, :seq)
 
--- beyond_due: the same, told by the place that is walked along; a condition on the task would not let the walk begin
+-- beyond_due: the same, by the entry that is walked along; a condition on the task would not let the walk begin
 -- there
 d.task < :seq
 
@@ -104,7 +104,7 @@ r.task < :seq
 -- since_seq: where a list by submission ends
 t.seq >= :since_seq
 
--- since_due: the same, told by the place that is walked along
+-- since_due: the same, by the entry that is walked along
 d.task >= :since_seq
 
 -- since_held: the same
@@ -125,7 +125,7 @@ r.task is not null
 -- order_seq: newest submitted first
 order by t.seq desc limit :limit
 
--- order_due: the same along the places: ordered by the task, all of them would be sorted for one page
+-- order_due: the same along the entries: ordered by the task, all of them would be sorted for one page
 order by d.task desc limit :limit
 
 -- order_held: the same

@@ -26,7 +26,7 @@ insert into duetime_task (seq, id, lane, key, payload, due_at, submitted_at, sub
     extras, schedule, planned_at)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- insert_due: a place in a lane
+-- insert_due: an entry in a lane
 insert into duetime_due (lane, pos, task, due_at, attempt, tries, crashes) values (?, ?, ?, ?, ?, ?, ?)
 
 -- insert_key: the live holder of a key
@@ -48,12 +48,12 @@ join duetime_key as k on k.handler = pair.value ->> 0 and k.key = pair.value ->>
 -- parents: state of tasks that others want to wait for
 select id, seq, state from duetime_task where id in (select value from json_each(?))
 
--- replace_task: give a waiting task a new wish
+-- replace_task: a waiting task takes over what a new one asks for
 update duetime_task set lane = ?, payload = ?, due_at = ?, submitted_by = ?, expires_at = ?, timeout = ?, retry = ?,
     extras = ?, planned_at = ?
 where seq = ?
 
--- take_due: remove a task's place in its lane and tell what stood there
+-- take_due: remove a task's due entry and return it
 delete from duetime_due where task = ? returning lane, due_at, attempt, tries, crashes
 
 -- move_held: change when and where a held task will wait once it is free

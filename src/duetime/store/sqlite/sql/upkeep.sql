@@ -31,7 +31,7 @@ from duetime_location as w join duetime_task as t on t.seq = w.task group by t.s
 select w.location, w.task from duetime_location as w left join duetime_task as t on t.seq = w.task
 where t.seq is null or t.state is not null
 
--- delete_due_of: remove a task's place in its lane
+-- delete_due_of: remove a task's due entry
 delete from duetime_due where task = ?
 
 -- delete_held_of: remove a task's held entry

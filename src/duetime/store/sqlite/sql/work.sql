@@ -18,14 +18,14 @@ select id, handler, collection, priority from duetime_lane where next_at <= ?
 -- lanes_later: lanes with work in the future, earliest first
 select handler, next_at from duetime_lane where next_at > ? and next_at < 4611686018427387904 order by next_at
 
--- first_in_lane: the tasks of the first due places of a lane, as one JSON array
+-- first_in_lane: the tasks of the first due entries of a lane, as one JSON array
 select json_group_array(task) from (select task from duetime_due where lane = ? and pos <= ? order by pos, task limit ?)
 
--- scan_lane: due places of a lane in order
+-- scan_lane: due entries of a lane in order
 select lane, pos, task, due_at, attempt, tries, crashes from duetime_due where lane = ? and pos <= ? order by pos, task
     limit ?
 
--- raise_lane: remember that a lane has nothing before its next place
+-- raise_lane: remember that a lane has nothing before its next entry
 update duetime_lane set next_at = coalesce((select min(pos) from duetime_due where lane = duetime_lane.id),
     4611686018427387904) where id = ?
 
@@ -37,10 +37,10 @@ select json_group_array(json_array(
 from json_each(?) as claimed cross join duetime_task as t on t.seq = claimed.value
 cross join duetime_running as r on r.task = t.seq cross join duetime_lane as l on l.id = t.lane
 
--- delete_due: places of these tasks
+-- delete_due: entries of these tasks
 delete from duetime_due where task in (select value from json_each(?))
 
--- insert_running: claims of these tasks, which stand in their lanes
+-- insert_running: claims of these tasks, which have due entries
 insert into duetime_running (id, task, lane, worker, claim, attempt, tries, crashes, due_at, claimed_at)
 select t.id, d.task, d.lane, :worker, :claim, d.attempt + 1, d.tries, d.crashes, d.due_at, :now
 from json_each(:tasks) as chosen cross join duetime_due as d on d.task = chosen.value
@@ -105,7 +105,7 @@ from duetime_running as r join duetime_task as t on t.seq = r.task where r.worke
 -- id_of: the id of a task by its number
 select id from duetime_task where seq = ?
 
--- next_in_lane: the first place of a lane after an instant
+-- next_in_lane: the first entry of a lane after an instant
 select min(pos) from duetime_due where lane = ? and pos > ?
 
 -- ping: a write that changes nothing
