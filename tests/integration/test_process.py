@@ -310,7 +310,7 @@ async def test_a_child_killed_because_the_lease_is_lost_is_no_crash(pool: ChildP
         ("00000003616263", "malformed frame"),
         ("000000107b2274797065223a227265616479227d", "Ready in the middle"),
     ],
-    ids=["too long", "no message", "no JSON", "out of turn"],
+    ids=["too long", "no message", "no JSON", "out of order"],
 )
 async def test_a_child_that_sends_nonsense_is_killed(pool: ChildPool, data: str, words: str) -> None:
     ended = await run(pool, "scribble", data=data)

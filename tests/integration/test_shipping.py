@@ -565,7 +565,7 @@ async def all_final(app: App, tasks: Sequence[Task[int]]) -> bool:
     return False
 
 
-# ---- no room ----
+# ---- no space ----
 
 
 async def test_output_that_is_off_goes_where_it_always_went(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

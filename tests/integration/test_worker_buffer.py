@@ -248,7 +248,7 @@ async def test_a_store_that_takes_outcomes_slowly_is_not_run_away_from(app: App,
         async with app.worker() as worker:
             await until("the settler cannot take more", lambda: len(worker.settler) > 400)
             await until("the buffer is full", lambda: worker.executor.wants() == ({}, 0))
-            assert len(worker.settler) < 5_000, "it goes on to the end of a turn and no further"
+            assert len(worker.settler) < 5_000, "it goes on to the end of a burst and no further"
             assert not worker.executor.running
             takes_them.set()
             await until("all are done", lambda: all_in(app, tasks, State.SUCCEEDED))
@@ -272,8 +272,8 @@ async def test_handlers_that_wait_and_handlers_that_do_not_share_a_worker(app: A
         ends["in_thread"] = ends.get("in_thread", 0) + 1
 
     async with app:
-        wishes = [handler.new(number=number) for number in range(500) for handler in (waits, goes_on, in_thread)]
-        tasks = await app.submit_many(wishes)
+        new_tasks = [handler.new(number=number) for number in range(500) for handler in (waits, goes_on, in_thread)]
+        tasks = await app.submit_many(new_tasks)
         async with app.worker(concurrency=16) as worker:
             await until("all are done", lambda: all_in(app, tasks, State.SUCCEEDED))
             assert worker.executor.finished == 1_500

@@ -239,8 +239,8 @@ async def test_a_handler_that_cancels_its_own_task_harms_only_itself(app: App) -
 
     async with app.worker():
         for wait in (False, True):
-            wishes = [suicidal.new(wait) if number % 10 == 0 else bystander.new() for number in range(300)]
-            tasks = await app.submit_many(wishes)
+            new_tasks = [suicidal.new(wait) if number % 10 == 0 else bystander.new() for number in range(300)]
+            tasks = await app.submit_many(new_tasks)
             await until("all are final", partial(all_final, app, tasks))
             for task in tasks:
                 ended = await app.get(task)
@@ -350,10 +350,10 @@ async def test_middleware_that_fails_or_eats_the_call_ends_only_its_own_attempts
         return "done"
 
     async with app.worker():
-        tasks = {place: await handler.options(collection=place).now() for place in ("raise", "skip", "twice", "plain")}
+        tasks = {collection: await handler.options(collection=collection).now() for collection in ("raise", "skip", "twice", "plain")}
         await until("all are final", lambda: all_final(app, list(tasks.values())))
         assert (await app.get(tasks["raise"])).state is State.FAILED
-        assert [await app.result(tasks[place]) for place in ("skip", "twice", "plain")] == ["skipped", "done", "done"]
+        assert [await app.result(tasks[collection]) for collection in ("skip", "twice", "plain")] == ["skipped", "done", "done"]
 
 
 # ---- output ----

@@ -66,12 +66,12 @@ class Hesitant(Service):
 
     def __init__(self, alarms: Alarms) -> None:
         super().__init__(alarms)
-        self.turns = 0
+        self.runs = 0
         self.may_ask = False
 
     async def run_once(self) -> float | None:
-        self.turns += 1
-        if self.turns == 1:
+        self.runs += 1
+        if self.runs == 1:
             raise DOWN
         if not self.may_ask:
             self.skipped()
@@ -82,7 +82,7 @@ async def test_a_turn_that_asks_the_store_nothing_does_not_say_that_it_answers_a
     alarms = Alarms()
     service = Hesitant(alarms)
     service.start()
-    await until("it has failed and gone on", lambda: service.turns > 5)
+    await until("it has failed and gone on", lambda: service.runs > 5)
     assert lines() == ["feeder failed: the store cannot be reached"]
     assert service.pulse.failures == 1
     assert service.pulse.problem(time.monotonic() + 2 * NO_PROGRESS) is not None
@@ -145,7 +145,7 @@ async def test_progress_within_a_long_turn_counts() -> None:
     assert loop.pulse.problem(now) is not None
     loop.progressed()
     assert loop.pulse.problem(now) is None
-    assert loop.pulse.problem(now + 60) is not None, "the turn still goes on"
+    assert loop.pulse.problem(now + 60) is not None, "the run still goes on"
     alarms.close()
 
 
@@ -245,7 +245,7 @@ async def test_a_worker_at_rest_is_well(faulty: tuple[App, FaultyStore]) -> None
 
     async with app.worker() as worker:
         await app.result(await handler.now(), timeout=PATIENCE)
-        await until("every loop has had a turn", lambda: all(loop.succeeded_ago is not None for loop in worker.health().loops))
+        await until("every loop has run once", lambda: all(loop.succeeded_ago is not None for loop in worker.health().loops))
         await until("it is well", lambda: worker.health().ok)
         health = worker.health()
     assert {loop.name for loop in health.loops} >= {"feeder", "settler", "updates", "reaper", "sweeper", "pruner", "keeper"}

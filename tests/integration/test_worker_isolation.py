@@ -66,8 +66,8 @@ async def test_one_slot_for_all_is_given_to_the_handlers_in_turn(app: App) -> No
         await app.submit_many([second.new() for _ in range(5)] + [third.new() for _ in range(5)])
         async with app.worker(concurrency=1):
             await until("all have run", lambda: len(order) == 310)
-    place = max(number for number, name in enumerate(order) if name != "a")
-    assert place < 40, f"ten tasks of two handlers had to wait for {place} starts"
+    last = max(number for number, name in enumerate(order) if name != "a")
+    assert last < 40, f"ten tasks of two handlers had to wait for {last} starts"
 
 
 async def test_a_hundred_thousand_gated_tasks_do_not_make_claims_of_others_dearer(tmp_path: Path) -> None:

@@ -179,13 +179,13 @@ def test_a_closed_file_takes_nothing_more(tmp_path: Path) -> None:
 def test_many_open_files_do_not_use_up_the_descriptors(files: OutputFiles) -> None:
     before = len(os.listdir("/proc/self/fd"))
     sinks = [(task_id, Sink(files, task_id, 1)) for task_id in (new_id() for _ in range(300))]
-    for turn in range(2):
+    for write in range(2):
         for _, sink in sinks:
-            sink.write(f"turn {turn}\n")
+            sink.write(f"write {write}\n")
     assert len(os.listdir("/proc/self/fd")) < before + 80
     for task_id, sink in sinks:
         sink.close()
-        assert read(files, task_id, 1) == "turn 0\nturn 1\n"
+        assert read(files, task_id, 1) == "write 0\nwrite 1\n"
     assert len(os.listdir("/proc/self/fd")) == before
 
 

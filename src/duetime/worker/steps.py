@@ -112,7 +112,7 @@ def drive(waiting: Waiting, current: Current) -> Generator[Any, Any, Any]:
                 raise
             thrown = error
         except GeneratorExit as error:
-            if error is value:  # it is we who are being closed
+            if error is value:  # this generator is being closed
                 raise
             raise RuntimeError("the handler raised GeneratorExit") from error
         finally:
@@ -125,7 +125,7 @@ def has_ended(work: Coroutine[Any, Any, Any]) -> bool:
 
 
 def unambiguous(error: BaseException) -> BaseException:
-    """Return the error that stands for one which would mean something else where it arrives."""
+    """Return an ordinary error in place of one that would control the generators it passes through."""
     if isinstance(error, StopIteration | GeneratorExit):
         plain = RuntimeError(f"the handler raised {type(error).__name__}")
         plain.__cause__ = error

@@ -51,7 +51,7 @@ logger = logging.getLogger("duetime.worker")
 DEFAULT_LEASE = 15.0
 DEFAULT_GRACE = 30.0
 EXIT_STUCK = 70
-# How long a thread may keep Python's lock while another waits for it. With Python's own 5 ms the store's thread stands still
+# How long a thread may keep Python's lock while another waits for it. With Python's own 5 ms the store's thread makes no progress
 # between its statements as long as handlers run: a drain of no-op tasks did 22,000 a second, with this 26,000.
 SWITCH_INTERVAL = 0.0005
 FIRST_PROOF = 5.0  # seconds, or the lease if that is longer, in which a worker must have renewed once before it begins

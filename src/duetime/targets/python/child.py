@@ -39,7 +39,7 @@ from duetime.targets.output import LogHandler, Writer, current_attempt
 from duetime.targets.python.drain import Drain
 from duetime.targets.python.frames import Answer, Began, Channel, Done, NotReady, Order, Progress, Ready, Setup
 from duetime.targets.python.function import PythonFunction
-from duetime.targets.python.middleware import Middleware, around
+from duetime.targets.python.middleware import Middleware, with_middleware
 from duetime.targets.spec import HandlerSpec
 
 PROGRESS_EVERY = 0.1
@@ -169,7 +169,7 @@ class Performer:
     def _call(self, python: PythonFunction, context: Context, arguments: dict[str, Any]) -> object:
         function = python.bind(context, arguments)
         if python.is_async:
-            return self._wait(_caught(lambda: around(self._app.middlewares, context, function)))
+            return self._wait(_caught(lambda: with_middleware(self._app.middlewares, context, function)))
         if not self._app.middlewares:
             return function()
         return self._call_between(context, function)
@@ -186,7 +186,7 @@ class Performer:
             calls.put_nowait((answer, copy_context()))
             return await answer
 
-        attempt = self._loop.create_task(_caught(lambda: around(self._app.middlewares, context, innermost)))
+        attempt = self._loop.create_task(_caught(lambda: with_middleware(self._app.middlewares, context, innermost)))
         attempt.add_done_callback(lambda _: calls.put_nowait(None))
         while (request := self._loop.run_until_complete(calls.get())) is not None:
             call, variables = request

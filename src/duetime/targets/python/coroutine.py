@@ -10,7 +10,7 @@ from duetime.model.outcome import Ended
 from duetime.targets.endings import succeeded
 from duetime.targets.host import TargetHost
 from duetime.targets.python.function import PythonFunction
-from duetime.targets.python.middleware import around
+from duetime.targets.python.middleware import with_middleware
 from duetime.targets.spec import Payloads
 from duetime.targets.target import AttemptHandle, DirectCall, Stop
 
@@ -27,7 +27,7 @@ class CoroutineTarget:
     async def perform(self, attempt: AttemptHandle) -> Ended:
         context = attempt.context
         call = self._function.bind(context, self._payloads.decode(attempt.claimed.payload))
-        return succeeded(await around(self._host.middleware, context, call))
+        return succeeded(await with_middleware(self._host.middleware, context, call))
 
     def stop(self, attempt: AttemptHandle, reason: Stop) -> float:
         attempt.cancel()

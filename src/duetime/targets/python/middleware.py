@@ -11,8 +11,8 @@ Next: TypeAlias = Callable[[], Awaitable[object]]
 Middleware: TypeAlias = Callable[[Context, Next], Awaitable[object]]
 
 
-def around(middleware: Sequence[Middleware], context: Context, innermost: Next) -> Awaitable[object]:
-    """Call a function with the middleware around it, the first one outermost."""
+def with_middleware(middleware: Sequence[Middleware], context: Context, innermost: Next) -> Awaitable[object]:
+    """Call a function inside the middleware, the first one outermost."""
     call = innermost
     for layer in reversed(middleware):
         call = _layer(layer, context, call)

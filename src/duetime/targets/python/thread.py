@@ -11,7 +11,7 @@ from duetime.model.outcome import Ended
 from duetime.targets.endings import succeeded
 from duetime.targets.host import TargetHost
 from duetime.targets.python.function import PythonFunction
-from duetime.targets.python.middleware import around
+from duetime.targets.python.middleware import with_middleware
 from duetime.targets.python.threads import ThreadCall
 from duetime.targets.spec import Payloads
 from duetime.targets.target import AttemptHandle, Stop
@@ -36,7 +36,7 @@ class ThreadTarget:
     async def perform(self, attempt: AttemptHandle) -> Ended:
         context = attempt.context
         call = self._function.bind(context, self._payloads.decode(attempt.claimed.payload))
-        return succeeded(await around(self._host.middleware, context, partial(self._call, attempt.claimed.id, call)))
+        return succeeded(await with_middleware(self._host.middleware, context, partial(self._call, attempt.claimed.id, call)))
 
     async def _call(self, task: str, function: Callable[[], object]) -> object:
         self._calls[task] = call = self._host.threads.start(function)
