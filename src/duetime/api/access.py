@@ -1,4 +1,4 @@
-"""Who asks: the one place where a request becomes a caller, and where a caller is refused what it may not do.
+"""Who asks: the only code in which a request becomes a caller, and where a caller is refused what it may not do.
 
 With tokens every request needs one. A server without any lets everybody who reaches it do everything, so it listens on loopback only.
 A web page in somebody's browser reaches loopback too: requests that a browser sends for a foreign page, or under a foreign name that
@@ -80,7 +80,7 @@ def allow(caller: Caller, needed: Scope, handler: str | None = None) -> None:
 
 
 def refusal_of(caller: Caller, needed: Scope, handler: str | None) -> Refusal | None:
-    """Give what to refuse a caller with, or None if it may."""
+    """Return what to refuse a caller with, or None if it may."""
     refusal = caller.refusal(needed, handler)
     return None if refusal is None else _refused(refusal)
 
@@ -133,7 +133,7 @@ def _origin(request: Request) -> str:
 
 
 def _name_of(host: str) -> str:
-    """Give the name in a Host header, without port and brackets."""
+    """Return the name in a Host header, without port and brackets."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -87,7 +87,7 @@ ROUTES = (
     ),
     Route(
         name="get_task", method="GET", path="/v1/tasks/{id}", endpoint=tasks.get, scope=Scope.READ,
-        summary="Give a task as it is now, or when it is final.",
+        summary="Return a task as it is now, or when it is final.",
         query=WaitQuery, answer=Task, also=(304,), problems=(404,), headers=(_IF_NONE_MATCH,),
     ),
     Route(
@@ -118,7 +118,7 @@ ROUTES = (
     ),
     Route(
         name="get_gate", method="GET", path="/v1/gates/{handler}", endpoint=gates.get, scope=Scope.READ,
-        summary="Give the gate of a handler, or of one of its collections.", query=GateQuery, answer=GateInfo, problems=(404,),
+        summary="Return the gate of a handler, or of one of its collections.", query=GateQuery, answer=GateInfo, problems=(404,),
     ),
     Route(
         name="put_gate", method="PUT", path="/v1/gates/{handler}", endpoint=gates.put, scope=Scope.OPERATE,
@@ -149,19 +149,19 @@ ROUTES = (
     *front.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,
-        summary="Give this description of the API.", answer=dict[str, Any],
+        summary="Return this description of the API.", answer=dict[str, Any],
     ),
     Route(
         name="is_ready", method="GET", path="/readyz", endpoint=health.ready, scope=None,
-        summary="Tell whether tasks can be accepted.", answer=Health,
+        summary="Return whether tasks can be accepted.", answer=Health,
     ),
     Route(
         name="is_alive", method="GET", path="/livez", endpoint=health.alive, scope=None,
-        summary="Tell whether every loop of the server makes progress.", answer=Health,
+        summary="Return whether every loop of the server makes progress.", answer=Health,
     ),
     Route(
         name="get_metrics", method="GET", path="/metrics", endpoint=metrics.metrics, scope=Scope.READ,
-        summary="Give figures for Prometheus.", answer=str, media=metrics.MEDIA_TYPE,
+        summary="Return figures for Prometheus.", answer=str, media=metrics.MEDIA_TYPE,
     ),
 )  # fmt: skip
 ALIASES = {"/healthz": "/readyz"}

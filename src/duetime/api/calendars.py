@@ -73,7 +73,7 @@ ROUTES = (
     ),
     Route(
         name="get_calendar", method="GET", path="/v1/calendars/{name}", endpoint=get, scope=Scope.READ,
-        summary="Give a calendar.", answer=CalendarView, problems=(404,),
+        summary="Return a calendar.", answer=CalendarView, problems=(404,),
     ),
     Route(
         name="put_calendar", method="PUT", path="/v1/calendars/{name}", endpoint=put, scope=Scope.OPERATE,

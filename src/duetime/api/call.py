@@ -33,7 +33,7 @@ _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 
 class Gone(Exception):
-    """Whoever asked has closed the connection."""
+    """The client has closed the connection."""
 
 
 class Call:
@@ -57,7 +57,7 @@ class Call:
         allow_filter(self.caller, self.needed, handler)
 
     def acting(self, action: str, subject: str) -> AbstractAsyncContextManager[Act]:
-        """Keep what is done in the block in the audit, as an action of whoever asks."""
+        """Keep what is done in the block in the audit, as an action of the caller."""
         return self.app.tokens.audit.acting(action, subject, by=self.caller)
 
     def query(self, kind: type[S]) -> S:
@@ -76,7 +76,7 @@ class Call:
             raise Refusal(INVALID, "this request takes no body; leave it out, or send {}", faults=[Fault("expected no body", pointer="")])
 
     def content_type(self, *allowed: str) -> str:
-        """Give the content type without its parameters; 415 if it is none of these."""
+        """Return the content type without its parameters; 415 if it is none of these."""
         given = self.request.headers.get("content-type", "")
         kind = given.partition(";")[0].strip().lower()
         if kind not in allowed:
@@ -108,7 +108,7 @@ class Call:
             message = await self._receive()
 
     async def gone(self) -> None:
-        """Return when whoever asked has closed the connection; the body must have been read."""
+        """Return when the client has closed the connection; the body must have been read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -130,8 +130,8 @@ def decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
         fault = fault_of(error)
-        place = fault.pointer or "the body"
-        raise Refusal(INVALID, f"{place}: {fault.detail}", faults=[fault]) from None
+        where = fault.pointer or "the body"
+        raise Refusal(INVALID, f"{where}: {fault.detail}", faults=[fault]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(MALFORMED, f"the body is not JSON in UTF-8: {error}") from None
 

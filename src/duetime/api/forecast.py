@@ -22,6 +22,6 @@ async def forecast(call: Call) -> Response:
 ROUTES = (
     Route(
         name="forecast", method="GET", path="/v1/forecast", endpoint=forecast, scope=Scope.READ,
-        summary="Tell what the schedules will ask of the workers in the next days.", query=ForecastQuery, answer=ForecastView,
+        summary="Say what the schedules will ask of the workers in the next days.", query=ForecastQuery, answer=ForecastView,
     ),
 )  # fmt: skip

@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
 
 def lines_to_try(url: str, handler: str, payload: dict[str, Any], *, with_token: bool) -> list[Line]:
-    """Give three commands that can be pasted in order: submit with a delay and a key, wait for a result, cancel by key."""
+    """Return three commands that can be pasted in order: submit with a delay and a key, wait for a result, cancel by key."""
     token = ' -H "Authorization: Bearer $DUETIME_TOKEN"' if with_token else ""
     head = f"curl -sw '\\n'{token} -H 'Content-Type: application/json'"
 
@@ -146,6 +146,6 @@ def page(url: str, durability: str, known: tuple[str, dict[str, Any]] | None) ->
 ROUTES = (
     Route(
         name="get_front", method="GET", path="/", endpoint=front, scope=None,
-        summary="Tell a browser what this is and what to try.", answer=str, media=MEDIA_TYPE,
+        summary="Show a browser what this is and what to try.", answer=str, media=MEDIA_TYPE,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Two questions of whoever runs the server: shall it be restarted (`/livez`), and shall it be given requests (`/readyz`)?
+"""Two questions of those who run the server: shall it be restarted (`/livez`), and shall it be given requests (`/readyz`)?
 
 A store that is down makes it not ready, but a restart would not help, so it still lives.
 """
@@ -56,7 +56,7 @@ class Readiness:
 
 
 def loops_of(shared: Shared, now: float) -> list[LoopHealth]:
-    """Give all loops of the server, and for how long each has made no progress. That the store is down is not a loop's fault."""
+    """Return all loops of the server, and for how long each has made no progress. That the store is down is not a loop's fault."""
     return [
         LoopHealth("storing single tasks", shared.batching.stuck_for(now)),
         LoopHealth("looking for tasks that are waited for", shared.waiters.stuck_for(now)),

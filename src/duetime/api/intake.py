@@ -31,7 +31,7 @@ from duetime.wire.problem import INVALID, KEY_REUSED, TOO_LARGE, Fault
 from duetime.wire.tasks import BatchAnswer, BatchItem, NewTaskBody, Verdict
 
 MOST_KEY = 255
-AT_A_TIME = 500  # tasks of a batch between which other requests have their turn
+AT_A_TIME = 500  # tasks of a batch between which other requests are served
 
 FIELDS = NewTaskBody.__struct_fields__
 body_decoder = msgspec.json.Decoder(NewTaskBody)

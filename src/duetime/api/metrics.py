@@ -1,6 +1,6 @@
 """Figures for Prometheus: what this server counts itself (`duetime_http_…`), and what the store tells of all workers.
 
-Asking the store has a price, so it is done every few seconds at most, whoever asks. docs/metrics.md explains every figure.
+Asking the store has a price, so it is done every few seconds at most, however many ask. docs/metrics.md explains every figure.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Figures:
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("duetime_http_ready", "Whether this server can accept tasks: 1, or 0.", value=self._ready)
-        stalls = GaugeMetricFamily("duetime_http_loop_seconds", "How long the present turn of a loop has lasted.", labels=["loop"])
+        stalls = GaugeMetricFamily("duetime_http_loop_seconds", "How long the present run of a loop has lasted.", labels=["loop"])
         for name in sorted({loop.name for loop in self._loops}):  # a worker in the same process has loops of the same names
             stalls.add_metric([name], max(loop.seconds for loop in self._loops if loop.name == name))
         yield stalls
@@ -163,7 +163,7 @@ class Figures:
             yield from _summed(self._sums.answer)
 
     def describe(self) -> Iterable[Metric]:
-        """Tell the registry nothing beforehand: names depend on nothing that could clash."""
+        """Describe nothing to the registry beforehand: names depend on nothing that could clash."""
         return []
 
 
@@ -196,8 +196,8 @@ def _summed(sums: Mapping[FigureKey, int]) -> Iterator[Metric]:
     for title, text, name in SPREADS:
         family = HistogramMetricFamily(title, text, labels=["handler"])
         for handler, spread in distributions(sums, name).items():
-            places = [("+Inf" if upper is None else str(upper), float(upto)) for upper, upto in spread.buckets]
-            family.add_metric([handler], places, spread.sum)
+            buckets = [("+Inf" if upper is None else str(upper), float(upto)) for upper, upto in spread.buckets]
+            family.add_metric([handler], buckets, spread.sum)
         yield family
     for title, text, name in OF_PROCESSES:
         yield CounterMetricFamily(title, text, value=sums.get(FigureKey(name), 0))

@@ -73,7 +73,7 @@ async def search(call: Call) -> Response:
 
 
 async def _record(call: Call) -> TaskRecord:
-    """Give the task in the address, if the caller's token is for its handler."""
+    """Return the task in the address, if the caller's token is for its handler."""
     record = await call.app.client.record(call.path["id"])
     call.allow(record.handler)
     return record
@@ -108,11 +108,11 @@ class EventStream(Response):
                 await gone
 
     async def _sent(self, gone: asyncio.Future[None]) -> AsyncIterator[bytes]:
-        """Give what to send; ends when nobody reads any more or nothing more comes."""
+        """Return what to send; ends when nobody reads any more or nothing more comes."""
         loop = asyncio.get_running_loop()
         coming: asyncio.Future[OutputEvent] = asyncio.ensure_future(anext(self._events))
         silent_since = loop.time()
-        yield b": follows\n\n"  # so that whoever asked knows that the connection is there
+        yield b": follows\n\n"  # so that the client knows that the connection is there
         try:
             while not self._shared.stopping:
                 await asyncio.wait((coming, gone), timeout=LOOK_EVERY, return_when=asyncio.FIRST_COMPLETED)
@@ -145,7 +145,7 @@ def _written(event: OutputEvent) -> bytes:
 ROUTES = (
     Route(
         name="read_logs", method="GET", path="/v1/tasks/{id}/logs", endpoint=logs, scope=Scope.READ,
-        summary="Give what a task's attempts printed and logged, or follow it as it comes.",
+        summary="Return what a task's attempts printed and logged, or follow it as it comes.",
         query=LogsQuery, answer=OutputList, stream=_STREAM, problems=(404,), headers=(_LAST_EVENT,),
     ),
     Route(

@@ -37,7 +37,7 @@ def problem_of(error: BaseException, fields: Sequence[str] = ()) -> Problem:
 
 
 def headers_of(error: BaseException, problem: Problem) -> dict[str, str]:
-    """Give what a client must know besides the document."""
+    """Return what a client must know besides the document."""
     headers = error.headers if isinstance(error, Refusal) else {}
     return {"retry-after": RETRY_AFTER, **headers} if problem.status == 503 else headers
 

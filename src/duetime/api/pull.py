@@ -145,7 +145,7 @@ def _service(call: Call) -> PullService:
 
 
 async def _worker(call: Call) -> PullWorker:
-    """Give the worker in the address, if the caller's token is for all its handlers."""
+    """Return the worker in the address, if the caller's token is for all its handlers."""
     if not is_id(call.path["id"]):
         raise Refusal(NO_WORKER, f"{call.path['id'][:80]!r} is not the id of a pull worker; POST /v1/workers gives one")
     try:
@@ -172,8 +172,8 @@ def _offer(handler: str, body: OfferBody) -> Offer:
     wrong = None if schema is None else fault_in(schema)
     if wrong is not None:
         detail = f"the schema of {handler} cannot be used: {wrong}"
-        place = handler.replace("~", "~0").replace("/", "~1")
-        raise Refusal(INVALID, detail, faults=[Fault(detail, pointer=f"/handlers/{place}/schema")])
+        escaped = handler.replace("~", "~0").replace("/", "~1")
+        raise Refusal(INVALID, detail, faults=[Fault(detail, pointer=f"/handlers/{escaped}/schema")])
     return Offer(
         slots=body.slots,
         schema=None if schema is None else msgspec.json.encode(schema),

@@ -55,7 +55,7 @@ from duetime.wire.schedules import (
 
 B = TypeVar("B", bound=msgspec.Struct)
 MOST_FAULTS = 100  # that one answer tells
-AT_A_TIME = 100  # schedules that are read before other requests have their turn
+AT_A_TIME = 100  # schedules that are read before other requests are served
 
 _put = msgspec.json.Decoder(PutScheduleBody)
 _pause = msgspec.json.Decoder(PauseBody)
@@ -67,7 +67,7 @@ _rule = msgspec.json.Decoder(RulePreviewBody)
 
 
 def of_caller(call: Call, *, revision: int | None = None) -> Schedules:
-    """Give the schedules as whoever asks may see and change them."""
+    """Return the schedules as the caller may see and change them."""
 
     def refuse(handler: str) -> DuetimeError | None:
         return refusal_of(call.caller, call.needed, handler)
@@ -119,8 +119,8 @@ async def preview_rule(call: Call) -> Response:
     body = await call.body(_rule)
     rule = rule_of(body)
     with pointing("", {"start": "start", "end": "end", "after": "after"}), _about_calendars(body):
-        wish = Schedule("preview", "preview", rule, calendars=body.calendars, start=given(body.start), end=given(body.end))
-        return answer(planned_list(await call.app.schedules.preview(wish, count=body.count, after=given(body.after))))
+        schedule = Schedule("preview", "preview", rule, calendars=body.calendars, start=given(body.start), end=given(body.end))
+        return answer(planned_list(await call.app.schedules.preview(schedule, count=body.count, after=given(body.after))))
 
 
 # ---- changing ----
@@ -204,43 +204,43 @@ async def reconcile(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_reconcile)
     schedules = of_caller(call, revision=body.revision)
-    wishes = await _wishes(schedules, body)
+    declared = await _declared(schedules, body)
     if body.dry_run:
-        found = await schedules.plan(wishes, prefix=body.prefix)
+        found = await schedules.plan(declared, prefix=body.prefix)
         if not body.remove:
             found = SchedulePlan([each for each in found.differences if each.action != "remove"])
         return answer(difference_list(found, dry_run=True))
     action = "schedules.apply" if body.remove else "schedules.declare"
-    subject = f"{len(wishes):,} schedules of revision {body.revision}" + (f", prefix {body.prefix}" if body.prefix else "")
+    subject = f"{len(declared):,} schedules of revision {body.revision}" + (f", prefix {body.prefix}" if body.prefix else "")
     async with call.acting(action, subject) as act:
-        done = await (schedules.apply(wishes, prefix=body.prefix) if body.remove else schedules.declare(wishes))
+        done = await (schedules.apply(declared, prefix=body.prefix) if body.remove else schedules.declare(declared))
         counts = Counter(each.action for each in done.differences)
         act.detail = ", ".join(f"{word} {number:,}" for word, number in sorted(counts.items())) or "nothing"
     return answer(difference_list(done, dry_run=False))
 
 
-async def _wishes(schedules: Schedules, body: ReconcileBody) -> list[Schedule]:
-    """Make wishes of all schedules of a program, or refuse it with all that is wrong with them."""
+async def _declared(schedules: Schedules, body: ReconcileBody) -> list[Schedule]:
+    """Read all schedules of a program, or refuse it with all that is wrong with them."""
     faults: list[Fault] = []
-    wishes: list[Schedule] = []
-    for place, each in enumerate(body.schedules):
-        if place % AT_A_TIME == AT_A_TIME - 1:
+    declared: list[Schedule] = []
+    for index, each in enumerate(body.schedules):
+        if index % AT_A_TIME == AT_A_TIME - 1:
             await asyncio.sleep(0)
         try:
-            wishes.append(schedule_of(each.name, each, f"/schedules/{place}"))
+            declared.append(schedule_of(each.name, each, f"/schedules/{index}"))
         except FieldError as misfit:
             faults.append(Fault(str(misfit), pointer=misfit.pointer))
     if not faults:
-        for place, error in (await schedules.faults(wishes)).items():
+        for index, error in (await schedules.faults(declared)).items():
             told = problem_of(error, NamedScheduleBody.__struct_fields__)
             faults += [
-                Fault(fault.detail, pointer=f"/schedules/{place}{fault.pointer or ''}")
-                for fault in told.errors or [_calendar_fault(told.detail, body.schedules[place])]
+                Fault(fault.detail, pointer=f"/schedules/{index}{fault.pointer or ''}")
+                for fault in told.errors or [_calendar_fault(told.detail, body.schedules[index])]
             ]
     if faults:
         more = f" (and {len(faults) - 1:,} more)" if len(faults) > 1 else ""
         raise Refusal(INVALID, f"{faults[0].pointer}: {faults[0].detail}{more}; nothing was changed", faults=faults[:MOST_FAULTS])
-    return wishes
+    return declared
 
 
 # ---- parts ----
@@ -257,7 +257,7 @@ def _name(call: Call) -> str:
 
 
 def _seen(call: Call) -> Collection[str] | None:
-    """Give the tags that a request expects, none of them if it expects no schedule at all, or None if it does not care."""
+    """Return the tags that a request expects, none of them if it expects no schedule at all, or None if it does not care."""
     match, none = call.header("if-match"), call.header("if-none-match")
     if match is not None and none is not None:
         raise Refusal(BAD_REQUEST, "give If-Match or If-None-Match, not both")
@@ -308,7 +308,7 @@ ROUTES = (
     ),
     Route(
         name="get_schedule", method="GET", path="/v1/schedules/{name}", endpoint=get, scope=Scope.READ,
-        summary="Give a schedule with its next and last run.", answer=ScheduleView, problems=(404,),
+        summary="Return a schedule with its next and last run.", answer=ScheduleView, problems=(404,),
     ),
     Route(
         name="put_schedule", method="PUT", path="/v1/schedules/{name}", endpoint=put, scope=Scope.OPERATE,
@@ -340,7 +340,7 @@ ROUTES = (
     ),
     Route(
         name="preview_schedule", method="GET", path="/v1/schedules/{name}/preview", endpoint=preview, scope=Scope.READ,
-        summary="Give the next planned instants of a schedule.", query=PreviewQuery, answer=PlannedList, problems=(404,),
+        summary="Return the next planned instants of a schedule.", query=PreviewQuery, answer=PlannedList, problems=(404,),
     ),
     Route(
         name="list_skips", method="GET", path="/v1/schedules/{name}/skips", endpoint=skips, scope=Scope.READ,
@@ -349,6 +349,6 @@ ROUTES = (
     ),
     Route(
         name="preview_rule", method="POST", path="/v1/rules/preview", endpoint=preview_rule, scope=Scope.READ,
-        summary="Give the next instants of a rule that is not stored.", body=RulePreviewBody, answer=PlannedList,
+        summary="Return the next instants of a rule that is not stored.", body=RulePreviewBody, answer=PlannedList,
     ),
 )  # fmt: skip

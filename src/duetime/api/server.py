@@ -132,7 +132,7 @@ class CannotListen(DuetimeError):
 class Server(uvicorn.Server):
     """Serves the API of an App. Signals are its caller's business; `stop` ends it.
 
-    A `listener` on loopback that somebody else has bound takes the place of host and port; this server closes it in this process only.
+    A `listener` on loopback that somebody else has bound is used instead of host and port; this server closes it in this process only.
     """
 
     def __init__(
@@ -327,7 +327,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Give uvloop's event loop where it is installed: a request costs a third less."""
+    """Return uvloop's event loop where it is installed: a request costs a third less."""
     try:
         import uvloop
     except ImportError:

@@ -36,7 +36,7 @@ class Shared:
         self.figures = Figures(app)
         self.pulses: list[Pulse] = []  # of further loops that run in this process
         self.stopping = False
-        self.to_try: tuple[str, dict[str, Any]] | None = None  # a handler and a payload for it, to be shown to whoever comes
+        self.to_try: tuple[str, dict[str, Any]] | None = None  # a handler and a payload for it, to be shown on the front page
         self._describe = describe
         self._description = b""
 

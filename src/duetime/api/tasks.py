@@ -81,14 +81,14 @@ async def submit_many(call: Call) -> Response:
 
 
 async def _record(call: Call) -> TaskRecord:
-    """Give the task in the address, if the caller's token is for its handler."""
+    """Return the task in the address, if the caller's token is for its handler."""
     record = await call.app.client.record(call.path["id"])
     call.allow(record.handler)
     return record
 
 
 async def _allowed(call: Call) -> str:
-    """Give the id in the address. Only a token for some handlers needs a look at the task; its handler never changes afterwards."""
+    """Return the id in the address. Only a token for some handlers needs a look at the task; its handler never changes afterwards."""
     return (await _record(call)).id if call.caller.handlers else call.path["id"]
 
 
@@ -203,7 +203,7 @@ async def _bulk_done(call: Call, action: str, body: BulkBody, verb: Callable[...
 
 
 def _query(call: Call, filters: Filter, *leaving: str) -> Query:
-    """Give the query of a filter, which must not reach beyond the handlers of the caller's token."""
+    """Return the query of a filter, which must not reach beyond the handlers of the caller's token."""
     call.allow_filter(given(filters.handler))
     return query_of(given_fields(filters, *leaving))  # type: ignore[arg-type]
 
@@ -217,7 +217,7 @@ def _words(fields: dict[str, Any]) -> str:
 
 
 async def _waited(call: Call, record: TaskRecord, seconds: float) -> TaskRecord:
-    """Give the task when it is final, or as it is when the time is over or whoever asked has gone."""
+    """Return the task when it is final, or as it is when the time is over or the client has gone."""
     if record.state in FINAL:
         return record
     waiting = asyncio.ensure_future(call.shared.waiters.until_final(record.id, seconds))
@@ -240,7 +240,7 @@ def _representation(record: TaskRecord) -> tuple[bytes, str]:
 
 
 def _tag(body: bytes) -> str:
-    """Give a strong ETag: it differs as soon as anything that is shown differs."""
+    """Return a strong ETag: it differs as soon as anything that is shown differs."""
     return f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
 
 
@@ -255,7 +255,7 @@ def task_answer(task: Task[Any], status: int = 200, headers: dict[str, str] | No
 
 
 def matches(condition: str | None, tag: str) -> bool:
-    """Tell whether a list of ETags, or *, names this one."""
+    """Return whether a list of ETags, or *, names this one."""
     if condition is None:
         return False
     return condition.strip() == "*" or tag in [each.strip() for each in condition.split(",")]

@@ -225,7 +225,7 @@ class App(Registry, Verbs):
             yield from group.declared()
 
     def _all_schedules(self) -> list[Schedule]:
-        """Give the declared schedules, those of `imports=` included."""
+        """Return the declared schedules, those of `imports=` included."""
         self._import()
         return list(self.declared_schedules())
 
@@ -235,7 +235,7 @@ class App(Registry, Verbs):
         self._names.update({name: spec for spec in self.declared() for name in (spec.name, *spec.aliases)})
 
     def handler(self, name: str, /) -> AnyHandler:
-        """Give a handler by name, also one that this program does not have; its arguments are not typed."""
+        """Return a handler by name, also one that this program does not have; its arguments are not typed."""
         spec = self._names.get(name)
         for registry in (self, *self._groups):
             if spec is not None and spec.name in registry._handlers:
@@ -342,7 +342,7 @@ class App(Registry, Verbs):
         return all_duties(store, alarms, lease=lease or self.config.lease, retention=self.config.retention())
 
     def _specs_for(self, handlers: Iterable[str | AnyHandler] | None) -> dict[str, HandlerSpec]:
-        """Give the handlers of a worker by name and alias; one whose annotations cannot be resolved is refused here."""
+        """Return the handlers of a worker by name and alias; one whose annotations cannot be resolved is refused here."""
         specs = self.specs
         names = list(specs) if handlers is None else [name_of(handler) for handler in handlers]
         unknown = [name for name in names if name not in specs]
@@ -376,9 +376,9 @@ class App(Registry, Verbs):
         self, tasks: Iterable[NewTask[Any]], /, *, connection: object | None = None, allow_unknown: bool = False
     ) -> Coroutine[Any, Any, Sequence[Task[Any]]]:
         """Store many tasks at once, all checked before anything is written; DuplicateKeys tells of keys that were taken."""
-        wishes = list(tasks)
-        call = self._submit_many(wishes, connection, allow_unknown)
-        return call if connection is None else Inline(call, lambda: self.prepare(wishes, allow_unknown))
+        new_tasks = list(tasks)
+        call = self._submit_many(new_tasks, connection, allow_unknown)
+        return call if connection is None else Inline(call, lambda: self.prepare(new_tasks, allow_unknown))
 
     async def _submit_many(self, tasks: Sequence[NewTask[Any]], connection: object | None, allow_unknown: bool) -> Sequence[Task[Any]]:
         await self.open_for(declare=connection is None)

@@ -28,7 +28,7 @@ _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms
 _LONG_AGO = 1  # an expiry that has passed
 
 
-class Home(Protocol):
+class ClientHolder(Protocol):
     """What a set needs of its App."""
 
     client: Client
@@ -44,8 +44,10 @@ class Around:
     Nothing is held here; any process that says the same key can submit, move and cancel the set. A set belongs to one handler.
     """
 
-    def __init__(self, home: Home, event_at: datetime, *, key: str, offsets: Iterable[Seconds], formerly: Iterable[Seconds] = ()) -> None:
-        self._home = home
+    def __init__(
+        self, app: ClientHolder, event_at: datetime, *, key: str, offsets: Iterable[Seconds], formerly: Iterable[Seconds] = ()
+    ) -> None:
+        self._app = app
         self._event_at = _read_event(event_at)
         self._key = check_name(key, "key")
         self._offsets = {label_of(offset): offset for offset in _read_offsets(offsets)}
@@ -59,7 +61,7 @@ class Around:
 
     @property
     def planned(self) -> dict[str, datetime]:
-        """Give the instant of each offset, also of those that have passed."""
+        """Return the instant of each offset, also of those that have passed."""
         return {label: to_datetime(self._event_at + offset) for label, offset in self._offsets.items()}
 
     def submit(
@@ -83,9 +85,9 @@ class Around:
             return call
 
         async def prepare() -> None:
-            await self._home.open_for(declare=False)
+            await self._app.open_for(declare=False)
             found.append(await self._look(task.handler))
-            await self._home.prepare(self._wishes(task, found[0])[0] or [task], allow_unknown)
+            await self._app.prepare(self._new_tasks(task, found[0])[0] or [task], allow_unknown)
 
         return Inline(call, prepare)
 
@@ -101,24 +103,24 @@ class Around:
             return call
 
         async def prepare() -> None:
-            await self._home.open_for(declare=False)
+            await self._app.open_for(declare=False)
             found.append(await self._look(name))
-            await self._home.prepare(_endings(_live(found[0])) or [_nothing(name)], True)
+            await self._app.prepare(_endings(_live(found[0])) or [_nothing(name)], True)
 
         return Inline(call, prepare)
 
     async def _submit(
         self, task: NewTask[R], connection: object | None, allow_unknown: bool, found: list[dict[str, TaskRecord]]
     ) -> list[Task[R]]:
-        await self._home.open_for(declare=connection is None)
+        await self._app.open_for(declare=connection is None)
         stored = found[0] if found else await self._look(task.handler)
-        client = self._home.client
-        wishes, surplus = self._wishes(task, stored)
+        client = self._app.client
+        new_tasks, surplus = self._new_tasks(task, stored)
         if connection is not None:
-            added = await client.submit_many([*wishes, *_endings(surplus)], connection=connection, allow_unknown=allow_unknown)
-            return list(added[: len(wishes)])
+            added = await client.submit_many([*new_tasks, *_endings(surplus)], connection=connection, allow_unknown=allow_unknown)
+            return list(added[: len(new_tasks)])
         try:
-            tasks = list(await client.submit_many(wishes, allow_unknown=allow_unknown)) if wishes else []
+            tasks = list(await client.submit_many(new_tasks, allow_unknown=allow_unknown)) if new_tasks else []
         except DuplicateKeys:
             await client.cancel_all([record.id for record in surplus])
             raise
@@ -126,8 +128,8 @@ class Around:
         return tasks
 
     async def _cancel(self, handler: str, connection: object | None, found: list[dict[str, TaskRecord]]) -> Bulk:
-        await self._home.open_for(declare=connection is None)
-        client = self._home.client
+        await self._app.open_for(declare=connection is None)
+        client = self._app.client
         live = _live(found[0] if found else await self._look(handler))
         if connection is None:
             verdicts = await client.cancel_all([record.id for record in live])
@@ -138,14 +140,14 @@ class Around:
         answers = Counter({"cancelled": len(endings), "running": len(live) - len(endings)})
         return Bulk(len(live), +answers)
 
-    def _wishes(self, task: NewTask[R], stored: dict[str, TaskRecord]) -> tuple[list[NewTask[R]], list[TaskRecord]]:
-        """Give the tasks to store, and the live ones that are no longer wanted."""
-        now = self._home.client.now()
+    def _new_tasks(self, task: NewTask[R], stored: dict[str, TaskRecord]) -> tuple[list[NewTask[R]], list[TaskRecord]]:
+        """Return the tasks to store, and the live ones that are no longer wanted."""
+        now = self._app.client.now()
         ahead = {label: offset for label, offset in self._offsets.items() if self._event_at + offset > now}
-        wishes = [self._wish(task, label, offset) for label, offset in sorted(ahead.items(), key=lambda pair: pair[1])]
-        return wishes, _live({label: record for label, record in stored.items() if label not in ahead})
+        new_tasks = [self._new_task(task, label, offset) for label, offset in sorted(ahead.items(), key=lambda pair: pair[1])]
+        return new_tasks, _live({label: record for label, record in stored.items() if label not in ahead})
 
-    def _wish(self, task: NewTask[R], label: str, offset: int) -> NewTask[R]:
+    def _new_task(self, task: NewTask[R], label: str, offset: int) -> NewTask[R]:
         key, planned_at = self.key_of(label), self._event_at + offset
         meta = {EVENT: to_datetime(self._event_at).isoformat(), OFFSET: label, OFFSETS: ",".join(self._offsets)}
         return msgspec.structs.replace(
@@ -167,7 +169,7 @@ class Around:
             if label in seen:
                 continue
             seen.add(label)
-            record = await self._home.client.look_up(handler, self.key_of(label))
+            record = await self._app.client.look_up(handler, self.key_of(label))
             if record is not None:
                 found[label] = record
                 waiting += [other for other in (record.meta or {}).get(OFFSETS, "").split(",") if other]
@@ -206,13 +208,13 @@ def _read_offsets(offsets: Iterable[Seconds], *, least: int = 1) -> list[int]:
 
 
 def _live(found: dict[str, TaskRecord]) -> list[TaskRecord]:
-    """Give the tasks that have not ended, without the one that this code runs in."""
+    """Return the tasks that have not ended, without the one that this code runs in."""
     own = _own_id()
     return [record for record in found.values() if record.state in LIVE and record.id != own]
 
 
 def _endings(records: Sequence[TaskRecord]) -> list[NewTask[Any]]:
-    """Give what replaces waiting tasks, in somebody's transaction, by such that never run: they have expired already."""
+    """Return what replaces waiting tasks, in somebody's transaction, by such that never run: they have expired already."""
     return [
         NewTask(
             id=new_id(key_shard(record.handler, record.key)),

@@ -24,8 +24,8 @@ R = TypeVar("R")
 F_co = TypeVar("F_co", bound=Callable[..., object], covariant=True)
 
 
-class Home(Protocol):
-    """Where a handler was declared, and so what it submits through."""
+class Submitter(Protocol):
+    """What a handler submits through: the App or the group that declared it."""
 
     user: str
 
@@ -60,7 +60,7 @@ class Handler(Generic[P, R, F_co]):
     `P` are the function's parameters without the context, `R` its result without the coroutine, `F` the function as written.
     """
 
-    def __init__(self, name: str, payloads: Payloads, home: Home, *, spec: HandlerSpec | None = None) -> None:
+    def __init__(self, name: str, payloads: Payloads, home: Submitter, *, spec: HandlerSpec | None = None) -> None:
         self.name = name
         self.spec = spec
         self._payloads = payloads
@@ -85,21 +85,21 @@ class Handler(Generic[P, R, F_co]):
 
     def now(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Task[R]]:
         """Submit a task that is due at once."""
-        return self._submit(self._wish(args, kwargs))
+        return self._submit(self._new_task(args, kwargs))
 
     def after(self, delay: Seconds, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Task[R]]:
         """Submit a task that is due so long after it is stored."""
-        return self._submit(self._wish(args, kwargs, delay=delay_micros(delay)))
+        return self._submit(self._new_task(args, kwargs, delay=delay_micros(delay)))
 
     def at(self, when: datetime, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Task[R]]:
         """Submit a task that is due at an instant; one that has passed means at once."""
-        return self._submit(self._wish(args, kwargs, due_at=due_instant(when)))
+        return self._submit(self._new_task(args, kwargs, due_at=due_instant(when)))
 
     def new(self, /, *args: P.args, **kwargs: P.kwargs) -> NewTask[R]:
         """Make a task without submitting it, for `app.submit` and `app.submit_many`; `.at` and `.after` of it say when."""
         if self._options.connection is not None or self._options.allow_unknown:
             raise InvalidValue("a new task carries neither connection nor allow_unknown; give them to app.submit or app.submit_many")
-        return self._wish(args, kwargs)
+        return self._new_task(args, kwargs)
 
     def options(
         self,
@@ -115,7 +115,7 @@ class Handler(Generic[P, R, F_co]):
         connection: object | None = None,
         allow_unknown: bool | None = None,
     ) -> Self:
-        """Give the same handler with other options for the tasks submitted through it; what is left out stays as it was.
+        """Return the same handler with other options for the tasks submitted through it; what is left out stays as it was.
 
         `expires` as a duration counts from the due time. `connection` is the caller's own, with an open transaction.
         """
@@ -148,7 +148,7 @@ class Handler(Generic[P, R, F_co]):
             other._priority = check_priority(priority)
         return other
 
-    def _wish(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, due_at: Instant | None = None, delay: int = 0) -> NewTask[R]:
+    def _new_task(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, due_at: Instant | None = None, delay: int = 0) -> NewTask[R]:
         payload = self._payloads.bind(args, kwargs)
         options = self._options
         if options is _NO_OPTIONS:
@@ -183,8 +183,8 @@ class Handler(Generic[P, R, F_co]):
         return self._home.submit(task, connection=self._options.connection, allow_unknown=self._options.allow_unknown)
 
 
-def by_name(name: str, home: Home) -> AnyHandler:
-    """Give a handler that is known by its name only."""
+def by_name(name: str, home: Submitter) -> AnyHandler:
+    """Return a handler that is known by its name only."""
     return Handler(check_name(name, "the name of a handler"), OpenPayloads(name), home)
 
 

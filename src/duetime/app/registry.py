@@ -175,7 +175,7 @@ class Registry:
         return declare
 
     def declared_schedules(self) -> Iterator[Schedule]:
-        """Give all schedules that are declared here."""
+        """Return all schedules that are declared here."""
         yield from self._schedules.values()
 
     def refuse_taken_schedule(self, name: str) -> None:
@@ -184,7 +184,7 @@ class Registry:
             raise InvalidHandler(f"a schedule called {name} is already declared; give one of them another name=")
 
     def declared(self) -> Iterator[HandlerSpec]:
-        """Give all handlers that are declared here."""
+        """Return all handlers that are declared here."""
         for handler in self._handlers.values():
             if handler.spec is not None:
                 yield handler.spec

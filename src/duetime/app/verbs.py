@@ -39,17 +39,17 @@ class Verbs:
     @overload
     async def get(self, task: str, /) -> Task[Any]: ...
     async def get(self, task: AnyTask, /) -> Task[Any]:
-        """Give a task as it is now; TaskNotFound if the store has none."""
+        """Return a task as it is now; TaskNotFound if the store has none."""
         await self.open()
         return await self.client.get(task)
 
     async def find(self, handler: str | AnyHandler, key: str) -> Task[Any]:
-        """Give the live task that holds a key, or else the latest finished one that did."""
+        """Return the live task that holds a key, or else the latest finished one that did."""
         await self.open()
         return await self.client.find(name_of(handler), key)
 
     async def tasks(self, **filters: Unpack[Filters]) -> AsyncIterator[Task[Any]]:
-        """Give all tasks that match, newest first, or latest finished first when one final state is asked for."""
+        """Return all tasks that match, newest first, or latest finished first when one final state is asked for."""
         query = query_of(filters)
         await self.open()
         async for task in self.client.tasks(query):
@@ -74,12 +74,12 @@ class Verbs:
         return await self.insight.why(await self.client.record(task))
 
     async def attempts(self, task: AnyTask, /) -> list[AttemptInfo]:
-        """Give all attempts of a task, the first one first."""
+        """Return all attempts of a task, the first one first."""
         await self.open()
         return await self.insight.attempts((await self.client.record(task)).id)
 
     async def handlers(self) -> list[HandlerInfo]:
-        """Give all handlers that any process has declared."""
+        """Return all handlers that any process has declared."""
         await self.open()
         return await self.insight.handlers()
 
@@ -114,12 +114,12 @@ class Verbs:
     @overload
     async def reschedule(self, task: str, /, *, due_at: datetime | None = None, delay: Seconds | None = None) -> Task[Any]: ...
     async def reschedule(self, task: AnyTask, /, *, due_at: datetime | None = None, delay: Seconds | None = None) -> Task[Any]:
-        """Give a waiting task another due time: an instant, or a delay from now."""
+        """Return a waiting task another due time: an instant, or a delay from now."""
         await self.open()
         return await self.client.edit(task, due_at=due_at, delay=delay)
 
     async def edit(self, task: AnyTask, /, *, priority: int | None = None, collection: str | None = None) -> Task[Any]:
-        """Give a waiting task another priority or collection."""
+        """Return a waiting task another priority or collection."""
         await self.open()
         return await self.client.edit(task, priority=priority, collection=collection)
 

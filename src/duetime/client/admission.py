@@ -1,4 +1,4 @@
-"""What happens to wishes before they are stored: is the handler known, does the payload fit, who submits, what do hooks add."""
+"""What happens to new tasks before they are stored: is the handler known, does the payload fit, who submits, what do hooks add."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _logger = logging.getLogger("duetime")
 R = TypeVar("R")
 SubmitHook: TypeAlias = Callable[[NewTask[Any]], Mapping[str, str] | None]
 
-# Stands in a wish for "the priority that the handler declares", where its caller does not have the handler's code.
+# In a new task it means "the priority that the handler declares", where its caller does not have the handler's code.
 HANDLERS_OWN = -1
 
 
@@ -33,7 +33,7 @@ class Declarations(Protocol):
 
 
 class Admission:
-    """Checks and completes wishes. Suspends only when it must ask the store, never for what it has asked before."""
+    """Checks and completes new tasks. Suspends only when it must ask the store, never for what it has asked before."""
 
     def __init__(self, known: Declarations, *, user: str, own: Callable[[str], bool], hooks: Sequence[SubmitHook]) -> None:
         self._known = known
@@ -44,7 +44,7 @@ class Admission:
         self._tolerated: set[str] = set()
 
     async def check(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
-        """Raise for the first wish that may not be stored."""
+        """Raise for the first task that may not be stored."""
         refuse_others(tasks)
         foreign = [task for task in tasks if not self._own(task.handler)]
         if foreign:
@@ -56,35 +56,35 @@ class Admission:
         return self.complete(task)
 
     async def faults(self, tasks: Sequence[NewTask[Any]]) -> dict[int, DuetimeError]:
-        """Give what is wrong with wishes that may not be stored, by their place; asks the store once at most, however many are wrong."""
-        foreign = [place for place, task in enumerate(tasks) if not self._own(task.handler)]
+        """Return what is wrong with tasks that may not be stored, by index; asks the store once at most, however many are wrong."""
+        foreign = [index for index, task in enumerate(tasks) if not self._own(task.handler)]
         found = self._misfits(tasks, foreign)
         if found:
             await self._refresh()
             found = self._misfits(tasks, list(found))
         return found
 
-    def _misfits(self, tasks: Sequence[NewTask[Any]], places: Sequence[int]) -> dict[int, DuetimeError]:
+    def _misfits(self, tasks: Sequence[NewTask[Any]], indexes: Sequence[int]) -> dict[int, DuetimeError]:
         schemas: dict[str, Mapping[str, Any] | UnknownHandler] = {}
         found: dict[int, DuetimeError] = {}
-        for place in places:
-            task = tasks[place]
+        for index in indexes:
+            task = tasks[index]
             schema = schemas.get(task.handler)
             if schema is None:
                 declared = self._declared.get(task.handler)
                 schema = self._unknown(task.handler) if declared is None else msgspec.json.decode(declared.schema)
                 schemas[task.handler] = schema
             if isinstance(schema, UnknownHandler):
-                found[place] = schema
+                found[index] = schema
                 continue
             try:
                 _check(task.handler, schema, task.payload)
             except InvalidPayload as error:
-                found[place] = error
+                found[index] = error
         return found
 
     def complete(self, task: NewTask[R]) -> NewTask[R]:
-        """Give a checked wish with all that its caller left open."""
+        """Return a checked task with all that its caller left open."""
         changes: dict[str, Any] = {}
         if not task.submitted_by:
             changes["submitted_by"] = self._user
@@ -98,12 +98,12 @@ class Admission:
         return msgspec.structs.replace(task, **changes) if changes else task
 
     def priority_of(self, handler: str) -> int:
-        """Give the priority that a handler, which was checked before, declares."""
+        """Return the priority that a handler, which was checked before, declares."""
         declared = self._declared.get(handler)
         return DEFAULT_PRIORITY if declared is None else declared.priority
 
     async def declaration(self, handler: str) -> Declaration:
-        """Give what is declared of a handler; UnknownHandler, with the name that may have been meant, if nothing is."""
+        """Return what is declared of a handler; UnknownHandler, with the name that may have been meant, if nothing is."""
         if handler not in self._declared:
             await self._refresh()
         try:
@@ -155,7 +155,7 @@ class Admission:
 
 
 def refuse_others(tasks: Sequence[object]) -> None:
-    """Refuse what is no wish."""
+    """Refuse what is no new task."""
     for task in tasks:
         if not isinstance(task, NewTask):
             raise InvalidValue(f"only new tasks can be submitted, as handler.new(…) makes them; got {type(task).__name__}")

@@ -76,7 +76,7 @@ class Client(Protocol):
         """Return the time by the store's clock, as far as it is known."""
         ...
 
-    def listen(self, heard: Callable[[Hint], None]) -> Listener:
+    def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
         """Call a function with every hint of the store until the listener is closed; only where the store is reached."""
         ...
 
@@ -114,15 +114,15 @@ class Client(Protocol):
         ...
 
     async def record(self, task: AnyTask) -> TaskRecord:
-        """Give a task as the store tells it; TaskNotFound if it does not."""
+        """Return a task as the store tells it; TaskNotFound if it does not."""
         ...
 
     async def records(self, ids: Sequence[str]) -> list[TaskRecord | None]:
-        """Give many tasks as the store tells them; None for one that it does not know."""
+        """Return many tasks as the store tells them; None for one that it does not know."""
         ...
 
     async def find(self, handler: str, key: str) -> Task[Any]:
-        """Give the live task that holds a key, or else the latest finished one that did."""
+        """Return the live task that holds a key, or else the latest finished one that did."""
         ...
 
     async def page(self, query: Query) -> TaskPage: ...
@@ -173,7 +173,7 @@ class Client(Protocol):
         return shown(await self.record(task))
 
     async def tasks(self, query: Query) -> AsyncIterator[Task[Any]]:
-        """Give all tasks that match, page by page."""
+        """Return all tasks that match, page by page."""
         while True:
             page = await self.page(query)
             for task in page.items:
@@ -250,8 +250,8 @@ class LocalClient(Client):
     def now(self) -> Instant:
         return self.store.now()
 
-    def listen(self, heard: Callable[[Hint], None]) -> Listener:
-        return self.store.listen(heard)
+    def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
+        return self.store.listen(on_hint)
 
     # ---- submitting ----
 
@@ -269,7 +269,7 @@ class LocalClient(Client):
         if isinstance(answers, AllNew):
             return Lazy(answers, lambda added: shown(added.record))
         tasks_stored = [None if added.verdict is AddVerdict.DUPLICATE else shown(added.record) for added in answers]
-        duplicates = {place: added.record.id for place, added in enumerate(answers) if added.verdict is AddVerdict.DUPLICATE}
+        duplicates = {index: added.record.id for index, added in enumerate(answers) if added.verdict is AddVerdict.DUPLICATE}
         if duplicates:
             first = next(iter(duplicates))
             raise taken_keys(tasks_stored, duplicates, taken(new_tasks[first], answers[first]))
@@ -322,23 +322,23 @@ class LocalClient(Client):
         task_id = id_of(task)
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + waiting_time(timeout)
-        news = asyncio.Event()
+        woken = asyncio.Event()
 
-        def heard(hint: Hint) -> None:
+        def on_hint(hint: Hint) -> None:
             if hint.kind in (HintKind.DONE, HintKind.CANCEL, HintKind.ANY):
-                news.set()
+                woken.set()
 
-        listener = self.store.listen(heard)
+        listener = self.store.listen(on_hint)
         try:
             while True:
-                news.clear()
+                woken.clear()
                 record = await self.record(task_id)
                 left = LOOK_AGAIN if end is None else min(LOOK_AGAIN, end - loop.time())
                 if record.state in FINAL or left <= 0:
                     return record
                 try:
                     async with asyncio.timeout(left):
-                        await news.wait()
+                        await woken.wait()
                 except TimeoutError:
                     continue
         finally:
@@ -456,7 +456,7 @@ def _not_found(task_id: str) -> TaskNotFound:
 
 
 def taken_keys(stored: Sequence[Task[Any] | None], duplicates: Mapping[int, str], first: str) -> DuplicateKeys:
-    """Tell which of many new_tasks found their key taken; `first` says it of the first one."""
+    """Say which of many new_tasks found their key taken; `first` says it of the first one."""
     return DuplicateKeys(
         f"{len(duplicates)} of {len(stored)} tasks were not stored because their keys are taken, the others were; the first: {first}",
         tasks=stored,

@@ -119,23 +119,23 @@ class Insight(Protocol):
         ...
 
     async def why(self, record: TaskRecord) -> list[Reason]:
-        """Give everything that holds a task now, or how it ended."""
+        """Return everything that holds a task now, or how it ended."""
         ...
 
     async def attempts(self, task_id: str) -> list[AttemptInfo]: ...
 
     async def handlers(self) -> list[HandlerInfo]:
-        """Give all declared handlers, by name."""
+        """Return all declared handlers, by name."""
         ...
 
     async def workers(self) -> list[WorkerInfo]:
-        """Give all registered workers, also dead ones that have not been reaped, by start."""
+        """Return all registered workers, also dead ones that have not been reaped, by start."""
         ...
 
     async def stats(self) -> Stats: ...
 
     async def figures(self) -> dict[FigureKey, int]:
-        """Give what all workers have counted together."""
+        """Return what all workers have counted together."""
         ...
 
 
@@ -280,7 +280,7 @@ def silence(worker: WorkerRecord, now: Instant) -> float | None:
 
 
 def lives(worker: WorkerRecord, now: Instant) -> bool:
-    """Tell whether a worker lives for all that the store knows."""
+    """Return whether a worker lives for all that the store knows."""
     return worker.alive is not False and silence(worker, now) is None
 
 

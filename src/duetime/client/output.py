@@ -81,15 +81,15 @@ class Outputs(Protocol):
     """`app.output`: what attempts printed and logged."""
 
     async def read(self, task: str | Task[Any], attempt: int | None = None) -> list[AttemptOutput]:
-        """Give what the attempts of a task, or one of them, have printed and logged so far, the first one first."""
+        """Return what the attempts of a task, or one of them, have printed and logged so far, the first one first."""
         return (await self.page(task, attempt=attempt, limit=None)).items
 
     async def page(self, task: str | Task[Any], *, attempt: int | None = None, after: int = 0, limit: int | None = 20) -> OutputPage:
-        """Give the output of up to `limit` attempts behind a number."""
+        """Return the output of up to `limit` attempts behind a number."""
         ...
 
     def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
-        """Give the output of a task as it comes, attempt by attempt, until the task, or the one attempt, is over.
+        """Return the output of a task as it comes, attempt by attempt, until the task, or the one attempt, is over.
 
         `after` is the position of an event that was given before.
         """
@@ -135,11 +135,11 @@ class LocalOutputs(Outputs):
         return OutputPage([item for item in items if item.text], some[-1] if len(numbers) > len(some) else None)
 
     async def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
-        place = OutputPosition() if after is None else read_position(after)
+        begin = OutputPosition() if after is None else read_position(after)
         record = await self._record(task)
-        number = attempt or place.attempt or await self._first(record)
+        number = attempt or begin.attempt or await self._first(record)
         while True:
-            follower = _Follower(self, record.id, number, place.offset if place.attempt == number else 0)
+            follower = _Follower(self, record.id, number, begin.offset if begin.attempt == number else 0)
             async for event in follower.events(alone=attempt is not None):
                 yield event
             record = follower.record
@@ -213,11 +213,11 @@ class LocalOutputs(Outputs):
 
     def _chunks(self, task: str, attempt: int, start: int, text: str) -> list[OutputChunk]:
         data = text.encode("utf-8", "backslashreplace")
-        room = self._cap - start
-        if room < 0:
+        left = self._cap - start
+        if left < 0:
             return []
-        if len(data) > room:
-            data = data[:room]
+        if len(data) > left:
+            data = data[:left]
             data = data[: whole_characters(data)] + cut_line(self._cap)
         chunks = []
         for piece in pieces(data):
@@ -249,7 +249,7 @@ class LocalOutputs(Outputs):
         return {number for number in newest if number not in known and find(root, record.id, number) is not None}
 
     async def _first(self, record: TaskRecord) -> int:
-        """Tell with which attempt to begin: the first with output, or the newest that may still have some."""
+        """Return the attempt to begin with: the first with output, or the newest that may still have some."""
         return next(iter(await self._attempts(record)), max(1, record.attempt))
 
     async def _whole(self, record: TaskRecord, attempt: int) -> AttemptOutput:
@@ -257,31 +257,31 @@ class LocalOutputs(Outputs):
         parts: list[str] = []
         offset = 0
         while True:
-            news = await self._news(record.id, attempt, offset, over=over)
-            if not news.text:
-                return AttemptOutput(attempt, "".join(parts), news.complete)
-            parts.append(news.text)
-            offset += len(news.text.encode())
-            if news.complete:
+            more = await self._more(record.id, attempt, offset, over=over)
+            if not more.text:
+                return AttemptOutput(attempt, "".join(parts), more.complete)
+            parts.append(more.text)
+            offset += len(more.text.encode())
+            if more.complete:
                 return AttemptOutput(attempt, "".join(parts), True)
 
-    async def _news(self, task: str, attempt: int, offset: int, *, over: bool) -> _News:
-        """Read what is beyond a place: from the store, and where that ends from the file, if it is here."""
+    async def _more(self, task: str, attempt: int, offset: int, *, over: bool) -> _More:
+        """Read what is beyond an offset: from the store, and where that ends from the file, if it is here."""
         chunks = await self._store.output(task, attempt, OutputPosition(attempt, offset), CHUNKS_AT_ONCE)
         data = b"".join(chunk.text.encode() for chunk in chunks)
         if chunks:
             data = data[max(0, offset - chunks[0].start) :]
         if len(chunks) == CHUNKS_AT_ONCE or (chunks and chunks[-1].last):
-            return _News(data.decode(), chunks[-1].last)
+            return _More(data.decode(), chunks[-1].last)
         tail = await asyncio.to_thread(self._tail, task, attempt, offset + len(data), over)
         if tail is not None:
-            return _News(data.decode() + tail.text, tail.complete)
+            return _More(data.decode() + tail.text, tail.complete)
         if data:
-            return _News(data.decode(), False)
+            return _More(data.decode(), False)
         kept = next((each for each in await self._store.kept_output(task) if each.attempt == attempt), None)
-        return _News("", kept is not None and kept.whole and kept.size <= offset, kept is not None)
+        return _More("", kept is not None and kept.whole and kept.size <= offset, kept is not None)
 
-    def _tail(self, task: str, attempt: int, offset: int, over: bool) -> _News | None:
+    def _tail(self, task: str, attempt: int, offset: int, over: bool) -> _More | None:
         root = spool_root(self._setting, self._store.output_folder, self._store.url)
         path = None if root is None or not is_id(task) else find(root, task, attempt)
         if path is None:
@@ -291,10 +291,10 @@ class LocalOutputs(Outputs):
         except OSError:  # shipped meanwhile, or not for this user to read
             return None
         complete = over and all_read
-        return _News(text_of(data if complete else data[: whole_characters(data)]), complete)
+        return _More(text_of(data if complete else data[: whole_characters(data)]), complete)
 
 
-class _News(msgspec.Struct, frozen=True):
+class _More(msgspec.Struct, frozen=True):
     """What was read. `complete`: this is the end of the output; `begun`: there is some at all."""
 
     text: str
@@ -318,7 +318,7 @@ class _Follower:
         return f"{self._attempt}-{self._offset}"
 
     async def events(self, *, alone: bool) -> AsyncIterator[OutputEvent]:
-        """Give what happens until the attempt is over and all its output was given, or it will never be."""
+        """Return what happens until the attempt is over and all its output was given, or it will never be."""
         pause, begun, ended = LOOK_EVERY, False, None
         while True:
             # asked before reading: what was written before the end is then seen for sure
@@ -330,15 +330,15 @@ class _Follower:
                 yield OutputEvent(kind="attempt", attempt=self._attempt, position=self.position)
             if not begun and self.record.state in FINAL:
                 return
-            news = await self._outputs._news(self._task, self._attempt, self._offset, over=ended is not None) if begun else _News("", False)
-            if news.text:
-                self._offset += len(news.text.encode())
+            more = await self._outputs._more(self._task, self._attempt, self._offset, over=ended is not None) if begun else _More("", False)
+            if more.text:
+                self._offset += len(more.text.encode())
                 pause = LOOK_EVERY
-                yield OutputEvent(kind="output", attempt=self._attempt, text=news.text, position=self.position)
-            if ended is not None and (news.complete or (not news.text and self._is_late(ended, news))):
+                yield OutputEvent(kind="output", attempt=self._attempt, text=more.text, position=self.position)
+            if ended is not None and (more.complete or (not more.text and self._is_late(ended, more))):
                 yield OutputEvent(kind="attempt", attempt=self._attempt, position=self.position, outcome=ended.outcome)
                 return
-            if not news.text:
+            if not more.text:
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.2, LOOK_SELDOM) if ended is None else LOOK_EVERY
 
@@ -352,10 +352,10 @@ class _Follower:
         # an attempt that is over but not told of, such as one of which only the number is known
         return AttemptRecord(self._attempt, None, None, None, record.finished_at or self._store.now(), None)
 
-    def _is_late(self, ended: AttemptRecord, news: _News) -> bool:
-        """Tell whether nothing more is to be expected, although nobody has said that the output is complete."""
+    def _is_late(self, ended: AttemptRecord, more: _More) -> bool:
+        """Return whether nothing more is to be expected, although nobody has said that the output is complete."""
         ended_at: Instant = ended.finished_at or 0
-        return self._store.now() >= ended_at + (VERY_LATE if news.begun else LATE)
+        return self._store.now() >= ended_at + (VERY_LATE if more.begun else LATE)
 
 
 def read_position(text: str) -> OutputPosition:

@@ -11,7 +11,7 @@ SCHEMES = ("http", "https")
 
 
 def is_server(url: str) -> bool:
-    """Tell whether a URL means a server rather than a store."""
+    """Return whether a URL means a server rather than a store."""
     return url.partition("://")[0].lower() in SCHEMES and "://" in url
 
 
@@ -38,7 +38,7 @@ def read_address(url: str) -> str:
 
 
 def in_the_clear(address: str) -> bool:
-    """Tell whether what is sent there can be read on its way."""
+    """Return whether what is sent there can be read on its way."""
     parts = urlsplit(address)
     return parts.scheme == "http" and not _is_loopback(parts.hostname or "")
 

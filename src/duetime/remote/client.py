@@ -70,7 +70,7 @@ BREATH = 0.2  # seconds before a wait is asked anew that the server has ended be
 
 
 class RemoteAdmission(Admission):
-    """Checks wishes by what the server knows of its handlers. The server checks them again."""
+    """Checks new tasks by what the server knows of its handlers. The server checks them again."""
 
     async def declare(self, specs: Iterable[HandlerSpec]) -> None:
         """Do nothing: the workers that run the handlers declare them."""
@@ -84,9 +84,9 @@ class RemoteAdmission(Admission):
         """Leave it to the server, which knows what the handler declares by now."""
         return HANDLERS_OWN
 
-    def known_priority(self, wish: NewTask[Any]) -> int:
-        """Give the priority of a wish that the server has settled."""
-        return super().priority_of(wish.handler) if wish.priority == HANDLERS_OWN else wish.priority
+    def known_priority(self, task: NewTask[Any]) -> int:
+        """Return the priority of a task that the server has stored."""
+        return super().priority_of(task.handler) if task.priority == HANDLERS_OWN else task.priority
 
     def _unknown(self, handler: str) -> UnknownHandler:
         hint = self._meant(handler) or "start a worker that declares it"
@@ -112,7 +112,7 @@ class RemoteClient(Client):
     def now(self) -> Instant:
         return self._transport.now()
 
-    def listen(self, heard: Callable[[Hint], None]) -> Listener:
+    def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
         raise needs_store("this", self._transport.url)
 
     # ---- submitting ----
@@ -120,11 +120,11 @@ class RemoteClient(Client):
     async def submit(self, task: NewTask[R], *, connection: object | None = None, allow_unknown: bool = False) -> Task[R]:
         self._refuse(connection)
         refuse_others([task])
-        wish = self.admission.complete(task)
+        new_task = self.admission.complete(task)
         try:
-            # the wish's id names the request, so that it can be repeated: the task is stored once
+            # the task's id names the request, so that it can be repeated: the task is stored once
             found = await self._transport.ask(
-                RawTask, "POST", "/v1/tasks", body=body_of(wish), headers={"idempotency-key": task.id}, again=True
+                RawTask, "POST", "/v1/tasks", body=body_of(new_task), headers={"idempotency-key": task.id}, again=True
             )
         except UnknownHandler as error:
             raise _declared_only(error) if allow_unknown else error from None
@@ -140,12 +140,12 @@ class RemoteClient(Client):
             await self.admission.check(asked, allow_unknown=False)
         except UnknownHandler as error:
             raise _declared_only(error) if allow_unknown else error from None
-        wishes = [self.admission.complete(task) for task in asked]
-        lines = [msgspec.json.encode(body_of(wish)) for wish in wishes]
+        new_tasks = [self.admission.complete(task) for task in asked]
+        lines = [msgspec.json.encode(body_of(new_task)) for new_task in new_tasks]
         outcome = _Outcome()
         for start, end in _batches(lines):
             try:
-                await self._send(lines, start, end, wishes, outcome)
+                await self._send(lines, start, end, new_tasks, outcome)
             except DuetimeError as error:
                 if any(outcome.tasks):
                     error.args = (f"{error}; of {len(asked):,} tasks the first {len(outcome.tasks):,} have been stored by then",)
@@ -153,7 +153,7 @@ class RemoteClient(Client):
         outcome.tell()
         return cast(list[Task[R]], outcome.tasks)
 
-    async def _send(self, lines: Sequence[bytes], start: int, end: int, wishes: Sequence[NewTask[Any]], outcome: _Outcome) -> None:
+    async def _send(self, lines: Sequence[bytes], start: int, end: int, new_tasks: Sequence[NewTask[Any]], outcome: _Outcome) -> None:
         try:
             # not to be repeated once it was sent: the API gives batches no name by which it would know them again
             answer = await self._transport.send("POST", "/v1/tasks/batch", data=b"\n".join(lines[start:end]), media=NDJSON, again=False)
@@ -161,27 +161,27 @@ class RemoteClient(Client):
             if end - start < 2:
                 raise
             half = (start + end) // 2
-            await self._send(lines, start, half, wishes, outcome)
-            await self._send(lines, half, end, wishes, outcome)
+            await self._send(lines, start, half, new_tasks, outcome)
+            await self._send(lines, half, end, new_tasks, outcome)
             return
         batch = self._transport.read(BatchAnswer, answer)
-        outcome.note(batch.items, await self._stored(batch, wishes[start:end]))
+        outcome.note(batch.items, await self._stored(batch, new_tasks[start:end]))
 
-    async def _stored(self, batch: BatchAnswer, wishes: Sequence[NewTask[Any]]) -> list[Task[Any] | None]:
-        """Give the tasks of a batch. New ones are known from their wishes; one that was there before must be read."""
+    async def _stored(self, batch: BatchAnswer, new_tasks: Sequence[NewTask[Any]]) -> list[Task[Any] | None]:
+        """Return the tasks of a batch. New ones are known from what was sent; one that was there before must be read."""
         now = self._transport.now() if batch.submitted_at is None else to_instant(batch.submitted_at)
         older = [item.id for item in batch.items if item.id is not None and item.verdict in (Verdict.KEPT, Verdict.REPLACED)]
         known = dict(zip(older, await self.records(older), strict=True))
 
-        def task_of(item: BatchItem, wish: NewTask[Any]) -> Task[Any] | None:
+        def task_of(item: BatchItem, new_task: NewTask[Any]) -> Task[Any] | None:
             if item.verdict is Verdict.ADDED and item.id is not None:
-                priority = self.admission.known_priority(wish)
-                added = msgspec.structs.replace(wish, id=item.id, submitted_by=batch.submitted_by or "", priority=priority)
+                priority = self.admission.known_priority(new_task)
+                added = msgspec.structs.replace(new_task, id=item.id, submitted_by=batch.submitted_by or "", priority=priority)
                 return shown(accepted(added, State.PENDING, now, due_of(added, now)))
             record = known.get(item.id or "")
             return None if record is None else shown(record)
 
-        return [task_of(item, wish) for item, wish in zip(batch.items, wishes, strict=True)]
+        return [task_of(item, new_task) for item, new_task in zip(batch.items, new_tasks, strict=True)]
 
     async def add(self, tasks: Sequence[NewTask[Any]], connection: object | None = None) -> Sequence[Added]:
         raise needs_store("this", self._transport.url)
@@ -306,11 +306,11 @@ class _Outcome:
         self._refused: dict[int, BatchItem] = {}
 
     def note(self, items: Sequence[BatchItem], tasks: Sequence[Task[Any] | None]) -> None:
-        for place, item in enumerate(items, start=len(self.tasks)):
+        for index, item in enumerate(items, start=len(self.tasks)):
             if item.verdict is Verdict.DUPLICATE:
-                self._duplicates[place] = item
+                self._duplicates[index] = item
             elif item.verdict is Verdict.REFUSED:
-                self._refused[place] = item
+                self._refused[index] = item
         self.tasks += tasks
 
     def tell(self) -> None:
@@ -326,17 +326,17 @@ class _Outcome:
         if self._duplicates:
             problem = next(iter(self._duplicates.values())).problem
             raise taken_keys(
-                self.tasks, {place: item.id or "" for place, item in self._duplicates.items()}, "" if problem is None else problem.detail
+                self.tasks, {index: item.id or "" for index, item in self._duplicates.items()}, "" if problem is None else problem.detail
             )
 
 
 def _batches(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     """Divide lines into batches that a server takes."""
     start = size = 0
-    for place, line in enumerate(lines):
-        if place > start and (place - start == MOST_ITEMS or size + len(line) > MOST_BYTES):
-            yield start, place
-            start, size = place, 0
+    for index, line in enumerate(lines):
+        if index > start and (index - start == MOST_ITEMS or size + len(line) > MOST_BYTES):
+            yield start, index
+            start, size = index, 0
         size += len(line) + 1
     if start < len(lines):
         yield start, len(lines)

@@ -27,7 +27,7 @@ def read_problem(data: bytes) -> Problem | None:
 
 
 def error_of(problem: Problem) -> errors.DuetimeError:
-    """Give the error that a problem stands for; of a kind that only a newer server knows, the root of them all."""
+    """Return the error that a problem stands for; of a kind that only a newer server knows, the root of them all."""
     return ERRORS.get(problem.kind, _plain(errors.DuetimeError))(problem)
 
 

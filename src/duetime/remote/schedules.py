@@ -118,7 +118,7 @@ class RemoteSchedules(Schedules):
         if isinstance(what, str):
             rule = (await self.get(what)).rule
         elif isinstance(what, Schedule):
-            assert not isinstance(what.rule, str)  # it was read when the wish was made
+            assert not isinstance(what.rule, str)  # it was read when the schedule was made
             rule, count, asked = what.rule, count if what.count is None else min(count, what.count), what
         elif isinstance(what, RULES):
             rule = what

@@ -69,7 +69,7 @@ class NoAnswer(StoreUnavailable):
 class _Pool:
     """The connections of one event loop, which closes them when it ends: an App needs no `async with`.
 
-    A generator that waits does that. Loops close those that are left when they end, and hear of one that nobody refers to any more.
+    A generator that waits does that. Loops close those that are left when they end, and are told of one that nobody refers to any more.
     """
 
     def __init__(self, session: aiohttp.ClientSession, kept: AsyncGenerator[None, None]) -> None:
@@ -141,7 +141,7 @@ class Transport:
             _logger.warning("the token for %s travels unencrypted, and whoever reads it on its way can use it; use https://", self.url)
 
     def now(self) -> Instant:
-        """Give the server's time as far as it is known; for showing how long ago something was, never to decide."""
+        """Return the server's time as far as it is known; for showing how long ago something was, never to decide."""
         return self._clock.now() + self._ahead
 
     async def close(self) -> None:
@@ -193,7 +193,7 @@ class Transport:
         wait: float = 0.0,
         patience: float | None = None,
     ) -> Answer:
-        """Send a request and give its answer; the error that it stands for if it is none of success.
+        """Send a request and return its answer; raise the error that it means unless it is one of success.
 
         One that may be repeated although the server has perhaps seen it (`again`; by default GET) is repeated for a while when there
         is no answer; any is when the server cannot have carried it out. `wait` is how long the server is asked to wait.

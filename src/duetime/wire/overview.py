@@ -25,7 +25,7 @@ class HandlerList(msgspec.Struct, frozen=True):
 
 
 class LoopHealth(msgspec.Struct, frozen=True):
-    """A loop of the server, and for how many seconds its present turn has lasted."""
+    """A loop of the server, and for how many seconds its present run has lasted."""
 
     name: str
     seconds: float

@@ -103,7 +103,7 @@ class ResumeBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_onl
 
 
 class TriggerBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A payload in place of the schedule's own, and what to do while a run has not ended."""
+    """A payload instead of the schedule's own, and what to do while a run has not ended."""
 
     payload: Arguments | UnsetType | None = UNSET
     overlap: Policy = "allow"
