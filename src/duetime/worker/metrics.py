@@ -18,7 +18,7 @@ from duetime.model.figures import ATTEMPTS, BEYOND, BOUNDS, DURATION, LATENESS, 
 from duetime.model.outcome import Outcome, Settlement
 from duetime.model.task import State
 from duetime.runtime.service import Alarms, Service
-from duetime.store import Store
+from duetime.store.figures import FigureStore
 
 WRITE_EVERY = 5.0
 FEW = 4  # attempts that are quicker to count one by one
@@ -132,7 +132,7 @@ class FigureWriter(Service):
 
     name = "figures"
 
-    def __init__(self, store: Store, source: str, alarms: Alarms, totals: Callable[[], Mapping[FigureKey, int]]) -> None:
+    def __init__(self, store: FigureStore, source: str, alarms: Alarms, totals: Callable[[], Mapping[FigureKey, int]]) -> None:
         super().__init__(alarms)
         self._store = store
         self._source = source
