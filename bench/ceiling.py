@@ -50,7 +50,7 @@ class NoStore:
         self._tasks = tasks
         self._batch = batch
         self._round_trip = round_trip
-        self._place = 0
+        self._claimed = 0
         self.output_folder = output_folder
         self.settled = 0
         self.claims = self.settles = 0
@@ -60,8 +60,8 @@ class NoStore:
         return time.time_ns() // 1_000
 
     async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
-        begin = self._place
-        self._place = end = min(begin + min(total, self._batch), len(self._tasks))
+        begin = self._claimed
+        self._claimed = end = min(begin + min(total, self._batch), len(self._tasks))
         self.claims += begin < end
         await asyncio.sleep(self._round_trip)
         now = self.now()

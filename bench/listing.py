@@ -193,7 +193,7 @@ def timed(connection: http.client.HTTPConnection, query: dict[str, str]) -> floa
     return took * 1e3
 
 
-def in_turn(cases: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def alternating(cases: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Return each case's median of a round. Requests alternate: a page is so short that even neighbours in time differ by half."""
     figures: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
@@ -228,7 +228,7 @@ def measure(report: Report, store: str, fill: Callable[[int, float], str], large
                 "small": partial(timed, small, query),
                 "large": partial(timed, big, queries[large][name][0]),
             }
-            figures = in_turn(cases, rounds)
+            figures = alternating(cases, rounds)
             beside = f"{SMALL:,}: {median(figures['small']):.2f} ms"
             ratio = median_ratio(figures["large"], figures["small"])
             report.add(f"{store}, {large:,}: {name}", f"{median(figures['large']):.2f} ms", beside, ratio, goal, at_most=True)

@@ -62,7 +62,7 @@ def number(text: str, names: Sequence[str]) -> int:
 
 
 def holds(text: str, value: int, low: int, high: int, names: Sequence[str] = ()) -> bool:
-    """Tell whether one value satisfies a field without L, W and #."""
+    """Return whether one value satisfies a field without L, W and #."""
     for term in text.split(","):
         body, _, step = term.partition("/")
         if body in ("*", "?"):
@@ -72,8 +72,8 @@ def holds(text: str, value: int, low: int, high: int, names: Sequence[str] = ())
         else:
             first = number(body, names)
             last = high if step else first
-        places = range(first, last + 1) if first <= last else [*range(first, high + 1), *range(low, last + 1)]
-        if value in places[:: int(step or 1)]:
+        values = range(first, last + 1) if first <= last else [*range(first, high + 1), *range(low, last + 1)]
+        if value in values[:: int(step or 1)]:
             return True
     return False
 
@@ -207,7 +207,7 @@ def evaluate(expression: str, gap: Gap, walk: Stretch) -> list[int]:
 
 
 def ask_cronsim(expression: str, walk: Stretch) -> list[int] | None:
-    """Give cronsim's answer, or None where it defines no such expression or another meaning."""
+    """Return cronsim's answer, or None where it defines no such expression or another meaning."""
     words = SHORT.get(expression, expression)
     if len(words.split()) == 6 or any(
         sign in words.replace("LW", "L") for sign in ("W", "?", "L-", "SATL", "FRI-MON", "28-3", "22-3", "NOV-FEB")
@@ -310,11 +310,11 @@ def main() -> int:
     per_change = max(4, -(-options.cases // number_of_changes))
     print(f"{number_of_changes:,} changes, {per_change} expressions or more for each.", flush=True)
     tally = Tally()
-    for place, zone in enumerate(zones):
+    for index, zone in enumerate(zones):
         check(cases_of(zone, per_change, random.Random(f"{options.seed} {zone}")), tally, beside=True)
-        if sys.stderr.isatty() or place % 50 == 49 or place + 1 == len(zones):
+        if sys.stderr.isatty() or index % 50 == 49 or index + 1 == len(zones):
             seconds = time.monotonic() - began
-            line = f"{place + 1}/{len(zones)} zones, {tally.cases:,} cases, {len(tally.wrong)} wrong, {seconds:.0f} s  {zone}"
+            line = f"{index + 1}/{len(zones)} zones, {tally.cases:,} cases, {len(tally.wrong)} wrong, {seconds:.0f} s  {zone}"
             print(f"\r{line:<100}", end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
     if sys.stderr.isatty():
         print(file=sys.stderr)

@@ -45,7 +45,7 @@ class Client:
         self.url = server.url
 
     def bearing(self, token: str | None) -> Client:
-        """Give a client that sends this token."""
+        """Return a client that sends this token."""
         return Client(self.session, self.server, token)
 
     async def __call__(

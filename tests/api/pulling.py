@@ -64,7 +64,7 @@ def node() -> str | None:
 
 
 def example() -> Sequence[str]:
-    """Give the command of the example that can run here: JavaScript, else curl."""
+    """Return the command of the example that can run here: JavaScript, else curl."""
     found = node()
     return SHELL_COMMAND if found is None else (found, str(EXAMPLES / "pull_worker.mjs"))
 

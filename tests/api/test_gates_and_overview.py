@@ -1,4 +1,4 @@
-"""Gates, workers, handlers, counts, health and figures over HTTP."""
+"""Gates, workers, handlers, counts, health and metrics over HTTP."""
 
 from __future__ import annotations
 

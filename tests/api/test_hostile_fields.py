@@ -76,7 +76,7 @@ class Document:
         return None
 
     def hostile(self, schema: dict[str, Any], text: str, depth: int = DEEPEST) -> Iterator[Any]:
-        """Give values in which the text stands in one place each: as a string, as the name of a field, as a key of a mapping."""
+        """Yield values that contain the text once each: as a string, as the name of a field, or as a key of a mapping."""
         schema = self.resolved(schema)
         if depth == 0:
             return
@@ -97,7 +97,7 @@ class Document:
 
 
 def requests(document: Document, task: str) -> Iterator[tuple[Sent, dict[str, Any]]]:
-    """Give every request that the description allows, with a hostile text in one place each."""
+    """Yield every request that the description allows, each with a hostile text at one point."""
     for method, path, operation in document.operations():
         parameters = [document.resolved(each) for each in operation.get("parameters", ())]
         paths = {each["name"]: task if each["name"] == "id" else "greet" for each in parameters if each["in"] == "path"}

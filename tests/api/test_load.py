@@ -143,9 +143,9 @@ async def test_a_request_that_is_arriving_when_the_server_stops_is_answered(app:
 
 
 @contextlib.asynccontextmanager
-async def in_turn(servers: list[Server]) -> AsyncIterator[str]:
-    """A balancer: forwards each connection to the next server that accepts it."""
-    turns = cycle(servers)
+async def balanced(servers: list[Server]) -> AsyncIterator[str]:
+    """Run a balancer that forwards each connection to the next server that accepts it; yield its address."""
+    round_robin = cycle(servers)
     writers: set[asyncio.StreamWriter] = set()
 
     async def forward(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -159,7 +159,7 @@ async def in_turn(servers: list[Server]) -> AsyncIterator[str]:
             target.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for server in (next(turns) for _ in servers):
+        for server in (next(round_robin) for _ in servers):
             host, _, port = server.url.removeprefix("http://").partition(":")
             with contextlib.suppress(OSError):
                 theirs, ours = await asyncio.open_connection(host, int(port))
@@ -181,7 +181,7 @@ async def test_servers_behind_a_balancer_answer_as_one(postgres_url: str) -> Non
     app = new_app(postgres_url)
     async with contextlib.AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(Server(new_app(postgres_url), port=0).running()) for _ in range(2)]
-        url = await stack.enter_async_context(in_turn(servers))
+        url = await stack.enter_async_context(balanced(servers))
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)))
         async with app.worker():
             headers = {"Idempotency-Key": "order-7"}
@@ -205,7 +205,7 @@ async def test_one_of_two_servers_can_be_stopped_under_load(postgres_url: str) -
             await going.enter_async_context(stopped.running()),
             await stack.enter_async_context(Server(new_app(postgres_url), port=0).running()),
         ]
-        url = await stack.enter_async_context(in_turn(servers))
+        url = await stack.enter_async_context(balanced(servers))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         insistent = Insistent(url, session)
         async with asyncio.TaskGroup() as group:

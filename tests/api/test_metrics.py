@@ -1,4 +1,4 @@
-"""Figures for Prometheus: they are those of all workers, they only grow, and the page about them is complete."""
+"""Metrics for Prometheus: they are those of all workers, they only grow, and the page about them is complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
 
 async def scrape(http: Client) -> Samples:
-    """Give all samples by name, and then by labels."""
+    """Return all samples by name, and then by labels."""
     found: Samples = {}
     for family in text_string_to_metric_families((await http("GET", "/metrics")).data.decode()):
         for sample in family.samples:
@@ -118,14 +118,14 @@ async def test_a_scrape_shows_what_was_known_while_the_store_is_down(new_postgre
         async def not_ready() -> bool:
             return of(await scrape(http), "duetime_http_ready") == 0
 
-        await until(not_ready, "the figures say that the server is not ready")
+        await until(not_ready, "the metrics say that the server is not ready")
         assert (await scrape(http))["duetime_tasks"] == before["duetime_tasks"]
         await asyncio.to_thread(postgres.start)
 
         async def ready() -> bool:
             return of(await scrape(http), "duetime_http_ready") == 1
 
-        await until(ready, "the figures say that the server is ready again")
+        await until(ready, "the metrics say that the server is ready again")
 
 
 async def test_a_server_whose_store_can_be_read_but_not_written_is_not_ready(new_postgres: NewPostgres) -> None:
@@ -156,7 +156,7 @@ async def test_a_server_whose_store_can_be_read_but_not_written_is_not_ready(new
         await until(is_ready, "the server is ready again")
 
 
-async def test_a_loop_whose_turn_does_not_end_is_told_of_by_livez_and_figures(app: App) -> None:
+async def test_a_loop_whose_run_does_not_end_is_shown_by_livez_and_metrics(app: App) -> None:
     async with served(app) as http:
         pulse = Pulse("telling the time")
         http.server.api.shared.pulses.append(pulse)

@@ -175,7 +175,7 @@ async def test_concurrent_repeats_of_a_claim_take_its_tasks_once(http: Client, w
     assert len({item["id"] for item in await worker.claim(claim=1)}) == 5
 
 
-async def test_a_worker_gets_no_more_than_it_has_room_for(http: Client) -> None:
+async def test_a_worker_gets_no_more_than_it_has_free_slots_for(http: Client) -> None:
     worker = await register(http, handlers={"resize": {"slots": 3}, "other": {"slots": 2}})
     await submit(http, 5)
     await submit(http, 5, handler="other")
@@ -192,7 +192,7 @@ async def test_a_claim_waits_for_a_task(http: Client, worker: PullWorker) -> Non
     assert [item["id"] for item in await asyncio.wait_for(waiting, 10)] == [id]
 
 
-async def test_a_claim_waits_for_room(http: Client) -> None:
+async def test_a_claim_waits_for_a_free_slot(http: Client) -> None:
     worker = await register(http, handlers={"resize": {"slots": 1}})
     await submit(http, 2)
     [first] = await worker.claim()
@@ -522,7 +522,7 @@ async def test_the_largest_claim_number_is_one_that_every_language_can_hold(http
 
 
 def examples() -> list[Sequence[str]]:
-    """Give the examples that can run here; the summary of the run says which."""
+    """Return the examples that can run here; the summary of the run says which."""
     found = [example()] if node() else []
     return [*found, SHELL_COMMAND] if shutil.which("curl") else found
 

@@ -64,7 +64,7 @@ async def remote(app: App) -> AsyncIterator[App]:
 
 @asynccontextmanager
 async def answering(page: Page) -> AsyncIterator[str]:
-    """Give the address of something on loopback that answers every request by a function, and is no Duetime server."""
+    """Serve a site on loopback that answers every request by a function and is no Duetime server; yield its address."""
     site = web.Application()
     site.router.add_route("*", "/{tail:.*}", page)
     runner = web.AppRunner(site)
@@ -105,12 +105,12 @@ async def test_tasks_are_submitted_awaited_listed_and_cancelled_without_a_store(
 
 async def test_a_task_of_a_batch_is_shown_as_it_is_stored(remote: App) -> None:
     anything: Any = remote.handler("anything")
-    wishes = [
+    new_tasks = [
         anything.new(value=1).after(60),
         anything.options(priority=2, collection="eu", timeout=5, expires=30, meta={"a": "b"}).new().at(datetime(2100, 1, 1, tzinfo=UTC)),
         App(remote.config.url).handler("anything").new(value={"x": [1.5, None]}),
     ]
-    tasks = await remote.submit_many(wishes)
+    tasks = await remote.submit_many(new_tasks)
     assert [await remote.get(task) for task in tasks] == list(tasks)
     assert [task.priority for task in tasks] == [8, 2, 8]
 
@@ -197,8 +197,8 @@ async def test_a_server_that_takes_smaller_bodies_gets_smaller_batches(app: App)
 
 async def test_an_error_says_how_many_of_many_were_stored(foreign: Client, url: str) -> None:
     async with App(foreign.url) as stranger:
-        wishes = [stranger.handler("greet").new(name="x").after(60), stranger.handler("anything").new(value=1).after(60)]
-        await stranger.submit_many(wishes)
+        new_tasks = [stranger.handler("greet").new(name="x").after(60), stranger.handler("anything").new(value=1).after(60)]
+        await stranger.submit_many(new_tasks)
         async with App(url) as other:
 
             @other.task(name="greet")
@@ -207,7 +207,7 @@ async def test_an_error_says_how_many_of_many_were_stored(foreign: Client, url: 
             await other.open()
         await App(foreign.url).handler("greet").now(number=1)  # so the server learns what greet takes by now; this App does not
         with pytest.raises(InvalidPayload, match="1 of 2 tasks were refused, 1 stored; the first: greet: number is missing") as refused:
-            await stranger.submit_many(wishes)
+            await stranger.submit_many(new_tasks)
         assert refused.value.field == "number"
 
 

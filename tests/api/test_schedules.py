@@ -96,17 +96,17 @@ async def test_the_description_shows_all_forms_of_a_rule(http: Client) -> None:
 
 
 async def test_a_program_says_which_schedule_it_has_seen(app: App) -> None:
-    wish = Schedule("s", "greet", Every(60), payload={"name": "Ada"})
+    schedule = Schedule("s", "greet", Every(60), payload={"name": "Ada"})
     async with app:
-        first = await app.schedules.put(wish, seen=[])
+        first = await app.schedules.put(schedule, seen=[])
         with pytest.raises(ChangedMeanwhile, match="there is a schedule 's' already"):
-            await app.schedules.put(wish, seen=[])
+            await app.schedules.put(schedule, seen=[])
         await app.schedules.pause("s")
-        for change in (app.schedules.put(wish, seen=[first.tag]), app.schedules.delete("s", seen=[first.tag])):
+        for change in (app.schedules.put(schedule, seen=[first.tag]), app.schedules.delete("s", seen=[first.tag])):
             with pytest.raises(ChangedMeanwhile, match="changed by anna@shop since it was read"):
                 await change
         second = await app.schedules.get("s")
-        assert (await app.schedules.put(msgspec.structs.replace(wish, note="x"), seen=[second.tag])).tag != second.tag
+        assert (await app.schedules.put(msgspec.structs.replace(schedule, note="x"), seen=[second.tag])).tag != second.tag
         await app.schedules.delete("s", seen=["*"])
 
 

@@ -107,56 +107,56 @@ async def test_a_store_that_restarts_loses_nothing_that_was_acknowledged(new_pos
 
 async def test_the_server_tries_again_for_a_while_before_it_refuses() -> None:
     tries = 0
-    wish: NewTask[object] = NewTask(id="x", handler="greet", payload=b"{}")
+    new_task: NewTask[object] = NewTask(id="x", handler="greet", payload=b"{}")
 
-    async def add(wishes: object) -> list[Added]:
+    async def add(new_tasks: object) -> list[Added]:
         nonlocal tries
         tries += 1
         raise StoreUnavailable("gone")
 
     gathering = Batching(add, patience=0.2)
     with pytest.raises(StoreUnavailable, match="gone"):
-        await gathering.add(wish)
+        await gathering.add(new_task)
     assert tries > 1
     assert gathering.stuck_for(1e9) == 0
 
 
 async def test_requests_beyond_what_can_wait_are_refused_at_once() -> None:
     begun, go = asyncio.Event(), asyncio.Event()
-    wish: NewTask[object] = NewTask(id="x", handler="greet", payload=b"{}")
+    new_task: NewTask[object] = NewTask(id="x", handler="greet", payload=b"{}")
 
-    async def add(wishes: object) -> list[Added]:
+    async def add(new_tasks: object) -> list[Added]:
         begun.set()
         await go.wait()
         raise InvalidValue("refused")
 
     gathering = Batching(add, at_most=1, most_waiting=3)
-    waiting = [asyncio.create_task(gathering.add(wish))]
+    waiting = [asyncio.create_task(gathering.add(new_task))]
     await begun.wait()
-    waiting += [asyncio.create_task(gathering.add(wish)) for _ in range(3)]
+    waiting += [asyncio.create_task(gathering.add(new_task)) for _ in range(3)]
 
     async def full() -> bool:
         return len(gathering) == 3
 
     await until(full, "one is being stored and three wait")
     with pytest.raises(StoreUnavailable, match="3 requests wait"):
-        await gathering.add(wish)
+        await gathering.add(new_task)
     go.set()
     assert [str(error) for error in await asyncio.gather(*waiting, return_exceptions=True)] == ["refused"] * 4
 
 
 async def test_what_the_store_refuses_of_one_is_not_refused_to_others() -> None:
-    wishes: list[NewTask[object]] = [NewTask(id=str(number), handler="greet", payload=b"{}") for number in range(20)]
+    new_tasks: list[NewTask[object]] = [NewTask(id=str(number), handler="greet", payload=b"{}") for number in range(20)]
     answers: dict[str, Added] = {}
 
     async def add(some: list[NewTask[object]]) -> list[Added]:
-        if any(wish.id in ("3", "17") for wish in some):
+        if any(task.id in ("3", "17") for task in some):
             raise InvalidValue("not this one")
-        return [answers.setdefault(wish.id, object()) for wish in some]  # type: ignore[arg-type]  # only passed on
+        return [answers.setdefault(task.id, object()) for task in some]  # type: ignore[arg-type]  # only passed on
 
     gathering = Batching(add)  # type: ignore[arg-type]
-    done = await asyncio.gather(*(gathering.add(wish) for wish in wishes), return_exceptions=True)
-    assert [place for place, answer in enumerate(done) if isinstance(answer, InvalidValue)] == [3, 17]
-    assert [answer for place, answer in enumerate(done) if place not in (3, 17)] == [
-        answers[wish.id] for wish in wishes if wish.id in answers
+    done = await asyncio.gather(*(gathering.add(task) for task in new_tasks), return_exceptions=True)
+    assert [index for index, answer in enumerate(done) if isinstance(answer, InvalidValue)] == [3, 17]
+    assert [answer for index, answer in enumerate(done) if index not in (3, 17)] == [
+        answers[task.id] for task in new_tasks if task.id in answers
     ]

@@ -38,7 +38,7 @@ async def bearer(app: App) -> AsyncIterator[Bearer]:
 
 
 async def acts(app: App) -> list[tuple[str, str, str, str]]:
-    """Give what the audit says of tasks and gates, the first one first."""
+    """Return what the audit says of tasks and gates, oldest first."""
     entries = reversed((await app.tokens.audit.list()).items)
     return [(each.by, each.action, each.subject, each.outcome.value) for each in entries if not each.action.startswith("tokens.")]
 

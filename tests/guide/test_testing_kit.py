@@ -330,7 +330,7 @@ async def test_a_task_that_submits_itself_for_now_does_not_run_for_ever() -> Non
             await t.advance(minutes=1)
 
 
-async def test_the_limit_leaves_room_for_what_was_due() -> None:
+async def test_the_limit_does_not_count_what_was_due() -> None:
     async with using(app, limit=10) as t:
         await app.submit_many([note.new(what=f"{number}") for number in range(50)])
         assert len(await t.drain()) == 50
@@ -489,7 +489,7 @@ async def test_the_lifespan_runs_once_for_the_block() -> None:
     assert opened[0].closed
 
 
-async def test_fake_resources_take_the_place_of_the_lifespan() -> None:
+async def test_fake_resources_replace_the_lifespan() -> None:
     fake = Stock()
     async with using(app, resources=[fake]) as t:
         await place_order(1)

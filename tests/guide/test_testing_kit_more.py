@@ -305,10 +305,10 @@ async def test_a_drain_that_is_cut_short_gives_the_task_back() -> None:
 
 async def test_a_drain_may_be_cut_short_anywhere() -> None:
     async with using(app) as t:
-        for turns in range(60):
-            task = await note.now(what=f"{turns}")
+        for pauses in range(60):
+            task = await note.now(what=f"{pauses}")
             draining = asyncio.create_task(t.drain())
-            for _ in range(turns):
+            for _ in range(pauses):
                 await asyncio.sleep(0.0001)
             draining.cancel()
             await asyncio.wait([draining])

@@ -168,16 +168,16 @@ async def test_of_many_tasks_only_those_with_taken_keys_are_refused(app: App) ->
     assert len([task async for task in app.tasks(handler=remind)]) == 5
 
 
-async def test_a_wish_can_be_made_first_and_submitted_later(app: App) -> None:
+async def test_a_task_can_be_made_first_and_submitted_later(app: App) -> None:
     @app.task
     async def remind(user: int) -> int:
         return user
 
-    wish = remind.new(user=7)
+    reminder = remind.new(user=7)
     async with app.worker():
         assert [task async for task in app.tasks()] == []
-        assert await app.result(await app.submit(wish.after(0.01)), timeout=PATIENCE) == 7
-        assert (await app.submit(wish)).state is State.SUCCEEDED  # the same wish again is the same task, not a second one
+        assert await app.result(await app.submit(reminder.after(0.01)), timeout=PATIENCE) == 7
+        assert (await app.submit(reminder)).state is State.SUCCEEDED  # submitted again, it is the same task and not a second one
 
 
 async def test_wrong_arguments_are_refused_before_anything_is_stored(app: App) -> None:

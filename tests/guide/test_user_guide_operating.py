@@ -57,8 +57,8 @@ async def test_a_flood_of_low_priority_does_not_hold_up_the_high_and_is_not_star
         async for task in app.tasks(handler=work, state="pending"):
             await app.result(task, timeout=PATIENCE)
     assert len(started) == 2_064
-    places = [place for place, priority in enumerate(started) if priority == 9]
-    assert places[-1] < 64 * 17 / 16  # one place in sixteen goes to what has waited longest
+    starts = [number for number, priority in enumerate(started) if priority == 9]
+    assert starts[-1] < 64 * 17 / 16  # one start in sixteen goes to what has waited longest
     assert started[:16].count(0) == 1
 
 
@@ -73,12 +73,12 @@ async def test_a_task_is_addressed_by_handler_collection_and_priority(app: App) 
     @app.task
     async def other(document: int) -> None: ...
 
-    wishes = [
-        index.options(collection=collection, priority=priority).new(document=10 * priority + place)
+    new_tasks = [
+        index.options(collection=collection, priority=priority).new(document=10 * priority + number)
         for priority in (2, 8)
-        for place, collection in enumerate(("eu", "us"))
+        for number, collection in enumerate(("eu", "us"))
     ]
-    await app.submit_many([*wishes, other.new(document=0)])
+    await app.submit_many([*new_tasks, other.new(document=0)])
     assert [task.priority async for task in app.tasks(handler=index, collection="eu")] == [8, 2]
     await app.gates.pause(index, collection="eu")
     async with app.worker():

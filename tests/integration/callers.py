@@ -35,7 +35,7 @@ Open = Callable[[str], AbstractAsyncContextManager[Caller]]
 
 
 def bare(url: str, scheme: str = "postgresql") -> str:
-    """Give an address without the options that are ours."""
+    """Return an address without Duetime's own options."""
     return urlunsplit(urlsplit(url)._replace(scheme=scheme, query=""))
 
 

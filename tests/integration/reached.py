@@ -17,7 +17,7 @@ WAYS = ("store", "server")
 
 @asynccontextmanager
 async def reached(way: str, url: str, **settings: Any) -> AsyncIterator[App]:
-    """Give an App that reaches the store at a URL in one of the ways."""
+    """Open an App that reaches the store at a URL in one of the ways."""
     async with App(url, **settings) as home:
         if way == "store":
             yield home
@@ -28,10 +28,10 @@ async def reached(way: str, url: str, **settings: Any) -> AsyncIterator[App]:
 
 @asynccontextmanager
 async def over_server(home: App) -> AsyncIterator[App]:
-    """Give an App that knows nothing but the address of a server, which serves an opened App.
+    """Open an App that knows nothing but the address of a server, which serves an opened App.
 
     Two things are lent to it, so that scenarios written for a store can be played: handlers that it declares are known to the store, as
-    if a worker with the same code had been there; and its `store` is that of the server, for what a scenario does in a worker's place.
+    if a worker with the same code had been there; and its `store` is that of the server, for what a scenario does as a worker would.
     """
     async with Server(home, api=Api(home), port=0).running() as server, App(server.url) as app:
         app.client.admission.declare = home.client.admission.declare  # type: ignore[method-assign]

@@ -277,18 +277,18 @@ async def test_many_tasks_are_answered_in_order(app: App) -> None:
 
 
 async def test_the_same_new_task_twice_is_one_task(app: App) -> None:
-    wish = app.task(expire_order).new(order_id=1)
-    assert (await app.submit(wish)).id == (await app.submit(wish)).id
+    new_task = app.task(expire_order).new(order_id=1)
+    assert (await app.submit(new_task)).id == (await app.submit(new_task)).id
     assert len([task async for task in app.tasks()]) == 1
 
 
 async def test_of_many_tasks_none_is_stored_when_one_is_wrong(app: App) -> None:
     handler = app.task(expire_order)
-    wishes: list[Any] = [handler.new(order_id=1), app.handler("unheard_of").new(order_id=1)]
+    new_tasks: list[Any] = [handler.new(order_id=1), app.handler("unheard_of").new(order_id=1)]
     with pytest.raises(UnknownHandler):
-        await app.submit_many(wishes)
+        await app.submit_many(new_tasks)
     with pytest.raises(InvalidValue, match="only new tasks can be submitted"):
-        await app.submit_many([*wishes[:1], "x"])  # type: ignore[list-item]
+        await app.submit_many([*new_tasks[:1], "x"])  # type: ignore[list-item]
     assert [task async for task in app.tasks()] == []
 
 

@@ -38,7 +38,7 @@ async def app(postgres_url: str) -> AsyncIterator[App]:
 
 
 async def claimed_early(app: App, number: int = 7, seconds: float = 60) -> Task[object]:
-    """Give a task that a worker has, although it is not due for long."""
+    """Return a task that a worker has claimed long before it is due."""
     task = await app.handler("work").after(timedelta(seconds=seconds), number=number)
 
     async def running() -> bool:

@@ -87,7 +87,7 @@ async def ran(app: App) -> bool:
     return not any(lane.due + lane.running for lane in stats.lanes)
 
 
-# ---- no room ----
+# ---- no space ----
 
 
 def test_a_full_disk_refuses_the_task_and_keeps_what_was_acknowledged(path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_full_disk_refuses_the_task_and_keeps_what_was_acknowledged(path: Path
     app.sync(app.close())
 
 
-async def test_a_worker_whose_file_may_not_grow_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+async def test_a_worker_whose_file_may_not_grow_goes_on_when_there_is_space_again(tmp_path: Path) -> None:
     async with Fleet(tmp_path) as fleet:
         worker = await fleet.start(chaos_file_limit=1)
         fleet.hold()

@@ -45,7 +45,7 @@ def admin(store: Store, postgres_url: str) -> Iterator[psycopg.Connection[tuple[
 
 
 def scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give the places of a plan at which it walks along rows by their ids, from the newest on."""
+    """Return the nodes of a plan that walk along rows by their ids, newest first."""
     if plan.get("Scan Direction") == "Backward":
         yield plan
     for part in plan.get("Plans", []):

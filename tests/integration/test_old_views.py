@@ -65,7 +65,7 @@ async def running_twice(store: PostgresStore, worker: Worker, url: str) -> tuple
 async def test_what_went_back_stays_when_it_is_claimed_beside_what_an_old_view_added(
     store: PostgresStore, worker: Worker, postgres_url: str, level: str, how: str
 ) -> None:
-    """Its former claim still has a place for it, in which it has ended."""
+    """Its former claim still lists it, as ended."""
     task, other = await add(store), await add(store)
     claimed = {each.id: each for each in await worker.take()}
     if how == "tried again":
@@ -133,16 +133,16 @@ async def test_a_task_of_a_lane_that_was_just_made_is_told_although_the_view_doe
 
 
 class Overtaken:
-    """Runs statements; an edit is under way when the first one touches the place of the task that is to be replaced."""
+    """Runs statements. When the first one touches the row of the waiting task that is to be replaced, an edit is under way."""
 
     def __init__(self, store: PostgresStore, own: HalfWay, editor: HalfWay, edit: Callable[[], Awaitable[None]]) -> None:
-        self._places = {store._sql.lock_waiting, store._sql.replace_waiting}
+        self._touching = {store._sql.lock_waiting, store._sql.replace_waiting}
         self._own = own
         self._editor = editor
         self._edit: Callable[[], Awaitable[None]] | None = edit
 
     async def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Sequence[Any]]:
-        if sql not in self._places or self._edit is None:
+        if sql not in self._touching or self._edit is None:
             return await self._own.rows(sql, *parameters)
         await self._edit()
         self._edit = None

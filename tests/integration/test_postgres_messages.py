@@ -227,7 +227,7 @@ LOCKED = (
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_lock_that_others_hold_is_told_with_how_to_find_them(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TURNS", 2)
+    monkeypatch.setattr(connection, "MAX_RETRIES", 2)
     schema = schema_of(postgres_url)
     store = await opened(postgres_url)
     try:

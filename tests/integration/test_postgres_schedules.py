@@ -42,7 +42,7 @@ async def use_every_verb(store: Store) -> None:
     assert await store.put_calendar("free", None) is True
     assert (await store.take_duty("firing", "ann", 10)).granted
     await store.leave_duty("firing", "ann")
-    assert [turn.granted for turn in (await store.duties()).values()] == [False]
+    assert [lease.granted for lease in (await store.duties()).values()] == [False]
 
 
 async def test_the_documented_privileges_suffice_for_schedules(postgres_url: str) -> None:
@@ -64,15 +64,15 @@ async def test_the_stores_own_clock_decides(postgres_url: str) -> None:
     store = await opened(postgres_url)
     try:
         await use_every_verb(store)
-        turn = await store.take_duty("firing", "ann", 30)
-        assert turn.until_at == turn.now + 30 * SECOND
-        assert abs(turn.now - store.now()) < 60 * SECOND
+        lease = await store.take_duty("firing", "ann", 30)
+        assert lease.until_at == lease.now + 30 * SECOND
+        assert abs(lease.now - store.now()) < 60 * SECOND
         assert abs((await store.due_schedules(1)).now - store.now()) < 60 * SECOND
     finally:
         await store.close()
 
 
-async def test_tables_of_an_earlier_version_get_room_for_schedules(postgres_url: str) -> None:
+async def test_tables_of_an_earlier_version_are_migrated_to_hold_schedules(postgres_url: str) -> None:
     schema = schema_of(postgres_url)
     with admin(postgres_url) as connection:
         connection.execute(f"create schema {schema}; {statements(schema).create_versions}".encode())

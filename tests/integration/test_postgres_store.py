@@ -354,7 +354,7 @@ async def test_a_claim_of_very_long_payloads_takes_what_fits_and_leaves_the_rest
     assert first.next_at is not None
     assert first.next_at <= first.now  # the worker looks again at once
     assert await store.inspect(repair=False) == []
-    for task in first.tasks[:2]:  # of one that goes back the place does not know how long it is
+    for task in first.tasks[:2]:  # the due entry of a task that goes back does not know the length of its payload
         await worker.end(task, State.PENDING)
     rest: list[str] = []
     for _ in range(5):

@@ -80,13 +80,13 @@ async def stored(store: Store, name: str) -> ScheduleRecord:
 
 
 async def tasks_of(store: Store, name: str) -> list[TaskRecord]:
-    """Give all tasks of a schedule in the order of their occurrences."""
+    """Return all tasks of a schedule in the order of their occurrences."""
     found = [task for task in (await store.page(Query(limit=1_000))).items if task.schedule == name]
     return sorted(found, key=lambda task: task.planned_at or 0)
 
 
 async def planned(store: Store, name: str) -> list[int]:
-    """Give the occurrences that became tasks, in minutes after START."""
+    """Return the occurrences that became tasks, in minutes after START."""
     return [((task.planned_at or 0) - START) // MINUTE for task in await tasks_of(store, name)]
 
 

@@ -62,7 +62,7 @@ def folders(spools: Path) -> list[Path]:
 
 
 async def kept(app: App, task: Task[object] | str) -> str:
-    """Give what the store has, without this machine's files."""
+    """Return what the store has, without this machine's files."""
     task_id = task if isinstance(task, str) else task.id
     await app.open()
     return "".join(chunk.text for chunk in await app.store.output(task_id, None, OutputPosition(), 10_000))
@@ -463,7 +463,7 @@ async def test_many_attempts_are_shipped_in_several_writes(bench: Bench, spools:
     assert await all_whole(bench.app, [tasks[0], tasks[-1]])
 
 
-async def test_shipping_that_is_stopped_leaves_the_rest_to_its_last_turns(bench: Bench, spools: Path) -> None:
+async def test_shipping_that_is_stopped_leaves_the_rest_to_finish(bench: Bench, spools: Path) -> None:
     bench.store.traits = msgspec.structs.replace(bench.store.traits, output_batch=1_000)
     task = await bench.begin("a line\n" * 1_000)
     bench.running.clear()
@@ -479,7 +479,7 @@ async def test_shipping_that_is_stopped_leaves_the_rest_to_its_last_turns(bench:
     assert left(spools) == []
 
 
-async def test_an_unforeseen_fault_in_the_last_turns_is_told_and_the_folder_given_back(
+async def test_an_unforeseen_fault_while_finishing_is_logged_and_the_folder_given_back(
     bench: Bench, spools: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.begin("one\n")

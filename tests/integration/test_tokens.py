@@ -71,7 +71,7 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[WatchedStor
 
 
 def process(store: WatchedStore, clock: ManualClock, user: str = "anna@shop") -> Tokens:
-    """Give tokens as another process would have them."""
+    """Return a store of tokens as another process would have it."""
     return Tokens(lambda: store, user=user, opened=store.open, clock=clock)
 
 

@@ -287,6 +287,6 @@ assert app.middlewares == []
 
 def test_what_is_submitted_from_no_span_begins_a_trace(spans_file: Path, fresh: App) -> None:
     [hook] = fresh._hooks
-    wish: NewTask[Any] = NewTask(id="a", handler="work", payload=b"{}")
-    first, second = dict(hook(wish) or {}), dict(hook(wish) or {})
+    new_task: NewTask[Any] = NewTask(id="a", handler="work", payload=b"{}")
+    first, second = dict(hook(new_task) or {}), dict(hook(new_task) or {})
     assert first["traceparent"].split("-")[1] != second["traceparent"].split("-")[1]

@@ -28,7 +28,7 @@ select accepted from {schema}.settle(null, 'w', null, %s::uuid[], '{{1}}', null,
     '{{0}}', array[{schema}.clock()], null, null)
 """
 BLOCKED = "select 1 from pg_stat_activity where %s = any (pg_blocking_pids(pid))"
-PLACES = ("due", "claim", "task", "history")
+TABLES = ("due", "claim", "task", "history")
 
 
 class Server:
@@ -43,15 +43,15 @@ class Server:
         cursor = self.connection.execute(text.format(schema=self.schema).encode(), parameters)
         return cursor.fetchall() if cursor.description else []
 
-    def places(self) -> dict[str, int]:
+    def tables(self) -> dict[str, int]:
         """Count tasks by table; in a claim those that have a payload there."""
         counts = ["(select count(*) from {schema}.due)", "(select count(*) from {schema}.open_attempt where payload is not null)"]
         counts += [f"(select count(*) from {{schema}}.{table})" for table in ("task", "history")]
         [row] = self.rows(f"select {', '.join(counts)}")
-        return {place: count for place, count in zip(PLACES, row, strict=True) if count}
+        return {table: count for table, count in zip(TABLES, row, strict=True) if count}
 
     def settle(self, task: str, outcome: Outcome) -> None:
-        """Tell the end of the first attempt of the worker's."""
+        """Settle the worker's first attempt."""
         state = State.PENDING if outcome is Outcome.RELEASED else State.SUCCEEDED
         assert self.rows(SETTLE, [task], [state.value], [outcome.value]) == [(None,)]
 
@@ -90,11 +90,11 @@ def server(store: Store, postgres_url: str) -> Iterator[Server]:
 
 async def test_a_short_plain_task_stands_in_one_table_at_a_time(store: Store, worker: Worker, server: Server) -> None:
     await add(store)
-    assert server.places() == {"due": 1}
+    assert server.tables() == {"due": 1}
     task = await worker.take_one()
-    assert server.places() == {"claim": 1}
+    assert server.tables() == {"claim": 1}
     await worker.end(task, State.SUCCEEDED)
-    assert server.places() == {"history": 1}
+    assert server.tables() == {"history": 1}
 
 
 @pytest.mark.parametrize(
@@ -102,23 +102,23 @@ async def test_a_short_plain_task_stands_in_one_table_at_a_time(store: Store, wo
 )
 async def test_a_task_with_more_to_tell_has_a_row(store: Store, worker: Worker, server: Server, more: dict[str, Any]) -> None:
     await add(store, **more)
-    assert server.places() == {"due": 1, "task": 1}
+    assert server.tables() == {"due": 1, "task": 1}
     task = await worker.take_one()
-    assert server.places() == {"task": 1}
+    assert server.tables() == {"task": 1}
     await worker.end(task, State.SUCCEEDED)
-    assert server.places() == {"history": 1}
+    assert server.tables() == {"history": 1}
 
 
 async def test_a_task_that_goes_back_gets_a_row(store: Store, worker: Worker, server: Server) -> None:
     """Its own due time and that of the next try are two things then."""
     await add(store)
     await worker.run(State.PENDING)
-    assert server.places() == {"due": 1, "task": 1}
+    assert server.tables() == {"due": 1, "task": 1}
     assert await store.inspect(repair=False) == []
 
 
 async def test_what_is_said_again_waits_for_the_claim_that_takes_it(store: Store, worker: Worker, server: Server) -> None:
-    """The place is gone then and the claim is there; between the two is nothing."""
+    """The due entry is gone then and the claim is there; nothing lies between the two."""
     submitted = [new_task(), new_task()]
     await store.add(submitted)
     for end in ("rollback", "commit"):
@@ -128,7 +128,7 @@ async def test_what_is_said_again_waits_for_the_claim_that_takes_it(store: Store
         await server.waits()
         server.rows(end)
         assert [added.verdict for added in await saying] == [AddVerdict.REPEATED] * 2
-    assert server.places() == {"claim": 2}
+    assert server.tables() == {"claim": 2}
     assert await worker.take() == []
     assert await store.inspect(repair=False) == []
 
@@ -145,13 +145,13 @@ async def test_what_is_said_again_is_known_while_it_is_put_back(
     server.rows("begin")
     server.settle(submitted.id, Outcome.RELEASED)
     saying = asyncio.create_task(store.add([submitted, *others]))
-    if is_plain([submitted, *others]):  # its place stands in the way; others are looked for before
+    if is_plain([submitted, *others]):  # its due entry is in the way; others are looked up before
         await server.waits()
     else:
         await saying
     server.rows("commit")
     assert [added.verdict for added in await saying] == [AddVerdict.REPEATED, *[AddVerdict.ADDED] * len(others)]
-    assert server.places() == {"due": 1 + len(others), "task": 1 + len(others)}
+    assert server.tables() == {"due": 1 + len(others), "task": 1 + len(others)}
     assert await store.inspect(repair=False) == []
 
 
@@ -195,12 +195,12 @@ async def test_what_an_old_view_adds_again_does_not_run_again(store: Store, work
     if then == "runs":
         await worker.end(task, State.SUCCEEDED)
     assert {await state_of(store, each) for each in (submitted, beside)} == {State.SUCCEEDED}
-    assert server.places() == {"history": 2}
+    assert server.tables() == {"history": 2}
     assert await store.inspect(repair=False) == []
 
 
 async def test_a_parent_that_a_claim_puts_back_is_not_taken_for_ended(store: Store, worker: Worker, server: Server) -> None:
-    """Its place is taken away and given back in one transaction, and who waits for the one does not see the other."""
+    """Its due entry is deleted and inserted again in one transaction; whoever waits for the first does not see the second."""
     parent = await add(store)
     server.rows("begin")
     server.rows("create temp table kept as select * from {schema}.due")
@@ -294,7 +294,7 @@ async def test_what_a_claim_puts_back_for_its_size_stays_whole(store: Store, wor
     assert await store.inspect(repair=False) == []
 
 
-def _place_lost(server: Server) -> None:
+def _entry_lost(server: Server) -> None:
     server.rows("delete from {schema}.due")
 
 
@@ -323,7 +323,7 @@ def _held_besides(server: Server) -> None:
 @pytest.mark.parametrize(
     ("damage", "kinds", "left"),
     [
-        (_place_lost, ["wrong tally"], 0),
+        (_entry_lost, ["wrong tally"], 0),
         (_row_besides, ["two bodies"], 1),
         (_ended_besides, ["two states"], 1),
         (_held_besides, ["ghost place"], 1),
@@ -354,7 +354,7 @@ async def test_the_doctor_finds_and_heals_what_is_wrong_with_a_claim(store: Stor
     assert await store.inspect(repair=False) == []
     await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=store.now()) for task in tasks])
     assert {await state_of(store, record) for record in records} == {State.SUCCEEDED}
-    assert server.places() == {"history": 40}
+    assert server.tables() == {"history": 40}
     assert await store.inspect(repair=False) == []
 
 

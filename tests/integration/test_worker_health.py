@@ -78,7 +78,7 @@ class Hesitant(Service):
         return 0.001
 
 
-async def test_a_turn_that_asks_the_store_nothing_does_not_say_that_it_answers_again(lines: Callable[[], list[str]]) -> None:
+async def test_a_run_that_asks_the_store_nothing_does_not_say_that_it_answers_again(lines: Callable[[], list[str]]) -> None:
     alarms = Alarms()
     service = Hesitant(alarms)
     service.start()
@@ -103,7 +103,7 @@ def test_a_failure_that_is_not_the_stores_is_logged_with_its_traceback(caplog: p
     assert caplog.records[-1].getMessage() == "sweeper works again after 61.0 s, 3 failures"
 
 
-def test_a_loop_that_waits_is_well_however_long_and_one_whose_turn_does_not_end_is_not() -> None:
+def test_a_loop_that_waits_is_well_however_long_and_one_whose_run_does_not_end_is_not() -> None:
     pulse = Pulse("settler")
     pulse.begin(0.0)
     assert pulse.problem(NO_PROGRESS) is None
@@ -137,7 +137,7 @@ def test_standing_still_is_complained_of_once_and_its_end_is_told(lines: Callabl
     assert pulse.complain(51.0) is not None, "another time"
 
 
-async def test_progress_within_a_long_turn_counts() -> None:
+async def test_progress_within_a_long_run_counts() -> None:
     alarms = Alarms()
     loop = Service(alarms)
     now = time.monotonic()

@@ -54,7 +54,7 @@ async def test_a_handler_whose_slots_are_all_taken_leaves_the_others_theirs(app:
         await app.cancel_many(handler="slow")
 
 
-async def test_one_slot_for_all_is_given_to_the_handlers_in_turn(app: App) -> None:
+async def test_one_slot_for_all_serves_the_handlers_round_robin(app: App) -> None:
     order: list[str] = []
 
     async def note(ctx: Context) -> None:

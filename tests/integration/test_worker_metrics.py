@@ -120,7 +120,7 @@ async def test_a_write_whose_answer_was_lost_is_repeated_and_counted_once(tmp_pa
     await store.close()
 
 
-async def test_turns_that_fail_because_of_the_store_are_counted(tmp_path: Path) -> None:
+async def test_runs_of_loops_that_fail_because_of_the_store_are_counted(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path}/duetime.db?timeout=0.05")
 
     @app.task

@@ -54,7 +54,7 @@ async def results() -> None:
     await app.submit(task)  # error
     await app.submit_many([task])  # error
     await app.submit_many(expire_order.new(order_id=7))  # error
-    wish: NewTask[int] = expire_order.new(order_id=7)  # error
+    new_task: NewTask[int] = expire_order.new(order_id=7)  # error
     await app.cancel(task, key=7)  # error
     await app.reschedule(task, moment)  # error
     await app.gates.pause("expire_order", "eu")  # error

@@ -38,7 +38,7 @@ def plan_for(spec: ScheduleSpec) -> Plan:
 
 
 def made(rule: Rule | None = None, *, now: Instant = START, **options: Any) -> ScheduleRecord:
-    """Give a schedule that was made at START and stored once; every minute unless told otherwise."""
+    """Return a schedule that was made at START and stored once. It fires every minute by default."""
     spec = ScheduleSpec(handler="sweep", rule=rule or Every(60), **options)
     return replace(steering.put("nightly", spec, plan_for(spec), now, id="own-id").record, version=1)
 
@@ -57,7 +57,7 @@ def an_end(task: str, state: State = State.SUCCEEDED, at: Instant = START) -> La
 
 
 def minutes(chosen: Step) -> list[int]:
-    """Give the occurrences that became tasks, in minutes after START."""
+    """Return the occurrences that became tasks, in minutes after START."""
     return [((task.planned_at or 0) - START) // MINUTE for task in chosen.tasks]
 
 

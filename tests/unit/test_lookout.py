@@ -1,4 +1,4 @@
-"""When a feeder looks for work: at the instant it knows of, after a hint, once a second, and later if others were faster."""
+"""When a feeder looks for work: at the instant it knows of, after a hint, once a second, and later after lost races."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def clocks() -> Clocks:
 
 @pytest.fixture
 def lookout(clocks: Clocks) -> Lookout:
-    """One that has looked and found nothing in sight."""
+    """A lookout that has looked and knows of no task."""
     made = Lookout()
     assert made.due(clocks.now, clocks.seconds), "the first look is at once"
     in_vain(made, clocks, next_at=None)
@@ -42,7 +42,7 @@ def in_vain(lookout: Lookout, clocks: Clocks, *, next_at: Instant | None) -> Non
 
 
 def delay(lookout: Lookout, clocks: Clocks) -> float:
-    """Tell how much later than a hint it looks."""
+    """Return how many seconds after a hint it looks."""
     lookout.on_hint(None, clocks.now)
     return lookout.pause(clocks.now, clocks.seconds)
 
@@ -77,7 +77,7 @@ def test_a_look_that_failed_is_repeated(lookout: Lookout, clocks: Clocks) -> Non
     assert lookout.due(clocks.now, clocks.seconds)
 
 
-def test_who_is_beaten_again_and_again_looks_later_each_time_but_not_too_late(lookout: Lookout, clocks: Clocks) -> None:
+def test_each_lost_race_delays_the_next_look_more_up_to_a_limit(lookout: Lookout, clocks: Clocks) -> None:
     delays = []
     for _ in range(8):
         delays.append(delay(lookout, clocks))
@@ -89,7 +89,7 @@ def test_who_is_beaten_again_and_again_looks_later_each_time_but_not_too_late(lo
     assert delays[-1] == LONGEST_DELAY_AFTER_HINTS
 
 
-def test_who_finds_something_looks_at_once_again(lookout: Lookout, clocks: Clocks) -> None:
+def test_after_finding_something_it_looks_again_at_once(lookout: Lookout, clocks: Clocks) -> None:
     delay(lookout, clocks)
     in_vain(lookout, clocks, next_at=None)
     assert delay(lookout, clocks) == FIRST_DELAY
@@ -99,7 +99,7 @@ def test_who_finds_something_looks_at_once_again(lookout: Lookout, clocks: Clock
     assert delay(lookout, clocks) == 0.0
 
 
-def test_defeats_are_forgotten_after_a_while(lookout: Lookout, clocks: Clocks) -> None:
+def test_lost_races_are_forgotten_after_a_while(lookout: Lookout, clocks: Clocks) -> None:
     for _ in range(5):
         clocks.move(delay(lookout, clocks) + 1e-5)
         in_vain(lookout, clocks, next_at=None)
@@ -109,7 +109,7 @@ def test_defeats_are_forgotten_after_a_while(lookout: Lookout, clocks: Clocks) -
     assert delay(lookout, clocks) == FIRST_DELAY
 
 
-def test_who_came_too_early_by_the_stores_clock_was_not_beaten(lookout: Lookout, clocks: Clocks) -> None:
+def test_a_look_too_early_by_the_stores_clock_is_no_lost_race(lookout: Lookout, clocks: Clocks) -> None:
     due_at = clocks.now + 10 * MILLISECOND
     lookout.know(due_at, clocks.now)
     clocks.move(0.011)
@@ -119,7 +119,7 @@ def test_who_came_too_early_by_the_stores_clock_was_not_beaten(lookout: Lookout,
     assert lookout.due(clocks.now, clocks.seconds)
 
 
-def test_who_finds_everything_locked_by_others_does_not_ask_without_pause(lookout: Lookout, clocks: Clocks) -> None:
+def test_it_pauses_between_looks_that_find_everything_locked_by_others(lookout: Lookout, clocks: Clocks) -> None:
     lookout.know(clocks.now, clocks.now)
     for _ in range(3):
         assert lookout.pause(clocks.now, clocks.seconds) < LONGEST_DELAY_WHEN_DUE
@@ -137,7 +137,7 @@ def test_hints_about_others_tasks_do_not_delay_what_is_known_of_ours(lookout: Lo
     assert lookout.pause(clocks.now, clocks.seconds) == pytest.approx(0.005)
 
 
-def test_a_look_once_a_second_that_finds_nothing_is_no_defeat(lookout: Lookout, clocks: Clocks) -> None:
+def test_a_look_once_a_second_that_finds_nothing_is_no_lost_race(lookout: Lookout, clocks: Clocks) -> None:
     clocks.move(LONGEST_SLEEP)
     in_vain(lookout, clocks, next_at=None)
     assert delay(lookout, clocks) == 0.0

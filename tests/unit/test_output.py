@@ -37,7 +37,7 @@ def enabled_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def captured() -> Iterator[tuple[io.StringIO, io.StringIO]]:
-    """Give the process streams of its own with a capture over them. No fixture: pytest changes streams before the test's body."""
+    """Replace the process's streams and capture them. No fixture, because pytest changes streams before the test's body."""
     own = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(sys, "stdout", own[0])
@@ -334,7 +334,7 @@ def test_uninstalling_restores_streams_and_logging(monkeypatch: pytest.MonkeyPat
     assert (sys.stdout, sys.stderr, list(logging.getLogger().handlers), logging.getLogger("duetime.task").level) == before
 
 
-def test_a_stream_that_somebody_else_put_in_place_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_somebody_else_has_installed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     capture = Capture()
     capture.install()
@@ -420,7 +420,7 @@ def test_threads_of_one_attempt_share_its_file_line_by_line(files: OutputFiles) 
         assert sorted(read(files, task_id, 1).splitlines()) == sorted(f"line {number}" for number in range(500))
 
 
-def test_printing_without_end_is_cut_and_then_costs_no_more_room(tmp_path: Path) -> None:
+def test_printing_without_end_is_cut_and_then_takes_no_more_space(tmp_path: Path) -> None:
     with captured():
         files = OutputFiles(tmp_path, cap=100_000)
         task_id = new_id()

@@ -94,7 +94,7 @@ def through_a_decorator() -> Any:
 
 
 @pytest.mark.parametrize("function", [plain, after_context, Shop().sell], ids=["function", "with context", "bound method"])
-def test_arguments_of_a_plain_function_can_be_given_by_their_places(function: Any) -> None:
+def test_arguments_of_a_plain_function_can_be_passed_by_position(function: Any) -> None:
     decode = payloads(function).positional_decoder()
     assert decode is not None
     assert decode('{"second":"x","first":1}') == (1, "x")
@@ -106,7 +106,7 @@ def test_arguments_of_a_plain_function_can_be_given_by_their_places(function: An
 @pytest.mark.parametrize(
     "function", [two, through_a_decorator(), functools.partial(plain)], ids=["defaults and names only", "decorator", "partial"]
 )
-def test_arguments_are_given_by_name_where_their_places_may_mean_something_else(function: Any) -> None:
+def test_arguments_are_passed_by_name_where_positions_may_mean_something_else(function: Any) -> None:
     assert payloads(function).positional_decoder() is None
 
 

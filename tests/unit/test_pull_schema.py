@@ -68,7 +68,7 @@ def test_a_schema_without_a_fault_can_be_checked_against(schema: dict[str, Any],
         ({"$defs": {"a": {"$ref": "#/$defs/a"}}}, "$defs.a refers to itself"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(schema: dict[str, Any], fault: str | None) -> None:
+def test_a_fault_is_reported_with_its_path(schema: dict[str, Any], fault: str | None) -> None:
     assert fault_in(schema) == fault
 
 

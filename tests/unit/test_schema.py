@@ -26,7 +26,7 @@ def order(
     customer: UUID | None = None,
     channel: Literal["web", "shop"] = "web",
     notes: dict[str, str] = {},  # noqa: B006
-    place: tuple[float, float] | None = None,
+    point: tuple[float, float] | None = None,
     code: Annotated[str, msgspec.Meta(pattern="^[A-Z]+$", max_length=3)] = "A",
 ) -> None: ...
 
@@ -39,7 +39,7 @@ RIGHT: dict[str, Any] = {"number": 1, "lines": [{"sku": "a", "pieces": 2}], "pla
     "more",
     [
         {},
-        {"customer": None, "channel": "shop", "notes": {"a": "b"}, "place": [1, 2.5], "code": "ABC"},
+        {"customer": None, "channel": "shop", "notes": {"a": "b"}, "point": [1, 2.5], "code": "ABC"},
         {"customer": "01a1e112-c0d3-7403-88d7-6b1eec5cb647"},
         {"lines": []},
     ],
@@ -62,20 +62,20 @@ def test_what_fits_is_accepted(more: dict[str, Any]) -> None:
         ({"customer": "x"}, "customer", "must be a uuid in its standard form, got 'x'"),
         ({"channel": "phone"}, "channel", "must be one of 'shop', 'web', got 'phone'"),
         ({"notes": {"a": 1}}, "notes.a", "must be of type string, got integer"),
-        ({"place": [1]}, "place", "must have at least 2 items"),
-        ({"place": [1, "x"]}, "place[1]", "must be of type number, got string"),
+        ({"point": [1]}, "point", "must have at least 2 items"),
+        ({"point": [1, "x"]}, "point[1]", "must be of type number, got string"),
         ({"code": "abc"}, "code", "must match ^[A-Z]+$"),
         ({"code": "ABCD"}, "code", "must have at most 3 characters"),
         ({"colour": 1}, "colour", "is not known; there are number, lines"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(more: dict[str, Any], path: str, problem: str) -> None:
+def test_a_misfit_is_reported_with_its_path(more: dict[str, Any], path: str, problem: str) -> None:
     found = misfit(SCHEMA, {**RIGHT, **more})
     assert found is not None
     assert (found.path, found.problem[: len(problem)]) == (path, problem)
 
 
-def test_a_missing_argument_is_told() -> None:
+def test_a_missing_argument_is_reported() -> None:
     found = misfit(SCHEMA, {"number": 1})
     assert found is not None
     assert (found.path, found.problem) == ("lines", "is missing")

@@ -21,7 +21,7 @@ URL = "postgresql://db.example.com:5432/shop?schema=jobs"
 # ---- where ----
 
 
-def test_a_store_with_a_place_of_its_own_has_the_folders_there() -> None:
+def test_a_store_with_a_folder_of_its_own_has_the_spools_there() -> None:
     assert spool_root(None, "/data/shop.db-duetime/output", "sqlite:////data/shop.db") == Path("/data/shop.db-duetime/output")
 
 
@@ -164,7 +164,7 @@ def test_pieces_are_small_and_together_the_whole(data: bytes) -> None:
         assert all(part.endswith(b"\n") for part in parts)
 
 
-def test_reading_from_a_place_tells_whether_that_is_all(tmp_path: Path) -> None:
+def test_reading_from_an_offset_says_whether_that_is_all(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     assert read_from(path, 0, 4) == (b"0123", False)

@@ -120,7 +120,7 @@ def connection() -> sqlite3.Connection:
 
 @pytest.mark.parametrize("name", HOT)
 def test_hot_statements_walk_no_table(connection: sqlite3.Connection, name: str) -> None:
-    """A scan is allowed of the arguments (json_each) and of tables that are small by nature, never of tasks or places."""
+    """Only the arguments (json_each) and tables that are small by nature may be scanned; never `task`, `due`, `held` or `running`."""
     text = getattr(SQL, name)
     values = dict.fromkeys(re.findall(r":([a-z_]+)", text), "[]") or ["[]"] * text.count("?")
     plan = [row[3] for row in connection.execute(f"explain query plan {text}", values)]
@@ -134,8 +134,8 @@ def _bounded(step: str) -> bool:
 
 
 @pytest.mark.parametrize("state", sorted(_WALKS))
-def test_pages_of_live_states_follow_the_places(connection: sqlite3.Connection, state: State) -> None:
-    """Listing a live state starts at its places, because finished tasks may outnumber them by millions, and stops after a page."""
+def test_pages_of_live_states_follow_the_tables_of_live_tasks(connection: sqlite3.Connection, state: State) -> None:
+    """Finished tasks may outnumber live ones by millions, so a page of a live state starts at its own table, and it stops after a page."""
     walk = _WALKS[state]
     text = f"explain query plan {SQL.record}\n{walk.source}\nwhere {walk.beyond}\n{walk.order}"
     plan = [row[3] for row in connection.execute(text, {"limit": 10, "seq": 10})]

@@ -38,7 +38,7 @@ def facts(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def test_bounds_are_exact_while_the_clock_is_right(connection: sqlite3.Connection) -> None:
-    submit(connection, *(START + place // 2 for place in range(40)))
+    submit(connection, *(START + number // 2 for number in range(40)))
     assert facts(connection) == (0, 0)
     connection.execute("delete from duetime_task where seq between 7 and 12 or seq in (1, 20, 40)")
     rows = connection.execute("select seq, submitted_at from duetime_task").fetchall()

@@ -21,7 +21,7 @@ from tools.cron_scan import ALWAYS, Tally, cases_of, changes, check
 
 
 def local(rule: Rule, day: str, days: int = 1) -> list[str]:
-    """Give what a rule plans on local days, as local times with their offset."""
+    """Return what a rule plans on local days, as local times with their offset."""
     plan = plan_of(rule)
     zone = ZoneInfo(plan.zone)
     start = datetime.fromisoformat(day).replace(tzinfo=zone)
