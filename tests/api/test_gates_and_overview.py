@@ -92,7 +92,7 @@ async def test_a_server_that_is_well_says_so(http: Client) -> None:
     assert (await http("GET", "/healthz")).json["status"] == "ok"
     alive = (await http("GET", "/livez")).json
     assert alive["status"] == "ok"
-    assert {"storing single tasks", "looking for tasks that are waited for", "figures", "reaper"} <= {
+    assert {"storing single tasks", "looking for tasks that are waited for", "metrics", "reaper"} <= {
         loop["name"] for loop in alive["loops"]
     }
 

@@ -494,7 +494,7 @@ async def test_an_unforeseen_fault_while_finishing_is_logged_and_the_folder_give
     assert Spool.take(bench.shipper.files.folder) is not None, "somebody else may take it"
 
 
-async def test_a_fault_in_the_last_figures_does_not_keep_a_worker_registered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_in_the_last_metrics_does_not_keep_a_worker_registered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = App(f"sqlite:///{tmp_path}/store.db", user="test")
     app.task(name="work")(_nothing)
     store = Unreliable(f"{tmp_path}/store.db")
@@ -503,7 +503,7 @@ async def test_a_fault_in_the_last_figures_does_not_keep_a_worker_registered(tmp
             await app.result(await app.handler("work").now(), timeout=PATIENCE)
             store.figures_fail = True
         assert await store.workers() == []
-    assert "could not write its last figures" in caplog.text
+    assert "could not write its last metrics" in caplog.text
 
 
 async def test_an_outage_neither_fails_nor_delays_an_attempt(tmp_path: Path, spools: Path) -> None:

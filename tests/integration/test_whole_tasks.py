@@ -326,7 +326,7 @@ def _held_besides(server: Server) -> None:
         (_entry_lost, ["wrong tally"], 0),
         (_row_besides, ["two bodies"], 1),
         (_ended_besides, ["two states"], 1),
-        (_held_besides, ["ghost place"], 1),
+        (_held_besides, ["ghost entry"], 1),
     ],
 )
 async def test_the_doctor_finds_and_heals(

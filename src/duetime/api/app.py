@@ -161,12 +161,12 @@ ROUTES = (
     ),
     Route(
         name="get_metrics", method="GET", path="/metrics", endpoint=metrics.metrics, scope=Scope.READ,
-        summary="Return figures for Prometheus.", answer=str, media=metrics.MEDIA_TYPE,
+        summary="Return metrics for Prometheus.", answer=str, media=metrics.MEDIA_TYPE,
     ),
 )  # fmt: skip
 ALIASES = {"/healthz": "/readyz"}
 
-_UNKNOWN = "(none)"  # the route of requests that meet none, among the figures
+_UNKNOWN = "(none)"  # the route of requests that meet none, among the metrics
 _VERSION = (b"duetime-version", version("duetime").encode())
 _NOBODY = Caller(name="nobody", scopes=frozenset())
 

@@ -80,7 +80,7 @@ pre { margin: .3rem 0 0; padding: .7rem .9rem; border: 1px solid var(--line); bo
 _LINKS = (
     ("/openapi.json", "the whole API, for people and for generators of clients"),
     ("/v1/stats", "how many tasks there are, by handler and state"),
-    ("/metrics", "figures for Prometheus"),
+    ("/metrics", "metrics for Prometheus"),
     ("/readyz", "whether tasks can be accepted"),
 )
 _PAGE = """<!doctype html>

@@ -1,6 +1,6 @@
 """Figures for Prometheus: what this server counts itself (`duetime_http_…`), and what the store tells of all workers.
 
-Asking the store has a price, so it is done every few seconds at most, however many ask. docs/metrics.md explains every figure.
+Asking the store has a price, so it is done every few seconds at most, however many ask. docs/metrics.md explains every metric.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Kept(Generic[T]):
         except DuetimeError:
             self._failed()
         except Exception:
-            _logger.exception("figures cannot be gathered")
+            _logger.exception("metrics cannot be gathered")
         finally:
             now = time.monotonic()
             self._again_at = now + max(self._every, (now - began) / SHARE)

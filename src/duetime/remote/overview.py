@@ -46,4 +46,4 @@ class RemoteInsight(Insight):
         return await self._transport.ask(Stats, "GET", "/v1/stats")
 
     async def figures(self) -> dict[FigureKey, int]:
-        raise needs_store("reading the figures of workers, which a server shows at /metrics,", self._transport.url)
+        raise needs_store("reading the metrics of workers, which a server shows at /metrics,", self._transport.url)

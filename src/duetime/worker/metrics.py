@@ -130,7 +130,7 @@ class Counting(Protocol):
 class FigureWriter(Service):
     """Writes what a process has counted since its last write. If it is killed, what it had not written yet is not counted."""
 
-    name = "figures"
+    name = "metrics"
 
     def __init__(self, store: FigureStore, source: str, alarms: Alarms, totals: Callable[[], Mapping[FigureKey, int]]) -> None:
         super().__init__(alarms)

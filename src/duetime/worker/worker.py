@@ -395,7 +395,7 @@ class Worker:
         except StoreUnavailable:
             pass
         except Exception:  # counts are not worth a worker that stays registered
-            logger.exception("worker %s could not write its last figures; what it counted in its last seconds is missing", self.id)
+            logger.exception("worker %s could not write its last metrics; what it counted in its last seconds is missing", self.id)
         self._listener.close()
         await self.executor.close()
         await self._leave()

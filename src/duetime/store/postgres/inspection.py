@@ -64,7 +64,7 @@ class _Inspection:
         for location, task_id in await self._rows(self._sql.ghost_locations):
             if self._repair:
                 await self._leave(task_id, location)
-            yield Inconsistency("ghost place", task_id, f"stands in {location} but is finished or gone; the place is removed", self._repair)
+            yield Inconsistency("ghost entry", task_id, f"stands in {location} but is finished or gone; the entry is removed", self._repair)
 
     async def _leave(self, task_id: str, location: str) -> None:
         match location:
@@ -126,7 +126,7 @@ class _Inspection:
         for (task_id,) in await self._rows(self._sql.homeless_tasks):
             if self._repair:
                 await self._rows(self._sql.house_task, self._at, [task_id])
-            yield Inconsistency("no place", task_id, "is live but waits nowhere; goes back to pending", self._repair)
+            yield Inconsistency("no entry", task_id, "is live but waits nowhere; goes back to pending", self._repair)
 
     async def output(self) -> AsyncIterator[Inconsistency]:
         for (task_id,) in await self._rows(self._sql.ghost_output):

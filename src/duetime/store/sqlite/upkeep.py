@@ -63,7 +63,7 @@ def _ghosts(connection: sqlite3.Connection, now: Instant, repair: bool) -> Itera
     for table, seq in connection.execute(SQL.ghosts).fetchall():
         if repair:
             connection.execute(deletes[table], (seq,))
-        yield Inconsistency("ghost place", f"task number {seq}", f"stands in {table} but is finished or gone; the place is removed", repair)
+        yield Inconsistency("ghost entry", f"task number {seq}", f"stands in {table} but is finished or gone; the entry is removed", repair)
 
 
 def _doubled(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
@@ -87,7 +87,7 @@ def _homeless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Ite
     for seq, task_id, lane, due_at, attempt in connection.execute(SQL.homeless_tasks).fetchall():
         if repair:
             work.put_due(connection, [(lane, seq, due_at, attempt, 0, 0)], now)
-        yield Inconsistency("no place", task_id, "is live but waits nowhere; goes back to pending", repair)
+        yield Inconsistency("no entry", task_id, "is live but waits nowhere; goes back to pending", repair)
 
 
 def _ghost_keys(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
