@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import aiohttp
 import pytest
@@ -12,6 +13,7 @@ from duetime.api.server import CannotListen, Server
 from duetime.client.batching import Batching
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.task import NewTask
+from duetime.store.requests import Requested
 from duetime.store.values import Added
 from tests.api.conftest import Client, new_app, served, until
 from tests.servers.fixtures import NewPostgres
@@ -149,12 +151,12 @@ async def test_what_the_store_refuses_of_one_is_not_refused_to_others() -> None:
     new_tasks: list[NewTask[object]] = [NewTask(id=str(number), handler="greet", payload=b"{}") for number in range(20)]
     answers: dict[str, Added] = {}
 
-    async def add(some: list[NewTask[object]]) -> list[Added]:
-        if any(task.id in ("3", "17") for task in some):
+    async def add(some: Sequence[Requested]) -> list[Added]:
+        if any(task.id in ("3", "17") for task, _ in some):
             raise InvalidValue("not this one")
-        return [answers.setdefault(task.id, object()) for task in some]  # type: ignore[arg-type]  # only passed on
+        return [answers.setdefault(task.id, object()) for task, _ in some]  # type: ignore[arg-type]  # only passed on
 
-    gathering = Batching(add)  # type: ignore[arg-type]
+    gathering = Batching(add)
     done = await asyncio.gather(*(gathering.add(task) for task in new_tasks), return_exceptions=True)
     assert [index for index, answer in enumerate(done) if isinstance(answer, InvalidValue)] == [3, 17]
     assert [answer for index, answer in enumerate(done) if index not in (3, 17)] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from duetime import App
 from duetime.errors import StoreUnavailable
 from duetime.ids import is_id, key_shard, shard_of
+from duetime.store.requests import Requested
 from tests.api.conftest import Client, new_app, served
 
 
@@ -129,20 +131,39 @@ async def test_the_id_lies_in_the_shard_of_the_tasks_own_key(http: Client) -> No
         assert shard_of(task["id"]) == key_shard("greet", f"order-{number}")
 
 
-async def test_a_repeat_repairs_what_a_failure_between_request_and_task_left(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_whose_answer_was_lost_is_completed_by_a_repeat(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(app) as http:
         with monkeypatch.context() as broken:
+            add = app.store.add_requested
 
-            async def fail(tasks: object) -> NoReturn:
-                raise StoreUnavailable("the store went away after the request was stored")
+            async def lose_the_answer(requested: Sequence[Requested]) -> NoReturn:
+                await add(requested)
+                raise StoreUnavailable("the store went away after the commit")
 
-            broken.setattr(app.store, "add", fail)
+            broken.setattr(app.store, "add_requested", lose_the_answer)
             await with_key(http, "k", 503, delay=60)
-        assert (await http("GET", "/v1/tasks")).json["items"] == []
+        [task] = (await http("GET", "/v1/tasks")).json["items"]
         await with_key(http, "k", 422, delay=61)
-        first = await with_key(http, "k", 201, delay=60)
-        assert "idempotency-replayed" not in first.headers
-        assert (await with_key(http, "k", 201, delay=60)).json == first.json
+        again = await with_key(http, "k", 201, delay=60)
+        assert (again.json["id"], again.headers["idempotency-replayed"]) == (task["id"], "true")
+        assert len((await http("GET", "/v1/tasks")).json["items"]) == 1
+
+
+async def test_a_request_that_was_not_stored_may_be_corrected(app: App) -> None:
+    async with served(app) as http:
+        await with_key(http, "k", 404, handler="great")
+        await with_key(http, "k", 422, payload={"nam": "Ada"})
+        await with_key(http, "another", 201, key="order-7", delay=60)
+        await with_key(http, "k", 409, key="order-7", delay=60)
+        await with_key(http, "k", 201, key="order-8", delay=60)
+
+
+async def test_a_repeat_of_a_request_that_kept_a_task_is_answered_with_that_one(app: App) -> None:
+    async with served(app) as http:
+        kept = (await http.submit(key="order-7", delay=60))["id"]
+        assert (await with_key(http, "k", 200, key="order-7", if_exists="keep")).json["id"] == kept
+        await http("POST", f"/v1/tasks/{kept}/cancel")
+        assert (await with_key(http, "k", None, key="order-7", if_exists="keep")).json["id"] == kept
         assert len((await http("GET", "/v1/tasks")).json["items"]) == 1
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -19,8 +21,11 @@ from duetime.ids import new_id
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.open import store_from_url
+from duetime.store.postgres.requests import note
+from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.store import PostgresStore
-from duetime.store.values import AddVerdict, Hint, HintKind, NewWorker
+from duetime.store.requests import NamedRequest
+from duetime.store.values import Added, AddVerdict, Hint, HintKind, NewWorker
 from duetime.worker import worker as working
 from tests.conformance.build import Worker, add, needs, new_task, state_of, wait_until
 from tests.integration.postgres import admin, opened, schema_of
@@ -401,3 +406,51 @@ async def test_the_documented_privileges_suffice_for_a_connection_on_which_one_o
         await store.close()
         with admin(postgres_url) as connection:
             connection.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
+# ---- requests ----
+
+
+async def test_a_task_with_its_request_takes_one_statement(postgres_url: str) -> None:
+    store = await opened(postgres_url)
+    assert isinstance(store, PostgresStore)
+    try:
+        await add(store)  # its lane is known then
+        statements: list[str] = []
+        async with store._opened.link() as link:
+            link.connection.add_query_logger(lambda query: statements.append(query.query))
+        for due_at in (None, store.now() + 60_000_000):
+            task = new_task(due_at=due_at)
+            [added] = await store.add_requested([(task, NamedRequest("ann", task.id, "digest", task.id))])
+            assert isinstance(added, Added)
+            assert added.verdict is AddVerdict.ADDED
+        await asyncio.sleep(0.01)  # the driver reports statements a moment later
+        assert len(statements) == 2, statements
+    finally:
+        await store.close()
+
+
+async def test_a_request_that_is_pruned_while_it_is_repeated_is_stored_anew(postgres_url: str) -> None:
+    class Pruning:
+        """Prunes after the insert has met the request and before it is read."""
+
+        def __init__(self, run: Runner) -> None:
+            self._run = run
+            self.pruned = 0
+
+        async def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Sequence[Any]]:
+            assert isinstance(store, PostgresStore)
+            if sql == store._sql.requests_by_key and not self.pruned:
+                self.pruned = await store.prune_requests(store.now() + 60_000_000, 10)
+            return await self._run.rows(sql, parameters)
+
+    store = await opened(postgres_url)
+    assert isinstance(store, PostgresStore)
+    try:
+        first, again = new_task(), new_task()
+        await store.add_requested([(first, NamedRequest("ann", "k", "digest", first.id))])
+        run, request = Pruning(store._opened), NamedRequest("ann", "k", "digest", again.id)
+        assert await note(run, store._sql, [request], None) == [request]
+        assert run.pruned == 1
+    finally:
+        await store.close()

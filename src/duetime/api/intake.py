@@ -17,7 +17,7 @@ from duetime.api.call import decode
 from duetime.api.problems import Refusal, problem_of
 from duetime.app.app import App
 from duetime.client.batching import add_each, persistently
-from duetime.client.client import Client, duplicate_key
+from duetime.client.client import duplicate_key
 from duetime.clock import to_datetime
 from duetime.errors import DuetimeError, InvalidValue
 from duetime.model.access import Caller, Scope
@@ -78,23 +78,20 @@ def _traced(task: NewTask[Any], trace: Mapping[str, str]) -> NewTask[Any]:
 # ---- Idempotency-Key ----
 
 
-async def under_key(client: Client, task: NewTask[Any], key: str, body: NewTaskBody, caller: Caller) -> NewTask[Any]:
-    """Store the request before its task, and return the task with the id that the request stands for: of a repeat, that of the first one.
-
-    So whatever happens in between, a repeat adds the same task, and an id's shard is always that of the task's own key.
-    """
+def request_of(task: NewTask[Any], key: str, body: NewTaskBody, caller: Caller) -> NamedRequest:
+    """Name the request for a task, so that a repeat is answered with the task of the first one."""
     digest = hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()[:32]
     # by the token's id, because its name can be given to another one later
-    request = NamedRequest(caller.token or caller.name, check_key(key), digest, task.id)
-    [stored] = await persistently(client.note_requests, [request])
-    if stored.digest != digest:
-        raise Refusal(
-            KEY_REUSED,
-            f"this Idempotency-Key stands for task {stored.task}, which came with another body; "
-            "repeat a request with its body unchanged, or use a new key",
-            faults=[Fault("was used for another request", parameter="Idempotency-Key")],
-        )
-    return msgspec.structs.replace(task, id=stored.task)
+    return NamedRequest(caller.token or caller.name, check_key(key), digest, task.id)
+
+
+def key_reused(stored: NamedRequest) -> Refusal:
+    return Refusal(
+        KEY_REUSED,
+        f"this Idempotency-Key stands for task {stored.task}, which came with another body; "
+        "repeat a request with its body unchanged, or use a new key",
+        faults=[Fault("was used for another request", parameter="Idempotency-Key")],
+    )
 
 
 def check_key(key: str) -> str:

@@ -29,7 +29,7 @@ class Shared:
     def __init__(self, app: App, limits: Limits, describe: Callable[[], dict[str, Any]]) -> None:
         self.app = app
         self.limits = limits
-        self.batching = Batching(lambda tasks: app.client.add(tasks))
+        self.batching = Batching(lambda requested: app.client.add_requested(requested))
         self.waiters = Waiters(lambda ids: app.client.records(ids), lambda on_hint: app.client.listen(on_hint))
         self.pull = PullService(lambda: app.store)
         self.readiness = Readiness(app)

@@ -21,6 +21,7 @@ from duetime.errors import ChangedMeanwhile
 from duetime.model.access import AuditOutcome
 from duetime.model.query import Query
 from duetime.model.task import FINAL, Task, TaskRecord, shown
+from duetime.store.requests import NamedRequest
 from duetime.store.values import AddVerdict, CancelVerdict
 from duetime.wire.fields import NoQuery, given, given_fields
 from duetime.wire.problem import CHANGED
@@ -53,9 +54,11 @@ async def submit(call: Call) -> Response:
     body = await call.body(intake.body_decoder)
     task = await call.app.client.admission.admit(intake.task_of(call.app, body, call.caller, call.trace))
     key = call.header("idempotency-key")
-    if key is not None:
-        task = await intake.under_key(call.app.client, task, key, body, call.caller)
-    added = stored(task, await call.shared.batching.add(task))
+    request = None if key is None else intake.request_of(task, key, body, call.caller)
+    answered = await call.shared.batching.add(task, request)
+    if isinstance(answered, NamedRequest):
+        raise intake.key_reused(answered)
+    added = stored(task, answered)
     headers = {}
     if added.verdict is AddVerdict.ADDED:
         call.shared.figures.note_submitted(1)

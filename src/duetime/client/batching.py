@@ -14,9 +14,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.model.task import NewTask
+from duetime.store.requests import NamedRequest, Requested
 from duetime.store.values import Added
 
-Add: TypeAlias = Callable[[Sequence[NewTask[Any]]], Awaitable[Sequence[Added]]]
+Answer: TypeAlias = Added | NamedRequest  # a request that is stored with another body
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -27,7 +28,7 @@ PATIENCE = 3.0  # seconds for which a store that does not answer is tried again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 
 
-async def add_each(add: Add, tasks: Sequence[NewTask[Any]]) -> Sequence[Added | DuetimeError]:
+async def add_each(add: Callable[[Sequence[S]], Awaitable[Sequence[T]]], tasks: Sequence[S]) -> Sequence[T | DuetimeError]:
     """Store tasks together; if the store refuses them, find the ones at fault by halves and store the others."""
     try:
         return await add(tasks)
@@ -56,22 +57,29 @@ async def persistently(write: Callable[[S], Awaitable[T]], items: S, patience: f
 class Batching:
     """Stores tasks that come one by one, in batches."""
 
-    def __init__(self, add: Add, *, at_most: int = AT_MOST, most_waiting: int = MOST_WAITING, patience: float = PATIENCE) -> None:
+    def __init__(
+        self,
+        add: Callable[[Sequence[Requested]], Awaitable[Sequence[Answer]]],
+        *,
+        at_most: int = AT_MOST,
+        most_waiting: int = MOST_WAITING,
+        patience: float = PATIENCE,
+    ) -> None:
         self._add = add
         self._at_most = at_most
         self._most_waiting = most_waiting
         self._patience = patience
-        self._waiting: deque[tuple[NewTask[Any], asyncio.Future[Added]]] = deque()
+        self._waiting: deque[tuple[Requested, asyncio.Future[Answer]]] = deque()
         self._storing: asyncio.Task[None] | None = None
         self._began_at: float | None = None
 
-    async def add(self, task: NewTask[Any]) -> Added:
-        """Return the store's answer to one task; it is committed then."""
+    async def add(self, task: NewTask[Any], request: NamedRequest | None = None) -> Answer:
+        """Return the store's answer to one task, and to the request that asks for it; it is committed then."""
         if len(self._waiting) >= self._most_waiting:
             raise StoreUnavailable(f"{len(self._waiting):,} requests wait for the store already; nothing was kept of this one, try again")
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Added] = loop.create_future()
-        self._waiting.append((task, future))
+        future: asyncio.Future[Answer] = loop.create_future()
+        self._waiting.append(((task, request), future))
         if self._storing is None:
             self._storing = loop.create_task(self._store_all())
         return await future
@@ -95,10 +103,10 @@ class Batching:
             self._began_at = None
             self._storing = None
 
-    async def _store(self, batch: Sequence[tuple[NewTask[Any], asyncio.Future[Added]]]) -> None:
-        answers: Sequence[Added | BaseException]
+    async def _store(self, batch: Sequence[tuple[Requested, asyncio.Future[Answer]]]) -> None:
+        answers: Sequence[Answer | BaseException]
         try:
-            answers = await add_each(lambda tasks: persistently(self._add, tasks, self._patience), [task for task, _ in batch])
+            answers = await add_each(lambda some: persistently(self._add, some, self._patience), [requested for requested, _ in batch])
         except Exception as error:
             # each gets an exception of its own: a shared one would collect the tracebacks of all
             answers = [StoreUnavailable(str(error)) if isinstance(error, StoreUnavailable) else error for _ in batch]

@@ -21,7 +21,7 @@ from duetime.model.lazy import Lazy
 from duetime.model.query import MAX_PAGE, Page, Query
 from duetime.model.task import FINAL, LIVE, NewTask, State, Task, TaskRecord, check_name, check_priority, delay_micros, due_instant, shown
 from duetime.store import Store
-from duetime.store.requests import NamedRequest
+from duetime.store.requests import NamedRequest, Requested
 from duetime.store.shard import Listener
 from duetime.store.values import Added, AddVerdict, AllNew, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind
 from duetime.targets.spec import HandlerSpec
@@ -84,8 +84,8 @@ class Client(Protocol):
         """Ask beforehand for all that submitting these tasks on a connection needs; after that it suspends nowhere."""
         ...
 
-    async def note_requests(self, requests: Sequence[NamedRequest]) -> Sequence[NamedRequest]:
-        """Store requests before their tasks, and return what is stored under caller and key of each; only where the store is reached."""
+    async def add_requested(self, requested: Sequence[Requested]) -> Sequence[Added | NamedRequest]:
+        """Store checked and completed tasks, some with a named request, and return the store's answers; only where the store is reached."""
         ...
 
     async def look_up(self, handler: str, key: str) -> TaskRecord | None:
@@ -278,6 +278,11 @@ class LocalClient(Client):
     async def add(self, tasks: Sequence[NewTask[Any]], connection: object | None = None) -> Sequence[Added]:
         return await (self.store.add(tasks) if connection is None else self.store.add_on(connection, tasks))
 
+    async def add_requested(self, requested: Sequence[Requested]) -> Sequence[Added | NamedRequest]:
+        if all(request is None for _, request in requested):
+            return await self.store.add([task for task, _ in requested])
+        return await self.store.add_requested(requested)
+
     async def prepare(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
         await self.admission.check(tasks, allow_unknown=allow_unknown)
         await self.store.prepare(tasks)
@@ -299,9 +304,6 @@ class LocalClient(Client):
         if record is None:
             raise TaskNotFound(f"{handler} has no task with the key {key!r}, neither live nor kept")
         return shown(record)
-
-    async def note_requests(self, requests: Sequence[NamedRequest]) -> Sequence[NamedRequest]:
-        return await self.store.note_requests(requests)
 
     async def look_up(self, handler: str, key: str) -> TaskRecord | None:
         return await self.store.find(handler, key)

@@ -38,7 +38,7 @@ from duetime.remote.problems import error_of
 from duetime.remote.schedules import RemoteSchedules
 from duetime.remote.texts import texts
 from duetime.remote.transport import NDJSON, Transport
-from duetime.store.requests import NamedRequest
+from duetime.store.requests import NamedRequest, Requested
 from duetime.store.shard import Listener
 from duetime.store.values import Added, CancelVerdict, Hint
 from duetime.targets.spec import HandlerSpec
@@ -207,7 +207,7 @@ class RemoteClient(Client):
 
         return list(await asyncio.gather(*map(one, ids)))
 
-    async def note_requests(self, requests: Sequence[NamedRequest]) -> Sequence[NamedRequest]:
+    async def add_requested(self, requested: Sequence[Requested]) -> Sequence[Added | NamedRequest]:
         raise needs_store("this", self._transport.url)
 
     async def look_up(self, handler: str, key: str) -> TaskRecord | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from duetime.clock import Instant
+from duetime.model.task import NewTask
+from duetime.store.values import Added, AddVerdict
 
 
 class NamedRequest(msgspec.Struct, frozen=True):
-    """A request to submit a task. `key` is the caller's name for it, `digest` that of its body, `task` the id that its task has or gets."""
+    """A request to submit a task. `key` is the caller's name for it, `digest` that of its body, `task` the id that its task has."""
 
     caller: str
     key: str
@@ -19,15 +21,68 @@ class NamedRequest(msgspec.Struct, frozen=True):
     task: str
 
 
-class RequestStore(Protocol):
-    """Where named requests live. The row of a request is written before its task, and the task is added under the id that is stored here:
-    a repeat of the request adds the same id again, and so repairs what a crash between the two left.
-    """
+Requested: TypeAlias = tuple[NewTask[object], NamedRequest | None]
+"""A new task and the request that asks for it, which has the task's id; most tasks come without one."""
 
-    async def note_requests(self, requests: Sequence[NamedRequest]) -> list[NamedRequest]:
-        """Store requests, and return what is stored under the caller and key of each: of several, also at once, the first one wins."""
+
+class RequestStore(Protocol):
+    """Where named requests live. No task of a request is stored without the row of its request, which holds the task's id."""
+
+    async def add_requested(self, requested: Sequence[Requested]) -> Sequence[Added | NamedRequest]:
+        """Add tasks as `add` does, each with its request; of several requests with one caller and key, also at once, the first one wins.
+
+        A repeat with the same digest adds the id of the first one again, and is so answered with its task. One with another digest
+        adds nothing and is answered with the stored request. A request that is answered with another task, because a key is kept or
+        replaced, stands for that task from then on; one whose key is held by another task is forgotten.
+        """
         ...
 
     async def prune_requests(self, before: Instant, limit: int) -> int:
         """Remove up to `limit` of the oldest requests from before an instant; return how many."""
         ...
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """What a call of `add_requested` adds, after its requests were compared with what is stored; for stores."""
+
+    tasks: list[NewTask[object]]
+    indexes: list[int]  # of these tasks in the call
+    answers: dict[int, Added | NamedRequest]  # of the others
+    own: dict[int, NamedRequest]  # requests that were stored just now, by the index of their task
+
+    def answered(self, added: Sequence[Added]) -> list[Added | NamedRequest]:
+        """Return the answers to the whole call."""
+        answers = self.answers | dict(zip(self.indexes, added, strict=True))
+        return [answers[index] for index in range(len(answers))]
+
+    def corrected(self, added: Sequence[Added]) -> tuple[list[NamedRequest], list[NamedRequest]]:
+        """Return the stored requests that stand for another task than their own, with that one's id, and those to be forgotten."""
+        moved, forgotten = [], []
+        for index, answer in zip(self.indexes, added, strict=True):
+            request = self.own.get(index)
+            if request is None or answer.record.id == request.task:
+                continue
+            if answer.verdict is AddVerdict.DUPLICATE:
+                forgotten.append(request)
+            else:
+                moved.append(msgspec.structs.replace(request, task=answer.record.id))
+        return moved, forgotten
+
+
+def decide(requested: Sequence[Requested], stored: Sequence[NamedRequest]) -> Decided:
+    """Compare requests with what is stored under their callers and keys, in the order of those that are named."""
+    decided = Decided([], [], {}, {})
+    known = iter(stored)
+    for index, (task, request) in enumerate(requested):
+        if request is not None:
+            found = next(known)
+            if found.digest != request.digest:
+                decided.answers[index] = found
+                continue
+            if found.task == request.task:
+                decided.own[index] = request
+            else:
+                task = msgspec.structs.replace(task, id=found.task)
+        decided.tasks.append(task)
+        decided.indexes.append(index)
+    return decided

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -45,7 +46,7 @@ from duetime.store.postgres.statements import statements
 from duetime.store.postgres.submit import Submission, check_due, is_plain, new_tasks, stored_now, with_tasks
 from duetime.store.postgres.wakeups import Wakeups
 from duetime.store.pull_workers import PullWorker, RunningTask
-from duetime.store.requests import NamedRequest
+from duetime.store.requests import NamedRequest, Requested, decide
 from duetime.store.schedules import DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
 from duetime.store.shard import Grouping, Lease, Listener
 from duetime.store.traits import Traits
@@ -67,6 +68,8 @@ from duetime.store.values import (
     RunningAttempt,
     WorkerRecord,
 )
+
+T = TypeVar("T")
 
 DURABILITY = (
     "A returned write survives a crash of the process and of the server, if the server flushes its commits "
@@ -163,22 +166,35 @@ class PostgresStore:
             return []
         await self.prepare(tasks)
         added = await self._add_plain(tasks) if is_plain(tasks) else None
-        if added is not None:
-            return added
+        return await self._with_lanes(lambda: self._add_carefully(tasks)) if added is None else added
+
+    async def add_requested(self, requested: Sequence[Requested]) -> Sequence[Added | NamedRequest]:
+        if not requested:
+            return []
+        tasks = [task for task, _ in requested]
+        await self.prepare(tasks)
+        added = await self._add_plain(tasks, named_requests.columns(requested)) if is_plain(tasks) else None
+        return await self._with_lanes(lambda: self._add_requested_carefully(requested)) if added is None else added
+
+    async def _with_lanes(self, add: Callable[[], Awaitable[T]]) -> T:
+        """Add tasks, a second time if a lane is gone."""
         try:
-            return await self._add_carefully(tasks)
+            return await add()
         except Rejected as rejection:
             if rejection.state != LANE_GONE:
                 raise
         await self._lanes.restore(self._opened)
-        return await self._add_carefully(tasks)
+        return await add()
 
-    async def _add_plain(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added] | None:
+    async def _add_plain(self, tasks: Sequence[NewTask[object]], requests: Sequence[Any] = ()) -> Sequence[Added] | None:
         """Add tasks that are most probably all new, in one statement; None if one of them is not, or the wake-up after it failed."""
-        statement, parameters = self._sql.add_new, [*new_tasks(tasks, self._lanes), self._clock.parameter]
+        sql = self._sql
+        statement = sql.add_requested if requests else sql.add_new
+        parameters = [*new_tasks(tasks, self._lanes), self._clock.parameter, *requests]
         telling = tasks[0].due_at is None and tasks[0].delay == 0 and self._wakeups.may_send()
         if telling:
-            statement, parameters = self._sql.add_new_and_tell, [*parameters, self._wakeups.channel, self._wakeups.due_now]
+            statement = sql.add_requested_and_tell if requests else sql.add_new_and_tell
+            parameters = [*parameters, self._wakeups.channel, self._wakeups.due_now]
         try:
             [[now]] = await self._opened.rows(with_tasks(self._sql, statement), parameters)
         except Rejected:
@@ -200,6 +216,24 @@ class PostgresStore:
         if earliest is not None:
             self._hint(HintKind.DUE, earliest)
         return added
+
+    async def _add_requested_carefully(self, requested: Sequence[Requested]) -> list[Added | NamedRequest]:
+        """Add tasks with their requests, of which some may be known. All requests come before all tasks, as everywhere, so that no two
+        transactions wait for each other.
+        """
+
+        async def job(run: Runner) -> tuple[list[Added | NamedRequest], Instant | None]:
+            named = [request for _, request in requested if request is not None]
+            decided = decide(requested, await named_requests.note(run, self._sql, named, self._clock.parameter) if named else [])
+            submission = Submission(run, self._sql, self._lanes, self._clock.parameter, lock_parents=True)
+            added = await submission.add(decided.tasks)
+            await named_requests.correct(run, self._sql, decided, added)
+            return decided.answered(added), submission.earliest
+
+        answers, earliest = await self._opened.transaction(job)
+        if earliest is not None:
+            self._hint(HintKind.DUE, earliest)
+        return answers
 
     async def prepare(self, tasks: Sequence[NewTask[object]]) -> None:
         check_due(tasks, self._clock.now())
@@ -438,9 +472,6 @@ class PostgresStore:
 
     async def prune_audit(self, before: Instant, limit: int) -> int:
         return await access.prune_audit(self._opened, self._sql, before, limit)
-
-    async def note_requests(self, requests: Sequence[NamedRequest]) -> list[NamedRequest]:
-        return await named_requests.note(self._opened, self._sql, requests, self._clock.parameter) if requests else []
 
     async def prune_requests(self, before: Instant, limit: int) -> int:
         return await named_requests.prune(self._opened, self._sql, before, limit)

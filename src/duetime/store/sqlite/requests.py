@@ -6,12 +6,16 @@ import sqlite3
 from collections.abc import Sequence
 
 from duetime.clock import Instant
-from duetime.store.requests import NamedRequest
+from duetime.store.requests import NamedRequest, Requested, decide
 from duetime.store.sqlite.database import OpenFile
-from duetime.store.sqlite.statements import SQL
+from duetime.store.sqlite.runner import SyncRunner, drive
+from duetime.store.sqlite.statements import NEVER, SQL
+from duetime.store.sqlite.submit import Submission
+from duetime.store.values import Added, HintKind
 
 
 def note(connection: sqlite3.Connection, requests: Sequence[NamedRequest], now: Instant) -> list[NamedRequest]:
+    """Store requests whose key the caller has not used before, and return what is stored under each."""
     stored = []
     for request in requests:
         connection.execute(SQL.insert_request, (request.caller, request.key, request.digest, request.task, now))
@@ -27,8 +31,23 @@ def prune(connection: sqlite3.Connection, before: Instant, limit: int) -> int:
 class Requests(OpenFile):
     """Where named requests live."""
 
-    async def note_requests(self, requests: Sequence[NamedRequest]) -> list[NamedRequest]:
-        return await self._write(lambda connection: note(connection, requests, self._clock.now())) if requests else []
+    async def add_requested(self, requested: Sequence[Requested]) -> list[Added | NamedRequest]:
+        if not requested:
+            return []
+
+        def job(connection: sqlite3.Connection) -> tuple[list[Added | NamedRequest], Instant]:
+            now = self._clock.now()
+            decided = decide(requested, note(connection, [request for _, request in requested if request is not None], now))
+            submission = Submission(SyncRunner(connection), now)
+            added = drive(submission.add(decided.tasks))
+            moved, forgotten = decided.corrected(added)
+            connection.executemany(SQL.move_request, [(each.task, each.caller, each.key) for each in moved])
+            connection.executemany(SQL.delete_request, [(each.caller, each.key) for each in forgotten])
+            return decided.answered(added), submission.earliest
+
+        answers, earliest = await self._write(job)
+        self._hint(HintKind.DUE, None if earliest == NEVER else earliest)
+        return answers
 
     async def prune_requests(self, before: Instant, limit: int) -> int:
         return await self._write(lambda connection: prune(connection, before, limit))

@@ -105,6 +105,37 @@ begin
     perform set_config('synchronous_commit', 'off', true), pg_notify(p_channel, p_message);
 end $$;
 
+-- The same as `add_new`, and before it the requests that ask for these tasks; where a task has none the key is null.
+-- If a request is not new, all is refused. In the order of keys, so that no two wait for each other.
+create or replace function duetime.add_requested(
+    p_now bigint, p_tasks duetime.new_tasks, p_callers text[], p_keys text[], p_digests text[]
+) returns bigint language plpgsql as $$
+declare
+    v_stored bigint;
+begin
+    insert into duetime.request (caller, key, digest, task, at)
+    select r.caller, r.key, r.digest, r.task::text, coalesce(p_now, duetime.clock())
+    from unnest(p_callers, p_keys, p_digests, p_tasks.ids) as r (caller, key, digest, task) where r.key is not null
+    order by r.caller, r.key
+    on conflict do nothing;
+    get diagnostics v_stored = row_count;
+    if v_stored < cardinality(array_remove(p_keys, null)) then
+        raise exception 'some of these requests are stored already' using errcode = 'DT001';
+    end if;
+    return duetime.add_new(p_now, p_tasks);
+end $$;
+
+-- The same, and wake up who listens, as `add_new_and_tell` does.
+create or replace procedure duetime.add_requested_and_tell(
+    p_now bigint, p_tasks duetime.new_tasks, p_callers text[], p_keys text[], p_digests text[], p_channel text,
+    p_message text, inout p_at bigint
+) language plpgsql as $$
+begin
+    p_at := duetime.add_requested(p_now, p_tasks, p_callers, p_keys, p_digests);
+    commit;
+    perform set_config('synchronous_commit', 'off', true), pg_notify(p_channel, p_message);
+end $$;
+
 -- Add what can be added of these tasks and return their ids: those whose id is stored already or whose key is held
 -- are left out.
 create or replace function duetime.add(p_now bigint, p_tasks duetime.new_tasks) returns text[] language plpgsql

@@ -12,6 +12,14 @@ select r.caller, r.key, r.digest, r.task
 from duetime.request as r join unnest($1::text[], $2::text[]) as u (caller, key) on r.caller = u.caller
     and r.key = u.key
 
+-- move_requests: to the tasks that they were answered with
+update duetime.request as r set task = u.task from unnest($1::text[], $2::text[], $3::text[]) as u (caller, key, task)
+where r.caller = u.caller and r.key = u.key
+
+-- forget_requests: those that were refused
+delete from duetime.request as r using unnest($1::text[], $2::text[]) as u (caller, key)
+where r.caller = u.caller and r.key = u.key
+
 -- delete_requests: the oldest ones
 with gone as (
     delete from duetime.request as r

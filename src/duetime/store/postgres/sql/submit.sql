@@ -13,6 +13,13 @@ select duetime.add_new($19::bigint, $tasks)
 -- add_new_and_tell: the same, and a wake-up after it
 call duetime.add_new_and_tell($19::bigint, $tasks, $20::text, $21::text, null)
 
+-- add_requested: tasks that are most probably new, with the requests that ask for them
+select duetime.add_requested($19::bigint, $tasks, $20::text[], $21::text[], $22::text[])
+
+-- add_requested_and_tell: the same, and a wake-up after it
+call duetime.add_requested_and_tell($19::bigint, $tasks, $20::text[], $21::text[], $22::text[], $23::text, $24::text,
+    null)
+
 -- add: tasks that wait for time alone, leaving out those that cannot be added
 select duetime.add($19::bigint, $tasks)
 

@@ -4,6 +4,12 @@ insert into duetime_request (caller, key, digest, task, at) values (?, ?, ?, ?, 
 -- request_by_key: what is stored under a key
 select digest, task from duetime_request where caller = ? and key = ?
 
+-- move_request: to the task that it was answered with
+update duetime_request set task = ? where caller = ? and key = ?
+
+-- delete_request: one that was refused
+delete from duetime_request where caller = ? and key = ?
+
 -- delete_requests: the oldest ones
 delete from duetime_request where (caller, key) in (select caller, key from duetime_request where at < ? order by at
     limit ?)
