@@ -36,7 +36,7 @@ class Answer:
 
 
 class Client:
-    """Sends requests, and says with which status it counts."""
+    """Sends requests, and fails if the status is not the expected one."""
 
     def __init__(self, session: aiohttp.ClientSession, server: Server, token: str | None = None) -> None:
         self.session = session
@@ -73,7 +73,7 @@ class Client:
         return answer
 
     async def problem(self, method: str, path: str, body: Any = None, *, status: int, **more: Any) -> Any:
-        """Expect a problem document, and give it."""
+        """Send a request that is refused; return the problem document."""
         answer = await self(method, path, body, status=status, **more)
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json["type"].startswith("urn:duetime:problem:")
@@ -114,7 +114,7 @@ async def served(app: App, **options: Any) -> AsyncIterator[Client]:
 
 
 async def until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Look until something holds; fail with its description after a long time."""
+    """Wait until something holds; fail with its description after a long time."""
     try:
         async with asyncio.timeout(PATIENCE):
             while not await holds():  # noqa: ASYNC110  # what is looked at cannot call back

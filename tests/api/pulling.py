@@ -70,7 +70,7 @@ def example() -> Sequence[str]:
 
 
 def which() -> str:
-    """Say which of the examples run here."""
+    """Return a line that says which of the examples run here."""
     found, curl = node(), shutil.which("curl")
     return (
         f"JavaScript: {found or f'left out, because there is no Node of version {OLDEST_NODE} or newer'}; "

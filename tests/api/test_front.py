@@ -1,4 +1,4 @@
-"""The page at `/`: for a browser, without a token, telling nothing that it should not."""
+"""The page at `/`: for a browser, without a token, and without anything secret."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ EXAMPLES = 12
 
 @schemathesis.serializer("application/x-ndjson")
 def lines(context: object, value: object) -> bytes:
-    """Send what was made for the lines of a batch, whatever it is."""
+    """Send whatever was generated as the lines of a batch."""
     return value.encode("utf-8", "replace") if isinstance(value, str) else msgspec.json.encode(value)
 
 

@@ -33,7 +33,7 @@ class Sent(NamedTuple):
 
 
 class Document:
-    """The description of the API, read as whoever attacks it would read it."""
+    """The description of the API, read as an attacker would read it."""
 
     def __init__(self) -> None:
         self._document = describe(ROUTES)
@@ -52,7 +52,7 @@ class Document:
         return schema
 
     def plain(self, schema: dict[str, Any], depth: int = DEEPEST) -> Any:
-        """Make something that fits, more or less: what is wrong with it is refused, which is an answer too."""
+        """Return a value that roughly fits a schema. If it does not, it is refused, which is an answer too."""
         schema = self.resolved(schema)
         for known in ("const", "default"):
             if known in schema:
@@ -128,7 +128,7 @@ def _filled(path: str, values: dict[str, str]) -> str:
 
 
 def _brief(body: Any) -> Any:
-    """Let nobody wait for anything."""
+    """Replace waits by none, so that the request is answered at once."""
     return {**body, "wait": 0} if isinstance(body, dict) and "wait" in body else body
 
 

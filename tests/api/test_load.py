@@ -27,7 +27,7 @@ SLOW_ONES = 200
 
 
 class Insistent:
-    """Somebody who sends each request under a key of its own until it is answered, however often that takes."""
+    """A client that sends each request under a key of its own again and again until it is answered."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self._url = url
@@ -120,7 +120,7 @@ async def test_a_request_that_is_arriving_when_the_server_stops_is_answered(app:
         writer.write(b"GET /livez HTTP/1.1\r\nHo")
 
         def heads() -> list[int]:
-            """How many bytes of a head have come, by connection."""
+            """Return how many bytes of a head have arrived, by connection."""
             return sorted(vars(connection)["_head"] for connection in server.server_state.connections)
 
         async def begun() -> bool:

@@ -451,7 +451,7 @@ async def test_an_unknown_worker_is_told_to_register(http: Client, id: str, stat
 
 
 async def reap(app: App, seconds: float) -> int:
-    """Let a reaper see no beat for so long."""
+    """Run a reaper that has seen no beat for so long."""
     alarms = Alarms()
     reaper = Reaper(app.store, alarms, lease=15.0)
     taken = await watch(reaper, 1_000.0, 1_000.0 + seconds)

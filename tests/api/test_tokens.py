@@ -20,7 +20,7 @@ Bearer = Callable[..., Awaitable[Client]]
 
 @contextlib.asynccontextmanager
 async def guarded(app: App, **options: Any) -> AsyncIterator[Bearer]:
-    """Serve an App that has a token; what is given makes another one, and a client that sends it."""
+    """Serve an App that has a token; yield a function that makes another token and a client that sends it."""
     async with app:
         await app.tokens.create("first", scopes=["admin"])
         async with served(app, **options) as http:

@@ -118,7 +118,7 @@ def locked(file: int, name: str) -> bool:
 
 
 def read(path: Path, *, start: int = 0) -> tuple[list[Event], int]:
-    """Read events from a place in the file, in the order of the clock; give also where to go on. A cut line is left out."""
+    """Read events from an offset in the file; return them in the order of the clock, and the next offset. A cut line is left out."""
     with path.open("rb") as file:
         file.seek(start)
         data = file.read()

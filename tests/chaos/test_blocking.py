@@ -68,7 +68,7 @@ async def test_a_worker_with_a_thread_that_never_ends_drains_and_starts_anew(fle
     running = await fleet.submit(fleet.new("quick", seconds=1.0) for _ in range(8))
     await until("it was given up", lambda: "does not end" in worker.log())
     await fleet.finish()
-    assert worker.running, "it started anew in its own place"
+    assert worker.running, "it started anew under the same process id"
     assert (await fleet.app.get(task.id)).state is State.FAILED
     assert {(await fleet.app.get(each.id)).state for each in running} == {State.SUCCEEDED}
     history = await fleet.check()

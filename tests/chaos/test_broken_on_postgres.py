@@ -301,7 +301,7 @@ CASES: dict[str, tuple[Play, Breaker, str]] = {
     "settle without looking at the owner": (settle_of_another, anybody_settles, "lost"),
     "reaping at 0.3 of the lease": (early_reaper, reap_at_a_third, "overlap"),
     "a hint without a floor": (late_commit, hint_without_floor, "lost"),
-    "a floor without the oldest place": (aborted_claim, floor_without_oldest, "lost"),
+    "a floor without the oldest entry": (aborted_claim, floor_without_oldest, "lost"),
     "no reconciliation": (lost_reply, method(Reconciler, "compare", lambda self, *facts: ([], [])), "lost"),
     "fan-in by snapshot": (fan_in, fan_in_by_snapshot, "lost"),
     "a fence used again after a release": (release, fence_used_twice, "fence"),

@@ -121,7 +121,7 @@ async def test_t5_a_reaper_that_dies_half_way_leaves_the_work_to_the_next(postgr
 
 
 async def test_t7_a_worker_that_dies_between_claim_and_start_takes_no_slot_with_it(postgres_url: str) -> None:
-    """T7: there are no limits over all workers yet, whose place a dead one could keep; what it held is its tasks, and their keys."""
+    """T7: there are no limits over all workers yet that a dead one could use up; what it held is its tasks, and their keys."""
     async with opened(postgres_url) as store:
         task = await add(store, key="only one")
         doomed = await hire(store)

@@ -94,7 +94,7 @@ async def two_stores(url: str) -> AsyncIterator[tuple[Store, Store]]:
 
 
 async def test_t14_a_scheduler_that_was_stopped_in_the_middle_fires_nothing_again(any_fleet: Fleet) -> None:
-    """T14: A has decided and is stopped before it writes; its turn ends, B fires the same occurrences, A goes on."""
+    """T14: A has decided and is stopped before it writes; its lease ends, B fires the same occurrences, A goes on."""
     fleet = any_fleet
     await fleet.app.schedules.put(Schedule("often", "quick", Every(1), overlap="allow"), allow_unknown=True)
     async with two_stores(fleet.url) as (one, two):

@@ -213,7 +213,7 @@ async def test_a_clock_that_goes_back_and_forth_between_two_claims_hides_nothing
 
 
 async def test_a_child_that_an_expired_parent_frees_while_the_clock_is_back_is_found(stormy: Fleet, ground: Ground) -> None:
-    """The claim that ends the parent writes the child's place: it must tell as well."""
+    """The claim that ends the parent writes the child's due entry: it must report the set-back too."""
     async with opened(ground.look_url) as store, opened(ground.look_url) as other:
         worker, second = await hire(store, lease=60.0), await hire(other, lease=60.0)
         parent = await add(store, expires_in=1)
@@ -297,7 +297,7 @@ async def test_a_late_commit_is_found_although_there_is_always_more_to_do(postgr
 
 
 async def pass_numbers(other: HalfWay) -> None:
-    """Let so many transactions pass that looks no longer wait for one that is older and holds no place."""
+    """Let so many transactions pass that looks no longer wait for one that is older and holds no entry."""
     for _ in range(150):
         await other.rows("select pg_current_xact_id()")
 
@@ -350,7 +350,7 @@ async def test_a_prepared_transaction_is_found_when_it_commits(new_postgres: New
 
 
 async def test_what_goes_back_is_found_although_it_waited_between_reading_the_clock_and_its_position(postgres_url: str) -> None:
-    """A settle that waits for its claim has no place yet that anybody could see, but will write the one of before it waited."""
+    """A settle that waits for its claim has no entry yet that anybody could see; its position will be from before the wait."""
     async with (
         opened(postgres_url) as store,
         opened(postgres_url) as elsewhere,

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let nothing of the outer environment in, and nothing out of the test's own folder."""
+    """Hide the outer environment from the test, and keep what it writes in its own folder."""
     for name in list(os.environ):
         if name.startswith("DUETIME_"):
             monkeypatch.delenv(name)
@@ -206,7 +206,7 @@ class RunningWorker:
         self.process.send_signal(number)
 
     def ended(self) -> int:
-        """Wait for its end and give the exit code."""
+        """Wait for its end; return the exit code."""
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         assert self.process.stderr is not None

@@ -1,4 +1,4 @@
-"""How commands end: exit codes, one line of explanation, and nobody who reads."""
+"""How commands end: exit codes, one line of explanation, and output that nobody reads."""
 
 import os
 import signal

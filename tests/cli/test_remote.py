@@ -37,7 +37,7 @@ globals().update(
 
 @contextmanager
 def serving(url: str) -> Iterator[str]:
-    """Serve a store from a thread of its own, and give the address."""
+    """Serve a store from a thread of its own; yield the address."""
     ready, loops = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event, str]]()
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""Workers of which only their beats tell: what people are shown of one that fell silent, and how the doctor takes its tasks back."""
+"""Workers that only their beats prove alive: what people see of one that fell silent, and how the doctor takes its tasks back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def short_lease(own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
 async def hire(
     url: str, *, ago: float = SILENT_FOR, holding: bool = True, pull: bool = False, lease: float = 1.0
 ) -> tuple[str, str, Lease]:
-    """Register a worker that beats once, so many seconds ago, and claims a task; give its id, that of the task and its lease."""
+    """Register a worker whose only beat is so many seconds old and which has claimed a task; return its id, the task's id and its lease."""
     store = store_from_url(url, clock=ManualClock(SystemClock().now() - round(ago * SECOND)))
     await store.open()
     try:
@@ -62,7 +62,7 @@ async def hire(
         if holding:
             claim = store.claim_for if pull else store.claim
             [task] = (await claim(worker, 1, {"greet": 1}, 1)).tasks
-        return worker, task.id if holding else added.record.id, held  # type: ignore[return-value]  # who hires a pull asks for no lease
+        return worker, task.id if holding else added.record.id, held  # type: ignore[return-value]  # no caller asks for the lease of a pull worker
     finally:
         await store.close()
 

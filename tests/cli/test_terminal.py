@@ -25,7 +25,7 @@ def opened(shop: Shop) -> None:
 
 
 def on_terminal(program: Program, *args: str, answer: str = "") -> tuple[int, str]:
-    """Run a command on a terminal of its own; give its exit code and all that the terminal was sent."""
+    """Run a command on a terminal of its own; return its exit code and all that the terminal was sent."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, WIDTH, 0, 0))
     program.environment |= {"TERM": "xterm-256color"}

@@ -1,4 +1,4 @@
-"""Making a store, and finding and repairing what cannot be."""
+"""Making a store, and finding and repairing inconsistencies."""
 
 import contextlib
 import signal

@@ -1,4 +1,4 @@
-"""An App on a store that cannot tell who lives: a worker that is silent is dead only after a lease, which nobody waits for here."""
+"""An App on a store that does not know who lives: a worker that is silent is dead only after a lease, which nobody waits for here."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from duetime.store.values import WorkerRecord
 
 
 class UnsureStore(SqliteStore):
-    """SQLite without the word of its file locks."""
+    """SQLite without the evidence of its file locks."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -40,7 +40,7 @@ def once(path: str) -> None:
 
 
 def escaping(path: str) -> None:
-    """Leave a process behind that dies with nobody, and so may still do what the attempt did."""
+    """Leave a process behind that outlives this one, and so may still do what the attempt did."""
     if os.fork() == 0:
         os.setsid()
         once(path)

@@ -72,7 +72,7 @@ async def test_a_new_priority_moves_a_task_forward(store: Store, worker: Worker,
     await worker.take_one()
     second = await worker.take_one()
     states = [(await get(store, record)).state for record in records]
-    assert states[3] is State.RUNNING, "at most one of the first two places may go to the longest waiting"
+    assert states[3] is State.RUNNING, "at most one of the first two starts may go to the longest waiting"
     assert second.priority in (5, 9)
 
 

@@ -16,7 +16,7 @@ from duetime import (
 
 
 class Stock:
-    """What the shop has in store; stands for a connection pool."""
+    """What the shop has in store; in a real program, a connection pool."""
 
     def __init__(self) -> None:
         self.items = 0

@@ -1,4 +1,4 @@
-"""Chapter 2: what a handler is given, what it may raise, and what stands around it."""
+"""Chapter 2: what a handler is given, what it may raise, and what runs around it."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Programs that have a PostgreSQL connection of their own, one for each kind that can be given as `connection=`.
+"""Programs that have a PostgreSQL connection of their own, one for each kind that `connection=` takes.
 
 Each writes in its driver's usual way. Those of synchronous drivers never suspend, so the same test runs in a thread without an
 event loop too.
@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 
 
 class Caller(Protocol):
-    """A program with a connection. `connection` is what it gives to us."""
+    """A program with a connection. `connection` is what it passes to Duetime."""
 
     connection: Any
 

@@ -1,4 +1,4 @@
-"""A program of which many processes start at once: it declares three schedules, lets a worker run for a moment, and tells what ran."""
+"""A program of which many processes start at once: it declares three schedules, lets a worker run for a moment, and prints what ran."""
 
 import asyncio
 import sys

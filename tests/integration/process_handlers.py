@@ -1,4 +1,4 @@
-"""Handlers that tests run in sub-processes, in an app that has no more than what a child asks for."""
+"""Handlers that tests run in sub-processes, in an app that has only what a child needs."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ QUIET = "import signal; signal.pause()"
 
 
 class Numbers:
-    """What the lifespan provides: tells children apart and counts."""
+    """What the lifespan provides: a number that differs between children, and a counter."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -108,7 +108,7 @@ async def echo(ctx: Context, **arguments: object) -> object:
 
 @app.task
 def plain(ctx: Context, number: int) -> dict[str, object]:
-    """Use what only a main thread without a running loop may."""
+    """Do what only a main thread without a running event loop may do."""
     assert current() is ctx
     assert threading.current_thread() is threading.main_thread()
     return {"double": asyncio.run(_double(number)), "group": os.getpgrp() == os.getpid()}
@@ -163,7 +163,7 @@ def die(how: str) -> None:
 
 @app.task
 def scribble(ctx: Context, data: str) -> None:
-    """Write where only frames may go, as code that closes or uses strange descriptors does."""
+    """Write to the descriptor that carries frames, as code that misuses descriptors would."""
     os.write(int(sys.argv[2]), bytes.fromhex(data))
     time.sleep(60)
 
@@ -210,7 +210,7 @@ async def report_then_wait(ctx: Context) -> None:
 
 @app.task
 def talk() -> None:
-    """Say something on every way that there is."""
+    """Print and log in every way that there is."""
     print("printed ✓")
     print("to stderr", file=sys.stderr)
     sys.stdout.buffer.write(b"from the buffer\n")

@@ -54,7 +54,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def other(url: str) -> Iterator[Other]:
-    """Someone else, who sees what is committed."""
+    """Another connection, which sees what is committed."""
     with psycopg.connect(bare(url), autocommit=True) as connection:
         connection.execute("truncate orders")
         yield connection
@@ -83,7 +83,7 @@ async def caller(kind: str, url: str) -> AsyncIterator[Caller]:
 
 @pytest.fixture
 def stored(app: App, expire_order: ExpireOrder, other: Other) -> Stored:
-    """Counts what is committed: tasks of this test, and orders."""
+    """Return a function that counts what is committed: tasks of this test, and orders."""
 
     async def stored() -> tuple[int, int]:
         tasks = [task async for task in app.tasks(handler=expire_order)]

@@ -37,7 +37,7 @@ async def app(postgres_url: str) -> AsyncIterator[App]:
         yield made
 
 
-async def claimed_early(app: App, number: int = 7, seconds: float = 60) -> Task[object]:
+async def claimed_ahead(app: App, number: int = 7, seconds: float = 60) -> Task[object]:
     """Return a task that a worker has claimed long before it is due."""
     task = await app.handler("work").after(timedelta(seconds=seconds), number=number)
 
@@ -50,7 +50,7 @@ async def claimed_early(app: App, number: int = 7, seconds: float = 60) -> Task[
 
 async def test_a_task_begins_when_it_is_due_although_it_was_claimed_before(app: App) -> None:
     async with app.worker():
-        task = await claimed_early(app, seconds=1.5)
+        task = await claimed_ahead(app, seconds=1.5)
         assert begun == []
         await app.result(task, timeout=PATIENCE)
     ended = await app.get(task)
@@ -68,7 +68,7 @@ async def test_many_begin_in_the_order_of_their_due_times(app: App) -> None:
 
 async def test_a_cancel_keeps_it_from_beginning(app: App) -> None:
     async with app.worker():
-        task = await claimed_early(app)
+        task = await claimed_ahead(app)
         assert await app.cancel(task) == "cancelling"
         await until("it is cancelled", lambda: _is(app, task, State.CANCELLED))
         assert begun == []
@@ -76,7 +76,7 @@ async def test_a_cancel_keeps_it_from_beginning(app: App) -> None:
 
 async def test_a_gate_takes_it_back(app: App) -> None:
     async with app.worker():
-        task = await claimed_early(app)
+        task = await claimed_ahead(app)
         assert (await app.gates.pause("work")).in_force
         await until("it is pending again", lambda: _is(app, task, State.PENDING))
         assert (begun, (await app.get(task)).due_at) == ([], task.due_at)
@@ -84,21 +84,21 @@ async def test_a_gate_takes_it_back(app: App) -> None:
 
 async def test_a_worker_that_stops_gives_it_back(app: App) -> None:
     async with app.worker():
-        task = await claimed_early(app)
+        task = await claimed_ahead(app)
     assert (await app.get(task)).state is State.PENDING
     assert (begun, (await app.get(task)).due_at) == ([], task.due_at)
 
 
-async def test_what_is_due_now_does_not_wait_for_what_was_claimed_early(app: App) -> None:
+async def test_what_is_due_now_does_not_wait_for_what_was_claimed_ahead(app: App) -> None:
     async with app.worker():
-        await asyncio.gather(*[claimed_early(app, number) for number in range(5)])
+        await asyncio.gather(*[claimed_ahead(app, number) for number in range(5)])
         await app.result(await app.handler("work").now(number=99), timeout=PATIENCE)
         assert begun == [99]
 
 
 async def test_if_the_clock_of_the_store_is_set_back_it_is_not_held_for_longer(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     async with app.worker() as worker:
-        task = await claimed_early(app)
+        task = await claimed_ahead(app)
         reached = app.store.reached
         claim_ahead(app, SECOND)  # as if it had been claimed a second before its due time
         monkeypatch.setattr(app.store, "reached", lambda: reached() - 3_600 * SECOND)

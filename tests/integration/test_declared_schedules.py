@@ -244,7 +244,7 @@ async def test_schedules_that_fire_all_the_time_do_not_keep_a_deployment_from_it
         tries = 0
 
         async def overtaken(writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
-            """Let another schedule be written by somebody else each time, just before."""
+            """Let somebody else write another schedule just before each write."""
             nonlocal tries
             [record] = await store.schedules([f"s{tries % 20}"])
             tries += 1

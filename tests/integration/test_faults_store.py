@@ -333,7 +333,7 @@ async def app_runs(app: App, count: int) -> bool:
 
 
 async def test_a_settle_that_races_with_a_reaper_is_either_accepted_or_too_late(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worst case on purpose: the lock is taken for free although the worker lives and is about to settle."""
+    """The worst case, made to happen: the worker's lock counts as free although the worker lives and is about to settle."""
     monkeypatch.setattr(liveness, "is_alive", lambda path, process: False)
     one, other = SqliteStore(str(path)), SqliteStore(str(path))
     await one.open()

@@ -101,7 +101,7 @@ class Day:
 
 
 async def make(app: App, store: Store, clock: ManualClock, worker: Worker) -> None:
-    """Let a run of most handlers take its time, then put the schedules at the start of the day."""
+    """Record how long a run of most handlers takes, then put the schedules at the start of the day."""
     for handler in ("quick", "slow"):
         clock.set(START - HOUR)
         await add(store, handler)

@@ -20,7 +20,7 @@ from tests.servers.waiting import PATIENCE
 
 
 class SlowPool(ChildPool):
-    """A pool whose children are ready, and begin, only when they are let: as on a machine that has too much to do."""
+    """A pool whose children become ready, and begin, only when the test lets them, as on a busy machine."""
 
     def __init__(self) -> None:
         super().__init__("tests.integration.process_handlers:app")

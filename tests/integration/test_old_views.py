@@ -50,7 +50,7 @@ async def old_view(url: str, level: str = "repeatable read") -> AsyncIterator[Ha
 
 
 async def running_twice(store: PostgresStore, worker: Worker, url: str) -> tuple[NewTask[object], ClaimedTask]:
-    """Let a task run that a caller has added once more meanwhile."""
+    """Return a running task that a caller's old view has added again meanwhile, and its claim."""
     task = new_task()
     async with old_view(url) as caller:
         await store.add([task])

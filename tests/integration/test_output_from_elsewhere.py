@@ -1,4 +1,4 @@
-"""Output that pull workers send, when something is in its way: it is kept, or they are told that it is not."""
+"""Output that pull workers send, when something is in its way: it is stored, or the answer says that it is not."""
 
 from __future__ import annotations
 

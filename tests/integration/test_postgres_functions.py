@@ -26,7 +26,7 @@ def stored(url: str) -> tuple[object, ...]:
 
 
 def pretend(url: str, version: int, digest: str = "other") -> None:
-    """Let the schema say that its functions are others than they are."""
+    """Record another version or digest of the functions than the schema has."""
     with admin(url) as connection:
         connection.execute(f"update {schema_of(url)}.functions set version = %s, digest = %s".encode(), (version, digest))
 

@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 async def refusal(url: str) -> str:
-    """Open a store that cannot be opened, and give what is said."""
+    """Try to open a store that cannot be opened; return the message of the error."""
     store = store_from_url(url)
     try:
         with pytest.raises((StoreUnavailable, InvalidValue)) as refused:

@@ -1,4 +1,4 @@
-"""Statements of ours on connections of callers: the same answers from every driver, and nothing of the caller's is disturbed."""
+"""Duetime's statements on callers' connections: every driver answers the same, and nothing of the caller's is disturbed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules on PostgreSQL beyond the suite: privileges, tables of an earlier version, a lost reply to a commit, plans that last."""
+"""Schedules on PostgreSQL beyond the suite: privileges, tables without functions, a lost reply to a commit, plans that last."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_lost_reply_to_a_commit_is_no_answer_that_nothing_was_written(po
 async def test_due_schedules_and_writes_walk_no_table(postgres_url: str) -> None:
     """The first plans are made while the table is empty, and they last."""
     await (await opened(postgres_url)).close()
-    before = await told_scans(postgres_url)
+    before = await reported_scans(postgres_url)
     store = await opened(postgres_url)
     now = store.now()
     for _ in range(10):
@@ -124,12 +124,12 @@ async def test_due_schedules_and_writes_walk_no_table(postgres_url: str) -> None
     records = (await store.due_schedules(5_000)).records
     await put(store, *[again(record) for record in records])
     await store.close()
-    walks, _ = await told_scans(postgres_url, more_than=before[1])
+    walks, _ = await reported_scans(postgres_url, more_than=before[1])
     assert walks == before[0]
 
 
-async def told_scans(url: str, more_than: int = -1) -> tuple[int, int]:
-    """Ask the server how often the table was walked and its indexes were searched; it tells some time after a session has ended."""
+async def reported_scans(url: str, more_than: int = -1) -> tuple[int, int]:
+    """Return how often the table was walked and its indexes were searched; the server reports it some time after a session has ended."""
     told: list[tuple[int, int]] = []
 
     def ask() -> bool:

@@ -1,4 +1,4 @@
-"""Schedules fire from any process by a duty: at the instant, once, whoever else does the same. (Promises 8 and 9)"""
+"""Schedules fire from any process by a duty: at the instant and once, even if others fire at the same time. (Promises 8 and 9)"""
 
 import asyncio
 import logging
@@ -96,7 +96,7 @@ async def a_worker(store: Store) -> Worker:
 
 
 async def run_due(store: Store, state: State = State.SUCCEEDED) -> None:
-    """Let a worker run all that is due, to one end."""
+    """Let a worker claim all that is due and end it in one way."""
     worker = await a_worker(store)
     tasks = await worker.take("sweep")
     await store.settle(worker.id, [ended(task, state, at=store.now()) for task in tasks])

@@ -241,7 +241,7 @@ async def test_two_workers_with_one_folder_leave_each_others_files_alone(url: st
 
 
 class Unreliable(SqliteStore):
-    """A store whose next writes of output fail, before or after the commit, or that refuses what has a certain word."""
+    """A store whose next writes of output fail, before or after the commit, or that refuses output with a certain word."""
 
     fails_before = 0
     fails_after = 0
@@ -274,7 +274,7 @@ class Unreliable(SqliteStore):
 
 
 class Bench:
-    """A shipper that is stepped by hand, and tasks whose files are written by hand."""
+    """A shipper that the test steps, and tasks whose files the test writes."""
 
     def __init__(self, store: Unreliable, spools: Path) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""A target of one's own, which ends its attempts from plain callbacks: the executor treats it as it treats Python functions."""
+"""A custom target, which ends its attempts from plain callbacks: the executor treats it as it treats Python functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short plain tasks on PostgreSQL, which have no row of their own: where they stand, and that nothing moves them unseen."""
+"""Short plain tasks on PostgreSQL, which have no row of their own: where they are stored, and that nothing moves them unseen."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_task_with_more_to_tell_has_a_row(store: Store, worker: Worker, 
 
 
 async def test_a_task_that_goes_back_gets_a_row(store: Store, worker: Worker, server: Server) -> None:
-    """Its own due time and that of the next try are two things then."""
+    """Its own due time and that of its next try differ then."""
     await add(store)
     await worker.run(State.PENDING)
     assert server.tables() == {"due": 1, "task": 1}

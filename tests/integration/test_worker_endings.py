@@ -91,7 +91,7 @@ ENDINGS: dict[str, tuple[Callable[[], NoReturn], str]] = {
 
 @contextmanager
 def declared(app: App) -> Iterator[None]:
-    """Declare each way to end as a coroutine, as a thread's function, and as a coroutine that has waited."""
+    """Declare a handler for each way to end: a coroutine, a function in a thread, and a coroutine that has waited."""
     for name, (function, _) in ENDINGS.items():
 
         async def at_once(function: Callable[[], NoReturn] = function) -> None:

@@ -10,7 +10,7 @@ ROOT = HERE.parents[1]
 
 
 def complaints(file: str) -> dict[int, str]:
-    """Have mypy read a file strictly, as a user's checker would, and give its errors by line."""
+    """Have mypy read a file strictly, as a user's checker would; return its errors by line."""
     out, problems, _ = api.run(
         [
             *("--config-file", str(ROOT / "pyproject.toml"), "--strict", "--follow-imports=silent", "--no-error-summary"),

@@ -1,4 +1,4 @@
-"""Scopes, handlers, secrets and the bucket that bounds how often somebody may come."""
+"""Scopes, handlers, secrets and the bucket that bounds the rate of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One attempt in a worker: what is made only when somebody asks for it."""
+"""One attempt in a worker: what is made only on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where lists by the time of submitting begin and end on SQLite, and what an older file is brought up to date with."""
+"""Where lists by the time of submitting begin and end on SQLite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules in words: read from a command line, told in one line."""
+"""Rules in words: read from a command line, described in one line."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ OPTIONS = {
     "connections": "how many connections one process opens at most, besides four for wake-ups, lease and long statements (8)",
     "timeout": "seconds that a statement may take, and connecting if it is less than 10 (30)",
 }
-# No message of this file shows what it refuses of a place: behind a character that was not encoded it may be a part of the password.
+# No message of this file shows the host or port that it refuses: after a character that was not encoded it may be a part of the password.
 _ENCODE = "in user and password, percent-encode what has a meaning in URLs: / ? # @ [ ] are %2F %3F %23 %40 %5B %5D"
 
 

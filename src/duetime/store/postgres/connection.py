@@ -93,7 +93,7 @@ async def connect(address: Address, *, lazy_commits: bool = False, within: float
 
 
 _UNTOLD = "unknown"
-# The timeline changes when a replica takes over; a replica itself has none to tell and is no place for us.
+# The timeline changes when a replica takes over; a replica itself has none and cannot serve as a store.
 _INCARNATION = "select case when pg_is_in_recovery() then 'replica' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end"
 
 

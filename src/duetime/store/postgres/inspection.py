@@ -84,7 +84,7 @@ class _Inspection:
                 if running and held:
                     await self._leave(task_id, "held")
             yield Inconsistency(
-                "two places", task_id, "stands in more than one of claim, held and due; the first of these is kept", self._repair
+                "two entries", task_id, "stands in more than one of claim, held and due; the first of these is kept", self._repair
             )
         for task_id, worker, number in await self._rows(self._sql.doubled_claims):
             if self._repair:
@@ -160,7 +160,7 @@ class _Inspection:
             if self._repair:
                 await self._rows(self._sql.raise_entries, self._at, [task_id])
             name = f"{handler} {collection or '-'} {priority}"
-            yield Inconsistency("low place", task_id, f"stands in lane {name} below where claims begin; goes to the present", self._repair)
+            yield Inconsistency("low entry", task_id, f"stands in lane {name} below where claims begin; goes to the present", self._repair)
 
     async def tally(self) -> AsyncIterator[Inconsistency]:
         leaving = [table for table in await partitions(self._run, self._sql, HISTORY) if table.detaching is not False]

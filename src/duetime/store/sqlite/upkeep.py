@@ -73,7 +73,7 @@ def _doubled(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iter
                 connection.execute(SQL.delete_due_of, (seq,))
             if running:
                 connection.execute(SQL.delete_held_of, (seq,))
-        yield Inconsistency("two places", task_id, "stands in more than one of running, held and due; the first of these is kept", repair)
+        yield Inconsistency("two entries", task_id, "stands in more than one of running, held and due; the first of these is kept", repair)
 
 
 def _ownerless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:

@@ -74,11 +74,11 @@ select name, definition from duetime.calendar order by name
 -- take_duty: take or keep the turn at a duty, and tell who has it
 select t.holder, t.until_at, t.now from duetime.take_duty($1::bigint, $2::text, $3::text, $4::bigint, $5::bigint) as t
 
--- leave_duty: end somebody's turn, and remember whose it was
+-- leave_duty: end somebody's lease, and remember whose it was
 update duetime.duty set until_at = least(until_at, coalesce($1::bigint, duetime.clock())) where name = $2::text
     and holder = $3::text
 
--- all_duties: the store's time and every turn, also those that are over
+-- all_duties: the store's time and every lease, also those that are over
 select t.now, d.name, d.holder, d.until_at from (select coalesce($1::bigint, duetime.clock()) as now) as t left
     join duetime.duty as d on true
 order by d.name

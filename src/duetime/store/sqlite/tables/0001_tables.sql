@@ -129,10 +129,10 @@ create table duetime_attempt (
     primary key (task, attempt)
 ) without rowid;
 
--- Whether a worker lives is told by the lock on its file; its beat and confirmed gates are in that file too, so that
--- neither needs the database's write lock. Guests are workers in other languages, which a server speaks for: no
--- process of theirs holds a lock here, so their beats are in their rows. `lease` is how many seconds a guest counts
--- as alive without a beat; null: not a guest.
+-- The lock on its file shows whether a worker lives; its beat and confirmed gates are in that file too, so that
+-- neither needs the database's write lock. Pull workers are reached through a server: no
+-- process of theirs holds a lock here, so their beats are in their rows. `lease` is how many seconds a pull worker
+-- counts as alive without a beat; null: not a pull worker.
 create table duetime_worker (
     id text primary key,
     host text not null,
