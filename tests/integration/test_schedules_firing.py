@@ -360,7 +360,7 @@ async def test_a_hint_that_comes_while_the_store_answers_is_not_forgotten(
         return answer
 
     monkeypatch.setattr(store, "due_schedules", ask_and_hear)
-    await duty._look()
+    await duty._find_next()
     assert duty.next_at == (hint.at or 0)
     clock.advance(60)
     await duty.fire_due()

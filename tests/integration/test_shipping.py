@@ -491,7 +491,7 @@ async def test_an_unforeseen_fault_while_finishing_is_logged_and_the_folder_give
     with caplog.at_level(logging.WARNING, "duetime.output"):
         await bench.shipper.finish()
     assert "for the next worker on this machine: a fault in the shipper" in caplog.text
-    assert Spool.take(bench.shipper.files.folder) is not None, "somebody else may take it"
+    assert Spool.lock(bench.shipper.files.folder) is not None, "somebody else may take it"
 
 
 async def test_a_fault_in_the_last_metrics_does_not_keep_a_worker_registered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -128,13 +128,13 @@ def test_a_loop_that_rests_for_minutes_is_given_three_times_that() -> None:
 def test_standing_still_is_complained_of_once_and_its_end_is_told(lines: Callable[[], list[str]]) -> None:
     pulse = Pulse("feeder")
     pulse.begin(0.0)
-    assert pulse.complain(5.0) is None
-    assert pulse.complain(11.0) is not None
-    assert pulse.complain(12.0) is None
+    assert pulse.problem_to_log(5.0) is None
+    assert pulse.problem_to_log(11.0) is not None
+    assert pulse.problem_to_log(12.0) is None
     pulse.succeed(31.0)
     assert lines() == ["feeder goes on after 31.0 s without progress"]
     pulse.begin(40.0)
-    assert pulse.complain(51.0) is not None, "another time"
+    assert pulse.problem_to_log(51.0) is not None, "another time"
 
 
 async def test_progress_within_a_long_run_counts() -> None:

@@ -55,7 +55,7 @@ def test_without_a_choice_it_is_the_users_folder_for_state(monkeypatch: pytest.M
 def test_a_living_workers_folder_is_nobody_elses(tmp_path: Path) -> None:
     mine, other = Spool.begin(tmp_path), Spool.begin(tmp_path)
     assert list(abandoned(tmp_path, mine)) == []
-    assert Spool.take(other.folder) is None
+    assert Spool.lock(other.folder) is None
     other.leave()
     mine.leave()
     assert os.listdir(tmp_path) == []

@@ -129,10 +129,10 @@ class App(Registry, Verbs):
 
     async def open(self) -> None:
         """Open the store and declare the handlers; harmless when done before. Everything else does it by itself."""
-        await self.open_for(declare=True)
+        await self.ensure_open(declare=True)
 
-    async def open_for(self, *, declare: bool) -> None:
-        """Open the store; the handlers need not be declared for what is done on a caller's connection."""
+    async def ensure_open(self, *, declare: bool) -> None:
+        """Open the store unless it is open. `declare`: declare the handlers too; calls on the caller's own connection must not."""
         if self._pid != os.getpid():  # a forked child must not use its parent's connections
             self._use(self._new_services())
         if self._is_open(declare=declare):
@@ -361,7 +361,7 @@ class App(Registry, Verbs):
         return call if connection is None else Inline(call, lambda: self.prepare([task], allow_unknown))
 
     async def _submit(self, task: NewTask[R], connection: object | None, allow_unknown: bool) -> Task[R]:
-        await self.open_for(declare=connection is None)
+        await self.ensure_open(declare=connection is None)
         return await self.client.submit(task, connection=connection, allow_unknown=allow_unknown)
 
     @overload
@@ -381,11 +381,11 @@ class App(Registry, Verbs):
         return call if connection is None else Inline(call, lambda: self.prepare(new_tasks, allow_unknown))
 
     async def _submit_many(self, tasks: Sequence[NewTask[Any]], connection: object | None, allow_unknown: bool) -> Sequence[Task[Any]]:
-        await self.open_for(declare=connection is None)
+        await self.ensure_open(declare=connection is None)
         return await self.client.submit_many(tasks, connection=connection, allow_unknown=allow_unknown)
 
     async def prepare(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
         """Ask the store beforehand for all that submitting on a connection needs; after that it suspends nowhere."""
         # nothing may be declared here: the caller's transaction may hold the store's only write lock
-        await self.open_for(declare=False)
+        await self.ensure_open(declare=False)
         await self.client.prepare(tasks, allow_unknown=allow_unknown)

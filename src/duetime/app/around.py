@@ -33,7 +33,7 @@ class ClientHolder(Protocol):
 
     client: Client
 
-    async def open_for(self, *, declare: bool) -> None: ...
+    async def ensure_open(self, *, declare: bool) -> None: ...
 
     async def prepare(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None: ...
 
@@ -85,8 +85,8 @@ class Around:
             return call
 
         async def prepare() -> None:
-            await self._app.open_for(declare=False)
-            found.append(await self._look(task.handler))
+            await self._app.ensure_open(declare=False)
+            found.append(await self._find_tasks(task.handler))
             await self._app.prepare(self._new_tasks(task, found[0])[0] or [task], allow_unknown)
 
         return Inline(call, prepare)
@@ -103,8 +103,8 @@ class Around:
             return call
 
         async def prepare() -> None:
-            await self._app.open_for(declare=False)
-            found.append(await self._look(name))
+            await self._app.ensure_open(declare=False)
+            found.append(await self._find_tasks(name))
             await self._app.prepare(_endings(_live(found[0])) or [_nothing(name)], True)
 
         return Inline(call, prepare)
@@ -112,8 +112,8 @@ class Around:
     async def _submit(
         self, task: NewTask[R], connection: object | None, allow_unknown: bool, found: list[dict[str, TaskRecord]]
     ) -> list[Task[R]]:
-        await self._app.open_for(declare=connection is None)
-        stored = found[0] if found else await self._look(task.handler)
+        await self._app.ensure_open(declare=connection is None)
+        stored = found[0] if found else await self._find_tasks(task.handler)
         client = self._app.client
         new_tasks, surplus = self._new_tasks(task, stored)
         if connection is not None:
@@ -128,9 +128,9 @@ class Around:
         return tasks
 
     async def _cancel(self, handler: str, connection: object | None, found: list[dict[str, TaskRecord]]) -> Bulk:
-        await self._app.open_for(declare=connection is None)
+        await self._app.ensure_open(declare=connection is None)
         client = self._app.client
-        live = _live(found[0] if found else await self._look(handler))
+        live = _live(found[0] if found else await self._find_tasks(handler))
         if connection is None:
             verdicts = await client.cancel_all([record.id for record in live])
             return Bulk(len(live), Counter(str(verdict) for verdict in verdicts))
@@ -160,7 +160,7 @@ class Around:
             meta=check_meta({**(task.meta or {}), **meta}),
         )
 
-    async def _look(self, handler: str) -> dict[str, TaskRecord]:
+    async def _find_tasks(self, handler: str) -> dict[str, TaskRecord]:
         """Find the tasks of the set. Each names the offsets that it was submitted with, so others than the present ones are found too."""
         found: dict[str, TaskRecord] = {}
         waiting, seen = [*self._offsets, *self._formerly], set[str]()

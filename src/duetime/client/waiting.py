@@ -18,7 +18,7 @@ IDS_AT_ONCE = 1_000
 
 
 class Waiters:
-    """Callers that wait until a task is final. Looks while somebody waits, and rests otherwise."""
+    """Callers that wait until a task is final. Polls the store only while somebody waits."""
 
     def __init__(
         self, read: Callable[[Sequence[str]], Awaitable[Sequence[TaskRecord | None]]], listen: Callable[[Callable[[Hint], None]], Listener]
@@ -26,7 +26,7 @@ class Waiters:
         self._read = read
         self._listen = listen
         self._waiting: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._closed = False
         self._began_at: float | None = None
@@ -39,8 +39,8 @@ class Waiters:
         future: asyncio.Future[None] = loop.create_future()
         self._waiting[task_id].add(future)
         self._woken.set()
-        if self._looking is None:
-            self._looking = loop.create_task(self._look())
+        if self._polling is None:
+            self._polling = loop.create_task(self._poll())
         try:
             await asyncio.wait((future,), timeout=seconds)
         finally:
@@ -59,7 +59,7 @@ class Waiters:
     def stuck_for(self, now: float) -> float:
         return 0.0 if self._began_at is None else now - self._began_at
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         def on_hint(hint: Hint) -> None:
             if hint.kind in (HintKind.DONE, HintKind.CANCEL, HintKind.ANY):
                 self._woken.set()
@@ -69,7 +69,7 @@ class Waiters:
             while self._waiting:
                 self._woken.clear()
                 self._began_at = time.monotonic()
-                await self._look_once()
+                await self._poll_once()
                 took = time.monotonic() - self._began_at
                 self._began_at = None
                 await asyncio.sleep(max(NOT_SOONER, 3 * took))  # looking takes a quarter of the time at most
@@ -79,10 +79,10 @@ class Waiters:
                 except TimeoutError:
                     continue
         finally:
-            self._looking = self._began_at = None
+            self._polling = self._began_at = None
             listener.close()
 
-    async def _look_once(self) -> None:
+    async def _poll_once(self) -> None:
         ids = list(self._waiting)
         for start in range(0, len(ids), IDS_AT_ONCE):
             some = ids[start : start + IDS_AT_ONCE]

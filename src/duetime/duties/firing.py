@@ -94,7 +94,7 @@ class Firing(Service):
         """Look, and take the lease only when something is about to be due, so that an idle store is not written to."""
         clock = asyncio.get_running_loop().time
         if self._next_at is None or clock() >= self._look_at:
-            await self._look()
+            await self._find_next()
         pause = LOOK_EVERY if self._next_at is None else (self._next_at - self._store.now()) / SECOND
         if pause > SOON:
             return min(pause - SOON, LOOK_EVERY)
@@ -112,10 +112,10 @@ class Firing(Service):
             return 0.0
         return max(0.0, pause)
 
-    async def _look(self) -> None:
+    async def _find_next(self) -> None:
         """Find out when the next schedule is due."""
         with self._collecting_hints() as hinted:
-            await self._learn()
+            await self._refresh_calendars_and_gates()
             self._look_at = asyncio.get_running_loop().time() + LOOK_EVERY
             due = await self._store.due_schedules(0, self._closed)
         self._next_at = _earliest([self._opens_at, due.next_at, *hinted])
@@ -151,7 +151,7 @@ class Firing(Service):
     async def _fire(self) -> int:
         self._next_at = None
         with self._collecting_hints() as hinted:
-            await self._learn()
+            await self._refresh_calendars_and_gates()
             in_sight = [self._opens_at]
             portions: list[asyncio.Task[int]] = []
             try:
@@ -227,7 +227,7 @@ class Firing(Service):
                 break
         return steps
 
-    async def _learn(self) -> None:
+    async def _refresh_calendars_and_gates(self) -> None:
         """Read calendars and gates again if they may have changed."""
         now = asyncio.get_running_loop().time()
         if now >= self._calendars_at:

@@ -116,7 +116,7 @@ class Pulse:
         self._failing_since: float | None = None
         self._remind_at = 0.0
         self._interval = FIRST_REMINDER
-        self._complained = False
+        self._logged = False
         self._store_fails = False
 
     def begin(self, now: float) -> None:
@@ -128,10 +128,10 @@ class Pulse:
         if self.failures:
             again = f"{self.name}: the store answers again" if self._store_fails else f"{self.name} works again"
             logger.warning("%s after %.1f s, %d failure%s", again, lost, self.failures, "s" if self.failures > 1 else "")
-        elif self._complained:
+        elif self._logged:
             logger.warning("%s goes on after %.1f s without progress", self.name, lost)
         self._began_at = self._failing_since = self.error = None
-        self.failures, self._interval, self._complained = 0, FIRST_REMINDER, False
+        self.failures, self._interval, self._logged = 0, FIRST_REMINDER, False
         self.succeeded_at = now
         self._patience = max(self._patience, 3 * (pause or 0.0))
 
@@ -172,10 +172,10 @@ class Pulse:
         lost = self.stalled_for(now)
         return f"{self.name} has made no progress for {lost:.1f} s: {self.error or 'it does not come to an end'}" if lost else None
 
-    def complain(self, now: float) -> str | None:
-        """Return that message once; the loop itself logs when it goes on."""
-        problem = None if self._complained else self.problem(now)
-        self._complained = self._complained or problem is not None
+    def problem_to_log(self, now: float) -> str | None:
+        """Return that message the first time only. The loop itself logs when it makes progress again."""
+        problem = None if self._logged else self.problem(now)
+        self._logged = self._logged or problem is not None
         return problem
 
     def _without_progress(self, now: float) -> float:

@@ -166,7 +166,7 @@ class Kit:
 
     async def _step(self) -> Ran | None:
         """Run the next attempt; return None if none is due."""
-        await self._learn()
+        await self._register_new_handlers()
         await self._fire()
         swept = False
         while True:
@@ -330,7 +330,7 @@ class Kit:
                 self._executor.resources = Resources(resources)
             elif self.app.lifespan is not None:
                 self._executor.resources = Resources(await lifespan.enter_async_context(self.app.lifespan()))
-            await self._learn()
+            await self._register_new_handlers()
             # a schedule with a calendar can only be stored once the test has put that; the first move of the clock tries again
             with contextlib.suppress(InvalidValue):
                 await self._fire()
@@ -345,8 +345,8 @@ class Kit:
                 await lifespan.aclose()
         await self._store.unregister(self._worker)
 
-    async def _learn(self) -> None:
-        """Learn handlers that were declared meanwhile, and register as a worker, so that it is listed and confirms gates."""
+    async def _register_new_handlers(self) -> None:
+        """Take up handlers that were declared meanwhile, and register as a worker again, so that it is listed and confirms gates."""
         if self._executor.learn(self.app):
             self._declared = False
             slots = {name: spec.concurrency for name, spec in self.app.specs.items()}

@@ -109,6 +109,6 @@ class Watch(Service):
         return self._every
 
     def look(self, now: float) -> None:
-        complaints = [complaint for pulse in self._pulses if (complaint := pulse.complain(now)) is not None]
+        complaints = [complaint for pulse in self._pulses if (complaint := pulse.problem_to_log(now)) is not None]
         if complaints:
             logger.error("%s. %d outcomes wait to be written", "; ".join(complaints), self._unsettled())

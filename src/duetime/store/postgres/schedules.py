@@ -21,7 +21,7 @@ from duetime.store.rows.schedules import (
     check_names,
     earliest,
     end_of_prefix,
-    lease_length,
+    lease_micros,
     read_calendar,
     read_duty_leases,
     read_schedule,
@@ -233,7 +233,7 @@ async def calendars(run: Runner, sql: Statements) -> dict[str, DayCalendar]:
 
 
 async def take_duty(run: Runner, sql: Statements, duty: str, holder: str, seconds: float, now: Instant | None) -> DutyLease:
-    [[has_it, until_at, at]] = await run.rows(sql.take_duty, [now, duty, holder, lease_length(seconds), LONGEST])
+    [[has_it, until_at, at]] = await run.rows(sql.take_duty, [now, duty, holder, lease_micros(seconds), LONGEST])
     return DutyLease(has_it == holder, has_it, until_at, at)
 
 

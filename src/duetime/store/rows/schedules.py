@@ -108,8 +108,8 @@ write_calendar = msgspec.json.Encoder().encode
 read_calendar = msgspec.json.Decoder(DayCalendar).decode
 
 
-def lease_length(seconds: float) -> int:
-    """Check for how long a lease is asked for, and return it in microseconds."""
+def lease_micros(seconds: float) -> int:
+    """Check the length of a lease and return it in microseconds."""
     if not 0 < seconds <= LONGEST_LEASE:
         raise InvalidValue(
             f"the lease of a duty lasts more than 0 and at most {LONGEST_LEASE:.0f} s, got {seconds}; take it again before it is over"

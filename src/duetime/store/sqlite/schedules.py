@@ -14,7 +14,7 @@ from duetime.store.rows.schedules import (
     earliest,
     end_of_prefix,
     is_over,
-    lease_length,
+    lease_micros,
     read_calendar,
     read_duty_leases,
     read_schedule,
@@ -168,7 +168,7 @@ def calendars(connection: sqlite3.Connection) -> dict[str, DayCalendar]:
 
 def lease_of_another(connection: sqlite3.Connection, duty: str, holder: str, seconds: float, now: Instant) -> DutyLease | None:
     """Return the lease that keeps somebody from taking one; None if there is none."""
-    lease_length(seconds)
+    lease_micros(seconds)
     lease = connection.execute(SQL.duty_lease, (duty,)).fetchone()
     if lease is None or lease[0] == holder or is_over(lease[1], now):
         return None
@@ -178,7 +178,7 @@ def lease_of_another(connection: sqlite3.Connection, duty: str, holder: str, sec
 def take_duty(connection: sqlite3.Connection, duty: str, holder: str, seconds: float, now: Instant) -> DutyLease:
     lease = lease_of_another(connection, duty, holder, seconds, now)
     if lease is None:
-        lease = DutyLease(True, holder, now + lease_length(seconds), now)
+        lease = DutyLease(True, holder, now + lease_micros(seconds), now)
         connection.execute(SQL.put_duty_lease, (duty, holder, lease.until_at))
     return lease
 

@@ -47,7 +47,19 @@ def _bounded(tasks: sqlite3.Cursor) -> list[tuple[int, str, int, int]]:
 def inspect(connection: sqlite3.Connection, now: Instant, *, repair: bool) -> list[Inconsistency]:
     """Look for impossible states; the order matters, later checks rely on earlier repairs."""
     problems: list[Inconsistency] = []
-    for check in (_damage, _ghosts, _doubled, _ownerless, _homeless, _ghost_keys, _missing_keys, _edges, _waiting, _lanes, _output):
+    for check in (
+        _damage,
+        _ghosts,
+        _doubled,
+        _ownerless,
+        _homeless,
+        _ghost_keys,
+        _missing_keys,
+        _edges,
+        _wrong_waiting_counts,
+        _lanes,
+        _output,
+    ):
         problems.extend(check(connection, now, repair))
     return problems
 
@@ -112,7 +124,7 @@ def _edges(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterat
         yield Inconsistency("ended parent", f"task number {parent}", "has ended but others still wait for it; they go on", repair)
 
 
-def _waiting(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
+def _wrong_waiting_counts(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for seq, waiting, edges in connection.execute(SQL.wrong_waiting).fetchall():
         if repair and edges:
             connection.execute(SQL.set_waiting, (edges, seq))

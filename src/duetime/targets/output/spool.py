@@ -101,13 +101,13 @@ class Spool:
         while True:
             folder = root / secrets.token_hex(8)
             folder.mkdir()
-            spool = cls.take(folder)
+            spool = cls.lock(folder)
             if spool is not None:  # otherwise a worker that looks for dead ones was faster and removed the empty folder
                 return spool
 
     @classmethod
-    def take(cls, folder: Path) -> Self | None:
-        """Take the lock of a folder; None if somebody has it, or the folder is gone."""
+    def lock(cls, folder: Path) -> Self | None:
+        """Lock a folder and return its spool; None if another process has the lock, or the folder is gone."""
         path = folder / LOCK
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -137,7 +137,7 @@ class Spool:
 def abandoned(root: Path, own: Spool) -> Iterator[Spool]:
     """Take the folders of workers that are dead."""
     for folder in _folders(root):
-        if folder != own.folder and (spool := Spool.take(folder)) is not None:
+        if folder != own.folder and (spool := Spool.lock(folder)) is not None:
             yield spool
 
 
