@@ -17,7 +17,7 @@ from duetime import App, NewTask, State, Task
 from duetime.errors import StoreUnavailable
 from duetime.store import Store
 from duetime.store.open import store_from_url
-from tests.chaos.history import History
+from tests.chaos.history import Attempt, History
 from tests.chaos.journal import HOLDING, Event, Journal, read
 from tests.chaos.processes import WorkerProcess, until
 from tests.chaos.skewed import OFF
@@ -158,6 +158,19 @@ class Fleet:
         [task] = await self.submit([self.new(handler, **arguments)])
         return task
 
+    async def make_due(self, *tasks: Task[Any]) -> None:
+        """Let tasks that wait for a later time be due now, if need be again until that is acknowledged."""
+        for task in tasks:
+
+            async def is_due(id: str = task.id) -> bool:
+                with contextlib.suppress(StoreUnavailable):
+                    if (await self.app.get(id)).due_at.timestamp() > time.time():
+                        await self.app.reschedule(id, delay=0)
+                    return True
+                return False
+
+            await until("it is due", is_due)
+
     def hold(self) -> None:
         """Let attempts of tasks with `held=True` go on until `let_go`, so that nothing depends on how long anything takes."""
         (self.folder / HOLDING).touch()
@@ -171,6 +184,9 @@ class Fleet:
         events, self._read_to = read(self.journal.path, start=self._read_to)
         self._events = sorted([*self._events, *events], key=lambda event: event.at)
         return History(self._events)
+
+    def attempts(self, task: Task[Any]) -> list[Attempt]:
+        return self.history().attempts.get(task.id, [])
 
     def started(self, *tasks: Task[Any]) -> bool:
         """Tell whether every one of these has started at least once."""

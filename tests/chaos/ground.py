@@ -80,8 +80,14 @@ class Ground:
         """Start a replica."""
         return await asyncio.to_thread(self.server.replica)
 
-    async def fail_over(self, replica: Postgres, journal: Journal, *, behind: float) -> None:
+    async def fail_over(self, replica: Postgres, journal: Journal, *, behind: float = 0.0) -> None:
         """Cut the replica off, let the server acknowledge for so many seconds what the replica never hears, and switch over."""
+        await self.sever(replica, journal)
+        await asyncio.sleep(behind)
+        await self.switch(replica, journal)
+
+    async def sever(self, replica: Postgres, journal: Journal) -> None:
+        """Let the replica have all that was acknowledged so far, and nothing of what follows."""
         journal.write("severed")
         await asyncio.to_thread(replica.catch_up, self.server)
         for statement in ("alter system set primary_conninfo = ''", "select pg_reload_conf()"):
@@ -92,7 +98,9 @@ class Ground:
             return await self.query(followers) == [(0,)]
 
         await until("the replica is cut off", alone)
-        await asyncio.sleep(behind)
+
+    async def switch(self, replica: Postgres, journal: Journal) -> None:
+        """Kill the server and let a replica that was cut off take over."""
         old, self.server = self.server, replica
         await asyncio.to_thread(old.kill)
         await asyncio.to_thread(old.remove)

@@ -197,18 +197,18 @@ def ends_when_interrupted(ctx: Context) -> None:
             time.sleep(0.01)
 
 
-@app.task(timeout=60, retry=AT_ONCE)
-def sleeps_deeply(ctx: Context, seconds: float) -> None:
+@app.task(timeout=3_600, retry=AT_ONCE)
+def sleeps_deeply(ctx: Context) -> None:
     """Sit in a system call that nothing interrupts."""
     with journal.attempt(ctx):
-        time.sleep(seconds)
+        time.sleep(3_600)
 
 
-@app.task(timeout=60, retry=AT_ONCE)
-async def cleans_up(ctx: Context, seconds: float, cleaning: float) -> None:
+@app.task(timeout=3_600, retry=AT_ONCE)
+async def cleans_up(ctx: Context, cleaning: float) -> None:
     """Need a moment to put things away when cancelled."""
     with journal.attempt(ctx):
         try:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(3_600)
         finally:
             await asyncio.sleep(cleaning)

@@ -58,9 +58,11 @@ def leased_app(folder: Path, lease: float) -> tuple[App, SqliteStore]:
     journal = Journal(folder / "journal")
 
     @app.task(retry=RetryPolicy(base=0.0))
-    async def waits(ctx: Context, seconds: float) -> None:
+    async def waits(ctx: Context) -> None:
+        """Wait until the file `go` exists."""
         with journal.attempt(ctx):
-            await asyncio.sleep(seconds)
+            while not (folder / "go").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     @app.task
     async def clings(ctx: Context) -> None:

@@ -5,7 +5,7 @@ from tests.chaos.fleet import Fleet, until
 
 
 async def test_running_attempts_finish_within_the_grace(fleet: Fleet) -> None:
-    worker = await fleet.start("--grace", "20s")
+    worker = await fleet.start("--grace", "90s")
     fleet.hold()
     tasks = await fleet.submit(fleet.new(handler, held=True) for handler in ("quick", "threaded", "boxed"))
     await until("all have started", lambda: fleet.started(*tasks))
@@ -24,8 +24,9 @@ async def test_running_attempts_finish_within_the_grace(fleet: Fleet) -> None:
 
 async def test_what_does_not_finish_within_the_grace_goes_back_without_using_up_a_try(fleet: Fleet) -> None:
     worker = await fleet.start("--grace", "0.3s")
-    endless = [fleet.new(handler, seconds=30) for handler in ("quick", "threaded", "boxed")]
-    tasks = await fleet.submit([*endless, fleet.new("cleans_up", seconds=30, cleaning=0.5)])
+    fleet.hold()
+    endless = [fleet.new(handler, held=True) for handler in ("quick", "threaded", "boxed")]
+    tasks = await fleet.submit([*endless, fleet.new("cleans_up", cleaning=0.5)])
     await until("all have started", lambda: fleet.started(*tasks))
     worker.terminate()
     assert await worker.ended() == 0
@@ -46,7 +47,7 @@ async def test_what_does_not_finish_within_the_grace_goes_back_without_using_up_
 
 async def test_a_thread_deep_in_a_system_call_goes_back_when_its_process_has_ended(fleet: Fleet) -> None:
     worker = await fleet.start("--grace", "0.2s", chaos_throw_after=0.1, chaos_last_word=0.5)
-    task = await fleet.one("sleeps_deeply", seconds=25.0)
+    task = await fleet.one("sleeps_deeply")
     await until("it has started", lambda: fleet.started(task))
     worker.terminate()
     assert await worker.ended() == 0
@@ -60,7 +61,7 @@ async def test_a_thread_deep_in_a_system_call_goes_back_when_its_process_has_end
 
 
 async def test_a_second_signal_ends_at_once_and_what_ran_runs_again(fleet: Fleet) -> None:
-    worker = await fleet.start("--grace", "60s")
+    worker = await fleet.start("--grace", "90s")
     fleet.hold()
     tasks = await fleet.submit(fleet.new(handler, held=True) for handler in ("quick", "threaded", "boxed"))
     await until("all have started", lambda: fleet.started(*tasks))

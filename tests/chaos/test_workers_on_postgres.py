@@ -83,9 +83,11 @@ async def test_t16_everything_works_through_a_pooler_in_transaction_mode(tmp_pat
         async with Fleet(tmp_path_factory.mktemp("pooled"), url=pooling.url, look_url=pooling.look_url) as fleet:
             workers = await fleet.start_some(2, "--lease", "2s")
             await fleet.submit(fleet.new("quick", seconds=0.02).after(0.01 * number) for number in range(100))
-            [keyed] = await fleet.submit([fleet.app.handler("boxed").options(key="one").new(seconds=3.0)])
+            fleet.hold()
+            [keyed] = await fleet.submit([fleet.app.handler("boxed").options(key="one").new(held=True)])
             await until("it has started", lambda: fleet.started(keyed))
             workers[0].kill()
+            fleet.let_go()
             await fleet.app.gates.pause("stumbles")
             fleet.journal.write("gate", handler="stumbles")
             await fleet.submit(fleet.new("stumbles") for _ in range(5))

@@ -7,8 +7,14 @@ import time
 from pathlib import Path
 
 from duetime import App, Context, Fatal, RetryPolicy
+from duetime.runtime import service
+from duetime.worker import executor
 
 app = App()
+
+# seconds in real life: a test that waits for a worker to give something up shortens them
+executor.STUCK_AFTER = float(os.environ.get("SHOP_STUCK_AFTER", executor.STUCK_AFTER))
+service.NO_PROGRESS = float(os.environ.get("SHOP_NO_PROGRESS", service.NO_PROGRESS))
 
 
 @app.task
@@ -56,7 +62,7 @@ def in_child(path: str) -> None:
     time.sleep(3_600)
 
 
-@app.task(timeout=2, retry=RetryPolicy(tries=1))
+@app.task(timeout=0.5, retry=RetryPolicy(tries=1))
 def stubborn(path: str) -> None:
     """Never end in the first process that runs it, whatever is raised here."""
     mark = Path(path)

@@ -18,6 +18,7 @@ from rich.console import Console
 from duetime.cli.demo.command import verdict
 from duetime.cli.demo.report import Evidence, Order, Product, Report, examine, print_report, read_journal
 from duetime.cli.demo.shop import Entry
+from tests.servers.waiting import PATIENCE
 
 COMMAND = [sys.executable, "-m", "duetime.cli", "demo"]
 BREACHES = ("lost", "expired although paid", "started although cancelled", "overlapping", "early", "stock wrong")
@@ -31,7 +32,12 @@ def environment(folder: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_it_ends_by_itself_and_finds_every_promise_kept(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*COMMAND, "--orders", "300", "--seconds", "4"], env=environment(tmp_path), capture_output=True, text=True, timeout=55, check=False
+        [*COMMAND, "--orders", "300", "--seconds", "4"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
@@ -60,7 +66,7 @@ def test_an_interrupt_ends_the_workers_and_removes_the_folder(tmp_path: Path, nu
         lines = iter(demo.stdout.readline, "")
         workers = next(found for line in lines if (found := re.findall(r"processes (\d+) and (\d+)", line)))[0]
         demo.send_signal(number)
-        assert demo.wait(30) == 130
+        assert demo.wait(PATIENCE) == 130
     assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
     assert list(tmp_path.iterdir()) == []
 

@@ -169,7 +169,7 @@ def test_the_lines_are_about_a_handler_of_ones_own(dev: Dev, shop: Path) -> None
 
 def test_requests_and_attempts_are_shown_on_the_terminal(dev: Dev, shop: Path) -> None:
     with dev("shop:app") as running:
-        task = running.submit("charge", wait=30, order_id=8)
+        task = running.submit("charge", wait=60, order_id=8)
         running.ask("GET", "/v1/tasks?key=secret")
         running.ask("GET", "/readyz")
         running.until_said(r"^[\d:]+  GET /v1/tasks 200 \(\d+ ms\)$")
@@ -217,7 +217,7 @@ def test_the_line_of_an_attempt_says_what_is_stored(dev: Dev, tmp_path: Path) ->
     (tmp_path / "odd.py").write_text(ODD)
     with dev("odd:app") as running:
         for kind in ("object", "large", "surrogate", "deep"):
-            task = running.submit("give", wait=30, kind=kind)
+            task = running.submit("give", wait=60, kind=kind)
             assert task["state"] == "failed"
             running.until_said(rf"^[\d:]+  give {task['id']} failed: {task['error']['type']}: the result cannot be stored")
         for kind in ("exit", "interrupt", "cancel", "close"):
@@ -242,7 +242,7 @@ def test_the_attempts_of_a_task_that_kills_its_process_are_shown_up_to_its_quara
 
 def test_changed_code_takes_over_while_requests_wait_instead_of_being_refused(dev: Dev, shop: Path) -> None:
     with dev("shop:app") as running:
-        assert running.submit("charge", wait=30, order_id=7)["result"] == "order 7 is paid"
+        assert running.submit("charge", wait=60, order_id=7)["result"] == "order 7 is paid"
         first = running.serving
         answers: list[int] = []
         over = threading.Event()
@@ -264,7 +264,7 @@ def test_changed_code_takes_over_while_requests_wait_instead_of_being_refused(de
             asking.join(PATIENCE)
         assert set(answers) == {200}
         assert running.serving != first
-        assert running.submit("charge", wait=30, order_id=7)["result"] == "order 7 is settled"
+        assert running.submit("charge", wait=60, order_id=7)["result"] == "order 7 is settled"
         until_gone(first)
 
 
@@ -274,7 +274,7 @@ def test_what_runs_when_the_code_changes_runs_again_and_uses_up_no_try(dev: Dev,
         running.until_runs(task)
         (shop / "shop.py").write_text(SHOP.replace('return "waited"', 'return "waited anew"'))
         running.until_said(r"^duetime: the new code serves")
-        task = running.ask("GET", f"/v1/tasks/{task['id']}?wait=30")[1]
+        task = running.ask("GET", f"/v1/tasks/{task['id']}?wait=60")[1]
         assert (task["state"], task["result"], task["attempt"], task["tries"]) == ("succeeded", "waited anew", 2, 0)
     assert "what is not done in 3 s runs again" in running.said
 
@@ -284,10 +284,10 @@ def test_code_that_does_not_load_is_shown_and_the_old_code_goes_on(dev: Dev, sho
         (shop / "wording.py").write_text("def say(:\n")
         running.until_said(r"^duetime: shop cannot be imported: SyntaxError: [^(]+\(wording\.py, line 1\)$")
         running.until_said(r"^duetime: the old code goes on; waiting for the next change$")
-        assert running.submit("charge", wait=30, order_id=7)["result"] == "order 7 is paid"
+        assert running.submit("charge", wait=60, order_id=7)["result"] == "order 7 is paid"
         (shop / "wording.py").write_text(WORDING.replace("paid", "repaired"))
         running.until_said(r"^duetime: the new code serves")
-        assert running.submit("charge", wait=30, order_id=7)["result"] == "order 7 is repaired"
+        assert running.submit("charge", wait=60, order_id=7)["result"] == "order 7 is repaired"
 
 
 def test_code_that_is_broken_from_the_start_can_be_repaired_while_requests_wait(dev: Dev, shop: Path) -> None:
@@ -297,7 +297,7 @@ def test_code_that_is_broken_from_the_start_can_be_repaired_while_requests_wait(
         running.until_said(r"^duetime: nothing serves; requests wait for the next change of the code$")
         (shop / "another.py").write_text("")
         running.until_it_serves()
-        assert running.submit("charge", wait=30, order_id=7)["result"] == "order 7 is paid"
+        assert running.submit("charge", wait=60, order_id=7)["result"] == "order 7 is paid"
 
 
 def test_a_file_that_is_not_imported_changes_nothing(dev: Dev, shop: Path) -> None:
@@ -360,7 +360,7 @@ def test_a_serving_process_that_dies_is_replaced(dev: Dev, shop: Path) -> None:
         serving = running.serving
         os.kill(serving, signal.SIGKILL)
         running.until_said(r"^duetime: the serving process was killed by signal 9; it starts again")
-        assert running.submit("charge", wait=30, order_id=7)["result"] == "order 7 is paid"
+        assert running.submit("charge", wait=60, order_id=7)["result"] == "order 7 is paid"
         assert running.serving != serving
 
 

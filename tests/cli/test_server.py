@@ -33,7 +33,7 @@ class RunningServer(RunningWorker):
 
 def ask(host: str, method: str, path: str, body: Any = None, *, token: str | None = None) -> tuple[int, Any]:
     """Send one request over a connection of its own."""
-    with contextlib.closing(http.client.HTTPConnection(host, timeout=30)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=PATIENCE)) as connection:
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
         connection.request(method, path, data, headers)

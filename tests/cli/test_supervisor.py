@@ -265,6 +265,7 @@ def test_without_its_supervisor_each_process_finishes_and_ends(program: Program,
 
 @pytest.mark.slow
 def test_one_that_starts_itself_anew_stays_supervised(program: Program, duetime: CommandLine, tmp_path: Path) -> None:
+    program.environment["SHOP_STUCK_AFTER"] = "1"
     with supervised(program, "--grace", "1") as supervisor:
         task_id = duetime.submit("stubborn", f"path={tmp_path}/mark")
         supervisor.until_said(r"worker \d \(process \d+\) has restarted itself, as worker \w{16} instead of \w{16}$")
@@ -421,7 +422,7 @@ def take_back(program: Program, url: str, *workers: str) -> subprocess.Completed
     request = json.dumps({"url": url, "workers": workers, "log_level": "info"})
     command = [sys.executable, "-m", "duetime.cli.hosting.reap"]
     return subprocess.run(
-        command, input=request, cwd=ROOT, env=program.environment, text=True, capture_output=True, timeout=30, check=False
+        command, input=request, cwd=ROOT, env=program.environment, text=True, capture_output=True, timeout=PATIENCE, check=False
     )
 
 

@@ -101,6 +101,7 @@ def test_a_running_task_is_cancelled(program: Program, duetime: CommandLine, tmp
 
 
 def test_it_says_how_it_fares(program: Program, duetime: CommandLine, tmp_path: Path) -> None:
+    program.environment["SHOP_NO_PROGRESS"] = "4"
     with program.worker() as worker:
         duetime.submit("wait_for", f"path={tmp_path}/never")
         begun(tmp_path / "never")
@@ -110,10 +111,10 @@ def test_it_says_how_it_fares(program: Program, duetime: CommandLine, tmp_path: 
         worker.until_said(r"^  feeder +\d.* ago +0 +–$")
         worker.until_said(r"^  proof of life \d.* ago; 1 attempt running; 0 outcomes to be written$")
         with locked(Path(duetime.url.removeprefix("sqlite:///"))):
-            worker.until_said(r"feeder has made no progress for 1\d\.\d s: .*\. 0 outcomes wait to be written$")
+            worker.until_said(r"feeder has made no progress for \d+\.\d s: .*\. 0 outcomes wait to be written$")
             worker.signal(signal.SIGUSR1)
             worker.until_said(r"^duetime: worker \w{16} \(process \d+\) is not well$")
-            worker.until_said(r"^  problem: feeder has made no progress for 1\d\.\d s: ")
+            worker.until_said(r"^  problem: feeder has made no progress for \d+\.\d s: ")
         worker.until_said(r"feeder.* after \d+\.\d s")
 
 
@@ -180,6 +181,7 @@ def alive(process: int) -> bool:
 
 @pytest.mark.slow
 def test_it_restarts_itself_when_code_never_ends(program: Program, duetime: CommandLine, tmp_path: Path) -> None:
+    program.environment["SHOP_STUCK_AFTER"] = "1"
     with program.worker("--grace", "1") as worker:
         task_id = duetime.submit("stubborn", f"path={tmp_path}/mark")
         worker.until_said(r"^duetime: worker \w+ \(.* process \d+\)", times=2)
