@@ -10,6 +10,7 @@ import pytest
 from duetime import App
 from duetime.api.shared import Limits
 from tests.api.conftest import Client, new_app, served
+from tests.servers.waiting import PATIENCE
 
 JSON = {"Content-Type": "application/json"}
 HOSTILE = (
@@ -265,9 +266,9 @@ async def test_a_caller_that_goes_away_while_waiting_leaves_nothing_behind(http:
     _, writer = await connected(http)
     writer.write(f"GET /v1/tasks/{task['id']}?wait=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     state = http.server.server_state
-    await asyncio.wait_for(_until(lambda: len(state.tasks) == 1), 10)
+    await asyncio.wait_for(_until(lambda: len(state.tasks) == 1), PATIENCE)
     writer.close()
-    await asyncio.wait_for(_until(lambda: not state.tasks), 10)
+    await asyncio.wait_for(_until(lambda: not state.tasks), PATIENCE)
 
 
 async def _until(holds: Any) -> None:

@@ -189,7 +189,7 @@ async def test_a_worker_gets_no_more_than_it_has_free_slots_for(http: Client) ->
 async def test_a_claim_waits_for_a_task(http: Client, worker: PullWorker) -> None:
     waiting = asyncio.create_task(worker.claim(wait=60))
     [id] = await submit(http, delay=0.2)
-    assert [item["id"] for item in await asyncio.wait_for(waiting, 10)] == [id]
+    assert [item["id"] for item in await asyncio.wait_for(waiting, PATIENCE)] == [id]
 
 
 async def test_a_claim_waits_for_a_free_slot(http: Client) -> None:
@@ -198,13 +198,13 @@ async def test_a_claim_waits_for_a_free_slot(http: Client) -> None:
     [first] = await worker.claim()
     waiting = asyncio.create_task(worker.claim(wait=60))
     await worker.complete(first)
-    assert len(await asyncio.wait_for(waiting, 10)) == 1
+    assert len(await asyncio.wait_for(waiting, PATIENCE)) == 1
 
 
 @pytest.mark.slow
 async def test_a_claim_does_not_wait_longer_than_half_of_the_lease(http: Client) -> None:
     worker = await register(http, lease=5)
-    assert await asyncio.wait_for(worker.claim(wait=60), 20) == []
+    assert await asyncio.wait_for(worker.claim(wait=60), 40) == []
 
 
 async def test_nothing_is_claimed_for_a_worker_that_has_gone(http: Client, worker: PullWorker, app: App) -> None:
@@ -228,7 +228,7 @@ async def test_a_server_that_stops_lets_waiting_workers_go(app: App) -> None:
         waiting = asyncio.create_task(worker.claim(wait=60))
         await until(lambda: _somebody_waits(http), "the claim waits")
         http.server.api.stop()
-        assert await asyncio.wait_for(waiting, 10) == []
+        assert await asyncio.wait_for(waiting, PATIENCE) == []
 
 
 async def _somebody_waits(http: Client) -> bool:

@@ -66,10 +66,10 @@ async def test_an_unpaid_order_expires_and_a_paid_one_does_not(app: App) -> None
     async def expire_order(order_id: int) -> None:
         expired.append(order_id)
 
+    unpaid = await expire_order.options(key="order-1").after(0.2, order_id=1)
+    paid = await expire_order.options(key="order-2").after(0.2, order_id=2)
+    assert await app.cancel(handler="expire_order", key="order-2") == "cancelled"
     async with app.worker():
-        unpaid = await expire_order.options(key="order-1").after(0.2, order_id=1)
-        paid = await expire_order.options(key="order-2").after(0.2, order_id=2)
-        assert await app.cancel(handler="expire_order", key="order-2") == "cancelled"
         await app.result(unpaid, timeout=PATIENCE)
         with pytest.raises(TaskCancelled):
             await app.result(paid)

@@ -178,7 +178,7 @@ async def test_a_running_task_is_told_to_stop(app: App) -> None:
         task = await endless.now()
         await until(app, task, lambda task: task.progress is not None, "its first progress")
         assert await app.cancel(task) == "cancelling"
-        await asyncio.wait_for(stopped.wait(), 10)
+        await asyncio.wait_for(stopped.wait(), PATIENCE)
         assert (await until(app, task, lambda task: task.final, "its end")).state is State.CANCELLED
 
 

@@ -67,8 +67,11 @@ async def test_each_task_has_its_own_delay_and_none_waits_behind_another(app: Ap
         second = await remind.options(timeout=60).after(timedelta(milliseconds=300), text="second")
         assert (last.handler, last.timeout, last.payload) == ("remind", 60, {"text": "third"})
         assert len({last.id, first.id, second.id}) == 3
-        await app.result(last, timeout=PATIENCE)
-    assert order == ["first", "second", "third"]
+        for task in (last, first, second):
+            await app.result(task, timeout=PATIENCE)
+    assert [task.due_at - task.submitted_at for task in (first, second, last)] == [timedelta(seconds=each) for each in (0.1, 0.3, 0.5)]
+    by_due_time = sorted((last, first, second), key=lambda task: task.due_at)  # submitting may take its time between them
+    assert order == [task.payload["text"] for task in by_due_time]
 
 
 @pytest.mark.covers("CEL.1")

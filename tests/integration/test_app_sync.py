@@ -17,6 +17,7 @@ import pytest
 
 from duetime import App, InvalidPayload, InvalidValue, NewTask, UnknownHandler
 from duetime.store.open import store_from_url
+from tests.servers.waiting import PATIENCE
 
 trace = contextvars.ContextVar("trace", default="none")
 
@@ -185,7 +186,7 @@ print(status, app.sync(count()))
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=40, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

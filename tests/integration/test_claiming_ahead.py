@@ -50,7 +50,7 @@ async def claimed_ahead(app: App, number: int = 7, seconds: float = 60) -> Task[
 
 async def test_a_task_begins_when_it_is_due_although_it_was_claimed_before(app: App) -> None:
     async with app.worker():
-        task = await claimed_ahead(app, seconds=1.5)
+        task = await claimed_ahead(app, seconds=4)
         assert begun == []
         await app.result(task, timeout=PATIENCE)
     ended = await app.get(task)

@@ -312,7 +312,7 @@ async def test_a_worker_that_was_taken_for_dead_stops_its_attempts_and_registers
         return ctx.attempt
 
     async with app.worker():
-        task = await handler.now(30.0)
+        task = await handler.now(3_600.0)
         await until("it runs", lambda: app_runs(app, 1))
         with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as connection:
             connection.execute("begin immediate")
@@ -370,7 +370,8 @@ async def test_a_settle_that_races_with_a_reaper_is_either_accepted_or_too_late(
 async def test_several_reapers_at_once_take_a_dead_workers_tasks_back_once(tmp_path: Path) -> None:
     async with Fleet(tmp_path) as fleet:
         worker = await fleet.start()
-        tasks = await fleet.submit(fleet.new("quick", seconds=60) for _ in range(8))
+        fleet.hold()
+        tasks = await fleet.submit(fleet.new("quick", held=True) for _ in range(8))
         await until("they have started", lambda: fleet.started(*tasks))
         worker.kill()
         apps = [App(fleet.url) for _ in range(4)]
@@ -390,7 +391,7 @@ async def test_several_reapers_at_once_take_a_dead_workers_tasks_back_once(tmp_p
 
 async def test_an_old_process_that_drains_is_left_alone_by_the_one_that_replaces_it(tmp_path: Path) -> None:
     async with Fleet(tmp_path) as fleet:
-        old = await fleet.start("--grace", "30s")
+        old = await fleet.start("--grace", "90s")
         fleet.hold()
         tasks = await fleet.submit(fleet.new("quick", held=True) for _ in range(4))
         await until("they have started", lambda: fleet.started(*tasks))
@@ -409,7 +410,8 @@ async def test_an_old_process_that_drains_is_left_alone_by_the_one_that_replaces
 async def test_a_worker_that_knows_half_of_the_handlers_leaves_the_others_alone_and_still_recovers_them(tmp_path: Path) -> None:
     async with Fleet(tmp_path) as fleet:
         doomed = await fleet.start("--handler", "threaded")
-        lost = await fleet.submit(fleet.new("threaded", seconds=30) for _ in range(3))
+        fleet.hold()
+        lost = await fleet.submit(fleet.new("threaded", held=True) for _ in range(3))
         await until("they have started", lambda: fleet.started(*lost))
         half = await fleet.start("--handler", "quick")
         waiting = await fleet.submit(fleet.new("boxed") for _ in range(3))

@@ -64,8 +64,8 @@ async def test_a_gate_holds_for_an_attempt_whose_process_was_not_ready(apart: Ap
     app, wait_for, _, pool = apart
     note, word = tmp_path / "note", tmp_path / "word"
     task = await wait_for.now(note=str(note), word=str(word))
-    await asyncio.wait_for(pool.asked.wait(), 20)
-    assert (await app.gates.pause("wait_for")).in_force
+    await asyncio.wait_for(pool.asked.wait(), PATIENCE)
+    assert (await app.gates.pause("wait_for", timeout=PATIENCE)).in_force
     pool.ready.set()
     await until("the attempt has gone back", partial(is_in, app, task, State.PENDING))
     assert not note.exists()
@@ -82,8 +82,8 @@ async def test_a_gate_is_confirmed_only_when_no_process_is_just_beginning(apart:
     pool.ready.set()
     word = tmp_path / "word"
     task = await wait_for.now(note=str(tmp_path / "note"), word=str(word))
-    await asyncio.wait_for(pool.given.wait(), 20)
-    assert (await app.gates.pause("another", timeout=20)).in_force  # of no concern to what is beginning
+    await asyncio.wait_for(pool.given.wait(), PATIENCE)
+    assert (await app.gates.pause("another", timeout=PATIENCE)).in_force  # of no concern to what is beginning
     unconfirmed = await app.gates.pause("wait_for", timeout=0.5)
     assert unconfirmed.waiting == [worker.id]
     pool.begun.set()

@@ -23,6 +23,7 @@ from duetime.store.values import ClaimedTask
 from duetime.targets.python import children
 from duetime.targets.python.children import ChildPool, import_string_of
 from tests.integration import process_handlers
+from tests.servers.waiting import PATIENCE
 
 HERE = "tests.integration.process_handlers"
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,11 +81,10 @@ def runs(pid: int) -> bool:
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    for _ in range(2_000):
-        if condition():
-            return
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {PATIENCE:g} s in vain until {what}"
         await asyncio.sleep(0.01)
-    pytest.fail(f"waited in vain until {what}")
 
 
 async def pids_in(note: Path) -> list[int]:

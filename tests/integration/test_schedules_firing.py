@@ -418,7 +418,7 @@ async def test_a_worker_fires_and_goes_on_as_soon_as_a_run_has_ended(url: str) -
         await other.now()
         await put(app.store, "again", AfterEnd(1))
         await put(app.store, "once", At(app.store.now() + SECOND), handler="other")
-        await until("it ran three times", lambda: len(ran) >= 3, seconds=30)
+        await until("it ran three times", lambda: len(ran) >= 3)
         record = await stored(app.store, "again")
         runs = await tasks_of(app.store, "again")
         assert len(await tasks_of(app.store, "once")) == 1

@@ -191,7 +191,7 @@ async def test_what_a_killed_worker_left_is_shipped_by_the_next(url: str, app: A
     printed = file.read_text()
     assert printed.startswith("line 0 ✓\nline 1 ✓\n")
     with worker_program(url, spools):
-        await until("everything is in the store", lambda: attempt_is_whole(app, task, 1), seconds=60)
+        await until("everything is in the store", lambda: attempt_is_whole(app, task, 1))
         await until("its file is gone", lambda: file not in left(spools))
     [first, *_] = await app.output.read(task)
     assert first.text == printed
@@ -214,7 +214,7 @@ async def test_output_of_sub_processes_is_shipped_as_any_other(url: str, app: Ap
     with worker_program(url, spools):
         await until("the worker has declared its handlers", lambda: declared(app, "prints_in_a_process"))
         task = await app.handler("prints_in_a_process").now(lines=1_000)
-        await until("it is whole", lambda: is_whole(app, task), seconds=60)
+        await until("it is whole", lambda: is_whole(app, task))
     lines = (await kept(app, task)).split("\n")
     assert lines == ["raw ?? bytes", *(f"line {n}" for n in range(1_000)), "the end"]
     await app.close()

@@ -21,6 +21,7 @@ from duetime.targets.spec import HandlerSpec
 from duetime.targets.target import Accepted, AttemptHandle, Stop
 from duetime.worker import executor
 from tests.chaos.fleet import until
+from tests.servers.waiting import PATIENCE
 
 SOON = RetryPolicy(tries=2, base=0.01, cap=0.01)
 
@@ -107,7 +108,7 @@ async def test_it_succeeds_with_the_result_that_a_callback_gave(app: App, target
         assert attempt.claimed.payload == '{"number":7}'
         attempt.report(0.5, "half of it")
         asyncio.get_running_loop().call_soon(target.end, attempt, Ended(Outcome.SUCCEEDED, result=b'{"status":200}'))
-        assert await app.result(task, timeout=20) == {"status": 200}
+        assert await app.result(task, timeout=PATIENCE) == {"status": 200}
 
 
 async def test_a_failure_that_it_reports_is_tried_again(app: App, target: Callbacks) -> None:
@@ -116,7 +117,7 @@ async def test_a_failure_that_it_reports_is_tried_again(app: App, target: Callba
         task = await ring.now()
         target.end(await target.begun(), Ended(Outcome.FAILED, error=ErrorInfo("Status503", "not now")))
         target.end(await target.begun(2), Ended(Outcome.SUCCEEDED))
-        assert await app.result(task, timeout=20) is None
+        assert await app.result(task, timeout=PATIENCE) is None
         first, second = await app.attempts(task)
     assert (first.outcome, second.outcome) == (Outcome.FAILED, Outcome.SUCCEEDED)
     assert first.error is not None
@@ -142,7 +143,7 @@ async def test_what_is_no_end_is_a_failure_and_harms_nobody(app: App, target: Ca
         task = await ring.now()
         target.end(await target.begun(), nonsense)
         target.end(await target.begun(2), Ended(Outcome.SUCCEEDED))
-        await app.result(task, timeout=20)
+        await app.result(task, timeout=PATIENCE)
         first, _ = await app.attempts(task)
     assert first.error is not None
     assert first.error.message.startswith("a target returns Ended or Accepted, not ")
@@ -186,7 +187,7 @@ async def test_what_ends_well_although_it_was_told_to_stop_has_succeeded(app: Ap
         task = await ring.now()
         await target.begun()
         await app.cancel(task)
-        assert await app.result(task, timeout=20) == "done"
+        assert await app.result(task, timeout=PATIENCE) == "done"
 
 
 async def test_a_graceful_stop_gives_it_back_and_uses_no_try(app: App, target: Callbacks) -> None:
@@ -212,7 +213,7 @@ async def test_what_the_store_took_away_is_stopped_and_nothing_is_written(app: A
         assert await outcomes(app, task) == [None]
         await target.begun(2)  # a renewal showed that it was still this worker's, so it went back
         target.end(target.attempts[1], Ended(Outcome.SUCCEEDED))
-        await app.result(task, timeout=20)
+        await app.result(task, timeout=PATIENCE)
     assert target.stops == [Stop.LOST]
 
 
@@ -250,8 +251,8 @@ async def test_a_gate_that_closes_while_something_is_made_ready_holds(app: App) 
     ring = declare(app, target)
     async with app.worker():
         task = await ring.now()
-        await asyncio.wait_for(target.asked.wait(), 20)
-        assert (await app.gates.pause("ring")).in_force
+        await asyncio.wait_for(target.asked.wait(), PATIENCE)
+        assert (await app.gates.pause("ring", timeout=PATIENCE)).in_force
         target.ready.set()
         await until("it has gone back", partial(in_state, app, task, State.PENDING))
         assert not target.allowed.is_set()
@@ -264,14 +265,14 @@ async def test_a_gate_is_confirmed_only_when_nothing_is_about_to_begin_behind_it
     target.ready.set()
     async with app.worker() as worker:
         task = await ring.now()
-        await asyncio.wait_for(target.allowed.wait(), 20)
+        await asyncio.wait_for(target.allowed.wait(), PATIENCE)
         assert (await app.gates.pause("ring", timeout=0.1)).waiting == [worker.id]
         target.runs.set()
         attempt = await target.begun()
         assert attempt.deadline_at - attempt.started_at == 60 * SECOND, "its time counts from when it began"
-        assert (await app.gates.pause("ring", timeout=20)).in_force
+        assert (await app.gates.pause("ring", timeout=PATIENCE)).in_force
         target.end(attempt, Ended(Outcome.SUCCEEDED))
-        await app.result(task, timeout=20)
+        await app.result(task, timeout=PATIENCE)
 
 
 async def test_a_handler_that_is_no_function_cannot_be_called(app: App, target: Callbacks) -> None:

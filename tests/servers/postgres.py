@@ -125,7 +125,7 @@ class Postgres:
         command: list[str | Path] = [self.installation.program("postgres"), "-D", self.data, "-p", str(port), *options]
         with self._open_log() as log:
             process = self._process = start(command, log=log, folder=self.folder, environment=ENVIRONMENT)
-        wait_until(f"{self.name} accepts connections or ends", lambda: process.poll() is not None or self._ready(process.pid), seconds=60)
+        wait_until(f"{self.name} accepts connections or ends", lambda: process.poll() is not None or self._ready(process.pid))
         if process.poll() is None:
             self.port = port
         return self.running
@@ -191,7 +191,7 @@ class Postgres:
         self.data.mkdir(mode=0o700)
         give_away(self.data)
         with self._open_log() as log:
-            code = start(command, log=log, folder=self.folder, environment=ENVIRONMENT).wait(timeout=60)
+            code = start(command, log=log, folder=self.folder, environment=ENVIRONMENT).wait(timeout=PATIENCE)
         assert code == 0, f"{command[0]} ended with {code}; it says:\n{self.log()[-4_000:]}"
 
     def _open_log(self) -> IO[bytes]:

@@ -16,7 +16,7 @@ from tests.servers.fixtures import NewPostgres
 from tests.servers.installations import Installation, installations
 from tests.servers.postgres import DURABLE, Postgres
 from tests.servers.processes import children
-from tests.servers.waiting import wait_until
+from tests.servers.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -106,7 +106,7 @@ input()
         wait_until("the server and its processes have ended", lambda: not any(alive(pid) for pid in family))
     # what it left behind is removed by whoever comes next
     code = "from tests.servers.scratch import scratch; scratch()"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=50)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=PATIENCE)
     assert not Path(folder).exists()
 
 
