@@ -25,7 +25,7 @@ async def list_gates(call: Call) -> Response:
 
 
 async def get(call: Call) -> Response:
-    handler, collection = _place(call)
+    handler, collection = _addressed(call)
     call.allow(handler)
     for gate in await call.app.gates.list():
         if (gate.handler, gate.collection) == (handler, collection):
@@ -34,7 +34,7 @@ async def get(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    handler, collection = _place(call)
+    handler, collection = _addressed(call)
     body = await call.body(_body)
     if "\0" in body.note:
         raise Refusal(INVALID, "note must not contain the character NUL", faults=[Fault("contains NUL", pointer="/note")])
@@ -56,7 +56,7 @@ async def put(call: Call) -> Response:
 
 
 async def open_gate(call: Call) -> Response:
-    handler, collection = _place(call)
+    handler, collection = _addressed(call)
     await call.empty_body()
     async with call.acting("gates.open", _named(handler, collection)):
         call.allow(handler)
@@ -65,7 +65,7 @@ async def open_gate(call: Call) -> Response:
     return Response(status_code=204)
 
 
-def _place(call: Call) -> tuple[str, str | None]:
+def _addressed(call: Call) -> tuple[str, str | None]:
     collection = given(call.query(GateQuery).collection)
     return check_name(call.path["handler"], "handler"), None if collection is None else check_name(collection, "collection")
 

@@ -35,10 +35,10 @@ class Readiness:
         self._app = app
         self._asked_at = -ASK_AGAIN
         self._problem: str | None = None
-        self._turn = asyncio.Lock()
+        self._asking = asyncio.Lock()
 
     async def problem(self) -> str | None:
-        async with self._turn:
+        async with self._asking:
             if time.monotonic() - self._asked_at >= ASK_AGAIN:
                 self._problem = await self._ask()
                 self._asked_at = time.monotonic()

@@ -65,14 +65,14 @@ def _faults(error: BaseException, detail: str, fields: Sequence[str]) -> Sequenc
     return []
 
 
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL)
+_MISFIT = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL)
 _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(?P<name>[^`]+)`")
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 
 
 def fault_of(error: msgspec.ValidationError) -> Fault:
     """Point at what does not fit its type, from msgspec's own words."""
-    match = _PLACE.match(str(error))
+    match = _MISFIT.match(str(error))
     assert match is not None
     pointer = pointer_of(match["path"] or "")
     field = _FIELD.match(match["what"])

@@ -25,7 +25,7 @@ def read_address(url: str) -> str:
     if parts.username is not None or parts.password is not None:
         raise InvalidValue(
             f"the URL of the server must not hold a user or password, because URLs are shown and logged; write "
-            f"{parts.scheme}://{_place(parts.netloc)} and give the token as token=… or in DUETIME_TOKEN"
+            f"{parts.scheme}://{_host_and_port(parts.netloc)} and give the token as token=… or in DUETIME_TOKEN"
         )
     if not host:
         raise InvalidValue(f"the URL of the server names no host, got {url!r}; it looks like https://duetime.example.com:8420")
@@ -53,7 +53,7 @@ def needs_store(what: str, url: str) -> InvalidValue:
     return InvalidValue(f"{what} needs a store, and {url} is a server; run it where the store is reached, with the store's URL")
 
 
-def _place(netloc: str) -> str:
+def _host_and_port(netloc: str) -> str:
     return netloc.rpartition("@")[2]
 
 
