@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from duetime import App, Context, RetryPolicy
-from duetime.targets.python import thread
+from duetime.targets.python import threads
 from duetime.worker import executor, keeper, worker
 from tests.chaos import skewed
 from tests.chaos.journal import HOLDING, WORKER, Journal
@@ -23,7 +23,7 @@ FOLDER = journal.path.parent
 HOLD = FOLDER / HOLDING
 
 # seconds in real life: tests that wait for an attempt to be given up shorten them
-thread.THROW_AFTER = float(os.environ.get("CHAOS_THROW_AFTER", thread.THROW_AFTER))
+threads.THROW_AFTER = float(os.environ.get("CHAOS_THROW_AFTER", threads.THROW_AFTER))
 executor.STUCK_AFTER = float(os.environ.get("CHAOS_STUCK_AFTER", executor.STUCK_AFTER))
 keeper.HOPELESS_AFTER = float(os.environ.get("CHAOS_HOPELESS_AFTER", keeper.HOPELESS_AFTER))
 worker.LAST_WORD = float(os.environ.get("CHAOS_LAST_WORD", worker.LAST_WORD))

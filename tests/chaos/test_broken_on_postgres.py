@@ -20,7 +20,7 @@ from duetime.store.postgres.address import Address
 from duetime.store.postgres.lanes import BEHIND, Lane, Lanes
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.values import WorkerRecord
-from duetime.targets.python import thread
+from duetime.targets.python import threads
 from duetime.targets.python.thread import ThreadTarget
 from duetime.worker.reconciler import Reconciler
 from tests.chaos.fleet import until
@@ -320,7 +320,7 @@ CASES: dict[str, tuple[Play, Breaker, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 async def test_a_guard_taken_away_is_noticed(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setattr(thread, "THROW_AFTER", 5.0)
+    monkeypatch.setattr(threads, "THROW_AFTER", 5.0)
     play, take_away, rule = CASES[case]
     lease = LEASE if play is early_reaper else 2.0
     async with scene_in(tmp_path / "sound", postgres_url, lease=lease) as scene:

@@ -13,7 +13,7 @@ from duetime.model.claim_order import ClaimOrder
 from duetime.store.sqlite import liveness, work
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import Claim
-from duetime.targets.python import thread
+from duetime.targets.python import threads
 from duetime.targets.python.thread import ThreadTarget
 from duetime.worker.executor import Executor
 from duetime.worker.reconciler import Reconciler
@@ -108,7 +108,7 @@ CASES: dict[str, tuple[Callable[[Scene], Awaitable[None]], Breaker, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 async def test_a_guard_taken_away_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setattr(thread, "THROW_AFTER", 5.0)
+    monkeypatch.setattr(threads, "THROW_AFTER", 5.0)
     play, take_away, rule = CASES[case]
     async with scene_in(tmp_path / "sound", f"sqlite:///{tmp_path / 'sound' / 'duetime.db'}") as scene:
         await play(scene)

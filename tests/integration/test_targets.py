@@ -246,6 +246,30 @@ async def test_one_that_does_not_stop_is_reported(
         target.fail(attempt, Stopped())
 
 
+async def test_one_whose_stop_fails_keeps_no_other_from_being_stopped_and_is_found_stuck(
+    app: App, target: Callbacks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(executor, "STUCK_AFTER", 0.05)
+    ring = declare(app, target)
+
+    def refuse_the_first(attempt: AttemptHandle) -> None:
+        if attempt is target.attempts[0]:
+            raise ConnectionError("the receiver cannot be told")
+        target.fail(attempt, Stopped())
+
+    target.on_stop = refuse_the_first
+    async with app.worker() as worker:
+        tasks = [await ring.now(), await ring.now()]
+        first, _ = [await target.begun(count) for count in (1, 2)]
+        worker.executor.stop_all(Stop.CANCEL)
+        assert target.stops == [Stop.CANCEL, Stop.CANCEL]
+        await until("it is reported", lambda: "its code does not end" in caplog.text)
+        assert "the receiver cannot be told" in caplog.text
+        target.fail(first, Stopped())
+        for task in tasks:
+            await until("it is cancelled", partial(in_state, app, task, State.CANCELLED))
+
+
 async def test_a_gate_that_closes_while_something_is_made_ready_holds(app: App) -> None:
     target = Callbacks(prepares=True)
     ring = declare(app, target)

@@ -15,14 +15,14 @@ from typing import Any, NoReturn
 import msgspec
 import pytest
 
-from duetime import App, Context, Next, RetryLater, RetryPolicy, State, Task
+from duetime import App, Context, Next, RetryLater, RetryPolicy, State, Task, TaskFailed
 from duetime.clock import LATEST
 from duetime.ids import new_id
 from duetime.model.lifecycle import succeed
 from duetime.model.outcome import Outcome, Settlement, SettleVerdict
 from duetime.model.task import NewTask
 from duetime.targets.output import DEFAULT_CAP
-from duetime.targets.python import thread
+from duetime.targets.python import threads
 from duetime.targets.target import Stop
 from duetime.worker import executor, settler
 from duetime.worker.worker import Worker
@@ -280,7 +280,7 @@ async def test_a_coroutine_that_swallows_its_cancel_stays_claimed_until_its_code
 async def test_a_thread_that_outlives_its_timeout_is_never_joined_by_a_second_attempt(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(thread, "THROW_AFTER", 0.05)
+    monkeypatch.setattr(threads, "THROW_AFTER", 0.05)
     monkeypatch.setattr(executor, "STUCK_AFTER", 0.1)
     gate = threading.Event()
     running = 0
@@ -310,8 +310,31 @@ async def test_a_thread_that_outlives_its_timeout_is_never_joined_by_a_second_at
     assert most == 1
 
 
+async def test_a_middleware_that_gives_up_on_a_thread_is_no_reason_for_a_second_attempt_beside_it(app: App) -> None:
+    gate, running, most = threading.Event(), 0, 0
+
+    @app.middleware
+    async def hurry(ctx: Context, call_next: Next) -> object:
+        async with asyncio.timeout(0.02):
+            return await call_next()
+
+    @app.task(retry=RetryPolicy(tries=2, base=0.0))
+    def slow() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        gate.wait(0.5)
+        running -= 1
+
+    async with app.worker():
+        task = await slow.now()
+        with pytest.raises(TaskFailed):
+            await app.result(task, timeout=PATIENCE)
+    assert most == 1, "two attempts ran at once"
+
+
 async def test_what_is_thrown_at_a_thread_too_late_does_not_hit_the_next_handler(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread, "THROW_AFTER", 0.0)
+    monkeypatch.setattr(threads, "THROW_AFTER", 0.0)
 
     @app.task(timeout=0.02, retry=ONCE, concurrency=4)
     def nearly_late() -> None:

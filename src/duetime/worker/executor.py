@@ -8,6 +8,7 @@ waits with it and another one goes on with the queues. A runner that comes back 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,8 @@ from duetime.worker.queues import HandlerQueue, HandlerQueues
 from duetime.worker.settler import Settler
 from duetime.worker.starts import Starts
 from duetime.worker.steps import Waiting, drive, end_of, first_step, has_ended, unambiguous
+
+logger = logging.getLogger("duetime.worker")
 
 BURST = 2_000  # microseconds that runners may keep the event loop to themselves
 IN_A_ROW = 8  # attempts of one handler in a row while others have some queued too
@@ -322,7 +325,12 @@ class Executor:
             return
         attempt.tell_to_stop(why)
         if self.current.attempt is not attempt:
-            interrupted_in = self.queues.by_name[attempt.claimed.handler].target.stop(attempt, why)
+            try:
+                interrupted_in = self.queues.by_name[attempt.claimed.handler].target.stop(attempt, why)
+            except Exception:  # it must not keep others from being stopped; if the code goes on, it is found stuck
+                claimed = attempt.claimed
+                logger.exception("the target of %s failed to stop attempt %d of task %s", claimed.handler, claimed.attempt, claimed.id)
+                interrupted_in = 0.0
             self._alarms.after(interrupted_in + STUCK_AFTER, partial(self._check_stuck, attempt))
 
     def _check_stuck(self, attempt: Attempt) -> None:

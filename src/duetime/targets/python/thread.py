@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -15,8 +14,6 @@ from duetime.targets.python.middleware import with_middleware
 from duetime.targets.python.threads import ThreadCall
 from duetime.targets.spec import Payloads
 from duetime.targets.target import AttemptHandle, Stop
-
-THROW_AFTER = 1.0  # seconds that a thread which was told to stop may use to do so by itself
 
 
 class ThreadTarget:
@@ -50,5 +47,4 @@ class ThreadTarget:
         if call is None:  # the middleware is at work
             attempt.cancel()
             return 0.0
-        asyncio.get_running_loop().call_later(THROW_AFTER, call.throw, AttemptCancelled)
-        return THROW_AFTER
+        return call.throw_later(AttemptCancelled)

@@ -11,6 +11,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from duetime.errors import AttemptCancelled
+
+THROW_AFTER = 1.0  # seconds that a thread which was told to stop may use to do so by itself
+
 
 class Thread:
     """One thread that runs calls; daemon, so that a handler which never ends cannot keep the interpreter alive."""
@@ -36,12 +40,31 @@ class Thread:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), thrown)
 
 
+class _End(asyncio.Future[Any]):
+    """The end of a call. A waiting task that is cancelled (a timeout in a middleware) gets its CancelledError only when the code has
+    ended: the next attempt must not begin beside it. The code is told to stop in the same way as by the executor.
+    """
+
+    def __init__(self, call: ThreadCall, threads: Threads, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._call = call
+        self._threads = threads
+
+    def cancel(self, msg: object | None = None) -> bool:
+        if self._threads.closed:
+            return super().cancel(msg)
+        if not self.done():
+            self._call.throw_later(AttemptCancelled)
+        return False  # then asyncio cancels the waiting task when this is done
+
+
 class ThreadCall:
     """A call in a thread. `future` is resolved when the code has ended, however often the waiting for it is cancelled."""
 
-    def __init__(self, thread: Thread, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, thread: Thread, threads: Threads, loop: asyncio.AbstractEventLoop) -> None:
         self.thread = thread
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self.future: asyncio.Future[Any] = _End(self, threads, loop)
+        self._loop = loop
         self._lock = threading.Lock()
         self._begun = self._ended = False
         self._thrown: type[BaseException] | None = None
@@ -56,6 +79,11 @@ class ThreadCall:
                 self._thrown = error
                 if self._begun:
                     self.thread.throw(error)
+
+    def throw_later(self, error: type[BaseException]) -> float:
+        """Raise an exception in the call unless it ends by itself until then; return in how many seconds."""
+        self._loop.call_later(THROW_AFTER, self.throw, error)
+        return THROW_AFTER
 
     def begin(self) -> None:
         with self._lock:
@@ -75,12 +103,13 @@ class Threads:
 
     def __init__(self) -> None:
         self._idle: list[Thread] = []
+        self.closed = False  # nobody waits for the end of code any more
 
     def start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> ThreadCall:
         """Run a function in a thread, in a copy of this context."""
         loop = asyncio.get_running_loop()
         thread = self._idle.pop() if self._idle else Thread()
-        call = ThreadCall(thread, loop)
+        call = ThreadCall(thread, self, loop)
         context = contextvars.copy_context()
 
         def run() -> None:
@@ -111,5 +140,6 @@ class Threads:
             call.future.set_exception(failure)
 
     def close(self) -> None:
+        self.closed = True
         while self._idle:
             self._idle.pop().put(None)
