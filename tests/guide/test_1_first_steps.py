@@ -33,30 +33,35 @@ async def test_a_task_can_be_looked_at_until_its_result_is_there(app: App) -> No
         await going_on.wait()
         return {"month": month, "rows": 1000}
 
+    task = await report.after(0.05, month=7)
+    assert (await app.get(task)).state is State.PENDING
     async with app.worker():
-        task = await report.after(0.05, month=7)
-        assert (await app.get(task)).state is State.PENDING
         info = await until(app, task, lambda task: task.progress is not None, "its first progress")
         assert (info.state, info.progress, info.progress_text, info.attempt) == (State.RUNNING, 0.5, "half of the rows", 1)
         going_on.set()
         assert await app.result(task, timeout=PATIENCE) == {"month": 7, "rows": 1000}
 
 
-async def test_a_task_runs_when_it_is_due_and_not_before(app: App) -> None:
-    started = []
+@pytest.mark.covers("RMQ.6", "YZ.1")
+async def test_each_task_runs_when_it_is_due_and_none_waits_behind_another(app: App) -> None:
+    started: dict[str, datetime] = {}
 
     @app.task
-    async def ring(name: str) -> None:
-        started.append((name, datetime.now(UTC)))
+    async def remind(text: str) -> None:
+        started[text] = datetime.now(UTC)
 
     async with app.worker():
-        early = await ring.at(datetime.now(UTC) + timedelta(milliseconds=150), name="early")
-        late = await ring.after(timedelta(milliseconds=400), name="late")
-        await app.result(late, timeout=PATIENCE)
-        await app.result(early, timeout=PATIENCE)
-    assert [name for name, _ in started] == ["early", "late"]
-    assert started[0][1] >= early.due_at
-    assert started[1][1] >= late.due_at
+        last = await remind.options(timeout=60).after(0.5, text="third")
+        first = await remind.after(timedelta(milliseconds=100), text="first")
+        second = await remind.at(datetime.now(UTC) + timedelta(milliseconds=200), text="second")
+        assert (last.handler, last.timeout, last.payload) == ("remind", 60, {"text": "third"})
+        assert len({last.id, first.id, second.id}) == 3
+        for task in (last, first, second):
+            await app.result(task, timeout=PATIENCE)
+    assert [task.due_at - task.submitted_at for task in (first, last)] == [timedelta(seconds=0.1), timedelta(seconds=0.5)]
+    by_due_time = sorted((last, first, second), key=lambda task: task.due_at)  # submitting may take its time between them
+    assert list(started) == [task.payload["text"] for task in by_due_time]
+    assert all(started[task.payload["text"]] >= task.due_at for task in by_due_time)
 
 
 async def test_an_unpaid_order_expires_and_a_paid_one_does_not(app: App) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import duetime
-from duetime import App, Context, Fatal, Handlers, Next, RetryLater, RetryPolicy, State, TaskFailed
+from duetime import App, Context, Fatal, Handlers, Next, RetryLater, RetryPolicy, State, TaskCancelled, TaskFailed
 from duetime.model.outcome import Outcome
 from tests.guide.waiting import until
 from tests.servers.waiting import PATIENCE
@@ -118,23 +118,29 @@ async def test_only_some_exceptions_are_worth_another_try(app: App) -> None:
         assert ((await app.get(network)).tries, (await app.get(wrong)).tries) == (3, 1)
 
 
-async def test_fatal_ends_it_and_retry_later_uses_up_no_try(app: App) -> None:
-    @app.task(retry=RetryPolicy.none())
-    async def patient(ctx: Context) -> int:
-        if ctx.attempt < 4:
-            raise RetryLater(0.01)
-        return ctx.attempt
+@pytest.mark.covers("RMQ.7")
+async def test_returning_acknowledges_fatal_rejects_and_retry_later_requeues(app: App) -> None:
+    calls: list[str] = []
 
-    @app.task
-    async def strict() -> None:
-        raise Fatal("order unknown")
+    @app.task(retry=RetryPolicy(tries=2, base=0.01))
+    async def consume(ctx: Context, word: str) -> str:
+        calls.append(word)
+        if word == "reject":
+            raise Fatal("cannot be used")
+        if word == "requeue" and ctx.attempt <= 4:  # more often than there are tries
+            raise RetryLater(0.01, "not now")
+        return word
 
     async with app.worker():
-        task = await patient.now()
-        assert await app.result(task, timeout=PATIENCE) == 4
-        assert (await app.get(task)).tries == 0
-        with pytest.raises(TaskFailed, match="Fatal: order unknown"):
-            await app.result(await strict.now(), timeout=PATIENCE)
+        assert await app.result(await consume.now(word="acknowledge"), timeout=PATIENCE) == "acknowledge"
+        rejected, requeued = await consume.now(word="reject"), await consume.now(word="requeue")
+        with pytest.raises(TaskFailed, match="cannot be used"):
+            await app.result(rejected, timeout=PATIENCE)
+        assert await app.result(requeued, timeout=PATIENCE) == "requeue"
+        outcomes = [attempt.outcome for attempt in await app.attempts(requeued)]
+        assert outcomes == [Outcome.RETRY_LATER] * 4 + [Outcome.SUCCEEDED]
+        assert (await app.get(requeued)).tries == 0
+    assert (calls.count("acknowledge"), calls.count("reject"), calls.count("requeue")) == (1, 1, 5)
 
 
 async def test_a_result_that_is_not_json_is_fatal_because_the_work_was_done(app: App) -> None:
@@ -149,37 +155,52 @@ async def test_a_result_that_is_not_json_is_fatal_because_the_work_was_done(app:
         assert len(await app.attempts(task)) == 1
 
 
-@pytest.mark.covers("XXL.7")
-async def test_a_timeout_ends_an_attempt(app: App) -> None:
-    @app.task(timeout=0.1, retry=RetryPolicy.none())
-    async def slow() -> None:
-        await asyncio.sleep(30)
+@pytest.mark.covers("XXL.7", "YZ.3")
+async def test_an_attempt_that_does_not_finish_in_its_time_comes_back_while_there_are_tries(app: App) -> None:
+    states = set()
 
+    @app.task(timeout=0.5, retry=RetryPolicy(tries=2, base=0.01))
+    async def hang(ctx: Context, attempts: int) -> int:
+        states.add((await app.get(ctx.task.id)).state)
+        if ctx.attempt <= attempts:
+            await asyncio.sleep(60)
+        return ctx.attempt
+
+    once, always = await hang.after(0.1, attempts=1), await hang.now(attempts=2)
+    assert once.state is State.PENDING
     async with app.worker():
-        task = await slow.now()
-        with pytest.raises(TaskFailed):
-            await app.result(task, timeout=PATIENCE)
-        assert [attempt.outcome for attempt in await app.attempts(task)] == [Outcome.TIMED_OUT]
+        assert await app.result(once, timeout=PATIENCE) == 2
+        assert (await app.get(once)).state is State.SUCCEEDED
+        assert [attempt.outcome for attempt in await app.attempts(once)] == [Outcome.TIMED_OUT, Outcome.SUCCEEDED]
+        with pytest.raises(TaskFailed, match="TimedOut"):
+            await app.result(always, timeout=PATIENCE)
+        assert [attempt.outcome for attempt in await app.attempts(always)] == [Outcome.TIMED_OUT] * 2
+    assert states == {State.RUNNING}
 
 
-async def test_a_running_task_is_told_to_stop(app: App) -> None:
-    stopped = asyncio.Event()
+@pytest.mark.covers("QZ.8")
+async def test_work_is_triggered_now_with_data_and_interrupted_by_hand_or_by_its_timeout(app: App) -> None:
+    ended = []
 
-    @app.task
-    async def endless(ctx: Context) -> None:
+    @app.task(retry=RetryPolicy.none())
+    async def export(ctx: Context, name: str) -> None:
         ctx.progress(0)
         try:
             await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            stopped.set()
-            raise
+        finally:
+            ended.append(name)
 
     async with app.worker():
-        task = await endless.now()
-        await until(app, task, lambda task: task.progress is not None, "its first progress")
-        assert await app.cancel(task) == "cancelling"
-        await asyncio.wait_for(stopped.wait(), PATIENCE)
-        assert (await until(app, task, lambda task: task.final, "its end")).state is State.CANCELLED
+        by_hand = await export.now(name="by hand")
+        await until(app, by_hand, lambda task: task.progress is not None, "its start")
+        by_itself = await export.options(timeout=0.05).now(name="by itself")
+        with pytest.raises(TaskFailed, match="TimedOut"):
+            await app.result(by_itself, timeout=PATIENCE)
+        assert await app.cancel(by_hand) == "cancelling"
+        with pytest.raises(TaskCancelled):
+            await app.result(by_hand, timeout=PATIENCE)
+        assert await app.cancel(by_hand) == "finished"
+    assert ended == ["by itself", "by hand"]
 
 
 async def test_middleware_stands_around_each_attempt_and_hooks_before_each_task(app: App) -> None:

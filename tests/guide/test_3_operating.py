@@ -2,18 +2,13 @@
 
 import asyncio
 from datetime import datetime
-from typing import Any
 
 import pytest
 
-from duetime import App, Context, Fatal, RetryPolicy, State, Task, TaskFailed
+from duetime import App, Context, Fatal, RetryPolicy, State, TaskFailed
 from duetime.model.why import ReasonKind
 from tests.guide.waiting import until
 from tests.servers.waiting import PATIENCE
-
-
-async def why(app: App, task: Task[Any]) -> list[ReasonKind]:
-    return [reason.kind for reason in await app.why(task)]
 
 
 @pytest.mark.covers("ATF.4", "REQ.14")
@@ -57,7 +52,7 @@ async def test_a_gate_can_open_by_itself(app: App) -> None:
         assert done_at >= answer.gate.until_at
 
 
-@pytest.mark.covers("AIR.10")
+@pytest.mark.covers("AIR.10", "FEN.7")
 async def test_why_says_what_holds_a_task(app: App) -> None:
     going_on = asyncio.Event()
 
@@ -67,8 +62,10 @@ async def test_why_says_what_holds_a_task(app: App) -> None:
             raise ValueError("no stock")
         await going_on.wait()
 
-    assert await why(app, await job.after(3600)) == [ReasonKind.LATER, ReasonKind.NO_WORKER]
-    async with app.worker():
+    later, no_worker = await app.why(await job.after(3600))
+    assert (later.kind, no_worker.kind) == (ReasonKind.LATER, ReasonKind.NO_WORKER)
+    assert no_worker.text.startswith("no live worker runs job;")
+    async with app.worker() as worker:
         failing = await job.now(fail=True)
         await until(app, failing, lambda task: task.tries == 1, "the first failure")
         [reason] = await app.why(failing)
@@ -76,11 +73,14 @@ async def test_why_says_what_holds_a_task(app: App) -> None:
 
         running = await job.now()
         await until(app, running, lambda task: task.state is State.RUNNING, "the start")
-        assert await why(app, running) == [ReasonKind.RUNNING]
-        assert await why(app, await job.now()) == [ReasonKind.SLOTS_FULL]
+        [reason] = await app.why(running)
+        assert (reason.kind, reason.by) == (ReasonKind.RUNNING, worker.id)
+        [reason] = await app.why(await job.now())
+        assert (reason.kind, reason.text) == (ReasonKind.SLOTS_FULL, "all slots of job are taken: 1 run in 1 slot")
         going_on.set()
         await app.result(running, timeout=PATIENCE)
-        assert await why(app, running) == [ReasonKind.FINISHED]
+        [reason] = await app.why(running)
+        assert (reason.kind, reason.text.partition(" ")[0]) == (ReasonKind.FINISHED, "it")
 
 
 async def test_failed_tasks_are_kept_and_can_be_replayed(app: App) -> None:

@@ -53,27 +53,6 @@ async def test_submitting_is_acknowledged_at_once_and_due_tasks_start_within_fiv
     assert sum(late <= 5 for late in lateness) >= 0.95 * len(lateness)
 
 
-@pytest.mark.covers("RMQ.6", "YZ.1")
-async def test_each_task_has_its_own_delay_and_none_waits_behind_another(app: App) -> None:
-    order = []
-
-    @app.task
-    async def remind(ctx: Context, text: str) -> None:
-        order.append(text)
-
-    async with app.worker():
-        last = await remind.options(timeout=60).after(0.5, text="third")
-        first = await remind.options(timeout=60).after(0.1, text="first")
-        second = await remind.options(timeout=60).after(timedelta(milliseconds=300), text="second")
-        assert (last.handler, last.timeout, last.payload) == ("remind", 60, {"text": "third"})
-        assert len({last.id, first.id, second.id}) == 3
-        for task in (last, first, second):
-            await app.result(task, timeout=PATIENCE)
-    assert [task.due_at - task.submitted_at for task in (first, second, last)] == [timedelta(seconds=each) for each in (0.1, 0.3, 0.5)]
-    by_due_time = sorted((last, first, second), key=lambda task: task.due_at)  # submitting may take its time between them
-    assert order == [task.payload["text"] for task in by_due_time]
-
-
 @pytest.mark.covers("CEL.1")
 async def test_delay_time_expiry_collection_and_priority_are_options_of_a_task(app: App) -> None:
     @app.task

@@ -163,30 +163,6 @@ async def test_work_never_waits_behind_a_busy_worker_while_another_has_a_free_sl
             await app.result(long, timeout=PATIENCE)
 
 
-@pytest.mark.covers("FEN.7")
-async def test_why_tells_that_there_is_no_worker_or_no_free_slot(app: App) -> None:
-    going_on = asyncio.Event()
-
-    @app.task(concurrency=1)
-    async def work(ctx: Context) -> None:
-        ctx.progress(0)
-        await going_on.wait()
-
-    first, second = await work.now(), await work.now()
-    [reason] = await app.why(first)
-    assert (reason.kind, reason.text.partition(";")[0]) == (ReasonKind.NO_WORKER, "no live worker runs work")
-    async with app.worker() as worker:
-        await until(app, first, lambda each: each.progress is not None, "its start")
-        [reason] = await app.why(second)
-        assert (reason.kind, reason.text) == (ReasonKind.SLOTS_FULL, "all slots of work are taken: 1 run in 1 slot")
-        [reason] = await app.why(first)
-        assert (reason.kind, reason.by) == (ReasonKind.RUNNING, worker.id)
-        going_on.set()
-        await app.result(second, timeout=PATIENCE)
-        [reason] = await app.why(second)
-        assert (reason.kind, reason.text.partition(" ")[0]) == (ReasonKind.FINISHED, "it")
-
-
 async def test_a_gate_on_a_collection_speaks_before_that_of_its_handler(app: App) -> None:
     @app.task
     async def sync(region: str) -> str:

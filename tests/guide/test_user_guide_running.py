@@ -13,36 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from duetime import App, Context, Fatal, Next, RetryLater, RetryPolicy, State, TaskCancelled, TaskFailed
+from duetime import App, Context, Fatal, Next, RetryPolicy, State, TaskCancelled, TaskFailed
 from duetime.model.outcome import Outcome
 from duetime.testing import using
 from tests.guide.waiting import until
 from tests.servers.waiting import PATIENCE
-
-
-@pytest.mark.covers("RMQ.7")
-async def test_returning_acknowledges_fatal_rejects_and_retry_later_requeues(app: App) -> None:
-    calls: list[str] = []
-
-    @app.task(retry=RetryPolicy(tries=2, base=0.01))
-    async def consume(ctx: Context, word: str) -> str:
-        calls.append(word)
-        if word == "reject":
-            raise Fatal("cannot be used")
-        if word == "requeue" and ctx.attempt <= 4:  # more often than there are tries
-            raise RetryLater(0.01, "not now")
-        return word
-
-    async with app.worker():
-        assert await app.result(await consume.now(word="acknowledge"), timeout=PATIENCE) == "acknowledge"
-        rejected, requeued = await consume.now(word="reject"), await consume.now(word="requeue")
-        with pytest.raises(TaskFailed, match="cannot be used"):
-            await app.result(rejected, timeout=PATIENCE)
-        assert await app.result(requeued, timeout=PATIENCE) == "requeue"
-        outcomes = [attempt.outcome for attempt in await app.attempts(requeued)]
-        assert outcomes == [Outcome.RETRY_LATER] * 4 + [Outcome.SUCCEEDED]
-        assert (await app.get(requeued)).tries == 0
-    assert (calls.count("acknowledge"), calls.count("reject"), calls.count("requeue")) == (1, 1, 5)
 
 
 @pytest.mark.covers("KBL.7", "YZ.6")
@@ -113,48 +88,6 @@ async def test_a_dead_letter_tells_why_how_often_and_when(app: App) -> None:
     assert all(each.worker for each in history)
 
 
-@pytest.mark.covers("YZ.3")
-async def test_an_attempt_that_does_not_finish_in_its_time_comes_back(app: App) -> None:
-    @app.task(timeout=0.1, retry=RetryPolicy(tries=3, base=0.01))
-    async def hang(ctx: Context) -> int:
-        if ctx.attempt == 1:
-            await asyncio.sleep(60)
-        return ctx.attempt
-
-    delayed = await hang.after(0.1)
-    assert delayed.state is State.PENDING
-    async with app.worker():
-        await until(app, delayed, lambda task: task.state is State.RUNNING, "its first attempt")
-        assert await app.result(delayed, timeout=PATIENCE) == 2
-        assert (await app.get(delayed)).state is State.SUCCEEDED
-        assert [each.outcome for each in await app.attempts(delayed)] == [Outcome.TIMED_OUT, Outcome.SUCCEEDED]
-
-
-@pytest.mark.covers("QZ.8")
-async def test_work_is_triggered_now_with_data_and_interrupted_by_hand_or_by_its_timeout(app: App) -> None:
-    ended = []
-
-    @app.task(retry=RetryPolicy.none())
-    async def export(ctx: Context, name: str) -> None:
-        ctx.progress(0)
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append(name)
-
-    async with app.worker():
-        by_hand = await export.now(name="by hand")
-        await until(app, by_hand, lambda task: task.progress is not None, "its start")
-        by_itself = await export.options(timeout=0.05).now(name="by itself")
-        with pytest.raises(TaskFailed, match="TimedOut"):
-            await app.result(by_itself, timeout=PATIENCE)
-        assert await app.cancel(by_hand) == "cancelling"
-        with pytest.raises(TaskCancelled):
-            await app.result(by_hand, timeout=PATIENCE)
-        assert await app.cancel(by_hand) == "finished"
-    assert ended == ["by itself", "by hand"]
-
-
 @pytest.mark.covers("HF.10")
 async def test_a_thread_looks_whether_it_shall_stop_and_counters_tell_what_happened(app: App) -> None:
     @app.task
@@ -194,7 +127,7 @@ async def test_a_life_cycle_can_be_listened_to(app: App) -> None:
         heard.append(f"{ctx.task.payload['name']} succeeded")
         return result
 
-    @app.task(retry=RetryPolicy.none(), timeout=0.2)
+    @app.task(retry=RetryPolicy.none())
     async def work(ctx: Context, name: str) -> str:
         ctx.progress(0)
         if name == "wrong":
@@ -206,10 +139,10 @@ async def test_a_life_cycle_can_be_listened_to(app: App) -> None:
     async with app.worker():
         future = await work.now(name="good")
         assert await app.result(future, timeout=PATIENCE) == "good"
-        for name in ("wrong", "slow"):
+        for task in (await work.now(name="wrong"), await work.options(timeout=0.2).now(name="slow")):
             with pytest.raises(TaskFailed):
-                await app.result(await work.now(name=name), timeout=PATIENCE)
-        cancelled = await work.options(timeout=60).now(name="cancelled")
+                await app.result(task, timeout=PATIENCE)
+        cancelled = await work.now(name="cancelled")
         await until(app, cancelled, lambda task: task.progress is not None, "its start")
         await app.cancel(cancelled.id)
         with pytest.raises(TaskCancelled):
