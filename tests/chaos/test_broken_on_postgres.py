@@ -291,6 +291,11 @@ def method(owner: type, name: str, instead: Callable[..., object]) -> Breaker:
     return lambda broken: broken.patch.setattr(owner, name, instead)
 
 
+def thread_left_behind(broken: Broken) -> None:
+    broken.patch.setattr(ThreadTarget, "stop", lambda self, attempt, reason: attempt.cancel() or 0.0)
+    broken.patch.setattr(threads._End, "cancel", asyncio.Future.cancel)
+
+
 CASES: dict[str, tuple[Play, Breaker, str]] = {
     "a reaper in one statement": (reap_beside_a_settle, one_statement_reaper, "state"),
     "settle without looking at the bitmap": (
@@ -307,7 +312,7 @@ CASES: dict[str, tuple[Play, Breaker, str]] = {
     "a fence used again after a release": (release, fence_used_twice, "fence"),
     "a retry while the thread still runs": (
         timeout_of_a_thread,
-        method(ThreadTarget, "stop", lambda self, attempt, reason: attempt.cancel() or 0.0),
+        thread_left_behind,
         "overlap",
     ),
     "a claim ahead of the due time": (

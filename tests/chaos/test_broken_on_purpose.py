@@ -3,6 +3,7 @@
 A test of a promise shows little if nothing that breaks the promise would fail it.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def fence_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def thread_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ThreadTarget, "stop", lambda self, attempt, reason: attempt.cancel() or 0.0)
+    monkeypatch.setattr(threads._End, "cancel", asyncio.Future.cancel)
 
 
 def no_check_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
