@@ -1,8 +1,9 @@
-"""Who asks: the only code in which a request becomes a caller, and where a caller is refused what it may not do.
+"""Authentication and authorization: the only code that turns a request into a caller and refuses what the caller may not do.
 
-With tokens every request needs one. A server without any lets everybody who reaches it do everything, so it listens on loopback only.
-A web page in somebody's browser reaches loopback too: requests that a browser sends for a foreign page, or under a foreign name that
-was made to point here, are refused then. With tokens that is not needed: a browser adds no token by itself.
+If there are tokens, every request needs one. A server without tokens lets everybody who can reach it do everything, so it listens on
+loopback only. A web page in a browser on the same machine can reach loopback too. A server without tokens therefore refuses requests
+that a browser sends for another site's page, or for a host name that was made to point here. With tokens that is not needed: a browser
+adds no token by itself.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ _KINDS: dict[Denial, Kind] = {
 
 
 class Access(Protocol):
-    """Tells who asks; refuses who may not ask at all."""
+    """Returns the caller of a request, or refuses the request."""
 
     async def identify(self, request: Request) -> Caller: ...
 
 
 class TokenAccess:
-    """Takes a caller for what its token says."""
+    """Identifies callers by their tokens."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -51,7 +52,7 @@ class TokenAccess:
 
 
 class OpenOnLoopback:
-    """Takes everybody for the user of the server, with all scopes."""
+    """Treats every caller as the user who runs the server, with all scopes."""
 
     def __init__(self, user: str) -> None:
         self._user = user
@@ -80,13 +81,13 @@ def allow(caller: Caller, needed: Scope, handler: str | None = None) -> None:
 
 
 def refusal_of(caller: Caller, needed: Scope, handler: str | None) -> Refusal | None:
-    """Return what to refuse a caller with, or None if it may."""
+    """Return the refusal of a caller, or None if it is allowed."""
     refusal = caller.refusal(needed, handler)
     return None if refusal is None else _refused(refusal)
 
 
 def allow_filter(caller: Caller, needed: Scope, handler: str | None) -> None:
-    """Refuse a filter that reaches beyond a caller's handlers: who may use some only must name one of them."""
+    """Refuse a filter that reaches beyond a caller's handlers: a caller that is restricted to some handlers must name one of them."""
     if caller.handlers and handler is None:
         raise Refusal(
             FORBIDDEN,
@@ -96,7 +97,7 @@ def allow_filter(caller: Caller, needed: Scope, handler: str | None) -> None:
 
 
 async def check_host(host: str, app: App) -> None:
-    """Refuse to listen where others than this machine's users could reach a server without tokens."""
+    """Refuse to serve without tokens on an address that other machines can reach."""
     if not is_loopback(host) and not await app.tokens.in_use():
         raise InvalidValue(
             f"the server would listen on {host or 'every address'}, where other machines reach it, and its store has no tokens that are "

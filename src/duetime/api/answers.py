@@ -9,7 +9,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Fixed(Response):
-    """An answer whose headers are made once and not looked up."""
+    """A response whose headers are built once."""
 
     def __init__(self, body: bytes, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status_code = status

@@ -1,4 +1,4 @@
-"""The API as an ASGI application: the table of routes, and the way of a request through it."""
+"""The API as an ASGI application: the table of routes, and the dispatch of requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _TRACE = (
 _IF_MATCH = Header("If-Match", "Only if the task still has this ETag.")
 _IF_NONE_MATCH = Header("If-None-Match", "Answered with 304 if the task still has this ETag.")
 
-# Addresses without `{…}` are found before those with.
+# Paths without `{…}` take precedence over paths with it.
 ROUTES = (
     Route(
         name="submit_task", method="POST", path="/v1/tasks", endpoint=tasks.submit, scope=Scope.SUBMIT,
@@ -166,19 +166,21 @@ ROUTES = (
 )  # fmt: skip
 ALIASES = {"/healthz": "/readyz"}
 
-_UNKNOWN = "(none)"  # the route of requests that meet none, among the metrics
+_UNKNOWN = "(none)"  # the route of requests that match none, in the metrics
 _VERSION = (b"duetime-version", version("duetime").encode())
 _NOBODY = Caller(name="nobody", scopes=frozenset())
 
 
 class Api:
-    """Answers requests. Its own dispatch, because parts of a path must be unquoted one by one (a handler's name may hold a slash),
-    and because a framework's router that tries one pattern after the other costs more than the rest of a submit.
+    """Answers requests.
+
+    It has its own dispatch for two reasons. Parts of a path must be unquoted one by one, because a handler's name may contain a slash.
+    And a framework's router, which tries one pattern after the other, costs more than the rest of a submit.
     """
 
     def __init__(self, app: App, *, limits: Limits | None = None) -> None:
         self.shared = Shared(app, limits or Limits(), lambda: openapi.describe(ROUTES))
-        self.access: Access = TokenAccess(app)  # a server without tokens opens it, on loopback
+        self.access: Access = TokenAccess(app)  # replaced on a server without tokens, which listens on loopback only
         self._fixed: dict[str, dict[str, Route]] = {}
         self._open: list[tuple[tuple[str, ...], dict[str, Route]]] = []
         for route in ROUTES:
@@ -195,7 +197,7 @@ class Api:
         methods[route.method] = route
 
     def stop(self) -> None:
-        """Let nobody wait any longer: the server is about to end."""
+        """End all waiting requests, because the server is about to stop."""
         self.shared.stopping = True
         self.shared.waiters.close()
         self.shared.figures.close()

@@ -1,4 +1,4 @@
-"""One request on its way: what it asks, who asks, and how its parts are read. Everything that comes from outside is checked here."""
+"""One request: its caller, its path, query and body. Everything that comes from outside is checked here."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Call:
         allow_filter(self.caller, self.needed, handler)
 
     def acting(self, action: str, subject: str) -> AbstractAsyncContextManager[Act]:
-        """Keep what is done in the block in the audit, as an action of the caller."""
+        """Record the block in the audit, as an action of the caller."""
         return self.app.tokens.audit.acting(action, subject, by=self.caller)
 
     def query(self, kind: type[S]) -> S:
-        """Read the query string as a struct; each parameter may stand there once."""
+        """Read the query string as a struct; each parameter may occur once."""
         return read_query(self.request.scope["query_string"], kind)
 
     async def body(self, decoder: msgspec.json.Decoder[T]) -> T:
@@ -76,7 +76,7 @@ class Call:
             raise Refusal(INVALID, "this request takes no body; leave it out, or send {}", faults=[Fault("expected no body", pointer="")])
 
     def content_type(self, *allowed: str) -> str:
-        """Return the content type without its parameters; 415 if it is none of these."""
+        """Return the content type without its parameters; refuse with 415 if it is not one of these."""
         given = self.request.headers.get("content-type", "")
         kind = given.partition(";")[0].strip().lower()
         if kind not in allowed:
@@ -84,7 +84,7 @@ class Call:
         return kind
 
     async def data(self, limit: int) -> bytes:
-        """Read the whole body; one that is too large is refused as soon as that is known."""
+        """Read the whole body. Refuse one that is too large as soon as that is known."""
         announced = self.request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > limit:
             raise _too_large(limit)
@@ -125,7 +125,7 @@ Endpoint = Callable[[Call], Awaitable[Response]]
 
 
 def decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
-    """Decode JSON that came from outside, and say where it does not fit."""
+    """Decode JSON that came from outside; an error says where it does not match its type."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:

@@ -1,5 +1,7 @@
-"""The duties of the system in a server. Workers in other languages die too, and schedules fire where no worker of ours runs: whoever has
-only a server beside them must not miss anything.
+"""The duties of the system in a server.
+
+Pull workers die too, and schedules must fire even if no Python worker runs. So an installation with only a server and pull workers lacks
+nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from duetime.store.values import Hint
 
 @contextlib.asynccontextmanager
 async def performing(app: App) -> AsyncIterator[Sequence[Service]]:
-    """Perform the duties as long as the block lasts, and give them; each is safe when many processes perform it at once."""
+    """Perform the duties as long as the block lasts, and yield them. Each is safe when many processes perform it at once."""
     alarms = Alarms()
     duties = app.duties(app.store, alarms)
     receivers = [duty for duty in duties if isinstance(duty, HintReceiver)]

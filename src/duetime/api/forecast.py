@@ -1,4 +1,4 @@
-"""The forecast over HTTP: what all schedules together will ask of the workers."""
+"""The forecast over HTTP: the expected load of all schedules together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from duetime.api.schedules import of_caller
 from duetime.model.access import Scope
 from duetime.wire.forecast import ForecastQuery, ForecastView, view_of
 
-MOST_OCCURRENCES = 100_000  # about a second's work; beyond it the forecast is cut, and says so
+MOST_OCCURRENCES = 100_000  # about a second of work; a longer forecast is cut and marked as `cut`
 
 
 async def forecast(call: Call) -> Response:

@@ -1,4 +1,4 @@
-"""What a browser sees at `/`: a page that says what this is and what to try. It needs no token, and tells nothing but the version."""
+"""What a browser sees at `/`: a page that says what this is and what to try. It needs no token and reveals nothing but the version."""
 
 from __future__ import annotations
 

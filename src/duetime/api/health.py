@@ -1,6 +1,6 @@
-"""Two questions of those who run the server: shall it be restarted (`/livez`), and shall it be given requests (`/readyz`)?
+"""Health checks: whether to restart the server (`/livez`), and whether to send it requests (`/readyz`).
 
-A store that is down makes it not ready, but a restart would not help, so it still lives.
+While the store is down, the server is not ready; a restart would not help, so it still counts as alive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ASK_AGAIN = 0.5  # seconds for which an answer of the store is good
 
 
 class Readiness:
-    """Knows whether the store answers; asks it at most twice a second, however many ask us."""
+    """Checks whether the store answers, at most twice a second, however many requests there are."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -56,7 +56,7 @@ class Readiness:
 
 
 def loops_of(shared: Shared, now: float) -> list[LoopHealth]:
-    """Return all loops of the server, and for how long each has made no progress. That the store is down is not a loop's fault."""
+    """Return all loops of the server, and for how long each has made no progress. An outage of the store does not count."""
     return [
         LoopHealth("storing single tasks", shared.batching.stuck_for(now)),
         LoopHealth("looking for tasks that are waited for", shared.waiters.stuck_for(now)),

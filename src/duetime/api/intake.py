@@ -1,4 +1,4 @@
-"""From what a request says to a new task, and from the store's answer to the request's: for one task and for many."""
+"""Converts request bodies to new tasks, and the store's answers to response bodies, for one task and for many."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ _NO_OPTIONS = _options_of(body_decoder.decode(b'{"handler": "any"}'))  # most ta
 
 
 def task_of(app: App, body: NewTaskBody, caller: Caller, trace: Mapping[str, str] | None = None) -> NewTask[Any]:
-    """Make a new task of a body that has the right types; InvalidValue and InvalidPayload say what does not fit beyond that.
+    """Make a new task of a body that has the right types.
 
-    `trace` is what the request's headers say; a trace that the body's own meta names comes first.
+    Raises InvalidValue and InvalidPayload for anything else that is wrong. `trace` comes from the request's headers; a trace in the
+    body's own meta takes precedence.
     """
     handler = app.handler(body.handler)
-    allow(caller, Scope.SUBMIT, handler.name)  # not by the name that was given: it may be an older one of another handler
+    allow(caller, Scope.SUBMIT, handler.name)  # not the name from the request: it may be an alias
     if body.due_at not in (UNSET, None) and body.delay not in (UNSET, None):
         raise Refusal(INVALID, "give due_at or delay, not both", faults=[Fault("due_at is given too", pointer="/delay")])
     if _options_of(body) != _NO_OPTIONS:
@@ -71,7 +72,7 @@ def task_of(app: App, body: NewTaskBody, caller: Caller, trace: Mapping[str, str
 def _traced(task: NewTask[Any], trace: Mapping[str, str]) -> NewTask[Any]:
     try:
         return msgspec.structs.replace(task, meta=check_meta({**(task.meta or {}), **trace}))
-    except InvalidValue:  # no space left: a trace is never a reason to refuse a task
+    except InvalidValue:  # meta is full: a trace is never a reason to refuse a task
         return task
 
 
@@ -95,7 +96,7 @@ def key_reused(stored: NamedRequest) -> Refusal:
 
 
 def check_key(key: str) -> str:
-    """Take a key as it is written; the quotes of the draft's grammar are part of it for us, so both writings stay apart."""
+    """Check a key and use it literally. The quotes of the draft's grammar count as part of the key, so `"a"` and `a` are two keys."""
     if not key or len(key) > MOST_KEY or not key.isascii() or not key.isprintable():
         detail = f"Idempotency-Key must have 1 to {MOST_KEY} printable ASCII characters, got {len(key)}"
         raise Refusal(INVALID, detail, faults=[Fault(detail, parameter="Idempotency-Key")])
@@ -106,7 +107,7 @@ def check_key(key: str) -> str:
 
 
 def items_of(data: bytes, *, lines: bool) -> Sequence[NewTaskBody | Refusal]:
-    """Take a batch apart, item by item: what is wrong with one is said of that one. A broken array has no items."""
+    """Split a batch into items, so that an error is reported for its own item only. A broken array has no items."""
     raw = [line for line in data.split(b"\n") if line.strip()] if lines else decode(_raw_items, data)
     if len(raw) > MOST_ITEMS:
         raise Refusal(TOO_LARGE, f"a batch has at most {MOST_ITEMS:,} tasks, got {len(raw):,}; send several")
@@ -172,7 +173,7 @@ def _item(task: NewTask[Any], added: Added) -> BatchItem:
     match added.verdict:
         case AddVerdict.DUPLICATE:
             return BatchItem(verdict=Verdict.DUPLICATE, id=added.record.id, problem=problem_of(duplicate_key(task, added), FIELDS))
-        case AddVerdict.REPEATED:  # a second try of ours found what the first had stored: ids are new here
+        case AddVerdict.REPEATED:  # our own retry found what the first try had stored: ids are new here
             return BatchItem(verdict=Verdict.ADDED, id=added.record.id)
         case verdict:
             return BatchItem(verdict=Verdict(verdict), id=added.record.id)

@@ -1,6 +1,7 @@
-"""Figures for Prometheus: what this server counts itself (`duetime_http_…`), and what the store tells of all workers.
+"""Metrics for Prometheus: what this server counts itself (`duetime_http_…`), and what the store knows of all workers.
 
-Asking the store has a price, so it is done every few seconds at most, however many ask. docs/metrics.md explains every metric.
+Reading from the store is expensive, so it is done at most every few seconds, however many scrapes there are. docs/metrics.md explains
+every metric.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ T = TypeVar("T")
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNT_EVERY = 5.0
 SUM_EVERY = 1.0
-# Asking may take this share of the time at most: a store that needs a second to count is asked every twenty.
+# Reading may take at most this share of the time: a store that needs a second to count is read every twenty seconds.
 SHARE = 0.05
 PATIENCE = 3.0  # seconds that a scrape waits for the store; then it shows what was known before
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-# Counted by whole processes; shown from the start, because a rise from nothing would not be seen.
+# Counted per process. Shown from the start, because Prometheus does not see a rise from a missing value.
 OF_PROCESSES = (
     ("duetime_stale_writes", "Outcomes that were refused because the task was no longer that worker's.", STALE_WRITES),
     ("duetime_lease_losses", "Times that a worker stopped all its attempts because it could not renew its lease.", LEASE_LOSSES),
@@ -67,7 +68,7 @@ _logger = logging.getLogger("duetime.api")
 
 
 class Kept(Generic[T]):
-    """The latest answer to a question that has a price; asked once for all who want to know."""
+    """The latest result of an expensive read, shared by all requests."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], every: float, failed: Callable[[], None]) -> None:
         self._question = ask
@@ -79,7 +80,7 @@ class Kept(Generic[T]):
         self.answered_at = 0.0
 
     async def refresh(self) -> None:
-        """Ask if the last answer is old, and wait a moment; without a new answer the last one stays."""
+        """Read again if the last result is old, and wait a moment for it. If no new result comes, the last one stays."""
         if self._asking is None and time.monotonic() >= self._again_at:
             self._asking = asyncio.create_task(self._ask())
         if self._asking is not None:
@@ -105,7 +106,7 @@ class Kept(Generic[T]):
 
 
 class Figures:
-    """What the server counts itself, and the latest that the store told."""
+    """What the server counts itself, and the latest values from the store."""
 
     def __init__(self, app: App) -> None:
         registry = self._registry = CollectorRegistry()
@@ -137,11 +138,11 @@ class Figures:
         self._store_errors.inc()
 
     async def refresh(self) -> None:
-        """Ask the store again if its last answers are old."""
+        """Read from the store again if the last values are old."""
         await asyncio.gather(self._stats.refresh(), self._sums.refresh())
 
     def close(self) -> None:
-        """Ask nothing any more."""
+        """Stop reading from the store."""
         self._stats.close()
         self._sums.close()
 
@@ -163,7 +164,7 @@ class Figures:
             yield from _summed(self._sums.answer)
 
     def describe(self) -> Iterable[Metric]:
-        """Describe nothing to the registry beforehand: names depend on nothing that could clash."""
+        """Return nothing, because no name can clash with those of other collectors."""
         return []
 
 

@@ -180,7 +180,7 @@ def _inlined(schema: dict[str, Any], components: Mapping[str, Any]) -> dict[str,
 
 
 def _tidied(part: Any) -> Any:
-    """Leave out what tells nothing: titles that repeat a name, and module paths in the texts of generic types."""
+    """Remove noise: titles that repeat a name, and module paths in the names of generic types."""
     if isinstance(part, dict):
         return {name: _tidied(value) for name, value in part.items() if not (name == "title" and isinstance(value, str))}
     if isinstance(part, list):

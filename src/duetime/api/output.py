@@ -44,7 +44,7 @@ async def logs(call: Call) -> Response:
     if query.follow:
         after = call.header("last-event-id")
         if after is not None:
-            read_position(after)  # refused now, while there still is a status to refuse it with
+            read_position(after)  # checked now, while a status can still be sent
         return EventStream(call, call.app.output.follow(record.id, attempt, after=after))
     after_attempt = int(query.cursor) if isinstance(query.cursor, str) else 0
     page = await call.app.output.page(record.id, attempt=attempt, after=after_attempt, limit=query.limit)
@@ -82,7 +82,7 @@ async def _record(call: Call) -> TaskRecord:
 class EventStream(Response):
     """Sends what happens as server-sent events until it is over, the client has gone or the server stops.
 
-    A client that was not sent `end` asks again with the id of the last event that it got.
+    A client that has not received `end` requests the stream again with the id of its last event.
     """
 
     def __init__(self, call: Call, events: AsyncIterator[OutputEvent]) -> None:
@@ -108,7 +108,7 @@ class EventStream(Response):
                 await gone
 
     async def _sent(self, gone: asyncio.Future[None]) -> AsyncIterator[bytes]:
-        """Return what to send; ends when nobody reads any more or nothing more comes."""
+        """Yield what to send, until the client has gone or nothing more will come."""
         loop = asyncio.get_running_loop()
         coming: asyncio.Future[OutputEvent] = asyncio.ensure_future(anext(self._events))
         silent_since = loop.time()
@@ -126,7 +126,8 @@ class EventStream(Response):
                 elif loop.time() - silent_since >= STILL_HERE:
                     yield b": still here\n\n"
                     silent_since = loop.time()
-        except (StopAsyncIteration, DuetimeError):  # the end, or the store is away or has pruned the task: the client asks again
+        # the end; or the store is down or has pruned the task: the client requests the stream again
+        except (StopAsyncIteration, DuetimeError):
             return
         finally:
             coming.cancel()

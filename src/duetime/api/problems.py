@@ -1,4 +1,4 @@
-"""What a request is answered when it cannot be done: an error becomes a problem document, by the table in `wire.problem`."""
+"""Turns errors into problem documents, by the table in `wire.problem`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RETRY_AFTER: Final = "1"  # seconds: a store that restarts is back soon, and cli
 
 
 class Refusal(errors.DuetimeError):
-    """A request that is answered with a problem of its own kind. For the audit it is a refusal, like our other errors."""
+    """An error that is answered with a problem of its own kind. The audit records it as refused, like our other errors."""
 
     def __init__(self, kind: Kind, detail: str, *, faults: Sequence[Fault] = (), headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -31,13 +31,13 @@ def problem_of(error: BaseException, fields: Sequence[str] = ()) -> Problem:
     kind = next(kind for known, kind in TABLE if isinstance(error, known))
     if kind is UNEXPECTED:
         return _problem(kind, "an unexpected error was logged by the server; the request may or may not have been carried out")
-    # the library names an argument that no request has
+    # the library's message names an argument that requests do not have
     detail = str(error).replace(", or allow_unknown=True", "")
     return _problem(kind, detail, _faults(error, detail, fields), task_id=error.task_id if isinstance(error, errors.DuplicateKey) else None)
 
 
 def headers_of(error: BaseException, problem: Problem) -> dict[str, str]:
-    """Return what a client must know besides the document."""
+    """Return the headers that go with the problem document."""
     headers = error.headers if isinstance(error, Refusal) else {}
     return {"retry-after": RETRY_AFTER, **headers} if problem.status == 503 else headers
 
@@ -71,7 +71,7 @@ _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 
 
 def fault_of(error: msgspec.ValidationError) -> Fault:
-    """Point at what does not fit its type, from msgspec's own words."""
+    """Return where a value does not match its type, from msgspec's message."""
     match = _MISFIT.match(str(error))
     assert match is not None
     pointer = pointer_of(match["path"] or "")

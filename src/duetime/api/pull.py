@@ -1,4 +1,4 @@
-"""Workers in other languages over HTTP: they register, claim, renew their lease and say how attempts ended."""
+"""Pull workers over HTTP: they register, claim, renew their lease and report how attempts ended."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from duetime.worker.pull.values import LeaseOver, Offer, ReportAnswer
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-RETRY_AFTER = 1.0  # seconds, if a worker asks for a retry and does not say when
+RETRY_AFTER = 1.0  # seconds, if a worker requests a retry without a delay
 
 _new_worker = msgspec.json.Decoder(NewWorkerBody)
 _claim = msgspec.json.Decoder(ClaimBody)
@@ -115,7 +115,8 @@ async def complete(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_complete)
     ended = _ended(body)
-    # a word that comes too late is no error of the request: 200 with the verdict, so that a client need not treat it as a failure
+    # a report that comes too late is not an error of the request: answer 200 with the verdict, so that clients need not treat it as a
+    # failure
     done = await _service(call).complete(body.worker, call.path["id"], body.attempt, ended, call.allow)
     return answer(CompleteAnswer(AttemptVerdict(done.verdict), done.state))
 
@@ -158,7 +159,7 @@ async def _worker(call: Call) -> PullWorker:
 
 
 async def _optional(call: Call, decoder: msgspec.json.Decoder[S]) -> S:
-    """Read a body of which all fields may be left out, and so the whole of it."""
+    """Read a body whose fields are all optional, so that the body is too."""
     data = await call.data(call.shared.limits.body)
     return decode(decoder, data if data.strip() else b"{}")
 
@@ -184,7 +185,7 @@ def _offer(handler: str, body: OfferBody) -> Offer:
 
 
 def _ended(body: CompleteBody) -> Ended:
-    """Say what a worker's words mean; those that do not go together are refused."""
+    """Turn a worker's report into an `Ended`. Fields that do not go together are refused."""
     result, error, delay = given(body.result), given(body.error), given(body.delay)
     _only("result", result is not None, body.outcome, Saying.SUCCEEDED)
     _only("error", error is not None, body.outcome, Saying.FAILED, Saying.RETRY)

@@ -24,8 +24,8 @@ class Header(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """What is at an address. `body` is the type of a JSON body, `answer` that of the body of the answer `status`; None if there is none.
 
-    `stream` says what is sent where the answer can also be an event stream. `scope` None: everybody who reaches the server may ask.
-    `problems` are statuses besides those that every such route has.
+    `stream` describes the events where the answer can also be an event stream. `scope` None: no token is needed. `problems` are statuses
+    besides those that every such route has.
     """
 
     name: str

@@ -54,7 +54,7 @@ from duetime.wire.schedules import (
 )
 
 B = TypeVar("B", bound=msgspec.Struct)
-MOST_FAULTS = 100  # that one answer tells
+MOST_FAULTS = 100  # in one answer
 AT_A_TIME = 100  # schedules that are read before other requests are served
 
 _put = msgspec.json.Decoder(PutScheduleBody)
@@ -200,7 +200,7 @@ async def backfill(call: Call) -> Response:
 
 
 async def reconcile(call: Call) -> Response:
-    """Do what a program does that declares its schedules, or only tell what that would be."""
+    """Declare or apply the schedules of a program; with `dry_run`, only return what would change."""
     call.query(NoQuery)
     body = await call.body(_reconcile)
     schedules = of_caller(call, revision=body.revision)
@@ -220,7 +220,7 @@ async def reconcile(call: Call) -> Response:
 
 
 async def _declared(schedules: Schedules, body: ReconcileBody) -> list[Schedule]:
-    """Read all schedules of a program, or refuse it with all that is wrong with them."""
+    """Read all schedules of a program, or refuse them with everything that is wrong."""
     faults: list[Fault] = []
     declared: list[Schedule] = []
     for index, each in enumerate(body.schedules):
@@ -247,7 +247,7 @@ async def _declared(schedules: Schedules, body: ReconcileBody) -> list[Schedule]
 
 
 def _calendar_fault(detail: str, body: RuleFields) -> Fault:
-    """Point at who names a calendar that is unknown: `calendars`, or the business days of the rule."""
+    """Point at the field that names the unknown calendar: `calendars`, or `business` of the rule."""
     named = [name for name in getattr(body, "calendars", ()) if f"{name!r}" in detail]
     return Fault(detail, pointer="/calendars" if named else "/rule" if detail.startswith("calendar") else "")
 
@@ -257,7 +257,7 @@ def _name(call: Call) -> str:
 
 
 def _seen(call: Call) -> Collection[str] | None:
-    """Return the tags that a request expects, none of them if it expects no schedule at all, or None if it does not care."""
+    """Return the tags of If-Match; an empty collection for `If-None-Match: *` (there must be no schedule); None without either."""
     match, none = call.header("if-match"), call.header("if-none-match")
     if match is not None and none is not None:
         raise Refusal(BAD_REQUEST, "give If-Match or If-None-Match, not both")

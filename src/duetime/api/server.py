@@ -30,17 +30,17 @@ from duetime.worker.metrics import Counting, FigureWriter
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8420
 ARRIVE_WITHIN = 30.0  # seconds for the whole of a request, from its first byte to its last
-IDLE_FOR = 75.0  # seconds for which a connection without a request is kept
+IDLE_FOR = 75.0  # seconds for which an idle connection is kept open
 MOST_HEAD = 65_536
 GRACE = 30.0
-LAST_CALL = 0.2  # seconds for which a stopping server waits for the request of somebody who has just connected
+LAST_CALL = 0.2  # seconds for which a stopping server waits for the first request of a new connection
 LOOK_EVERY = 0.01
 
 _logger = logging.getLogger("duetime.api")
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol with what it lacks: a request that does not arrive, or whose head does not end, is ended."""
+    """uvicorn's protocol with a limit that it lacks: a request that does not arrive in time, or whose head does not end, is ended."""
 
     arrive_within = ARRIVE_WITHIN
     _arriving: asyncio.TimerHandle | None = None
@@ -59,7 +59,7 @@ class Protocol(HttpToolsProtocol):
         if self._arriving is not None and self._head >= 0:
             self._head += len(data)
         super().data_received(data)
-        # checked after: what a large body brings along with its head does not count
+        # checked afterwards, so that body data that arrives with the head does not count
         if self._arriving is not None and self._head > MOST_HEAD:
             self._refuse(HEADERS_TOO_LARGE, f"the head of a request has more than {MOST_HEAD:,} bytes")
 
@@ -79,7 +79,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def shutdown(self) -> None:
-        """Close when the request is answered that is under way, or arriving, or about to come: who could connect is not refused."""
+        """Close once the present request, or the one that is arriving, is answered. A client that was able to connect gets its answer."""
         self._stopping = True
         if self._arriving is None or self._head < 0:
             super().shutdown()
@@ -126,13 +126,14 @@ class Protocol(HttpToolsProtocol):
 
 
 class CannotListen(DuetimeError):
-    """The address is taken, or not this machine's."""
+    """The address is in use, or does not belong to this machine."""
 
 
 class Server(uvicorn.Server):
-    """Serves the API of an App. Signals are its caller's business; `stop` ends it.
+    """Serves the API of an App.
 
-    A `listener` on loopback that somebody else has bound is used instead of host and port; this server closes it in this process only.
+    The caller handles signals and calls `stop`. A `listener` is a socket on loopback that another process has bound, used instead of
+    host and port; this server closes it in this process only.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class Server(uvicorn.Server):
 
     @contextlib.asynccontextmanager
     async def _counting(self) -> AsyncIterator[None]:
-        """Write what is counted of workers over HTTP and by duties, as long as the block lasts, and what is left at its end."""
+        """Write the metrics of pull workers and duties as long as the block lasts, and the rest at its end."""
         alarms = Alarms()
         writer = FigureWriter(self.app.store, f"server {secrets.token_hex(8)}", alarms, self._totals)
         self.api.shared.pulses.append(writer.pulse)
@@ -223,9 +224,9 @@ class Server(uvicorn.Server):
 
     @contextlib.asynccontextmanager
     async def _access(self) -> AsyncIterator[None]:
-        """Ask for tokens as long as the block lasts if there are any now, and write down their uses; otherwise be open, on loopback.
+        """Require tokens, and record their uses, if there are any when the block begins; otherwise allow everything, on loopback.
 
-        It is decided once: a server that asked for tokens must not open itself when the last one has expired.
+        This is decided once: a server that required tokens must not become open when the last one has expired.
         """
         self.asks_for_tokens = not is_loopback(self._host) or await self.app.tokens.in_use()
         if not self.asks_for_tokens:
@@ -247,7 +248,7 @@ class Server(uvicorn.Server):
                 _logger.warning("the last uses of tokens could not be written: %s", error)
 
     async def run_until_stopped(self, started: Callable[[Server], None]) -> None:
-        """Serve until SIGTERM or SIGINT; a second one does not wait for requests that are under way."""
+        """Serve until SIGTERM or SIGINT. A second signal stops without waiting for requests in progress."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
@@ -265,7 +266,7 @@ class Server(uvicorn.Server):
         self._stopped.set()
 
     async def main_loop(self) -> None:
-        """Keep the Date header right until the end; uvicorn's own loop looks ten times a second whether it shall end."""
+        """Keep the Date header right until the server stops. uvicorn's own loop wakes up ten times a second to check for that."""
         while not self.should_exit:
             await self.on_tick(0)
             try:
@@ -275,7 +276,7 @@ class Server(uvicorn.Server):
                 continue
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, finish what is under way for the time of grace, and cancel what is left then."""
+        """Accept no more connections, let requests finish within the grace period, and cancel the rest."""
         loop = asyncio.get_running_loop()
         for server in self.servers:
             server.close()
@@ -299,7 +300,7 @@ class Server(uvicorn.Server):
 
 
 async def listen(host: str, port: int) -> socket.socket:
-    """Bind the address before anything else is begun."""
+    """Bind the address, before anything else is started."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -34,7 +34,7 @@ class Shared:
         self.pull = PullService(lambda: app.store)
         self.readiness = Readiness(app)
         self.figures = Figures(app)
-        self.pulses: list[Pulse] = []  # of further loops that run in this process
+        self.pulses: list[Pulse] = []  # of other loops that run in this process
         self.stopping = False
         self.to_try: tuple[str, dict[str, Any]] | None = None  # a handler and a payload for it, to be shown on the front page
         self._describe = describe
@@ -42,7 +42,7 @@ class Shared:
 
     @property
     def description(self) -> bytes:
-        """The API's description, made when it is first asked for."""
+        """The API's description, built at the first request for it."""
         if not self._description:
             self._description = msgspec.json.encode(self._describe())
         return self._description

@@ -91,7 +91,7 @@ async def _record(call: Call) -> TaskRecord:
 
 
 async def _allowed(call: Call) -> str:
-    """Return the id in the address. Only a token for some handlers needs a look at the task; its handler never changes afterwards."""
+    """Return the id in the path. The task is read only if the token is restricted to some handlers; a task's handler never changes."""
     return (await _record(call)).id if call.caller.handlers else call.path["id"]
 
 
@@ -162,7 +162,7 @@ async def _edited(call: Call, changes: dict[str, Any]) -> Task[Any]:
     if not matches(expected, _representation(seen)[1]):
         raise _changed(seen, expected)
     try:
-        # the store compares once more when it writes: another server may have been quicker
+        # the store compares again when it writes, because another server may have been faster
         return await call.app.client.edit(task_id, seen=None if expected.strip() == "*" else seen, **changes)
     except ChangedMeanwhile:
         raise _changed(await call.app.client.record(task_id), expected) from None
@@ -194,7 +194,7 @@ async def edit_many(call: Call) -> Response:
 
 
 async def _bulk_done(call: Call, action: str, body: BulkBody, verb: Callable[..., Awaitable[Bulk]], told: str = "") -> Response:
-    """Do a verb on all tasks that match. A dry run changes nothing, so it is no action for the audit."""
+    """Perform a verb on all tasks that match. A dry run changes nothing, so the audit does not record it."""
     if body.dry_run:
         done = await verb(_query(call, body, *_NO_FILTERS), dry_run=True)
     else:
@@ -206,13 +206,13 @@ async def _bulk_done(call: Call, action: str, body: BulkBody, verb: Callable[...
 
 
 def _query(call: Call, filters: Filter, *leaving: str) -> Query:
-    """Return the query of a filter, which must not reach beyond the handlers of the caller's token."""
+    """Return the query of a filter. Refuse one that reaches beyond the handlers of the caller's token."""
     call.allow_filter(given(filters.handler))
     return query_of(given_fields(filters, *leaving))  # type: ignore[arg-type]
 
 
 def _words(fields: dict[str, Any]) -> str:
-    """Say for the audit what was given."""
+    """Return the given fields as text, for the audit."""
     return ", ".join(f"{name} {value}" for name, value in sorted(fields.items()))
 
 
@@ -220,7 +220,7 @@ def _words(fields: dict[str, Any]) -> str:
 
 
 async def _waited(call: Call, record: TaskRecord, seconds: float) -> TaskRecord:
-    """Return the task when it is final, or as it is when the time is over or the client has gone."""
+    """Return the task when it is final, or as it is when the wait is over or the client has gone."""
     if record.state in FINAL:
         return record
     waiting = asyncio.ensure_future(call.shared.waiters.until_final(record.id, seconds))
@@ -243,7 +243,7 @@ def _representation(record: TaskRecord) -> tuple[bytes, str]:
 
 
 def _tag(body: bytes) -> str:
-    """Return a strong ETag: it differs as soon as anything that is shown differs."""
+    """Return a strong ETag: it changes whenever the response body would."""
     return f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
 
 

@@ -47,9 +47,10 @@ H = TypeVar("H", bound=SubmitHook)
 
 
 class App(Registry, Verbs):
-    """Declares handlers and submits tasks; opens its store when it is first used, in whichever event loop that is.
+    """Declares handlers and submits tasks. It opens its store at the first use, in the event loop of that use.
 
-    With the URL of a server (`https://…`) it asks that instead; what needs a store itself, such as a worker, then says so.
+    With the URL of a server (`https://…`) it sends requests to that server instead; what needs a store, such as a worker, then raises
+    InvalidValue.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class App(Registry, Verbs):
 
     @property
     def store(self) -> Store:
-        """The store itself; InvalidValue for an App that works over a server."""
+        """The store itself. Raises InvalidValue for an App that uses a server."""
         return self.store_for("this")
 
     def store_for(self, what: str) -> Store:
-        """Return the store, or refuse what needs one."""
+        """Return the store; raise for something that needs one if this App uses a server."""
         if self._services.store is None:
             raise needs_store(what, self.url)
         return self._services.store
@@ -128,7 +129,7 @@ class App(Registry, Verbs):
         self._opened = self._declared = False
 
     async def open(self) -> None:
-        """Open the store and declare the handlers; harmless when done before. Everything else does it by itself."""
+        """Open the store and declare the handlers. Calling it is optional: every other method does it when needed."""
         await self.ensure_open(declare=True)
 
     async def ensure_open(self, *, declare: bool) -> None:
@@ -161,7 +162,7 @@ class App(Registry, Verbs):
         return self._opened and (self._declared or not declare) and (loop is None or loop is self._loop)
 
     async def close(self) -> None:
-        """Free what the store holds; the next use opens it again."""
+        """Close the store; the next use opens it again."""
         self._opened = self._declared = False
         await self._services.close()
 
@@ -177,7 +178,7 @@ class App(Registry, Verbs):
 
     @asynccontextmanager
     async def using_store(self, store: Store) -> AsyncIterator[Self]:
-        """Work on another store meanwhile; for tests."""
+        """Use another store within the block; for tests."""
         before, entered = self._services, self._entered
         self._use(self._services_of(store))
         self._entered = 0
@@ -191,7 +192,7 @@ class App(Registry, Verbs):
     def sync(self, call: Awaitable[T], /) -> T:
         """Run a call from synchronous code: `app.sync(expire_order.now(order_id=7))`."""
         refuse_inside_loop(call)
-        # where a loop of the program holds the app open, its connections live there
+        # if a loop of the program has opened the app, its connections belong to that loop
         loop = self._loop if self._entered and self._loop is not None and self._loop.is_running() else None
         if isinstance(call, Inline):
             inline: Inline[T] = call
@@ -205,7 +206,7 @@ class App(Registry, Verbs):
     # ---- declaring ----
 
     def include(self, group: Handlers, /) -> None:
-        """Take over a group of handlers, also those that it declares later."""
+        """Include a group of handlers, also those that it declares later."""
         for spec in group.declared():
             self.refuse_taken(spec)
         for schedule in group.declared_schedules():
@@ -235,7 +236,7 @@ class App(Registry, Verbs):
         self._names.update({name: spec for spec in self.declared() for name in (spec.name, *spec.aliases)})
 
     def handler(self, name: str, /) -> AnyHandler:
-        """Return a handler by name, also one that this program does not have; its arguments are not typed."""
+        """Return a handler by name, even one whose code this program does not have. Its arguments are not typed."""
         spec = self._names.get(name)
         for registry in (self, *self._groups):
             if spec is not None and spec.name in registry._handlers:
@@ -243,7 +244,7 @@ class App(Registry, Verbs):
         return by_name(name, self)
 
     def middleware(self, function: M) -> M:
-        """Put a function around each attempt: `async def f(ctx, call_next): …; return await call_next()`."""
+        """Run a function around each attempt: `async def f(ctx, call_next): …; return await call_next()`."""
         is_async: bool = inspect.iscoroutinefunction(function)
         if not is_async:
             raise InvalidHandler(f"middleware must be an `async def` of ctx and call_next, got {function!r}")
@@ -251,7 +252,7 @@ class App(Registry, Verbs):
         return function
 
     def on_submit(self, function: H) -> H:
-        """Let a function see each task before it is stored; the mapping that it returns is added to the task's meta."""
+        """Call a function with each task before it is stored. The mapping that it returns is added to the task's meta."""
         if inspect.iscoroutinefunction(function):
             raise InvalidHandler(
                 f"an on_submit function must be a plain `def`, because submitting on a connection may not wait: {function!r}"
@@ -260,19 +261,19 @@ class App(Registry, Verbs):
         return function
 
     def around(self, event_at: datetime, /, *, key: str, offsets: Iterable[Seconds], formerly: Iterable[Seconds] = ()) -> Around:
-        """Name the tasks around an event, to submit, move and cancel them as one set.
+        """Return the set of tasks around an event, to submit, move and cancel them together.
 
             reminders = app.around(booking.starts_at, key="booking-7", offsets=[-5400, -3600, -900, 900])
             await reminders.submit(remind.new(booking_id=7))
 
-        `offsets` are seconds or timedeltas, negative before the event. `formerly` lists offsets of earlier versions of the program; it
-        is only needed if not one of them is among the present ones, because otherwise the set knows them.
+        `offsets` are seconds or timedeltas, negative before the event. `formerly` lists offsets of earlier versions of the program. It
+        is needed only if no earlier offset is still in use: otherwise the stored tasks name them.
         """
         return Around(self, event_at, key=key, offsets=offsets, formerly=formerly)
 
     @property
     def specs(self) -> Mapping[str, HandlerSpec]:
-        """All handlers by name and former name, those of `imports=` included: importing these is left to who runs tasks."""
+        """All handlers by name and alias, those of `imports=` included. Only processes that run tasks import those modules."""
         self._import()
         return self._names
 
@@ -295,13 +296,13 @@ class App(Registry, Verbs):
         id: str | None = None,
         inherit: Sequence[int] = (),
     ) -> AsyncIterator[Worker]:
-        """Run tasks inside this program as long as the block lasts; for the given handlers, or all.
+        """Run tasks inside this program as long as the block lasts, of the given handlers or of all.
 
-        `concurrency` bounds the slots of all handlers together; it, `lease` and `grace` come before the App's own. `path` is
-        the import string of this App (`module:name`), which handlers with isolation="process" are started by; it is found by
-        itself unless the App lives in the main script. "exit" lets the worker end this process: when an attempt's code does
-        not end (`on_stuck`), and, on stores that go by leases, when the lease runs out (`on_lease_lost`). A supervisor passes
-        the worker's `id`, and descriptors that every child holds (`inherit`).
+        `concurrency` bounds the slots of all handlers together; it, `lease` and `grace` override the App's own. `path` is the import
+        string of this App (`module:name`), by which sub-processes of isolation="process" import it; it is found automatically unless the
+        App is defined in the main script. "exit" lets the worker end this process: when an attempt's code does not end (`on_stuck`), or,
+        on stores that use leases, when the lease runs out (`on_lease_lost`). A supervisor passes the worker's `id`, and descriptors that
+        every child holds (`inherit`).
         """
         from duetime.targets.python.children import import_string_of
         from duetime.worker.worker import Worker, WorkerSettings
@@ -336,13 +337,13 @@ class App(Registry, Verbs):
                 yield worker
 
     def duties(self, store: Store, alarms: Alarms, *, lease: float | None = None) -> Sequence[Service]:
-        """Make the duties of the system for one process."""
+        """Create the system's duties for one process."""
         from duetime.duties import all_duties
 
         return all_duties(store, alarms, lease=lease or self.config.lease, retention=self.config.retention())
 
     def _specs_for(self, handlers: Iterable[str | AnyHandler] | None) -> dict[str, HandlerSpec]:
-        """Return the handlers of a worker by name and alias; one whose annotations cannot be resolved is refused here."""
+        """Return the handlers of a worker by name and alias. Raises for one whose annotations cannot be resolved."""
         specs = self.specs
         names = list(specs) if handlers is None else [name_of(handler) for handler in handlers]
         unknown = [name for name in names if name not in specs]
@@ -375,7 +376,7 @@ class App(Registry, Verbs):
     def submit_many(
         self, tasks: Iterable[NewTask[Any]], /, *, connection: object | None = None, allow_unknown: bool = False
     ) -> Coroutine[Any, Any, Sequence[Task[Any]]]:
-        """Store many tasks at once, all checked before anything is written; DuplicateKeys tells of keys that were taken."""
+        """Store many tasks at once, all checked before anything is written; DuplicateKeys names those whose keys were taken."""
         new_tasks = list(tasks)
         call = self._submit_many(new_tasks, connection, allow_unknown)
         return call if connection is None else Inline(call, lambda: self.prepare(new_tasks, allow_unknown))
@@ -385,7 +386,7 @@ class App(Registry, Verbs):
         return await self.client.submit_many(tasks, connection=connection, allow_unknown=allow_unknown)
 
     async def prepare(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
-        """Ask the store beforehand for all that submitting on a connection needs; after that it suspends nowhere."""
+        """Read in advance everything that submitting on a connection needs. After that, submitting does not suspend."""
         # nothing may be declared here: the caller's transaction may hold the store's only write lock
         await self.ensure_open(declare=False)
         await self.client.prepare(tasks, allow_unknown=allow_unknown)

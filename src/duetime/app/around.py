@@ -1,4 +1,4 @@
-"""Tasks around an event, as one set that moves and goes with it: remind 90, 60 and 15 minutes before, and ask 15 minutes after."""
+"""Tasks around an event, moved and cancelled as one set: remind 90, 60 and 15 minutes before, follow up 15 minutes after."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONG_AGO = 1  # an expiry that has passed
 
 
 class ClientHolder(Protocol):
-    """What a set needs of its App."""
+    """The part of App that a set uses."""
 
     client: Client
 
@@ -39,9 +39,10 @@ class ClientHolder(Protocol):
 
 
 class Around:
-    """What `app.around` gives: the tasks around one event, known by the event's key and their offsets.
+    """The result of `app.around`: the tasks around one event, identified by the event's key and their offsets.
 
-    Nothing is held here; any process that says the same key can submit, move and cancel the set. A set belongs to one handler.
+    The object has no state of its own; any process that uses the same key can submit, move and cancel the set. A set belongs to one
+    handler.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Around:
             check_name(self.key_of(label), "key and offset together")
 
     def key_of(self, label: str) -> str:
-        """Name the task of one offset: `booking-7@-90m`."""
+        """Return the key of the task at one offset: `booking-7@-90m`."""
         return f"{self._key}@{label}"
 
     @property
@@ -67,11 +68,11 @@ class Around:
     def submit(
         self, task: NewTask[R], /, *, connection: object | None = None, allow_unknown: bool = False
     ) -> Coroutine[Any, Any, list[Task[R]]]:
-        """Store one task for each offset that lies in the future, and give them, the earliest first.
+        """Store one task for each offset that lies in the future, and return them, the earliest first.
 
-        Submitting again, with another time or other offsets, moves the set: tasks that wait are replaced, those whose offset is no longer
-        listed or has passed are cancelled. A task that runs just now cannot be replaced: DuplicateKeys tells so, and the others stand.
-        With a `connection` all of it is part of the caller's transaction; what would be cancelled ends `expired` then.
+        Submitting again, with another time or other offsets, moves the set: waiting tasks are replaced, and those whose offset has
+        passed or is no longer listed are cancelled. A running task cannot be replaced: DuplicateKeys names it, and the others are
+        stored. With a `connection` everything is part of the caller's transaction; tasks that would be cancelled then end as `expired`.
         """
         if not isinstance(task, NewTask):
             raise InvalidValue(f"app.around(…).submit takes a new task, as handler.new(…) makes it; got {type(task).__name__}")
@@ -92,9 +93,11 @@ class Around:
         return Inline(call, prepare)
 
     def cancel(self, handler: str | AnyHandler, /, *, connection: object | None = None) -> Coroutine[Any, Any, Bulk]:
-        """Cancel what is left of the set, for example because its condition is met. A handler of the set may call it: its own task goes on.
+        """Cancel what is left of the set, for example because its condition is met.
 
-        With a `connection` it is part of the caller's transaction: tasks that wait end `expired`, one that runs is left alone.
+        A handler of the set may call it: its own task continues.
+
+        With a `connection` it is part of the caller's transaction: waiting tasks end as `expired`, a running one is left alone.
         """
         name = name_of(handler)
         found: list[dict[str, TaskRecord]] = []
@@ -161,7 +164,7 @@ class Around:
         )
 
     async def _find_tasks(self, handler: str) -> dict[str, TaskRecord]:
-        """Find the tasks of the set. Each names the offsets that it was submitted with, so others than the present ones are found too."""
+        """Find the tasks of the set. Each names all offsets that it was submitted with, so tasks of earlier offsets are found too."""
         found: dict[str, TaskRecord] = {}
         waiting, seen = [*self._offsets, *self._formerly], set[str]()
         while waiting and len(seen) < 10 * MOST_OFFSETS:
@@ -214,7 +217,7 @@ def _live(found: dict[str, TaskRecord]) -> list[TaskRecord]:
 
 
 def _endings(records: Sequence[TaskRecord]) -> list[NewTask[Any]]:
-    """Return what replaces waiting tasks, in somebody's transaction, by such that never run: they have expired already."""
+    """Return tasks that have already expired, to replace waiting ones inside the caller's transaction, so that they never run."""
     return [
         NewTask(
             id=new_id(key_shard(record.handler, record.key)),

@@ -88,15 +88,15 @@ class Handler(Generic[P, R, F_co]):
         return self._submit(self._new_task(args, kwargs))
 
     def after(self, delay: Seconds, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Task[R]]:
-        """Submit a task that is due so long after it is stored."""
+        """Submit a task that is due `delay` after it is stored."""
         return self._submit(self._new_task(args, kwargs, delay=delay_micros(delay)))
 
     def at(self, when: datetime, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Task[R]]:
-        """Submit a task that is due at an instant; one that has passed means at once."""
+        """Submit a task that is due at an instant; a past instant means at once."""
         return self._submit(self._new_task(args, kwargs, due_at=due_instant(when)))
 
     def new(self, /, *args: P.args, **kwargs: P.kwargs) -> NewTask[R]:
-        """Make a task without submitting it, for `app.submit` and `app.submit_many`; `.at` and `.after` of it say when."""
+        """Make a task without submitting it, for `app.submit` and `app.submit_many`. Its `.at` and `.after` set the due time."""
         if self._options.connection is not None or self._options.allow_unknown:
             raise InvalidValue("a new task carries neither connection nor allow_unknown; give them to app.submit or app.submit_many")
         return self._new_task(args, kwargs)
@@ -115,7 +115,7 @@ class Handler(Generic[P, R, F_co]):
         connection: object | None = None,
         allow_unknown: bool | None = None,
     ) -> Self:
-        """Return the same handler with other options for the tasks submitted through it; what is left out stays as it was.
+        """Return the same handler with other options for the tasks submitted through it; options that are left out stay as they are.
 
         `expires` as a duration counts from the due time. `connection` is the caller's own, with an open transaction.
         """
@@ -184,7 +184,7 @@ class Handler(Generic[P, R, F_co]):
 
 
 def by_name(name: str, home: Submitter) -> AnyHandler:
-    """Return a handler that is known by its name only."""
+    """Return a handler of which only the name is known."""
     return Handler(check_name(name, "the name of a handler"), OpenPayloads(name), home)
 
 

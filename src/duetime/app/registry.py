@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class TaskOptions(TypedDict, total=False):
-    """What can be said of a handler when it is declared; `Registry.task` explains."""
+    """The options of a declared handler; `Registry.task` explains them."""
 
     name: str | None
     aliases: Sequence[str]
@@ -37,7 +37,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class ScheduleOptions(TaskOptions, total=False):
-    """What can be said of a declared schedule besides what can be said of its handler; `Schedule` explains."""
+    """The options of a declared schedule besides those of its handler; `Schedule` explains them."""
 
     cron: str
     every: Seconds
@@ -62,7 +62,7 @@ class ScheduleOptions(TaskOptions, total=False):
 
 
 class TaskDecorator(Protocol):
-    """What `app.task(…)` with options gives: a decorator with the same four shapes as `app.task` itself."""
+    """The result of `app.task(…)` with options: a decorator with the same four overloads as `app.task` itself."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -142,11 +142,14 @@ class Registry:
         return declare if function is None else declare(function)
 
     def schedule(self, **options: Unpack[ScheduleOptions]) -> TaskDecorator:
-        """Declare a handler and a schedule of it, both under the handler's name: `@app.schedule(cron="*/5 * * * *", tz="Europe/Berlin")`.
+        """Declare a handler and a schedule of it, both under the handler's name.
 
-        The rule is given by one of `cron`, `every`, `at`, `after_end` and `rule`; the other options are those of `task` and of `Schedule`.
-        Every parameter but the context needs a default, or a value in `payload`. On a handler that is declared already it adds a schedule
-        with a `name` of its own. Workers store declared schedules when they start; a program that only submits does not.
+        For example `@app.schedule(cron="*/5 * * * *", tz="Europe/Berlin")`.
+
+        The rule is given by one of `cron`, `every`, `at`, `after_end` and `rule`; the other options are those of `task` and of
+        `Schedule`. Every parameter but the context needs a default, or a value in `payload`. Applied to a handler that is declared
+        already, it adds another schedule, which needs its own `name`. Workers store declared schedules when they start; a program that
+        only submits does not.
         """
         own = TaskOptions.__annotations__.keys()
         by_rule = {name: options.pop(name) for name in ("cron", "every", "at", "after_end", "rule", "tz") if name in options}
@@ -221,7 +224,7 @@ class Handlers(Registry):
         self._home: Registry | None = None
 
     def belong_to(self, home: Registry) -> None:
-        """Submit through this App from now on; `App.include` calls it."""
+        """Use this App for submitting from now on; `App.include` calls it."""
         if self._home is not None:
             raise InvalidHandler("these Handlers are already included in an App; a group belongs to exactly one")
         self._home = home
@@ -250,7 +253,7 @@ class Handlers(Registry):
 
 
 def _refuse_unfilled(name: str, function: Callable[..., Any], payload: Mapping[str, Any]) -> None:
-    """Refuse a function with a parameter that nobody would give when the schedule fires."""
+    """Refuse a function with a parameter that would have no value when the schedule fires."""
     for parameter in examine(name, function).parameters:
         if parameter.default is inspect.Parameter.empty and parameter.name not in payload:
             raise InvalidHandler(

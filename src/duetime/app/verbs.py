@@ -1,4 +1,4 @@
-"""What App can be asked about tasks that exist: typed, and opening the store first. The work is done in `client` and `insight`."""
+"""The methods of App on stored tasks: typed, and opening the store first. `client` and `insight` do the work."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Verbs:
     @overload
     async def get(self, task: str, /) -> Task[Any]: ...
     async def get(self, task: AnyTask, /) -> Task[Any]:
-        """Return a task as it is now; TaskNotFound if the store has none."""
+        """Return a task as it is now. Raises TaskNotFound if there is none."""
         await self.open()
         return await self.client.get(task)
 
@@ -49,7 +49,7 @@ class Verbs:
         return await self.client.find(name_of(handler), key)
 
     async def tasks(self, **filters: Unpack[Filters]) -> AsyncIterator[Task[Any]]:
-        """Return all tasks that match, newest first, or latest finished first when one final state is asked for."""
+        """Return all tasks that match, newest first; with one final state as a filter, latest finished first."""
         query = query_of(filters)
         await self.open()
         async for task in self.client.tasks(query):
@@ -60,7 +60,7 @@ class Verbs:
     @overload
     async def result(self, task: str, /, *, timeout: Seconds | None = None) -> Any: ...
     async def result(self, task: AnyTask, /, *, timeout: Seconds | None = None) -> Any:
-        """Wait for a task's result; TaskFailed, TaskCancelled, or TimeoutError when it takes longer than `timeout`."""
+        """Wait for a task's result. Raises TaskFailed, TaskCancelled, or TimeoutError when it takes longer than `timeout`."""
         await self.open()
         record = await self.client.result(task, timeout=timeout)
         spec = self._names.get(record.handler)
@@ -69,7 +69,7 @@ class Verbs:
         return None if record.result is None else msgspec.json.decode(record.result)
 
     async def why(self, task: AnyTask, /) -> list[Reason]:
-        """Say what holds a task, or how it ended."""
+        """Return what a task waits for, or how it ended."""
         await self.open()
         return await self.insight.why(await self.client.record(task))
 
@@ -96,7 +96,7 @@ class Verbs:
     async def cancel(
         self, task: AnyTask | None = None, /, *, handler: str | AnyHandler | None = None, key: str | None = None
     ) -> CancelVerdict:
-        """Cancel a task, given itself or by handler and key: `cancelled`, `cancelling` or `finished`."""
+        """Cancel a task, given as a task, by id, or by handler and key. Return `cancelled`, `cancelling` or `finished`."""
         await self.open()
         return await self.client.cancel(task, handler=None if handler is None else name_of(handler), key=key)
 
@@ -105,7 +105,7 @@ class Verbs:
     @overload
     async def retry(self, task: str, /) -> Task[Any]: ...
     async def retry(self, task: AnyTask, /) -> Task[Any]:
-        """Run a task again that ended in any way but success: same id, attempt numbers go on."""
+        """Run a task again that ended without success. It keeps its id, and attempt numbers continue."""
         await self.open()
         return await self.client.retry(task)
 
@@ -114,12 +114,12 @@ class Verbs:
     @overload
     async def reschedule(self, task: str, /, *, due_at: datetime | None = None, delay: Seconds | None = None) -> Task[Any]: ...
     async def reschedule(self, task: AnyTask, /, *, due_at: datetime | None = None, delay: Seconds | None = None) -> Task[Any]:
-        """Return a waiting task another due time: an instant, or a delay from now."""
+        """Change the due time of a waiting task: to an instant, or to a delay from now."""
         await self.open()
         return await self.client.edit(task, due_at=due_at, delay=delay)
 
     async def edit(self, task: AnyTask, /, *, priority: int | None = None, collection: str | None = None) -> Task[Any]:
-        """Return a waiting task another priority or collection."""
+        """Change the priority or collection of a waiting task."""
         await self.open()
         return await self.client.edit(task, priority=priority, collection=collection)
 
@@ -130,7 +130,7 @@ class Verbs:
         return await self.client.cancel_many(query, dry_run=dry_run)
 
     async def retry_many(self, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Bulk:
-        """Retry all tasks that match: without a state those that failed."""
+        """Retry all tasks that match. Without a state, retry those that failed."""
         query = query_of(filters)
         await self.open()
         return await self.client.retry_many(query, dry_run=dry_run)

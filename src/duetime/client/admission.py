@@ -1,4 +1,4 @@
-"""What happens to new tasks before they are stored: is the handler known, does the payload fit, who submits, what do hooks add."""
+"""What happens to new tasks before they are stored: handler and payload are checked, submitter and hooks' meta added."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _logger = logging.getLogger("duetime")
 R = TypeVar("R")
 SubmitHook: TypeAlias = Callable[[NewTask[Any]], Mapping[str, str] | None]
 
-# In a new task it means "the priority that the handler declares", where its caller does not have the handler's code.
+# In a new task this means "the priority that the handler declares", for callers that do not have the handler's code.
 HANDLERS_OWN = -1
 
 
 class Declarations(Protocol):
-    """Where it is known which handlers there are: a store, or a server that has one."""
+    """Where declared handlers are looked up: a store, or a server."""
 
     async def declarations(self) -> Sequence[Declaration]: ...
 
@@ -33,7 +33,7 @@ class Declarations(Protocol):
 
 
 class Admission:
-    """Checks and completes new tasks. Suspends only when it must ask the store, never for what it has asked before."""
+    """Checks and completes new tasks. Suspends only when it must read from the store, never for what it has read before."""
 
     def __init__(self, known: Declarations, *, user: str, own: Callable[[str], bool], hooks: Sequence[SubmitHook]) -> None:
         self._known = known
@@ -56,7 +56,7 @@ class Admission:
         return self.complete(task)
 
     async def faults(self, tasks: Sequence[NewTask[Any]]) -> dict[int, DuetimeError]:
-        """Return what is wrong with tasks that may not be stored, by index; asks the store once at most, however many are wrong."""
+        """Return what is wrong with tasks that may not be stored, by index. Reads from the store at most once, however many are wrong."""
         foreign = [index for index, task in enumerate(tasks) if not self._own(task.handler)]
         found = self._misfits(tasks, foreign)
         if found:
@@ -84,7 +84,7 @@ class Admission:
         return found
 
     def complete(self, task: NewTask[R]) -> NewTask[R]:
-        """Return a checked task with all that its caller left open."""
+        """Return a checked task with everything filled in that its caller left open."""
         changes: dict[str, Any] = {}
         if not task.submitted_by:
             changes["submitted_by"] = self._user
@@ -98,12 +98,12 @@ class Admission:
         return msgspec.structs.replace(task, **changes) if changes else task
 
     def priority_of(self, handler: str) -> int:
-        """Return the priority that a handler, which was checked before, declares."""
+        """Return the priority that a handler declares. The handler must have been checked before."""
         declared = self._declared.get(handler)
         return DEFAULT_PRIORITY if declared is None else declared.priority
 
     async def declaration(self, handler: str) -> Declaration:
-        """Return what is declared of a handler; UnknownHandler, with the name that may have been meant, if nothing is."""
+        """Return the declaration of a handler. Raises UnknownHandler, with the most similar name, if there is none."""
         if handler not in self._declared:
             await self._refresh()
         try:
@@ -112,7 +112,7 @@ class Admission:
             raise self._unknown(handler) from None
 
     async def declare(self, specs: Iterable[HandlerSpec]) -> None:
-        """Make handlers known; what the store knows already is not written again."""
+        """Store the declarations of handlers, except those that are stored already."""
         known = {each.name: each for each in await self._known.declarations()}
         mine = [_declaration(spec, known.get(spec.name)) for spec in specs]
         await self._known.declare([each for each in mine if each != known.get(each.name)])
@@ -137,7 +137,7 @@ class Admission:
         try:
             await self._fit(tasks, allow_unknown)
         except InvalidPayload:
-            # the handler may have been declared anew, with other parameters, since it was read
+            # the handler may have been declared again, with other parameters, since it was read
             await self._refresh()
             await self._fit(tasks, allow_unknown)
 
@@ -155,7 +155,7 @@ class Admission:
 
 
 def refuse_others(tasks: Sequence[object]) -> None:
-    """Refuse what is no new task."""
+    """Raise for anything that is not a new task."""
     for task in tasks:
         if not isinstance(task, NewTask):
             raise InvalidValue(f"only new tasks can be submitted, as handler.new(…) makes them; got {type(task).__name__}")
@@ -164,7 +164,7 @@ def refuse_others(tasks: Sequence[object]) -> None:
 def _declaration(spec: HandlerSpec, known: Declaration | None) -> Declaration:
     try:
         schema = spec.payloads.schema()
-    except InvalidHandler as error:  # it harms nobody until that handler is used
+    except InvalidHandler as error:  # an error only matters once that handler is used
         _logger.warning("handler %s is declared without a payload schema: %s", spec.name, error)
         schema = b"{}"
     return Declaration(

@@ -1,7 +1,7 @@
 """Tasks that are submitted one by one share a commit: while one batch is being stored, the next gathers.
 
-A commit costs an fsync whatever its size, so 32 requests in one commit cost little more than one. Nobody waits for others to come:
-a task that finds nothing under way is stored at once. What is wrong with one task is answered to that one alone.
+A commit costs an fsync whatever its size, so 32 requests in one commit cost little more than one. No task waits for others to arrive: if
+no batch is being stored, it is stored at once. An error in one task is reported to its caller only.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 AT_MOST = 1_000  # tasks in one commit
 MOST_WAITING = 20_000
-PATIENCE = 3.0  # seconds for which a store that does not answer is tried again
+PATIENCE = 3.0  # seconds for which writing is retried while the store does not answer
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 
 
 async def add_each(add: Callable[[Sequence[S]], Awaitable[Sequence[T]]], tasks: Sequence[S]) -> Sequence[T | DuetimeError]:
-    """Store tasks together; if the store refuses them, find the ones at fault by halves and store the others."""
+    """Store tasks together. If the store refuses them, find the ones at fault by bisection and store the others."""
     try:
         return await add(tasks)
     except StoreUnavailable:
@@ -42,7 +42,7 @@ async def add_each(add: Callable[[Sequence[S]], Awaitable[Sequence[T]]], tasks: 
 
 
 async def persistently(write: Callable[[S], Awaitable[T]], items: S, patience: float = PATIENCE) -> T:
-    """Write items, again and again for a while when the store does not answer; each has a name of its own, so it is stored once."""
+    """Write items, and retry for a while when the store does not answer. Each item has its own id, so it is stored only once."""
     end, pause = time.monotonic() + patience, FIRST_PAUSE
     while True:
         try:
@@ -55,7 +55,7 @@ async def persistently(write: Callable[[S], Awaitable[T]], items: S, patience: f
 
 
 class Batching:
-    """Stores tasks that come one by one, in batches."""
+    """Collects tasks that are submitted one by one and stores them in batches."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Batching:
         return len(self._waiting)
 
     def stuck_for(self, now: float) -> float:
-        """Return for how many seconds one batch has been under way."""
+        """Return for how many seconds the present batch has been in progress."""
         return 0.0 if self._began_at is None else now - self._began_at
 
     async def _store_all(self) -> None:

@@ -1,4 +1,4 @@
-"""The application service: all that App, HTTP API and command line can ask of a store, besides reading overviews (`insight`)."""
+"""The application service: everything that App, HTTP API and command line do with a store, except overviews (`insight`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 R = TypeVar("R")
 AnyTask: TypeAlias = Task[Any] | str
 
-# A wait is woken by hints; beneath them it looks again this often, because a hint can be lost.
+# A wait is woken by hints. It also polls this often, because a hint can be lost.
 LOOK_AGAIN = 1.0
 RETRIABLE = FINAL - {State.SUCCEEDED}
 EDITABLE = LIVE - {State.RUNNING}
@@ -57,14 +57,14 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 
 class Bulk(msgspec.Struct, frozen=True):
-    """What a verb on many tasks did: how many matched, and how often each answer was given (none if it was a dry run)."""
+    """What a verb on many tasks did: how many matched, and the number of each verdict (none after a dry run)."""
 
     matched: int
     answers: Mapping[str, int]
 
 
 class Client(Protocol):
-    """All that App, HTTP API and command line can ask, besides overviews (`Insight`): of a store, or of a server that has one."""
+    """Everything that App, HTTP API and command line do with a store, directly or over a server, except overviews (`Insight`)."""
 
     user: str
     admission: Admission
@@ -77,15 +77,15 @@ class Client(Protocol):
         ...
 
     def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
-        """Call a function with every hint of the store until the listener is closed; only where the store is reached."""
+        """Call a function with every hint of the store until the listener is closed. Not available over a server."""
         ...
 
     async def prepare(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
-        """Ask beforehand for all that submitting these tasks on a connection needs; after that it suspends nowhere."""
+        """Read in advance everything that submitting these tasks on a connection needs. After that, submitting does not suspend."""
         ...
 
     async def add_requested(self, requested: Sequence[Requested]) -> Sequence[Added | NamedRequest]:
-        """Store checked and completed tasks, some with a named request, and return the store's answers; only where the store is reached."""
+        """Store checked and completed tasks, some with a named request, and return the store's answers. Not available over a server."""
         ...
 
     async def look_up(self, handler: str, key: str) -> TaskRecord | None:
@@ -93,11 +93,11 @@ class Client(Protocol):
         ...
 
     async def cancel_all(self, ids: Sequence[str]) -> Sequence[CancelVerdict]:
-        """Cancel these tasks; the verdicts are in their order, UNKNOWN for one that there is not."""
+        """Cancel these tasks. Verdicts are in the order of the tasks, UNKNOWN for a task that does not exist."""
         ...
 
     async def submit(self, task: NewTask[R], *, connection: object | None = None, allow_unknown: bool = False) -> Task[R]:
-        """Store one task; DuplicateKey if a live task holds its key and `if_exists` does not allow for that."""
+        """Store one task. Raises DuplicateKey if a live task holds its key and may not be kept or replaced."""
         ...
 
     async def submit_many(
@@ -105,20 +105,20 @@ class Client(Protocol):
     ) -> Sequence[Task[R]]:
         """Store many tasks at once, all checked before anything is written.
 
-        One whose key is taken does not stop the rest: they are stored, and then DuplicateKeys tells which ones were not.
+        A task whose key is taken does not stop the rest: they are stored, and then DuplicateKeys is raised with the tasks that were not.
         """
         ...
 
     async def add(self, tasks: Sequence[NewTask[Any]], connection: object | None = None) -> Sequence[Added]:
-        """Store new_tasks that `admission` has checked and completed; answered for each, duplicates included."""
+        """Store tasks that `admission` has checked and completed. Return an answer for each, duplicates included."""
         ...
 
     async def record(self, task: AnyTask) -> TaskRecord:
-        """Return a task as the store tells it; TaskNotFound if it does not."""
+        """Return a task as it is stored. Raises TaskNotFound if there is none."""
         ...
 
     async def records(self, ids: Sequence[str]) -> list[TaskRecord | None]:
-        """Return many tasks as the store tells them; None for one that it does not know."""
+        """Return many tasks as they are stored; None for one that does not exist."""
         ...
 
     async def find(self, handler: str, key: str) -> Task[Any]:
@@ -128,7 +128,7 @@ class Client(Protocol):
     async def page(self, query: Query) -> TaskPage: ...
 
     async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
-        """Wait until a task is final, or as long as `timeout` allows, and give it as it then is."""
+        """Wait until a task is final, at most `timeout` seconds, and return it as it is then."""
         ...
 
     async def retry(self, task: AnyTask) -> Task[Any]:
@@ -145,7 +145,7 @@ class Client(Protocol):
         collection: str | None = None,
         seen: TaskRecord | None = None,
     ) -> Task[Any]:
-        """Change when a waiting task is due, its priority or its collection; ChangedMeanwhile if it is not as it was `seen`."""
+        """Change a waiting task's due time, priority or collection. Raises ChangedMeanwhile if the task differs from `seen`."""
         ...
 
     async def cancel_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
@@ -153,7 +153,7 @@ class Client(Protocol):
         ...
 
     async def retry_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
-        """Retry all tasks that match and may be retried: without a state those that failed."""
+        """Retry all tasks that match and may be retried. Without a state, retry those that failed."""
         ...
 
     async def edit_many(
@@ -183,7 +183,7 @@ class Client(Protocol):
             query = msgspec.structs.replace(query, cursor=page.next)
 
     async def result(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
-        """Wait until a task is final and give it if it succeeded; TaskFailed, TaskCancelled or TimeoutError otherwise."""
+        """Wait until a task is final and return it if it succeeded. Raises TaskFailed, TaskCancelled or TimeoutError otherwise."""
         record = await self.wait(task, timeout=timeout)
         match record.state:
             case State.SUCCEEDED:
@@ -204,7 +204,7 @@ class Client(Protocol):
                 raise TimeoutError(f"task {record.id} of {record.handler} is still {state} after {waited:g} seconds of waiting")
 
     async def cancel(self, task: AnyTask | None = None, *, handler: str | None = None, key: str | None = None) -> CancelVerdict:
-        """Cancel one task, given itself or by handler and key: `cancelled`, `cancelling` or `finished`."""
+        """Cancel one task, given as a task, by id, or by handler and key. Return `cancelled`, `cancelling` or `finished`."""
         if task is None:
             if handler is None or key is None:
                 raise InvalidValue("cancel takes a task, or handler= and key= together")
@@ -433,7 +433,7 @@ class LocalClient(Client):
         if query.state is not None and query.state not in states:
             raise InvalidValue(f"tasks that are {query.state} cannot be changed so; possible are {', '.join(sorted(states))}")
         matched, answers = 0, Counter[str]()
-        # in the order of a task's life, so that one which moves on meanwhile is met again rather than missed
+        # in the order of the life cycle: a task that changes its state meanwhile is seen twice rather than missed
         for state in [each for each in State if each in states and query.state in (None, each)]:
             async for page in self._pages(msgspec.structs.replace(query, state=state, limit=MAX_PAGE, cursor=None)):
                 matched += len(page.items)
@@ -443,7 +443,7 @@ class LocalClient(Client):
 
 
 def id_of(task: AnyTask) -> str:
-    """Take a task or an id; text that cannot be one is told apart from a task that is gone."""
+    """Return the id of a task, or a given id. Text that cannot be an id raises another error than a task that is gone."""
     if isinstance(task, Task):
         return task.id
     if not isinstance(task, str):
@@ -458,7 +458,7 @@ def _not_found(task_id: str) -> TaskNotFound:
 
 
 def taken_keys(stored: Sequence[Task[Any] | None], duplicates: Mapping[int, str], first: str) -> DuplicateKeys:
-    """Say which of many new_tasks found their key taken; `first` says it of the first one."""
+    """Return the error for those of many tasks whose key was taken; `first` is the error of the first one."""
     return DuplicateKeys(
         f"{len(duplicates)} of {len(stored)} tasks were not stored because their keys are taken, the others were; the first: {first}",
         tasks=stored,
@@ -467,7 +467,7 @@ def taken_keys(stored: Sequence[Task[Any] | None], duplicates: Mapping[int, str]
 
 
 def stored(task: NewTask[Any], added: Added) -> Added:
-    """Return the store's answer to a task; DuplicateKey if its key is held by another one."""
+    """Return the task of a store's answer. Raises DuplicateKey if another task holds its key."""
     if added.verdict is AddVerdict.DUPLICATE:
         raise duplicate_key(task, added)
     return added
@@ -478,7 +478,7 @@ def duplicate_key(task: NewTask[Any], added: Added) -> DuplicateKey:
 
 
 def taken(task: NewTask[Any], added: Added) -> str:
-    """Say which task holds the key of one that was not stored."""
+    """Return the error that names the task which holds the key."""
     hint = (
         "it is running, so it cannot be replaced"
         if task.if_exists == "replace"

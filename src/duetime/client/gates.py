@@ -50,7 +50,7 @@ class GateSet(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_force(self) -> bool:
-        """Whether every live worker has confirmed it: no affected task starts any more."""
+        """Whether every live worker has confirmed it. Then no affected task starts any more."""
         return not self.waiting
 
     def __str__(self) -> str:
@@ -103,9 +103,9 @@ class GateKeeper(Protocol):
         timeout: Seconds = IN_FORCE_WITHIN,
         allow_unknown: bool = False,
     ) -> GateSet:
-        """Let no such task start until the gate opens: by itself after `lasting`, or by `open`.
+        """Keep such tasks from starting until the gate opens: by itself after `lasting`, or by `open`.
 
-        Returns when every live worker has confirmed it, or after `timeout`; the answer says which.
+        Returns when every live worker has confirmed it, or after `timeout`; `in_force` of the result says which.
         """
         gate = self._gate(GateAction.PAUSE, handler, collection, lasting, note)
         return await self.put(gate, timeout=timeout, allow_unknown=allow_unknown)

@@ -32,7 +32,7 @@ class AttemptInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared handler: its policies, the schema of its payload, and how its tasks stand."""
+    """A declared handler: its policies, the schema of its payload, and counts of its tasks."""
 
     name: str
     doc: str
@@ -49,8 +49,10 @@ class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered worker. `alive` is None where only its next beats can tell: `silent_for` then tells how many seconds ago the last one
-    was, by the store's clock, if that is longer than its lease. A pull worker speaks over HTTP; its `host` is the name it gave.
+    """A registered worker.
+
+    `alive` is None where only its next beats can show it. `silent_for` is then how many seconds ago the last beat was, by the store's
+    clock, if that is longer than its lease. A pull worker speaks over HTTP; its `host` is the name it gave.
     """
 
     id: str
@@ -66,14 +68,14 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quantiles(msgspec.Struct, frozen=True):
-    """What half of all attempts that were ever counted do not exceed, and what 99 of 100 do not; estimated, in seconds."""
+    """The estimated median and 99th percentile over all attempts that were ever counted, in seconds."""
 
     p50: float
     p99: float
 
 
 class HandlerCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How a handler's tasks stand. `due` and `later` are pending; `oldest_due_at` is of those that are due.
+    """The number of a handler's tasks by state. `due` and `later` are pending; `oldest_due_at` is the due time of the oldest due task.
 
     `lateness` (from due to start) and `duration` (from start to end) are of its attempts, None if none has been counted yet.
     """
@@ -90,9 +92,7 @@ class HandlerCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole store at a glance. `workers` counts the living; silent ones, which only their next beats could prove alive, are not among
-    them.
-    """
+    """The whole store at a glance. `workers` counts live workers. Silent ones are not counted."""
 
     now: datetime
     states: Mapping[State, int]
@@ -107,11 +107,11 @@ class Insight(Protocol):
 
     @property
     def durability(self) -> str:
-        """How the store keeps what it has committed, in words."""
+        """What committed data survives, in one sentence."""
         ...
 
     async def ping(self) -> None:
-        """Return if tasks can be accepted; StoreUnavailable otherwise."""
+        """Return if tasks can be accepted; raise StoreUnavailable otherwise."""
         ...
 
     def now(self) -> Instant:
@@ -119,7 +119,7 @@ class Insight(Protocol):
         ...
 
     async def why(self, record: TaskRecord) -> list[Reason]:
-        """Return everything that holds a task now, or how it ended."""
+        """Return everything that a task waits for, or how it ended."""
         ...
 
     async def attempts(self, task_id: str) -> list[AttemptInfo]: ...
@@ -140,7 +140,7 @@ class Insight(Protocol):
 
 
 class LocalInsight(Insight):
-    """Gathers facts from a store and shows them."""
+    """Overviews read from a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -244,7 +244,7 @@ class LocalInsight(Insight):
         )
 
     async def _doubt(self, record: TaskRecord) -> str:
-        """Say why a task that the store counts as running may not be: the rest of the sentence, or nothing."""
+        """Return why a task that the store counts as running may not be running: the rest of the sentence, or nothing."""
         worker = next((worker for worker in await self._store.workers() if worker.id == record.worker), None)
         if worker is None:
             return ""
@@ -268,10 +268,11 @@ class LocalInsight(Insight):
 
 
 def silence(worker: WorkerRecord, now: Instant) -> float | None:
-    """Tell for how many seconds a worker has not beaten, if that is longer than its lease and the store knows no better.
+    """Return for how many seconds a worker has sent no beat, if that exceeds its lease and the store cannot tell whether it is alive.
 
-    `now` is the store's, whose clock the beats were noted by. This informs people and decides nothing: the clock may have been set,
-    and while the store was away nobody could beat. Tasks are taken back by whoever has watched the worker for a lease.
+    `now` is by the store's clock, like the instants of beats. This is information for people and decides nothing: the clock may have
+    been set, and no worker could beat while the store was down. The reaper, which watches the worker for a whole lease, takes its tasks
+    back.
     """
     if worker.alive is not None or worker.beat_at is None:
         return None
@@ -280,7 +281,7 @@ def silence(worker: WorkerRecord, now: Instant) -> float | None:
 
 
 def lives(worker: WorkerRecord, now: Instant) -> bool:
-    """Return whether a worker lives for all that the store knows."""
+    """Return whether a worker counts as alive: not known to be dead, and not silent."""
     return worker.alive is not False and silence(worker, now) is None
 
 

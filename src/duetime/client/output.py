@@ -24,8 +24,8 @@ TAIL = 65_536  # bytes that are read at once from a file
 LOOK_EVERY = 0.25
 LOOK_SELDOM = 1.0  # seconds between looks when nothing has come for a while
 LATE = 2 * SECOND  # how long after its end an attempt's first output may still come from another machine
-VERY_LATE = 10 * SECOND  # the same, of the rest of output that has begun to come
-APPENDS = 10  # how often to try again when another one appends at the same time
+VERY_LATE = 10 * SECOND  # the same for the rest, after some output has come
+APPENDS = 10  # how often to try again when another process appends at the same time
 
 
 class AttemptOutput(msgspec.Struct, frozen=True):
@@ -85,13 +85,13 @@ class Outputs(Protocol):
         return (await self.page(task, attempt=attempt, limit=None)).items
 
     async def page(self, task: str | Task[Any], *, attempt: int | None = None, after: int = 0, limit: int | None = 20) -> OutputPage:
-        """Return the output of up to `limit` attempts behind a number."""
+        """Return the output of up to `limit` attempts after a given attempt number."""
         ...
 
     def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
-        """Return the output of a task as it comes, attempt by attempt, until the task, or the one attempt, is over.
+        """Yield the output of a task as it comes, attempt by attempt, until the task, or the one attempt, is over.
 
-        `after` is the position of an event that was given before.
+        `after` is the position of an earlier event, to resume there.
         """
         ...
 
@@ -106,14 +106,14 @@ class Outputs(Protocol):
         limit: int = 20,
         cursor: str | None = None,
     ) -> LogHits:
-        """Find attempts by words of their output, the latest first: all must occur; "phrases" and beginnings* may be among them."""
+        """Find attempts whose output contains all the given words, the latest first. "Phrases" and prefixes* are allowed."""
         ...
 
     async def keep(self, task: str, attempt: int, text: str) -> None:
-        """Append output that came from elsewhere; whether the attempt is the sender's has been checked. Beyond the cap it is cut.
+        """Append output that was sent to a server, up to the cap. The caller has checked that the attempt is the sender's.
 
-        Raises TaskNotFound if there is no such task any more, Conflict if its output is complete, and StoreUnavailable if others were
-        faster again and again.
+        Raises TaskNotFound if there is no such task any more, Conflict if its output is complete, and StoreUnavailable if other writers
+        won every time.
         """
         ...
 
@@ -200,7 +200,7 @@ class LocalOutputs(Outputs):
                 raise TaskNotFound(f"there is no task {task}")
             if kept == chunks[0].start:
                 raise Conflict(f"the output of attempt {attempt} of task {task} is complete; nothing more is kept of it")
-            if kept >= chunks[-1].end:  # ours, or of the same length by somebody else who was faster
+            if kept >= chunks[-1].end:  # ours, or output of the same length by another process that was faster
                 found = await self._store.output(task, attempt, OutputPosition(attempt, size), 1)
                 if not found:
                     raise TaskNotFound(f"there is no task {task} any more")
@@ -236,7 +236,7 @@ class LocalOutputs(Outputs):
         return record
 
     async def _attempts(self, record: TaskRecord) -> list[int]:
-        """List the attempts with output, kept or still in a file here."""
+        """List the attempts with output, in the store or still in a file here."""
         kept = {each.attempt: each.whole for each in await self._store.kept_output(record.id)}
         local = await asyncio.to_thread(self._local_attempts, record, {number for number, whole in kept.items() if whole})
         return sorted(kept.keys() | local)
@@ -266,7 +266,7 @@ class LocalOutputs(Outputs):
                 return AttemptOutput(attempt, "".join(parts), True)
 
     async def _more(self, task: str, attempt: int, offset: int, *, over: bool) -> _More:
-        """Read what is beyond an offset: from the store, and where that ends from the file, if it is here."""
+        """Read the output after an offset: from the store, and after that from the file, if it is on this machine."""
         chunks = await self._store.output(task, attempt, OutputPosition(attempt, offset), CHUNKS_AT_ONCE)
         data = b"".join(chunk.text.encode() for chunk in chunks)
         if chunks:
@@ -295,7 +295,7 @@ class LocalOutputs(Outputs):
 
 
 class _More(msgspec.Struct, frozen=True):
-    """What was read. `complete`: this is the end of the output; `begun`: there is some at all."""
+    """What was read. `complete`: the output ends here. `begun`: there is some output at all."""
 
     text: str
     complete: bool
@@ -318,10 +318,10 @@ class _Follower:
         return f"{self._attempt}-{self._offset}"
 
     async def events(self, *, alone: bool) -> AsyncIterator[OutputEvent]:
-        """Return what happens until the attempt is over and all its output was given, or it will never be."""
+        """Yield events until the attempt is over and all its output was yielded, or no more can be expected."""
         pause, begun, ended = LOOK_EVERY, False, None
         while True:
-            # asked before reading: what was written before the end is then seen for sure
+            # checked before reading, so that everything that was written before the end is seen
             self.record = await self._outputs._record(self._task)
             if ended is None:
                 ended = await self._ended()
@@ -349,17 +349,17 @@ class _Follower:
         for each in await self._store.attempts(self._task):
             if each.attempt == self._attempt and each.outcome is not None:
                 return each
-        # an attempt that is over but not told of, such as one of which only the number is known
+        # an attempt that is over without an event, such as one of which only the number is known
         return AttemptRecord(self._attempt, None, None, None, record.finished_at or self._store.now(), None)
 
     def _is_late(self, ended: AttemptRecord, more: _More) -> bool:
-        """Return whether nothing more is to be expected, although nobody has said that the output is complete."""
+        """Return whether no more output can be expected, although it was never marked as complete."""
         ended_at: Instant = ended.finished_at or 0
         return self._store.now() >= ended_at + (VERY_LATE if more.begun else LATE)
 
 
 def read_position(text: str) -> OutputPosition:
-    """Read a position, which came from outside."""
+    """Parse a position that came from outside."""
     attempt, separator, offset = text.partition("-")
     if not separator or not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in (attempt, offset)):
         raise InvalidValue(f"position is not one that this output gave out: {text[:80]!r}; begin again without it")

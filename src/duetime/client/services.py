@@ -1,4 +1,4 @@
-"""What an App works with: the forms of its services over a store, or over a server that has one."""
+"""The services that an App uses: over a store, or over a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duetime.targets.spec import HandlerSpec
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What services know of the program that uses them. `opened` opens whatever they work with, if that has not been done."""
+    """What services know of the program that uses them. `opened` opens the store, unless it is open."""
 
     user: str
     specs: Mapping[str, HandlerSpec]

@@ -1,4 +1,4 @@
-"""Waiting for tasks to end: one look at the store serves all that wait, however many they are."""
+"""Waiting for tasks to end: one poll of the store serves all callers that wait."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Waiters:
             if not self._waiting[task_id]:
                 del self._waiting[task_id]
             if not self._waiting:
-                self._woken.set()  # nothing more to look for
+                self._woken.set()  # nobody waits any more
 
     def close(self) -> None:
-        """Let everybody go: the server stops."""
+        """Return to all callers now, because the server stops."""
         self._closed = True
         for futures in self._waiting.values():
             _release(futures)
@@ -72,7 +72,7 @@ class Waiters:
                 await self._poll_once()
                 took = time.monotonic() - self._began_at
                 self._began_at = None
-                await asyncio.sleep(max(NOT_SOONER, 3 * took))  # looking takes a quarter of the time at most
+                await asyncio.sleep(max(NOT_SOONER, 3 * took))  # polling takes at most a quarter of the time
                 try:
                     async with asyncio.timeout(LOOK_AGAIN):
                         await self._woken.wait()
@@ -89,7 +89,7 @@ class Waiters:
             try:
                 records = await self._read(some)
             except StoreUnavailable:
-                continue  # the store may be back before the time of those who wait is over
+                continue  # the store may be back before the timeouts of the callers
             except DuetimeError:
                 records = [None] * len(some)
             for task_id, record in zip(some, records, strict=True):

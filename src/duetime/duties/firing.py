@@ -59,7 +59,7 @@ class Firing(Service):
         self._held = False
         self._renew_at = 0.0  # by the event loop's clock, like the next four
         self._look_at = 0.0
-        self._lease_taken_until = 0.0  # another process holds the lease until then, and hints are for that one
+        self._lease_taken_until = 0.0  # another process holds the lease until then and acts on the hints
         self._calendars_at = 0.0
         self._gates_at = 0.0
         self._next_at: Instant | None = None  # when to look at the next schedule; None: not known

@@ -31,8 +31,10 @@ _TEXT = re.compile(r"dt_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
 
 
 class Scope(StrEnum):
-    """What a token is for. READ: look at everything. SUBMIT: submit tasks. WORK: claim tasks and end their attempts, for workers over
-    HTTP. OPERATE: cancel, retry, edit, gates and schedules. ADMIN: everything, tokens and the audit included.
+    """What a token is for.
+
+    READ: look at everything. SUBMIT: submit tasks. WORK: claim tasks and end their attempts, for workers over HTTP. OPERATE: cancel,
+    retry, edit, gates and schedules. ADMIN: everything, tokens and the audit included.
     """
 
     READ = "read"
@@ -105,7 +107,7 @@ class TokenText(NamedTuple):
 
 
 def read_token(text: str) -> TokenText | None:
-    """Parse a token; return None if the text is none. White space around it is ignored, because files and variables often have some."""
+    """Parse a token; return None if the text is not a token. White space around it is ignored: files and variables often have some."""
     match = _TEXT.fullmatch(text.strip())
     return None if match is None else TokenText(match[1], match[2])
 

@@ -1,1 +1,1 @@
-"""App over a server: what `client` does on a store, asked over HTTP. No store is seen here."""
+"""App over a server: what `client` does on a store, over HTTP. Nothing here uses a store."""

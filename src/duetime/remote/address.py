@@ -1,4 +1,4 @@
-"""Where a server is: its URL, checked, and never with a secret in it."""
+"""The URL of a server: checked, and never with a secret in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_server(url: str) -> bool:
 
 
 def read_address(url: str) -> str:
-    """Check the URL of a server, and give it without a slash at its end."""
+    """Check the URL of a server, and return it without a trailing slash."""
     try:
         parts = urlsplit(url.strip())
         host, _ = parts.hostname, parts.port
@@ -38,18 +38,18 @@ def read_address(url: str) -> str:
 
 
 def in_the_clear(address: str) -> bool:
-    """Return whether what is sent there can be read on its way."""
+    """Return whether requests to this URL are sent unencrypted."""
     parts = urlsplit(address)
     return parts.scheme == "http" and not _is_loopback(parts.hostname or "")
 
 
 def part(name: str) -> str:
-    """Write a name as one part of a path; also one that is nothing but dots, which would lead elsewhere."""
+    """Quote a name as one part of a path, also one that consists of dots, which would otherwise lead elsewhere."""
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
 def needs_store(what: str, url: str) -> InvalidValue:
-    """Say that something cannot be asked of a server, and where it can be done."""
+    """Return the error for something that a server does not offer; it says what to use instead."""
     return InvalidValue(f"{what} needs a store, and {url} is a server; run it where the store is reached, with the store's URL")
 
 

@@ -1,4 +1,4 @@
-"""Calendars, asked of a server."""
+"""Calendars over HTTP."""
 
 from __future__ import annotations
 

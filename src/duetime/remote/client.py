@@ -1,4 +1,4 @@
-"""Verbs on tasks, asked of a server."""
+"""The client over HTTP: verbs on tasks."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ from duetime.wire.tasks import (
 R = TypeVar("R")
 
 MOST_ITEMS = 10_000  # in a batch
-MOST_BYTES = 8_000_000  # in a batch; a server that takes less says so, and gets half as much
-LONGEST_WAIT = 30.0  # seconds of one request that waits; proxies cut those that last longer than a minute
-WAIT_THROUGH = 60.0  # seconds without a server that a wait outlasts
+MOST_BYTES = 8_000_000  # in a batch; for a server that accepts less, the size is halved
+LONGEST_WAIT = 30.0  # seconds that one waiting request may last; proxies cut requests that last longer than a minute
+WAIT_THROUGH = 60.0  # seconds of an outage of the server that a wait survives
 LONGEST_BULK = 3_600.0  # seconds that a verb on many tasks may take
-BREATH = 0.2  # seconds before a wait is asked anew that the server has ended before its time
+BREATH = 0.2  # seconds before a wait is requested again that the server has ended early
 
 
 class RemoteAdmission(Admission):
-    """Checks new tasks by what the server knows of its handlers. The server checks them again."""
+    """Checks new tasks against the handlers that the server knows. The server checks them again."""
 
     async def declare(self, specs: Iterable[HandlerSpec]) -> None:
         """Do nothing: the workers that run the handlers declare them."""
@@ -81,7 +81,7 @@ class RemoteAdmission(Admission):
             await self.declaration(handler)
 
     def priority_of(self, handler: str) -> int:
-        """Leave it to the server, which knows what the handler declares by now."""
+        """Leave the priority to the server, which knows the handler's present declaration."""
         return HANDLERS_OWN
 
     def known_priority(self, task: NewTask[Any]) -> int:
@@ -94,7 +94,7 @@ class RemoteAdmission(Admission):
 
 
 class RemoteClient(Client):
-    """The verbs of Client over HTTP. What it does not define anew works on what it does."""
+    """The verbs of Client over HTTP. Inherited methods use those that are defined here."""
 
     admission: RemoteAdmission
 
@@ -122,7 +122,7 @@ class RemoteClient(Client):
         refuse_others([task])
         new_task = self.admission.complete(task)
         try:
-            # the task's id names the request, so that it can be repeated: the task is stored once
+            # the task's id is the Idempotency-Key, so the request can be repeated and the task is stored once
             found = await self._transport.ask(
                 RawTask, "POST", "/v1/tasks", body=body_of(new_task), headers={"idempotency-key": task.id}, again=True
             )
@@ -155,7 +155,7 @@ class RemoteClient(Client):
 
     async def _send(self, lines: Sequence[bytes], start: int, end: int, new_tasks: Sequence[NewTask[Any]], outcome: _Outcome) -> None:
         try:
-            # not to be repeated once it was sent: the API gives batches no name by which it would know them again
+            # not repeated once it was sent: a batch has no Idempotency-Key, so the server could not recognize a repeat
             answer = await self._transport.send("POST", "/v1/tasks/batch", data=b"\n".join(lines[start:end]), media=NDJSON, again=False)
         except PayloadTooLarge:
             if end - start < 2:
@@ -168,7 +168,7 @@ class RemoteClient(Client):
         outcome.note(batch.items, await self._stored(batch, new_tasks[start:end]))
 
     async def _stored(self, batch: BatchAnswer, new_tasks: Sequence[NewTask[Any]]) -> list[Task[Any] | None]:
-        """Return the tasks of a batch. New ones are known from what was sent; one that was there before must be read."""
+        """Return the tasks of a batch. New ones are known from what was sent; one that existed before must be read."""
         now = self._transport.now() if batch.submitted_at is None else to_instant(batch.submitted_at)
         older = [item.id for item in batch.items if item.id is not None and item.verdict in (Verdict.KEPT, Verdict.REPLACED)]
         known = dict(zip(older, await self.records(older), strict=True))
@@ -238,7 +238,7 @@ class RemoteClient(Client):
             left = LONGEST_WAIT if end is None else end - loop.time()
             if record.state in FINAL or left <= 0:
                 return record
-            if loop.time() - began < asked:  # a server that stops lets nobody wait
+            if loop.time() - began < asked:  # a server that stops ends all waits
                 await asyncio.sleep(min(BREATH, left))
 
     # ---- changing ----
@@ -292,13 +292,13 @@ class RemoteClient(Client):
         return await self._bulk_verb("edit", BulkEditBody(**filter_of(query), dry_run=dry_run, set=change))
 
     async def _bulk_verb(self, verb: str, body: BulkBody) -> Bulk:
-        # how long it takes depends on how many match; the server works on, so its silence says nothing
+        # the duration depends on how many tasks match; the server keeps working, so its silence means nothing
         done = await self._transport.ask(BulkAnswer, "POST", f"/v1/tasks/{verb}", body=body, again=body.dry_run, wait=LONGEST_BULK)
         return Bulk(done.matched, done.answers)
 
 
 class _Outcome:
-    """What has become of many tasks so far, batch by batch and in their order."""
+    """The results for many tasks so far, batch by batch and in order."""
 
     def __init__(self) -> None:
         self.tasks: list[Task[Any] | None] = []
@@ -331,7 +331,7 @@ class _Outcome:
 
 
 def _batches(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Divide lines into batches that a server takes."""
+    """Divide items into batches that a server accepts."""
     start = size = 0
     for index, line in enumerate(lines):
         if index > start and (index - start == MOST_ITEMS or size + len(line) > MOST_BYTES):
@@ -343,7 +343,7 @@ def _batches(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def _change(due_at: datetime | None, delay: Seconds | None, priority: int | None, collection: str | None) -> Change:
-    """Check what is to be changed; whether that is too much or nothing is the server's to say."""
+    """Check the values to change. The server checks whether they are too many or none."""
     if due_at is not None:
         due_instant(due_at)
     if delay is not None:

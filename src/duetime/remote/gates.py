@@ -1,4 +1,4 @@
-"""Gates, asked of a server."""
+"""Gates over HTTP."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from duetime.remote.texts import texts
 from duetime.remote.transport import Transport
 from duetime.wire.gates import GateAnswer, GateBody, GateList
 
-LONGEST_WAIT = 60.0  # that a server is asked to wait for its workers
+LONGEST_WAIT = 60.0  # that a request lets the server wait for its workers
 
 
 class RemoteGates(GateKeeper):
-    """`app.gates` over HTTP; who set a gate is the server's to say."""
+    """`app.gates` over HTTP. The server records who set a gate."""
 
     def __init__(self, transport: Transport, *, user: str, opened: Callable[[], Awaitable[None]]) -> None:
         self._transport = transport

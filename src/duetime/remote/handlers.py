@@ -1,4 +1,4 @@
-"""The handlers that a server knows, those that the token is for."""
+"""The handlers that a server knows and that the token may use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def handlers(transport: Transport) -> list[HandlerInfo]:
 
 
 class ServerHandlers:
-    """What a server knows of its handlers, for `Admission`."""
+    """The declarations of a server's handlers, for `Admission`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

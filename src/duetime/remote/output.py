@@ -1,4 +1,4 @@
-"""What attempts printed and logged, asked of a server."""
+"""Output of attempts over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from duetime.remote.transport import FIRST_PAUSE, LONGEST_PAUSE, Transport
 from duetime.wire.logs import LogEvent, OutputList, event_of
 
 MOST_ATTEMPTS = 100  # in a page
-FOLLOW_THROUGH = 60.0  # seconds without a server, or without its store, that following outlasts
+FOLLOW_THROUGH = 60.0  # seconds of an outage of the server or its store that following survives
 
 
 class RemoteOutputs(Outputs):
@@ -59,7 +59,7 @@ class RemoteOutputs(Outputs):
                         yield event
                         if event.kind == "end":
                             return
-                heard_at = loop.time()  # it ended in order: a server that stops lets nobody follow
+                heard_at = loop.time()  # a regular end of the stream without an `end` event: the server is stopping
             except StoreUnavailable:
                 if loop.time() - heard_at > FOLLOW_THROUGH:
                     raise
@@ -89,7 +89,7 @@ class RemoteOutputs(Outputs):
 
 
 async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[OutputEvent]:
-    """Read server-sent events, whatever pieces they come in; comments, and events of kinds that are not known, are left out."""
+    """Parse server-sent events from pieces of any size. Comments and events of unknown kinds are ignored."""
     rest = b""
     async for chunk in chunks:
         *blocks, rest = (rest + chunk).split(b"\n\n")

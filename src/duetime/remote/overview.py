@@ -1,4 +1,4 @@
-"""Overviews, asked of a server."""
+"""Overviews over HTTP."""
 
 from __future__ import annotations
 

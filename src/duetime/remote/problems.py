@@ -11,7 +11,7 @@ from duetime.wire.problem import NAMESPACE, NO_GATE, SERVER_ONLY, TABLE, Problem
 
 
 class GateNotFound(errors.DuetimeError):
-    """There is no such gate; `open` answers so."""
+    """There is no such gate; `open` then returns False."""
 
 
 _decoder = msgspec.json.Decoder(Problem)
@@ -27,7 +27,7 @@ def read_problem(data: bytes) -> Problem | None:
 
 
 def error_of(problem: Problem) -> errors.DuetimeError:
-    """Return the error that a problem stands for; of a kind that only a newer server knows, the root of them all."""
+    """Return the error that a problem stands for; DuetimeError for a kind that only a newer server knows."""
     return ERRORS.get(problem.kind, _plain(errors.DuetimeError))(problem)
 
 

@@ -1,4 +1,4 @@
-"""Schedules, asked of a server."""
+"""Schedules over HTTP."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LONGEST_CHANGE = 300.0  # seconds that a backfill or thousands of declarations m
 
 
 class RemoteSchedules(Schedules):
-    """`app.schedules` over HTTP. Wishes of handlers that this program has are checked here, all others by the server."""
+    """`app.schedules` over HTTP. Schedules of handlers that this program declares are checked here, all others by the server."""
 
     def __init__(self, transport: Transport, program: Program) -> None:
         self._transport = transport
@@ -118,7 +118,7 @@ class RemoteSchedules(Schedules):
         if isinstance(what, str):
             rule = (await self.get(what)).rule
         elif isinstance(what, Schedule):
-            assert not isinstance(what.rule, str)  # it was read when the schedule was made
+            assert not isinstance(what.rule, str)  # __post_init__ has parsed it
             rule, count, asked = what.rule, count if what.count is None else min(count, what.count), what
         elif isinstance(what, RULES):
             rule = what
@@ -228,7 +228,7 @@ class RemoteSchedules(Schedules):
         body = ReconcileBody(
             schedules=[self._named_body(each) for each in declared], prefix=prefix, remove=remove, revision=self._revision, dry_run=dry_run
         )
-        # declaring the same once more changes nothing
+        # declaring the same again changes nothing
         done = await self._ask(DifferenceList, "PUT", "/v1/schedules", body=body, again=True, wait=LONGEST_CHANGE)
         return SchedulePlan(done.items)
 
@@ -255,7 +255,7 @@ class RemoteSchedules(Schedules):
         return named_body(schedule, handler=handler, payload=payload, priority=priority)
 
     def _decided(self, schedule: Schedule) -> tuple[str, dict[str, Any], int | None]:
-        """Return handler, payload and priority, checked where this program has the handler."""
+        """Return handler, payload and priority, checked if this program declares the handler."""
         if not isinstance(schedule, Schedule):
             raise InvalidValue(
                 f'expected a Schedule, for example Schedule("sweep", handler=sweep, rule=Every(60)), got {type(schedule).__name__}'
@@ -283,13 +283,13 @@ def _path(name: str, verb: str = "") -> str:
 
 
 def _conditions(seen: Collection[str] | None) -> dict[str, str]:
-    """Say what is expected to be found, as headers."""
+    """Return the headers If-Match and If-None-Match for the expected tags."""
     if seen is None:
         return {}
     return {"if-match": ", ".join("*" if tag == "*" else f'"{tag}"' for tag in seen)} if seen else {"if-none-match": "*"}
 
 
 def _zone(rule: Rule) -> ZoneInfo:
-    """Return the zone on whose clock a rule's instants are shown."""
+    """Return the time zone in which a rule's instants are shown."""
     parts = rule.parts if isinstance(rule, Union) else (rule,)
     return ZoneInfo(next((part.tz for part in parts if isinstance(part, Cron | Calendar | Window)), "UTC"))

@@ -1,4 +1,4 @@
-"""Values as parameters of an address."""
+"""Values as query parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 
 
 def texts(values: Mapping[str, object]) -> dict[str, str]:
-    """Write values as parameters of an address; None is left out."""
+    """Convert values to query parameters; None is left out."""
     return {name: _text(value) for name, value in values.items() if value is not None}
 
 

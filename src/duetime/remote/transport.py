@@ -1,4 +1,4 @@
-"""Requests to a server: one pool of connections per event loop, and patience where a request may be repeated without harm."""
+"""Requests to a server: one pool of connections per event loop, and retries of requests that are safe to repeat."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ T = TypeVar("T")
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 
-# Seconds for which a request is repeated. A server that has answered before probably restarts; one that never has is probably not there.
+# Seconds for which a request is retried. A server that has answered before is probably restarting; one that never has is probably not
+# there.
 PATIENCE, FIRST_PATIENCE = 10.0, 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 CONNECT_WITHIN = 5.0
-ANSWER_WITHIN = 30.0  # beyond the time that a request asks the server to wait
-IDLE_FOR = 30.0  # less than servers and proxies keep a connection, so that none is used in the moment in which it is closed
-AT_ONCE = 64  # requests under way; those that wait for a task are counted apart, because they last
+ANSWER_WITHIN = 30.0  # in addition to the time that the server is to wait
+IDLE_FOR = 30.0  # shorter than servers and proxies keep idle connections, so that none is used at the moment when it is closed
+AT_ONCE = 64  # concurrent requests; those that wait for a task have their own limit, because they last long
 WAITING_AT_ONCE = 512
-CLOCKS_APART = 2.0  # seconds: `Date` has whole ones, so less says nothing
+CLOCKS_APART = 2.0  # seconds: `Date` has whole seconds, so a smaller difference means nothing
 
 _logger = logging.getLogger("duetime")
 _warned: set[str] = set()
@@ -50,7 +51,7 @@ _AGAIN = (429, 502, 503, 504)
 
 
 class Answer(NamedTuple):
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     headers: Mapping[str, str]
@@ -67,9 +68,10 @@ class NoAnswer(StoreUnavailable):
 
 
 class _Pool:
-    """The connections of one event loop, which closes them when it ends: an App needs no `async with`.
+    """The connections of one event loop.
 
-    A generator that waits does that. Loops close those that are left when they end, and are told of one that nobody refers to any more.
+    They are closed when the loop ends, so an App needs no `async with`. A suspended async generator does that: a loop closes its
+    generators when it ends, and when nobody refers to them any more.
     """
 
     def __init__(self, session: aiohttp.ClientSession, kept: AsyncGenerator[None, None]) -> None:
@@ -103,14 +105,14 @@ async def _closing(session: aiohttp.ClientSession) -> AsyncGenerator[None, None]
         _sessions.discard(session)
 
 
-# Referred to until they are closed: one that is collected together with its App would complain before its loop gets to close it.
+# Referenced until they are closed: a session that is collected together with its App would warn before its loop can close it.
 _sessions: set[aiohttp.ClientSession] = set()
 _pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """Close the pools of loops that run until the end, as that of `app.sync` does."""
+    """Close the pools of loops that run until the interpreter exits, such as that of `app.sync`."""
     for pool in list(_pools):
         if pool.loop.is_running() and pool.pid == os.getpid():  # in a forked child a loop only seems to run
             with contextlib.suppress(Exception):
@@ -141,7 +143,7 @@ class Transport:
             _logger.warning("the token for %s travels unencrypted, and whoever reads it on its way can use it; use https://", self.url)
 
     def now(self) -> Instant:
-        """Return the server's time as far as it is known; for showing how long ago something was, never to decide."""
+        """Return the server's time as far as it is known. It is only for showing how long ago something was; nothing is decided by it."""
         return self._clock.now() + self._ahead
 
     async def close(self) -> None:
@@ -165,13 +167,13 @@ class Transport:
         wait: float = 0.0,
         patience: float | None = None,
     ) -> T:
-        """Send a request, with a body in JSON if it has one, and give the answer as `kind`."""
+        """Send a request, with a JSON body if there is one, and return the answer as `kind`."""
         data = None if body is None else msgspec.json.encode(body)
         answer = await self.send(method, path, query=query, data=data, headers=headers, again=again, wait=wait, patience=patience)
         return self.read(kind, answer)
 
     def read(self, kind: type[T], answer: Answer) -> T:
-        """Read an answer; what a newer server says besides is left out."""
+        """Decode an answer. Additional fields of a newer server are ignored."""
         try:
             return msgspec.json.decode(answer.data, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -193,10 +195,11 @@ class Transport:
         wait: float = 0.0,
         patience: float | None = None,
     ) -> Answer:
-        """Send a request and return its answer; raise the error that it means unless it is one of success.
+        """Send a request and return its answer; raise the error of an answer that is not a success.
 
-        One that may be repeated although the server has perhaps seen it (`again`; by default GET) is repeated for a while when there
-        is no answer; any is when the server cannot have carried it out. `wait` is how long the server is asked to wait.
+        `again` (by default for GET): the request is safe to repeat even if the server may have seen it, so it is retried for a while
+        when there is no answer. Any request is retried if the server cannot have carried it out. `wait` is how long the server is to
+        wait.
         """
         sent = {**(headers or {}), **({} if data is None else {"content-type": media})}
         url = self._url(path, query)
@@ -228,7 +231,7 @@ class Transport:
     async def stream(
         self, path: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open an answer that comes bit by bit, as server-sent events do; NoAnswer if it is cut."""
+        """Open a streamed answer, such as server-sent events. Raises NoAnswer if it is cut off."""
         url = self._url(path, query)
         pool = await self._pool()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN, sock_read=ANSWER_WITHIN * 2)
@@ -256,7 +259,7 @@ class Transport:
 
     @contextlib.contextmanager
     def _translated(self, method: str, url: URL) -> Iterator[None]:
-        """Turn what goes wrong on the way into NoAnswer."""
+        """Turn errors of the connection into NoAnswer."""
         unsure = "" if method == "GET" else "; it may or may not have been carried out"
         try:
             yield
@@ -316,7 +319,7 @@ class Transport:
         )
 
     def _compare(self, date: str | None) -> None:
-        """Learn by how much the server's clock is ahead of this machine's, once a minute."""
+        """Estimate, once a minute, how far the server's clock is ahead of this machine's."""
         now = time.monotonic()
         if date is None or (self._compared_at is not None and now - self._compared_at < 60):
             return
@@ -327,7 +330,7 @@ class Transport:
 
 
 def _seconds(text: str | None) -> float | None:
-    """Read Retry-After in seconds; a date there, which some proxies write, is left to our own pause."""
+    """Read Retry-After in seconds. For a date, which some proxies send, our own pause is used."""
     try:
         return None if text is None else max(0.0, float(text))
     except ValueError:

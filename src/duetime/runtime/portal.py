@@ -25,8 +25,8 @@ T_co = TypeVar("T_co", covariant=True)
 class Inline(Coroutine[Any, Any, T_co]):
     """A coroutine that suspends nowhere once `prepare` has been awaited, so it can run in any thread without an event loop.
 
-    That is how a write on the caller's own synchronous connection stays in the caller's thread. Awaited as usual, it is
-    nothing but the coroutine inside.
+    That is how a write on the caller's own synchronous connection stays in the caller's thread. When awaited as usual, it is just the
+    coroutine inside.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, T_co], prepare: Callable[[], Awaitable[object]]) -> None:
@@ -34,7 +34,7 @@ class Inline(Coroutine[Any, Any, T_co]):
         self.prepare = prepare
 
     def run(self) -> T_co:
-        """Run it here and now."""
+        """Run it in this thread."""
         try:
             self._coroutine.send(None)
         except StopIteration as stop:

@@ -112,7 +112,7 @@ class Pulse:
         self.store_errors = 0  # since it began
         self.error: str | None = None
         self._patience = NO_PROGRESS
-        self._began_at: float | None = None  # of the run that is under way
+        self._began_at: float | None = None  # of the present run
         self._failing_since: float | None = None
         self._remind_at = 0.0
         self._interval = FIRST_REMINDER
@@ -140,7 +140,7 @@ class Pulse:
         self._began_at = None
 
     def fail(self, error: Exception, now: float) -> None:
-        """Note a run that failed. Log the first failure, then ever more rarely; an outage of the store without a traceback."""
+        """Note a run that failed. Log the first failure, then at growing intervals. An outage of the store has no traceback."""
         self._store_fails = isinstance(error, StoreUnavailable)
         self.failures += 1
         self.store_errors += self._store_fails
@@ -206,7 +206,7 @@ class Service:
         self._wake.set()
 
     async def stop(self) -> None:
-        """End the loop after the run that is under way."""
+        """End the loop after the present run."""
         self._stopping = True
         self._wake.set()
         if self._task is not None:
@@ -220,7 +220,7 @@ class Service:
         self.pulse.begin(now)
 
     def skipped(self) -> None:
-        """Note that the run which is under way did not use the store, so that its end does not count as a success after failures."""
+        """Note that the present run did not use the store, so that its end does not count as a success after failures."""
         self._skipped = True
 
     async def _run(self) -> None:

@@ -45,7 +45,7 @@ _deadline_of = attrgetter("deadline")
 
 
 class Timer(Generic[T]):
-    """The receipt for one insertion: give it to `Wheel.remove`. Compared and hashed by identity."""
+    """The receipt for one insertion, for `Wheel.remove`. Compared and hashed by identity."""
 
     # No __init__: with one, making a timer takes 0.22 µs instead of 0.14 (CPython 3.11), in the hottest line of the wheel.
     __slots__ = ("_bucket", "deadline")

@@ -83,7 +83,7 @@ def _is_context(name: str, function: Callable[..., object], first: inspect.Param
         text = annotation
         try:
             annotation = resolve(function, text)
-        except Exception:  # only the type checker knows the name; then the text must do
+        except Exception:  # only the type checker knows the name: the text is used instead
             return text.rpartition(".")[2] == "Context"
     if annotation is inspect.Parameter.empty or annotation is Any:
         raise InvalidHandler(

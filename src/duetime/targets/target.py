@@ -63,7 +63,7 @@ class AttemptHandle(Protocol):
         ...
 
     def report(self, fraction: float, text: str) -> None:
-        """Pass on how far the work is; from any thread."""
+        """Pass on the progress of the work; from any thread."""
         ...
 
     def postpone(self) -> None:

@@ -1,5 +1,5 @@
-"""Each noun's JSON, described once: what requests carry and what they are answered. `api` answers with it, `remote` reads it.
+"""The JSON of each noun, described once: the bodies of requests and responses. `api` writes it, `remote` reads it.
 
-Where the library has a type for what people see (`Task`, `GateInfo`, `Stats` …), that type is the description. Fields of requests that are
-not known are refused; fields of answers that are not known are ignored, so that a client can ask a newer server.
+Where the library has a type for what people see (`Task`, `GateInfo`, `Stats` …), that type is the description. Unknown fields of
+requests are refused. Unknown fields of responses are ignored, so that a client can use a newer server.
 """

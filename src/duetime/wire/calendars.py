@@ -44,13 +44,13 @@ class CalendarList(msgspec.Struct, frozen=True):
 
 
 def view_of(name: str, calendar: DayCalendar) -> CalendarView:
-    """Show a stored calendar."""
+    """Return a stored calendar as JSON shows it."""
     body = body_of(calendar)
     return CalendarView(name=name, **msgspec.structs.asdict(body))
 
 
 def calendar_of(body: CalendarBody) -> DayCalendar:
-    """Return the calendar that a body says; InvalidValue tells what does not fit."""
+    """Return the calendar of a body. Raises InvalidValue if it is not valid."""
     return DayCalendar(
         mode=body.mode, dates=body.dates, yearly=body.yearly, weekdays=body.weekdays, times=body.times, tz=body.tz, also=body.also
     )

@@ -1,4 +1,4 @@
-"""The kinds of values that several nouns share, and what tells a value that was left out."""
+"""Field types that several nouns share, and helpers for values that were left out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Cursor = Annotated[str, Meta(min_length=1, max_length=1_000, description="The `n
 
 
 class RetryNumbers(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A retry policy in numbers; what is left out has the default of RetryPolicy."""
+    """A retry policy in numbers. Fields that are left out have the defaults of RetryPolicy."""
 
     tries: Annotated[int, Meta(ge=1, le=1_000_000, description="The first included.")] | UnsetType | None = UNSET
     base: Duration | UnsetType = UNSET

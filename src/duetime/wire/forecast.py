@@ -15,13 +15,13 @@ from duetime.model.forecast import Collision, Forecast, Hour, Minute, Outlook
 
 
 class ForecastQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """How far to look."""
+    """How many days to forecast."""
 
     days: Annotated[float, Meta(gt=0, le=366)] = 7.0
 
 
 class HourView(msgspec.Struct, frozen=True):
-    """One hour: runs that begin in it, seconds of work, and how many runs go on at once at most."""
+    """One hour: the runs that begin in it, the seconds of work, and the most runs at once."""
 
     at: datetime
     runs: int
@@ -30,7 +30,7 @@ class HourView(msgspec.Struct, frozen=True):
 
 
 class MinuteView(msgspec.Struct, frozen=True):
-    """The minute in which the most runs begin, and of which schedules; `further` are not named."""
+    """The minute in which the most runs begin, and their schedules; `further` counts those that are not named."""
 
     at: datetime
     runs: int
@@ -51,9 +51,10 @@ class CollisionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForecastView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be expected until `until_at`; `cut`: there were too many occurrences to look further.
+    """The expected load until `until_at`.
 
-    Paused schedules are left out, and broken ones, by name with the reason.
+    `cut`: there were too many occurrences to look further. `paused` and `broken` schedules are left out; the latter are listed with the
+    reason.
     """
 
     start_at: datetime
@@ -74,7 +75,7 @@ class ForecastView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view_of(ahead: Ahead) -> ForecastView:
-    """Show a forecast."""
+    """Return a forecast as JSON shows it."""
     found, busiest = ahead.forecast, ahead.forecast.busiest
     return ForecastView(
         start_at=to_datetime(found.start_at),

@@ -19,7 +19,7 @@ class GateQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
 
 class GateBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A gate to set. It opens by itself after `lasting` seconds; `wait` is how long to wait for the workers' word."""
+    """A gate to set. It opens by itself after `lasting` seconds; `wait` is how long to wait for the workers' confirmations."""
 
     action: GateAction
     lasting: Annotated[float, Meta(gt=0, le=3_000_000_000)] | UnsetType | None = UNSET

@@ -15,7 +15,7 @@ from duetime.wire.fields import Cursor, Instant, Name, SearchText, given
 
 
 class LogsQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Which attempts' output, and whether to go on as more comes."""
+    """Which attempts' output to return, and whether to follow it."""
 
     attempt: Annotated[int, Meta(ge=1, le=2**31 - 1, description="Only this attempt.")] | UnsetType = UNSET
     follow: Annotated[bool, Meta(description="Answer with an event stream that ends with the task, or with the attempt.")] = False

@@ -32,7 +32,7 @@ class LoopHealth(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """That all is well, and the loops that were asked."""
+    """The server is healthy; `loops` are those that were checked."""
 
     status: Literal["ok"]
     loops: Sequence[LoopHealth] = ()

@@ -41,7 +41,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class FieldError(errors.InvalidValue):
-    """What a body says at `pointer` has the right type and still does not fit."""
+    """The value at `pointer` of a body has the right type and is still not valid."""
 
     def __init__(self, detail: str, pointer: str) -> None:
         super().__init__(detail)
@@ -50,7 +50,7 @@ class FieldError(errors.InvalidValue):
 
 @contextmanager
 def pointing(pointer: str, names: Mapping[str, str]) -> Iterator[None]:
-    """Point at the field that the message of an InvalidValue begins with, by its name in the body; at the whole `pointer` otherwise."""
+    """Point at the field whose name begins the message of an InvalidValue; otherwise at `pointer` as a whole."""
     try:
         yield
     except FieldError:
@@ -59,7 +59,7 @@ def pointing(pointer: str, names: Mapping[str, str]) -> Iterator[None]:
         detail = str(error)
         said, _, rest = detail.partition(" ")
         name = names.get(said.rstrip(":"))
-        if name is not None:  # say it as the body does
+        if name is not None:  # use the field's name in the body
             detail = f"{name}{':' if said.endswith(':') else ''} {rest}"
         raise FieldError(detail, pointer if name is None else f"{pointer}/{name}") from None
 
@@ -110,7 +110,7 @@ TABLE: Final[tuple[tuple[type[BaseException], Kind], ...]] = (
     (Exception, UNEXPECTED),
 )
 
-# Back to errors: problems that only a server has are raised as what comes nearest.
+# Back to errors: problems that only a server has are raised as the nearest error.
 SERVER_ONLY: Final[Mapping[Kind, type[errors.DuetimeError]]] = {
     TOO_LARGE: errors.PayloadTooLarge,
     KEY_REUSED: errors.Conflict,

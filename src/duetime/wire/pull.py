@@ -1,4 +1,4 @@
-"""Pull workers in JSON: what workers in other languages send and what they are answered."""
+"""Pull workers in JSON: their requests and the responses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Timeout = Annotated[float, Meta(gt=0, le=31_536_000, description="Seconds that a
 
 
 class OfferBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A handler that the worker has. What is left out stays as others have declared it."""
+    """A handler that the worker runs. Fields that are left out stay as others have declared them."""
 
     slots: Annotated[int, Meta(ge=1, le=MOST_SLOTS, description="How many attempts it runs at once.")] = 1
     schema: Annotated[dict[str, Any], Meta(description="The JSON Schema of the payload.")] | UnsetType = UNSET
@@ -56,7 +56,7 @@ class WorkerAnswer(msgspec.Struct, frozen=True):
 
 
 class ClaimBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What to claim. A claim with a number can be repeated, with the same tasks as an answer; each new one needs a new number."""
+    """What to claim. A claim with a number can be repeated and is answered with the same tasks; each new claim needs a new number."""
 
     limit: Annotated[int, Meta(ge=1, le=MOST_CLAIMED)] = 1
     wait: Annotated[float, Meta(ge=0, le=MOST_WAIT, description="Seconds to wait for a task; half of the lease at most.")] = 0.0
@@ -93,9 +93,10 @@ class ClaimAnswer(msgspec.Struct, frozen=True):
 
 
 class RenewBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What the worker runs: all tasks whose end has not been answered yet; and the number of its newest claim that was answered.
+    """`running`: all tasks that the worker runs, including those whose end it has reported without an answer yet.
 
-    With both, attempts that the store counts as the worker's, but that never reached it, go back.
+    `answered`: the number of its newest claim that was answered. With both, attempts that were claimed for the worker but never reached
+    it go back.
     """
 
     running: Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100_000)] | UnsetType = UNSET
@@ -103,7 +104,7 @@ class RenewBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
 
 class RenewAnswer(msgspec.Struct, frozen=True):
-    """`cancelled`: stop these and say `released`. `lost`: these are no longer the worker's; stop them and say nothing."""
+    """`cancelled`: stop these and report `released`. `lost`: these are no longer the worker's; stop them and report nothing."""
 
     lease_until: datetime
     cancelled: list[str]
@@ -111,8 +112,10 @@ class RenewAnswer(msgspec.Struct, frozen=True):
 
 
 class Saying(StrEnum):
-    """How an attempt ended, in a worker's words. RETRY: run it again later, no try is used up. RELEASED: it was not carried out; it goes
-    back, or ends cancelled if that was asked for.
+    """How an attempt ended, in a worker's words.
+
+    RETRY: run it again later, no try is used up. RELEASED: it was not carried out; it goes back, or ends as cancelled if a cancel was
+    requested.
     """
 
     SUCCEEDED = "succeeded"
@@ -142,7 +145,7 @@ class CompleteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
 
 
 class AttemptVerdict(StrEnum):
-    """Whether a worker's word on an attempt counts: now, before (a repeat), or not."""
+    """Whether a worker's report on an attempt counts: now, before (a repeat), or not."""
 
     ACCEPTED = "accepted"
     ALREADY = "already"
@@ -150,7 +153,7 @@ class AttemptVerdict(StrEnum):
 
 
 class CompleteAnswer(msgspec.Struct, frozen=True):
-    """`accepted`: stored now. `already`: it was stored before. `stale`: the attempt is not the worker's any more, nothing was changed."""
+    """`accepted`: stored now. `already`: stored before. `stale`: the attempt is no longer the worker's, and nothing was changed."""
 
     verdict: AttemptVerdict
     state: State
@@ -174,7 +177,7 @@ class LogsBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
 
 
 class ToldAnswer(msgspec.Struct, frozen=True):
-    """`stale`: the attempt is not the worker's any more; stop it. `cancelling`: it shall stop."""
+    """`stale`: the attempt is no longer the worker's; stop it. `cancelling`: a cancel was requested; stop it."""
 
     verdict: AttemptVerdict
     cancelling: bool
@@ -189,5 +192,5 @@ _claimed_item = derive(
 
 
 def claimed_item(task: RunningTask, deadline_at: Instant) -> ClaimedItem:
-    """Show a task to the worker that runs it."""
+    """Return a claimed task as its worker receives it."""
     return _claimed_item(task, task.attempt, task.id, to_datetime(deadline_at), dict(task.meta))

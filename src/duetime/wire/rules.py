@@ -1,4 +1,4 @@
-"""Rules in JSON: the forms that requests may have, and from there to a rule and back. What is wrong points at its field."""
+"""Rules in JSON: the forms that requests may have, and their conversion to rules and back. Errors point at the field."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Tagged(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
 
 
 class CronRule(_Tagged, forbid_unknown_fields=True, frozen=True, kw_only=True, tag="cron"):
-    """A cron expression, on the clock of a zone."""
+    """A cron expression, in the local time of a zone."""
 
     expression: Expression
     tz: Zone = "UTC"
@@ -42,7 +42,7 @@ class CronRule(_Tagged, forbid_unknown_fields=True, frozen=True, kw_only=True, t
 
 
 class EveryRule(_Tagged, forbid_unknown_fields=True, frozen=True, kw_only=True, tag="every"):
-    """A fixed rate: whole intervals since 1970, moved by `phase` seconds."""
+    """A fixed rate: whole intervals since 1970, shifted by `phase` seconds."""
 
     interval: Interval
     phase: Annotated[float, Meta(ge=-LONGEST_INTERVAL, le=LONGEST_INTERVAL)] = 0.0
@@ -129,7 +129,7 @@ FORMS = ("cron", "every", "at", "after_end", "window", "rule")
 
 
 def rule_of(body: RuleFields, pointer: str = "") -> Rule:
-    """Return the rule that a body says; `pointer` is where the body lies in the request."""
+    """Return the rule of a body; `pointer` is the body's position in the request, for errors."""
     given = given_fields(body)
     found = [name for name in FORMS if name in given]
     if len(found) != 1:
@@ -160,7 +160,7 @@ def rule_of(body: RuleFields, pointer: str = "") -> Rule:
 
 
 def body_of(rule: Rule) -> RuleBody:
-    """Return a rule as requests say it, and as it is shown."""
+    """Return a rule in its JSON form, which is the same in requests and responses."""
     match rule:
         case Cron():
             return CronRule(expression=rule.expression, tz=rule.tz, gap=rule.gap)

@@ -1,4 +1,4 @@
-"""Schedules in JSON, and from there to what the library knows and back."""
+"""Schedules in JSON, and their conversion to the library's types and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Policy = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class ScheduleBody(RuleFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What shall run, and when: exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`."""
+    """What to run, and when: exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`."""
 
     handler: Name
     payload: Arguments = field(default_factory=dict)
@@ -52,9 +52,9 @@ class ScheduleBody(RuleFields, forbid_unknown_fields=True, frozen=True, kw_only=
 
 
 class PutScheduleBody(ScheduleBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A schedule to store. It says when by exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`.
+    """A schedule to store. Its rule is given by exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`.
 
-    `catch_up`: what a changed rule had planned before now counts as missed, rather than as nothing.
+    `catch_up`: occurrences that were planned before now count as missed; otherwise they are not fired.
     """
 
     catch_up: bool = False
@@ -62,15 +62,16 @@ class PutScheduleBody(ScheduleBody, forbid_unknown_fields=True, frozen=True, kw_
 
 
 class NamedScheduleBody(ScheduleBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A schedule that code declares. It says when by exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`."""
+    """A schedule that code declares, with exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`."""
 
     name: Name
 
 
 class ReconcileBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """All schedules that a program declares, at its `revision`: an older one never rewrites what a newer one has declared.
+    """All schedules that a program declares at its `revision`.
 
-    `remove` removes those that code has declared and does no longer, only names with the `prefix`. `dry_run` changes nothing.
+    An older revision never overwrites what a newer one has declared. `remove`: delete schedules with names of this `prefix` that code
+    has declared earlier and no longer declares. `dry_run` changes nothing.
     """
 
     schedules: Annotated[list[NamedScheduleBody], Meta(max_length=MOST_ITEMS)]
@@ -81,7 +82,7 @@ class ReconcileBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
 
 
 class RulePreviewBody(RuleFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A rule to look at: exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`."""
+    """A rule to preview: exactly one of `cron` (with `tz`), `every`, `at`, `after_end`, `window` and `rule`."""
 
     calendars: CalendarNames = field(default_factory=list)
     start: Instant | UnsetType | None = UNSET
@@ -91,26 +92,26 @@ class RulePreviewBody(RuleFields, forbid_unknown_fields=True, frozen=True, kw_on
 
 
 class PauseBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Why it pauses."""
+    """Why it is paused."""
 
     note: Note = ""
 
 
 class ResumeBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """`catch_up`: what fell into the pause counts as missed."""
+    """`catch_up`: occurrences during the pause count as missed."""
 
     catch_up: bool = False
 
 
 class TriggerBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A payload instead of the schedule's own, and what to do while a run has not ended."""
+    """A payload that replaces the schedule's own, and what to do while a run has not ended."""
 
     payload: Arguments | UnsetType | None = UNSET
     overlap: Policy = "allow"
 
 
 class BackfillBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Which planned instants to run, both ends included, and what becomes of those that have a task already."""
+    """Which planned instants to run, both ends included, and what to do with those that already have a task."""
 
     start: Instant
     end: Instant
@@ -131,14 +132,14 @@ class ScheduleQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
 
 
 class PreviewQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """How many instants, and after which one; otherwise after now."""
+    """How many instants, and after which one; by default after now."""
 
     count: Annotated[int, Meta(ge=1, le=MOST_PREVIEWED)] = 10
     after: Instant | UnsetType = UNSET
 
 
 class SkipQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """How many, and those planned before which instant."""
+    """How many skips, and planned before which instant."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
     before: Instant | UnsetType = UNSET
@@ -149,7 +150,7 @@ class SkipQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored schedule. `schedule` is the body that would make it again. Instants are in UTC; `zone` is that of the rule.
+    """A stored schedule. `schedule` is the body that would create it again. Instants are in UTC; `zone` is that of the rule.
 
     `health` is ok, failing (the last run failed), paused, gated (a gate is closed), late (nobody fires), ended (nothing more is planned)
     or broken (`problem` says why). `fired` and `missed` count occurrences that became tasks and that did not.
@@ -180,7 +181,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs, and when; all that is not said is left to the handler."""
+    """What runs, and when. Fields that are left out have the handler's values."""
 
     handler: str
     rule: RuleBody
@@ -211,14 +212,14 @@ class ScheduleList(msgspec.Struct, frozen=True):
 
 
 class PlannedAt(msgspec.Struct, frozen=True):
-    """A planned instant, in UTC and on the clock of the rule's zone."""
+    """A planned instant, in UTC and in local time of the rule's zone."""
 
     planned_at: datetime
     local: datetime
 
 
 class PlannedList(msgspec.Struct, frozen=True):
-    """The next planned instants; fewer than asked for if nothing more is planned."""
+    """The next planned instants; fewer than requested if nothing more is planned."""
 
     items: list[PlannedAt]
     next: None = None
@@ -232,7 +233,7 @@ class SkipList(msgspec.Struct, frozen=True):
 
 
 class DifferenceList(msgspec.Struct, frozen=True):
-    """What was done about each schedule, or would be: add, change, adopt, keep, older or remove; and how often each."""
+    """What was done with each schedule, or would be: add, change, adopt, keep, older or remove; and the number of each."""
 
     items: list[Difference]
     counts: Mapping[Action, int]
@@ -246,7 +247,7 @@ _OWN = ("name", "catch_up", "allow_unknown", "retry", "cron", "tz", "every", "at
 
 
 def schedule_of(name: str, body: ScheduleBody, pointer: str = "") -> Schedule:
-    """Make the schedule that a body with the right types says; what does not fit beyond that is refused, and pointed at."""
+    """Make the schedule of a body that has the right types. Anything else that is wrong raises an error that points at its field."""
     rule = rule_of(body, pointer)
     options = given_fields(body, *_OWN)
     if isinstance(body.retry, RetryNumbers):
@@ -259,12 +260,12 @@ def schedule_of(name: str, body: ScheduleBody, pointer: str = "") -> Schedule:
 def put_body(
     schedule: Schedule, *, handler: str, payload: dict[str, Any], priority: int | None, catch_up: bool, allow_unknown: bool
 ) -> PutScheduleBody:
-    """Write a schedule to be put, with what its handler decides where it is sent from."""
+    """Return the body to put a schedule, with the values of its handler that the sender knows."""
     return PutScheduleBody(**_fields(schedule, handler, payload, priority), catch_up=catch_up, allow_unknown=allow_unknown)
 
 
 def named_body(schedule: Schedule, *, handler: str, payload: dict[str, Any], priority: int | None) -> NamedScheduleBody:
-    """Write a schedule that code declares."""
+    """Return the body of a schedule that code declares."""
     return NamedScheduleBody(**_fields(schedule, handler, payload, priority), name=schedule.name)
 
 
@@ -293,7 +294,7 @@ def _fields(schedule: Schedule, handler: str, payload: dict[str, Any], priority:
 
 
 def view_of(info: ScheduleInfo) -> ScheduleView:
-    """Show a stored schedule."""
+    """Return a stored schedule as JSON shows it."""
     schedule = info.schedule
     stored = StoredSchedule(
         handler=info.handler,
@@ -343,7 +344,7 @@ def view_of(info: ScheduleInfo) -> ScheduleView:
 
 
 def info_of(view: ScheduleView) -> ScheduleInfo:
-    """Return the schedule that a view shows, its instants on the clock of the rule's zone."""
+    """Return the schedule that a view shows, with instants in local time of the rule's zone."""
     stored, zone, rule = view.schedule, ZoneInfo(view.zone), read_body(view.schedule.rule)
     schedule = Schedule(
         view.name,

@@ -65,19 +65,19 @@ class _NewTask(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
 
 
 class NewTaskBody(_NewTask, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A task to submit. It is due at `due_at`, or `delay` seconds from now; without both at once."""
+    """A task to submit. It is due at `due_at`, or `delay` seconds from now; without either it is due at once."""
 
     payload: Arguments = {}
 
 
 class RawNewTask(_NewTask, frozen=True, kw_only=True, omit_defaults=True):
-    """The same as a client sends it: the payload has been written already."""
+    """The same body as a client sends it: the payload is already encoded."""
 
     payload: msgspec.Raw
 
 
 class Change(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What to change on a waiting task; at least one."""
+    """What to change on a waiting task; at least one field."""
 
     due_at: Instant | UnsetType = UNSET
     delay: Duration | UnsetType = UNSET
@@ -105,7 +105,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
 
 
 class ListQuery(Filter, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The filter of a list, and where it goes on."""
+    """The filter of a list, and the cursor of a page."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | UnsetType = UNSET
@@ -170,14 +170,14 @@ class BatchAnswer(msgspec.Struct, frozen=True):
 
 
 class CancelAnswer(msgspec.Struct, frozen=True):
-    """`cancelled`: never starts. `cancelling`: runs, and was told to stop. `finished`: too late."""
+    """`cancelled`: it will not start. `cancelling`: it runs and was told to stop. `finished`: it had already ended."""
 
     id: str
     answer: CancelVerdict
 
 
 class BulkAnswer(msgspec.Struct, frozen=True):
-    """How many tasks matched, and how often each answer was given; none if it was a dry run."""
+    """How many tasks matched, and the number of each verdict; none after a dry run."""
 
     matched: int
     answers: Mapping[str, int]
@@ -192,7 +192,7 @@ class AttemptList(msgspec.Struct, frozen=True):
 
 
 class ReasonList(msgspec.Struct, frozen=True):
-    """What holds a task, or how it ended."""
+    """What a task waits for, or how it ended."""
 
     items: list[Reason]
     next: None = None
@@ -202,13 +202,13 @@ class ReasonList(msgspec.Struct, frozen=True):
 
 
 def _json(raw: msgspec.Raw) -> bytes | None:
-    """Return JSON, or None for null: that a handler returned nothing is kept as no result."""
+    """Return JSON, or None for null, because the result of a handler that returned None is not stored."""
     found = bytes(raw)
     return None if found == b"null" else found
 
 
 class RawTask(Stored[datetime, msgspec.Raw], frozen=True):
-    """A task as `Task` shows it. Payload and result stay as they came, so that a handler's own types read them."""
+    """A task as `Task` shows it. Payload and result stay encoded, so that they can be decoded with the handler's own types."""
 
     retry: msgspec.Raw = _NULL
     result: msgspec.Raw = _NULL
@@ -232,7 +232,7 @@ def record_of(task: RawTask) -> TaskRecord:
 
 
 def body_of(task: NewTask[Any]) -> RawNewTask:
-    """Write a new task to be sent. A delay stays one: the store's clock decides when it has passed."""
+    """Return the body that submits a task. A delay stays a delay: it is measured by the store's clock."""
     if task.schedule is not None or task.planned_at is not None or task.edges:
         raise InvalidValue(
             f"a task of {task.handler} is planned around an event or waits for other tasks, which a server cannot be told; "

@@ -104,7 +104,7 @@ class Attempt(msgspec.Struct, eq=False):
         return self._sink
 
     def report(self, fraction: float, text: str) -> None:
-        """Pass on how far it says it is, from any thread."""
+        """Pass on its progress, from any thread."""
         self.owner.report(self, fraction, text)
 
     def postpone(self) -> None:

@@ -1,8 +1,8 @@
 """Let the kernel end a process that no longer shows that it may live.
 
-A worker that cannot renew its lease must be dead before anyone else may have its tasks. It cannot be trusted to see to that
-itself: a regular expression may hold the GIL for minutes, the whole process may be stopped. So it hangs its life on a timer
-of the kernel, which it moves forward at each renewal.
+A worker that cannot renew its lease must be dead before anyone else may have its tasks. It cannot be trusted to see to that itself: a
+regular expression may hold the GIL for minutes, the whole process may be stopped. So it sets a timer of the kernel that would kill it,
+and moves the timer forward at each renewal.
 
 | way                              | where                      | ends the process by              | GIL held | stopped (SIGSTOP)          |
 | -------------------------------- | -------------------------- | -------------------------------- | -------- | -------------------------- |
@@ -11,9 +11,9 @@ of the kernel, which it moves forward at each renewal.
 | `setitimer`, SIGALRM             | macOS, BSD; Linux that refuses the above | SIGALRM            | dies     | dies when continued        |
 | none                             | elsewhere                  | nothing; `available` is False    | lives    | lives                      |
 
-PID 1 is the init process of its container, and the kernel discards a SIGKILL that comes from inside (tried: it lives on). A
-signal with a handler does arrive, and the C library's `_exit` as the handler needs no Python. Python's own handlers would not
-do: they wait for the GIL.
+PID 1 is the init process of its container, and the kernel discards a SIGKILL that comes from inside (tried: it lives on). A signal with
+a handler does arrive, and the C library's `_exit` as the handler needs no Python. Python's own handlers would not do: they wait for the
+GIL.
 
 What it cannot do:
 
@@ -50,7 +50,7 @@ _TIMER_ABSTIME = 1
 
 
 class DeadMan:
-    """A promise to be dead in time: `arm` it, and the process ends unless it is armed anew or disarmed before.
+    """A kernel timer that ends the process: after `arm`, the process ends unless it is armed again or disarmed in time.
 
     Armed, it stays so even if the object is dropped. May be used from any thread, but make it in the process that is to die.
     """
@@ -63,7 +63,7 @@ class DeadMan:
 
     @property
     def available(self) -> bool:
-        """Whether the kernel will keep the promise on this platform."""
+        """Whether this platform has such a timer."""
         return self._way is not None
 
     def __repr__(self) -> str:

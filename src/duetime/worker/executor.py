@@ -1,8 +1,8 @@
-"""The executor: slots, starts, stops and ends of attempts. How an attempt is performed is its target's business.
+"""The executor: slots, starts, stops and ends of attempts. An attempt is performed by its target.
 
-A runner is an asyncio task that takes attempts from the queues and performs them one after another. As long as handlers do
-not wait for anything, one runner does all the work in bursts and no further task is made. When a handler waits, its runner
-waits with it and another one goes on with the queues. A runner that comes back from waiting goes on with the queues too.
+A runner is an asyncio task that takes attempts from the queues and performs them one after another. As long as handlers do not wait for
+anything, one runner does all the work in bursts and no further task is made. When a handler waits, its runner waits with it and another
+one continues with the queues. A runner that comes back from waiting continues with the queues too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger("duetime.worker")
 
 BURST = 2_000  # microseconds that runners may keep the event loop to themselves
 IN_A_ROW = 8  # attempts of one handler in a row while others have some queued too
-STUCK_AFTER = 10.0  # seconds after which code that was interrupted and goes on is given up
+STUCK_AFTER = 10.0  # seconds after which the worker gives up on code that continues although it was interrupted
 
 _SUCCEEDED = Outcome.SUCCEEDED
 
@@ -296,7 +296,7 @@ class Executor:
         self.starts.begun(attempt.claimed.id)
 
     def report(self, attempt: Attempt, fraction: float, text: str) -> None:
-        """Pass on how far an attempt says it is, from whatever thread it says so."""
+        """Pass on the progress of an attempt, from any thread."""
         mark = Progress(attempt.claimed.id, attempt.claimed.attempt, fraction, text[:500])
         if threading.get_ident() == self._thread:
             self._settler.mark(mark)
@@ -383,7 +383,7 @@ class Executor:
         self.finished += 1
         now = self._now()
         queue.measure(now - attempt.started_at, 1, waited=True)
-        # whether it is still ours only the store can say: a worker in doubt may keep its lease after all, and its success must not be lost
+        # only the store knows whether the attempt is still ours: the lease may have held after all, and then a success must not be lost
         if attempt.stop is not Stop.LOST or ended.outcome is _SUCCEEDED:
             self._conclude(attempt, ended, attempt.started_at, now)
         if queue.more and len(queue.tasks) <= queue.low:

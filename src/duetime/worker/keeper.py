@@ -162,7 +162,7 @@ class Keeper:
             self._sever()
 
     def spare(self) -> None:
-        """Let the process outlive its lease, because nothing runs in it; the next renewal that succeeds arms the timer anew.
+        """Let the process outlive its lease, because nothing runs in it; the next renewal that succeeds arms the timer again.
 
         Called in the event loop, while no attempt may start there: one may only after such a renewal.
         """

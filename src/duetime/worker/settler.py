@@ -20,7 +20,7 @@ logger = logging.getLogger("duetime.worker")
 
 LARGEST_BATCH = 2_000
 MOST_WAITING = 4 * LARGEST_BATCH  # with so many outcomes unwritten no more attempts are begun: if we died, all would run again
-MOST_BYTES = 16_777_216  # of results in a batch: a thousand of a megabyte would take longer than a store is waited for
+MOST_BYTES = 16_777_216  # bytes of results in a batch: a thousand results of a megabyte would take longer than the timeout of the store
 MARKS_EVERY = 0.25
 NOT_STORED = "OutcomeNotStored"
 
@@ -100,7 +100,7 @@ class Settler(Service):
             await self.write()
             self.progressed()
             await self._wake_schedules()
-            await self._pass_marks_on()  # although there may be more outcomes for hours
+            await self._pass_marks_on()  # even if there are more outcomes for hours
         self._largest = LARGEST_BATCH
         await self._wake_schedules()
         return await self._pass_marks_on()
@@ -163,8 +163,10 @@ class Settler(Service):
             self.wake()  # the assistant may have written these
 
     def _again(self, batch: list[Settlement], error: BaseException) -> list[Settlement]:
-        """Return what to write next time. If the error is not an outage, one settlement cannot be stored. It is found by writing them
-        one by one, so that it does not hold up the others, and is then stored without its result and error.
+        """Return what to write next time.
+
+        If the error is not an outage, one settlement cannot be stored. It is found by writing them one by one, so that it does not hold
+        up the others, and is then stored without its result and error.
         """
         if isinstance(error, StoreUnavailable) or not isinstance(error, Exception):
             return batch

@@ -231,7 +231,7 @@ class Worker:
                     with contextlib.suppress(StoreUnavailable):
                         await self._store.unregister(self.id)
                     raise
-            lease.close()  # nothing has begun, so it may take its time
+            lease.close()  # nothing has begun, so there is no hurry
             await asyncio.sleep(0.1)
 
     def _registration(self) -> NewWorker:
@@ -255,7 +255,7 @@ class Worker:
         if gates.version != self._confirmed_gates:
             self.executor.starts.gates = gates
             self.executor.release_queued()
-            if self.executor.starts.too_late:  # something is beginning that they hold: it says when it has begun
+            if self.executor.starts.too_late:  # an attempt that they hold is beginning: `on_begun` is called when it has begun
                 self.executor.starts.on_begun = partial(self._updates.note, HintKind.GATES)
                 return
             self.executor.starts.on_begun = None

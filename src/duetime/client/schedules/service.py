@@ -157,7 +157,7 @@ class Schedules(Protocol):
         ...
 
     async def faults(self, schedules: Sequence[Schedule]) -> dict[int, DuetimeError]:
-        """Return, by index, why schedules cannot be declared: an unknown handler or calendar, a payload that does not fit."""
+        """Return, by index, why schedules cannot be declared: an unknown handler or calendar, or a payload that does not match."""
         ...
 
     async def backfill(

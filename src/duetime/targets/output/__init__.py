@@ -1,7 +1,7 @@
-"""What attempts print and log: led to a file per attempt, shipped to the store, read and followed from there.
+"""What attempts print and log: written to a file per attempt, shipped to the store, read and followed from there.
 
-A `Sink` is one attempt's way to its file (`files`), `Capture` leads the process's streams and log records there (`capture`), a
-`Spool` is the folder of one worker's files (`spool`), which it ships to the store (`worker.shipping`), and `Outputs` reads (`reading`).
+A `Sink` writes to one attempt's file (`files`), `Capture` redirects the process's streams and log records there (`capture`), a `Spool`
+is the folder of one worker's files (`spool`), which it ships to the store (`worker.shipping`), and `Outputs` reads (`reading`).
 """
 
 from duetime.targets.output.capture import Capture, LogHandler, Printing, Writer, current_attempt

@@ -1,7 +1,7 @@
 """Sends what this process prints and logs to the attempt that does so.
 
-The context variable `current_attempt` holds the attempt, which knows its way to its file, so coroutines and threads that run with
-a copy of the attempt's context write to the right file.
+The context variable `current_attempt` holds the attempt, which knows its file, so coroutines and threads that run with a copy of the
+attempt's context write to the right file.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _Stream:
 
 
 class _Bytes:
-    """Stands for the `buffer` of a stream."""
+    """Replaces the `buffer` of a stream."""
 
     def __init__(self, original: Any) -> None:
         self._original = original

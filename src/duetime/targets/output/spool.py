@@ -70,7 +70,7 @@ def _temporary() -> Path:
 
 
 def _refuse_strangers(root: Path) -> None:
-    """Refuse a folder among everybody's temporary ones that somebody else has made: its owner could lead our files elsewhere."""
+    """Refuse a folder among everybody's temporary ones that somebody else has made: its owner could redirect our files."""
     folder = _temporary()
     if folder in root.parents:
         folder.mkdir(mode=0o700, exist_ok=True)

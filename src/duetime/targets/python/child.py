@@ -1,11 +1,11 @@
 """The inside of a sub-process that performs attempts: `python -m duetime.targets.python.child MODULE:ATTRIBUTE …`.
 
-It imports the app, enters its lifespan, and then performs one attempt after the other. Orders come and answers go as
-frames over one socket: four bytes of length, then JSON. `children` is the other end.
+It imports the app, enters its lifespan, and then performs one attempt after the other. Orders come and answers go as frames over one
+socket: four bytes of length, then JSON. `children` is the other end.
 
-The main thread does everything. An event loop runs in it while a coroutine handler runs and while the child is idle, so
-that connections and background tasks of the lifespan stay alive. A `def` handler is called while the loop stands still, not
-from inside it: it may then use `asyncio.run` and whatever else insists on the main thread or on no running loop.
+The main thread does everything. An event loop runs in it while a coroutine handler runs and while the child is idle, so that connections
+and background tasks of the lifespan stay alive. A `def` handler is called while the loop is stopped, not from inside it, so it may use
+`asyncio.run` and anything else that needs the main thread or no running loop.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Reporter:
 
 
 class _Inside(NamedTuple):
-    """The attempt that runs in this process; what it prints finds its way without a sink."""
+    """The attempt that runs in this process. It needs no sink: `drain` moves what it prints."""
 
     context: Context
     sink: None = None

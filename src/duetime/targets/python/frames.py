@@ -1,4 +1,4 @@
-"""What a worker and its child processes say to each other: frames of four bytes of length and JSON, over one socket."""
+"""The protocol between a worker and its child processes: frames of four bytes of length and JSON, over one socket."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _is_pattern(value: object) -> bool:
 
 
 def _is_type(value: object) -> bool:
-    """Return whether it names known types: with an unknown one nothing would be checked, and that would go unnoticed."""
+    """Return whether it names known types only. With an unknown type nothing would be checked, and nobody would notice."""
     names = value if isinstance(value, list) else [value]
     return bool(names) and all(isinstance(name, str) and name in TYPES for name in names)
 

@@ -1,7 +1,7 @@
 """What a server does for pull workers: workers in any language that claim tasks over HTTP and report how they ended.
 
 A pull worker has a lease, as every worker has; the server that gets one of its requests renews it. Servers remember nothing about pull
-workers, so any number of servers may stand behind a load balancer.
+workers, so any number of servers may run behind a load balancer.
 """
 
 from __future__ import annotations
