@@ -1,8 +1,8 @@
-"""The seam between Duetime and where it keeps things: verbs in batches, answered per item.
+"""The interface between Duetime and its databases: verbs on batches, with an answer per item.
 
-`Store` is the sum of its roles: those of `store.shard` (tasks on their way) and of `store.control` (everything else). Those who need
-one role ask for that one. Every sentence of a docstring there is a promise that `tests/conformance` checks on every store. What holds
-for all verbs:
+`Store` is the sum of its roles: those of `store.shard` (tasks on their way) and of `store.control` (everything else). Code that needs
+one role takes that role as its argument type. Every sentence of a docstring there is a promise that `tests/conformance` checks on every
+store. What holds for all verbs:
 
 * **Atomic.** What a verb does to one item happens whole or not at all, also when the process or the server dies in the middle of it;
   with `traits.atomic == "call"` so does the whole call, otherwise what it does to each shard.
@@ -11,8 +11,8 @@ for all verbs:
 * **Answers in order.** A list of answers has one entry per item of the batch, in the order of the batch.
 * **Empty batches** are answered with empty lists and touch nothing.
 * **Unknown ids** are answered per item (None, or the verdict `UNKNOWN`), never by an exception.
-* **Failure** of the store itself is `StoreUnavailable`, and then nothing of the verb was kept, or the caller cannot know:
-  every verb may be repeated safely with the same arguments.
+* **Failure** of the store itself is `StoreUnavailable`, Then either nothing was stored, or the caller cannot know. Every verb may be
+repeated safely with the same arguments.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Store(Shard, Control, Protocol):
 
     @property
     def output_folder(self) -> str | None:
-        """Where workers gather the output of attempts beside this store, if it has a folder."""
+        """The folder beside this store in which workers collect output of attempts; None if it has none."""
         ...
 
     async def open(self, *, migrate: bool = True) -> None:
-        """Make the store ready, creating or upgrading its schema unless `migrate` is False. Opening twice is harmless.
+        """Connect to the store, and create or upgrade its schema unless `migrate` is False. Opening twice is harmless.
 
         Any number of processes may open at once. A schema newer than this code is refused with StoreUnavailable.
         """
@@ -56,7 +56,7 @@ class Store(Shard, Control, Protocol):
         ...
 
     async def ping(self) -> None:
-        """Return when the store has answered and would take a write; changes nothing. StoreUnavailable if it does not."""
+        """Return when the store has answered and would accept a write; change nothing. Raises StoreUnavailable if it does not."""
         ...
 
     def script(self) -> str:

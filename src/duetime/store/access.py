@@ -66,7 +66,7 @@ class AccessStore(Protocol):
         ...
 
     async def remove_token(self, id: str) -> bool:
-        """Remove a token; return whether there was one. What the audit says of it stays."""
+        """Remove a token; return whether there was one. Its audit entries stay."""
         ...
 
     async def note_use(self, uses: Mapping[str, Instant]) -> None:
@@ -74,11 +74,11 @@ class AccessStore(Protocol):
         ...
 
     async def add_audit(self, entries: Sequence[AuditEntry]) -> None:
-        """Keep entries. One whose id is kept already is a repeat and changes nothing."""
+        """Store entries. One whose id is stored already is a repeat and changes nothing."""
         ...
 
     async def audit(self, filter: AuditFilter) -> AuditPage:
-        """Return one page of the audit, the latest first, at one instant the highest id first.
+        """Return one page of the audit, the latest first; at the same instant, the highest id first.
 
         Following `next` visits every entry that matched at the first page exactly once, whatever is added meanwhile.
         """

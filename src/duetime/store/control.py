@@ -25,15 +25,15 @@ class CallersTransactions(Protocol):
     """Submitting inside a transaction of the caller's own."""
 
     async def prepare(self, tasks: Sequence[NewTask[object]]) -> None:
-        """Make ready what adding these tasks on a caller's connection needs outside of the caller's transaction."""
+        """Prepare, outside of the caller's transaction, what adding these tasks on the caller's connection needs."""
         ...
 
     async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> Sequence[Added]:
         """Do the same as `add` on the caller's own connection, inside the transaction that is open there.
 
-        The tasks exist when the caller commits and never did if the caller rolls back. With a synchronous connection
-        the call never suspends once the tasks were prepared, so it runs wholly in the caller's thread. Raises InvalidValue
-        for a connection of an unknown kind, of another database, or without an open transaction, and says what to do.
+        The tasks exist once the caller commits; if the caller rolls back, they never existed. With a synchronous connection the call
+        never suspends once the tasks were prepared, so it runs entirely in the caller's thread. Raises InvalidValue for a connection of
+        an unknown kind, of another database, or without an open transaction, and says what to do.
         """
         ...
 
@@ -70,7 +70,7 @@ class Listing(Protocol):
     """Reading many tasks at once."""
 
     async def page(self, query: Query) -> Page:
-        """Return one page of tasks, newest submitted first; latest finished first when one final state is asked for.
+        """Return one page of tasks, newest submitted first; with one final state as a filter, latest finished first.
 
         Following `next` visits every task that matches throughout exactly once, whatever is added meanwhile.
         """
@@ -81,7 +81,7 @@ class Listing(Protocol):
         ...
 
     async def handler_load(self, handler: str) -> HandlerLoad:
-        """Count what a handler runs and what of it is due. Looks at no waiting or finished task of another handler."""
+        """Count a handler's running tasks and its due tasks. Looks at no waiting or finished task of another handler."""
         ...
 
 
@@ -96,11 +96,11 @@ class Upkeep(Protocol):
         ...
 
     async def tidy(self) -> None:
-        """Do what the store itself needs from time to time to stay fast. Any process may do it, at any time."""
+        """Do the periodic maintenance that keeps the store fast. Any process may do it, at any time."""
         ...
 
     async def inspect(self, *, repair: bool) -> list[Inconsistency]:
-        """Look for states that cannot be, and put them right if asked: no live task is lost, none is invented."""
+        """Look for impossible states, and repair them if `repair`. No live task is lost, none is invented."""
         ...
 
 

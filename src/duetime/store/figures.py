@@ -10,13 +10,13 @@ from duetime.model.figures import FigureKey
 
 
 class FigureStore(Protocol):
-    """Where the counts of all processes are added up. Sums only grow, whichever processes come and go."""
+    """Where the counts of all processes are added up. Sums never decrease, whichever processes come and go."""
 
     async def add_figures(self, source: str, number: int, increments: Mapping[FigureKey, int]) -> None:
         """Add what a process has counted since its last write.
 
-        `source` is a process's own random name. `number` counts its writes from 1; one that is not above that of the last write is
-        a repeat and changes nothing. Any number of processes may write at once: nothing is lost, and none waits for another.
+        `source` is a process's own random name. `number` counts its writes from 1; a number that is not above the last one is a repeat
+        and changes nothing. Any number of processes may write at once: nothing is lost, and none waits for another.
         """
         ...
 
@@ -25,8 +25,8 @@ class FigureStore(Protocol):
         ...
 
     async def fold_figures(self, before: Instant) -> int:
-        """Add up what processes have counted that wrote last before an instant; return how many processes these were.
+        """Merge the counters of processes whose last write was before an instant; return how many processes these were.
 
-        No sum changes by it, also not when one of them writes again.
+        No sum changes, even when one of them writes again.
         """
         ...

@@ -11,7 +11,7 @@ from duetime.clock import Instant
 from duetime.errors import InvalidValue
 from duetime.model.query import MAX_PAGE
 
-CHUNK = 32_768  # bytes of one chunk at most: so many one-letter words that PostgreSQL still knows the position of each
+CHUNK = 32_768  # bytes of one chunk: even if all its words have one letter, PostgreSQL can still store the position of each
 
 
 class OutputPosition(msgspec.Struct, frozen=True, order=True):
@@ -83,12 +83,12 @@ class OutputStore(Protocol):
     """Where the output of attempts lives, until its task is pruned."""
 
     async def keep_output(self, chunks: Sequence[OutputChunk]) -> list[int | None]:
-        """Append chunks, and answer for each how many bytes of its attempt's output are kept then.
+        """Append chunks, and return for each how many bytes of its attempt's output are stored afterwards.
 
         A chunk is kept only if it begins exactly where the kept output of its attempt ends and nobody has said that this is all;
-        otherwise it changes nothing, and the answer says where to go on. So a repeat does no harm, and of two that append one wins.
-        An empty chunk that is the `last` ends the output where it is. A chunk of a task that the store does not have is answered
-        with None. Whether the attempt exists, or still runs, is the caller's business. A text may have any characters but NUL.
+        otherwise it changes nothing, and the answer says where to continue. So a repeat is harmless, and of two concurrent writers one
+        wins. An empty chunk that is the `last` ends the output where it is. A chunk of a task that the store does not have is answered
+        with None. The caller must check whether the attempt exists or still runs. A text may contain any character but NUL.
         """
         ...
 
@@ -106,15 +106,15 @@ class OutputStore(Protocol):
     async def search_output(self, search: OutputSearch) -> OutputHits:
         """Return one page of attempts whose output has all the words, those whose first output was kept latest first.
 
-        The words may stand far apart, but a phrase must stand on the same line or on lines that were printed together. Letters of
-        another case or with other diacritics are the same. A task whose collection was changed meanwhile may count for either.
-        Raises InvalidValue if there is no word to search for, or if this store cannot search.
+        The words may be far apart, but a phrase must be on one line or on lines that were printed together. Case and diacritics are
+        ignored. A task whose collection was changed meanwhile may count for either. Raises InvalidValue if there is no word to search
+        for, or if this store cannot search.
         """
         ...
 
 
 def accepted(chunks: Sequence[OutputChunk], kept: Mapping[tuple[str, int], tuple[int, bool]]) -> tuple[list[OutputChunk], list[int | None]]:
-    """Decide which chunks are appended, given the size and wholeness of what is kept of each known attempt, and what to answer."""
+    """Decide which chunks to append and what to answer, given the stored size of each known attempt and whether it is complete."""
     state = dict(kept)
     appended = []
     for chunk in chunks:

@@ -1,9 +1,9 @@
-"""The role of the seam that is about pull workers: workers in any language, for which a server speaks; a part of `store.shard`.
+"""The role of the seam that is about pull workers: workers in any language that claim through a server; a part of `store.shard`.
 
 A pull worker is registered like any worker. `claim`, `settle`, `progress`, `attempts_of`, `unregister`, `reap` and `workers` treat it as
-one. It differs in three things. Beats in its row prove its life on every store, because there is no process here that could hold
-a lock for it. It counts as having confirmed every version of the gates: it has no buffer, what a claim hands to it has started. And
-its lease does not delay claims after a fail-over: a pull worker cannot be stopped from here, only what it reports can be refused.
+one. It differs in three things. Beats in its row prove its life on every store, because there is no process here that could hold a lock
+for it. It counts as having confirmed every version of the gates: it has no buffer, what a claim hands to it has started. And its lease
+does not delay claims after a fail-over: a pull worker cannot be stopped from here, only what it reports can be refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONFIRMED_ALL = 2**63 - 1  # the version of the gates that a pull worker counts 
 
 
 class PullWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that speaks through a server. `name` is for people; `lease` is how many seconds it counts as alive without a beat."""
+    """A worker that claims through a server. `name` is for people; `lease` is how many seconds it counts as alive without a beat."""
 
     id: str
     name: str
@@ -40,8 +40,10 @@ class PullWorkers(Protocol):
     """Where pull workers live."""
 
     async def register_pull_worker(self, worker: PullWorker) -> None:
-        """Make a pull worker known before its first claim. One that registers again begins anew: its name, slots and lease are replaced,
-        and it beats; what it runs stays its own. The id of a worker that is no pull worker is left as it is.
+        """Make a pull worker known before its first claim.
+
+        Registering again replaces its name, slots and lease and counts as a beat; what it runs stays its own. A worker of this id that
+        is not a pull worker is left as it is.
         """
         ...
 
@@ -50,16 +52,16 @@ class PullWorkers(Protocol):
         ...
 
     async def renew_pull_worker(self, id: str) -> bool:
-        """Beat for a pull worker; return whether it is still registered. Nothing beats for other workers."""
+        """Record a beat of a pull worker; return whether it is still registered. Other workers are left alone."""
         ...
 
     async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
-        """Claim for a pull worker, whose requests may reach any server: as `claim`, but a number under which the worker still runs
-        attempts brings nothing new. So a claim that is repeated, at any server, takes no further tasks; `running_tasks` returns what
-        the first one took.
+        """Claim for a pull worker as `claim` does, but hand out nothing new under a number of which the worker still runs attempts.
+
+        So a claim that is repeated, at any server, takes no further tasks; `running_tasks` returns what the first one took.
         """
         ...
 
     async def running_tasks(self, worker: str, ids: Sequence[str] | None = None) -> list[RunningTask]:
-        """Return the tasks that a worker runs, of these or all, by claim; within a claim higher priority first, then by due time."""
+        """Return the tasks that a worker runs, all or only `ids`, by claim; within a claim higher priority first, then by due time."""
         ...

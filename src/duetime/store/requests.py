@@ -13,7 +13,7 @@ from duetime.store.values import Added, AddVerdict
 
 
 class NamedRequest(msgspec.Struct, frozen=True):
-    """A request to submit a task. `key` is the caller's name for it, `digest` that of its body, `task` the id that its task has."""
+    """A request to submit a task. `key` is the caller's name for it, `digest` the hash of its body, `task` the id of its task."""
 
     caller: str
     key: str
@@ -22,7 +22,7 @@ class NamedRequest(msgspec.Struct, frozen=True):
 
 
 Requested: TypeAlias = tuple[NewTask[object], NamedRequest | None]
-"""A new task and the request that asks for it, which has the task's id; most tasks come without one."""
+"""A new task and its request, which has the task's id; None for tasks without an Idempotency-Key."""
 
 
 class RequestStore(Protocol):
@@ -31,9 +31,9 @@ class RequestStore(Protocol):
     async def add_requested(self, requested: Sequence[Requested]) -> Sequence[Added | NamedRequest]:
         """Add tasks as `add` does, each with its request; of several requests with one caller and key, also at once, the first one wins.
 
-        A repeat with the same digest adds the id of the first one again, and is so answered with its task. One with another digest
+        A repeat with the same digest is answered with the task of the first request. One with another digest
         adds nothing and is answered with the stored request. A request that is answered with another task, because a key is kept or
-        replaced, stands for that task from then on; one whose key is held by another task is forgotten.
+        replaced, belongs to that task from then on; one whose key is held by another task is forgotten.
         """
         ...
 

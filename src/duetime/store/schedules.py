@@ -17,10 +17,10 @@ FIRST_CURSOR: Final[ScheduleCursor] = (-(1 << 63), "")
 
 
 class ScheduleWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it shall be from now on, with all that comes with that. `record.version` is ignored: the store counts.
+    """A schedule to write, with its new tasks and skips. `record.version` is ignored: the store counts versions.
 
-    `expected` is the version that must be stored now; 0: there must be none of that name. `record` None removes the schedule.
-    `moves`: of the record only the state and `next_at` differ from what is stored at that version, which spares the store the rest.
+    `expected` is the version that must be stored now; 0: there must be none of that name. `record` None removes the schedule. `moves`:
+    only the state and `next_at` differ from what is stored at that version, so the store need not write the rest.
     """
 
     name: str
@@ -32,7 +32,7 @@ class ScheduleWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DueSchedules(msgspec.Struct, frozen=True):
-    """Schedules to look at, the longest waiting first, the store's time, and when the next one after them is to be looked at."""
+    """Due schedules, the longest waiting first, the store's time, and `next_at` of the first schedule after them."""
 
     records: list[ScheduleRecord]
     now: Instant
@@ -51,7 +51,7 @@ class ScheduleFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DutyLease(msgspec.Struct, frozen=True):
-    """Who performs a duty, and until when at least. `granted`: it is the one who asked; in a list: the lease is not over."""
+    """Who performs a duty, and until when at least. `granted`: the caller has the lease; in a list: the lease is not over."""
 
     granted: bool
     holder: str
@@ -75,7 +75,7 @@ class ScheduleStore(Protocol):
     async def due_schedules(
         self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: ScheduleCursor | None = None
     ) -> DueSchedules:
-        """Return schedules whose `next_at` has come, in the order of `next_at` and name, from behind a cursor.
+        """Return schedules whose `next_at` has come, in the order of `next_at` and name, after a cursor.
 
         Those of closed (handler, collection) pairs are left out, here and in the answer's `next_at`; a pair without a collection means
         all of the handler's collections.
@@ -83,7 +83,7 @@ class ScheduleStore(Protocol):
         ...
 
     async def wake_schedules(self, names: Sequence[str]) -> None:
-        """Have schedules looked at now that wait for the end of a run (their plan `waits` and `next_at` lies later or nowhere).
+        """Set `next_at` to now for schedules that wait for the end of a run (their plan `waits`, and `next_at` is later or None).
 
         Changes no version. Unknown names are ignored. Tells listeners of SCHEDULES.
         """
@@ -117,15 +117,15 @@ class ScheduleStore(Protocol):
         ...
 
     async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyLease:
-        """Take or renew the lease of a duty for so long, if nobody else has it by the store's clock.
+        """Take or renew the lease of a duty for `seconds`, unless another process has it by the store's clock.
 
-        Only spares work: whatever a duty does is safe when several do it. A clock that was set back frees a lease that ends
-        further ahead than anybody may take it (60 s).
+        This only saves work: every duty is safe when several processes perform it. If the clock was set back, a lease that ends further
+        ahead than the longest one allowed (60 s) is free.
         """
         ...
 
     async def leave_duty(self, duty: str, holder: str) -> None:
-        """Give a lease back, if one has it."""
+        """Give a lease back, if `holder` has it."""
         ...
 
     async def duties(self) -> dict[str, DutyLease]:

@@ -1,4 +1,4 @@
-"""The half of the seam that is about tasks on their way. Each verb can be done inside one shard: a store that is one atomic whole.
+"""The half of the seam that is about tasks on their way. Each verb can be carried out inside one shard, which is one atomic whole.
 
 Every sentence of a docstring here is a promise that `tests/conformance` checks on every store. `duetime.store` says what holds for all.
 """
@@ -61,21 +61,25 @@ class Lease(Protocol):
 
 
 class Grouping(Protocol):
-    """How the settlements of one worker are divided into calls of `settle`: the store knows what it can end in one step. Only a matter of
-    speed; in any other groups they are settled just as well.
+    """How the settlements of one worker are divided into calls of `settle`: the store knows what it can end in one step.
+
+    This affects speed only: any other grouping is correct too.
     """
 
     def wait(self, waiting: Sequence[Settlement], at_most: int) -> float:
-        """Return for how many seconds to wait for more that belong to the first ones; 0.0 to settle now, at the latest when asked again."""
+        """Return for how many seconds to wait for more that belong to the first ones; 0.0: settle now.
+
+        A second call in a row returns 0.0.
+        """
         ...
 
     def size(self, waiting: Sequence[Settlement], at_most: int) -> int:
-        """Return how many of these, from the first, to settle next: at least one, if there is one, and at most `at_most`."""
+        """Return how many of these, from the first on, to settle in the next call: at least one if there are any, at most `at_most`."""
         ...
 
 
 class AsTheyCome:
-    """The grouping of a store to which it makes no difference."""
+    """The grouping of a store for which groups make no difference."""
 
     def wait(self, waiting: Sequence[Settlement], at_most: int) -> float:
         return 0.0
@@ -88,7 +92,7 @@ class Timekeeping(Protocol):
     """The store's clock, which decides what is due."""
 
     def now(self) -> Instant:
-        """Return the store's time, as near as this process knows it."""
+        """Return the store's time, as exactly as this process knows it."""
         ...
 
     def reached(self) -> Instant:
@@ -133,8 +137,8 @@ class Claiming(Protocol):
         """Hand due tasks to a worker: at most `wants[handler]` per handler and `total` in all.
 
         A task is due when its position, the later of its due time and its last insertion, is not after the store's now;
-        never before. With `ahead`, in microseconds, those are handed out too that will be due within it: the worker must not begin
-        them before the store's clock has surely reached their due time. Tasks under a closed gate and handlers not asked for are left
+        never before. With `ahead`, in microseconds, tasks that will be due within it are handed out too: the worker must not begin
+        them before the store's clock has surely reached their due time. Tasks under a closed gate and handlers not in `wants` are left
         alone, whatever their number.
         Within a handler higher priority goes first and then the earlier position, but one start in sixteen (counted per
         store object and handler) goes to the earliest position of any priority. Handlers are served round robin, so a total
@@ -152,8 +156,8 @@ class Settling(Protocol):
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         """Record how attempts ended.
 
-        ACCEPTED if the worker runs exactly this (task, attempt): the task moves to the settlement's state. If a cancel
-        was asked for meanwhile, a settlement that would go back to pending ends as `cancelled` instead. Going back to
+        ACCEPTED if the worker runs exactly this (task, attempt): the task moves to the settlement's state. If a cancel was requested
+        meanwhile, a settlement that would go back to pending ends as `cancelled` instead. Going back to
         pending takes the position of the later of its due time and now; one that was claimed ahead is not due before it was.
         A final state frees the key, frees children whose edges are now met, and cancels those whose edges can no longer be met,
         and their children likewise.
@@ -182,7 +186,7 @@ class Registering(Protocol):
         ...
 
     async def confirm_gates(self, worker: str, version: int) -> None:
-        """State that the worker starts nothing any more that gates up to this version forbid."""
+        """Record that the worker no longer starts anything that gates up to this version forbid."""
         ...
 
     async def attempts_of(self, worker: str) -> list[RunningAttempt]:

@@ -1,4 +1,4 @@
-"""In what stores differ. Those who use a store ask for a trait, never for its type."""
+"""How stores differ. Code that uses a store checks a trait, never the store's type."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ Liveness: TypeAlias = Literal["lock", "lease"]
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store promises, and how it is used best.
+    """What a store promises, and how to use it best.
 
-    `atomic`: all items of one call are written together ("call"), or those of each shard ("shard"), and then a call that failed may
-    have done a part of it; a repeat with the same arguments does the rest.
-    `durability`: what a returned write survives, in one honest sentence.
-    `liveness`: how a dead worker is noticed: by a lock that the kernel frees, or by a lease that it must renew.
-    `claim_ahead`: how many microseconds before tasks are due a worker should claim them, because claiming takes its time; 0: not at all.
-    `settles_at_once`: how many settles of one worker are worth having under way at a time.
-    `output_batch`: how many bytes one `keep_output` should have at most, so that nobody else waits long for it.
-    `retention_steps`: by final state, in which steps of microseconds finished tasks are removed cheaply.
+    `atomic`: all items of one call are written together ("call"), or those of each shard ("shard"), and then a call that failed may have
+    done a part of it; a repeat with the same arguments does the rest. `durability`: what a returned write survives, in one honest
+    sentence. `liveness`: how a dead worker is noticed: by a lock that the kernel frees, or by a lease that it must renew. `claim_ahead`:
+    how many microseconds before tasks are due a worker should claim them, because a claim takes time; 0: not at all. `settles_at_once`:
+    how many concurrent settles of one worker are worthwhile. `output_batch`: how many bytes one `keep_output` should have at most, so
+    that other writers do not wait long. `retention_steps`: by final state, in which steps of microseconds finished tasks are removed
+    cheaply.
     """
 
     atomic: Atomicity

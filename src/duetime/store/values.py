@@ -13,7 +13,7 @@ from duetime.model.task import Extras, State, TaskRecord
 
 
 class AddVerdict(StrEnum):
-    """What became of a new task. DUPLICATE: a live task has the key and the new one did not allow for it."""
+    """What became of a new task. DUPLICATE: a live task has the key and may not be kept or replaced."""
 
     ADDED = "added"
     REPEATED = "repeated"
@@ -63,7 +63,7 @@ class NewWorker(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A registered worker. `alive` is known at once where the store can tell (file lock), else None: judge by `beat`.
 
-    `pull`: it is a pull worker, which speaks through a server, in any language.
+    `pull`: it is a pull worker.
     """
 
     id: str
@@ -114,8 +114,8 @@ class ClaimedTask(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class Claim(msgspec.Struct, frozen=True):
     """The reply to a claim: tasks in the order to start them, the store's time, and when to look again at the latest.
 
-    `next_at` is the earliest instant after `now` at which a task of the asked handlers may come due or a gate opens;
-    None if nothing is in sight. For a claim ahead it is earlier by as much: the instant at which to claim the next one ahead.
+    `next_at` is the earliest instant after `now` at which a task of the requested handlers may come due or a gate opens; None if nothing
+    is in sight. For a claim ahead it is earlier by `ahead`: the instant at which to claim the next task ahead.
     """
 
     tasks: list[ClaimedTask]
@@ -152,7 +152,7 @@ class CancelVerdict(StrEnum):
 
 
 class ChangeVerdict(StrEnum):
-    """The answer to an operator's retry or edit. REFUSED: the task's state does not allow it. OUTDATED: it is not as it was seen."""
+    """The answer to an operator's retry or edit. REFUSED: the task's state does not allow it. OUTDATED: it differs from what was `seen`."""
 
     CHANGED = "changed"
     REFUSED = "refused"
@@ -222,7 +222,7 @@ class HandlerLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inconsistency(msgspec.Struct, frozen=True):
-    """An impossible state that `inspect` found: what it is, which rows, and whether it was put right."""
+    """An impossible state that `inspect` found: what it is, which rows, and whether it was repaired."""
 
     kind: str
     subject: str

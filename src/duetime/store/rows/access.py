@@ -25,7 +25,7 @@ def token_row(token: TokenRecord) -> list[Any]:
 
 
 def read_token_row(row: Sequence[Any]) -> TokenRecord:
-    """Turn the same columns, with the last use behind them, into a record."""
+    """Turn these columns, followed by the last use, into a record."""
     id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by = row[:12]
     return TokenRecord(
         id=id,
@@ -55,7 +55,7 @@ def audit_row(entry: AuditEntry) -> tuple[Any, ...]:
 
 
 def read_audit_cursor(filter: AuditFilter) -> tuple[Instant | None, str | None]:
-    """Return the instant and id that the page before ended with."""
+    """Return the instant and id at which the previous page ended."""
     if filter.cursor is None:
         return None, None
     at, id = read_cursor(filter.cursor, int, str)
@@ -63,7 +63,7 @@ def read_audit_cursor(filter: AuditFilter) -> tuple[Instant | None, str | None]:
 
 
 def audit_page(rows: Sequence[Sequence[Any]], limit: int) -> AuditPage:
-    """Make a page of rows, of which one more than `limit` was asked for."""
+    """Make a page of rows that were selected with a limit of one more."""
     items = [
         AuditEntry(
             id=id, at=at, by=by, token=token, action=action, subject=subject, origin=origin, outcome=AuditOutcome(outcome), detail=detail

@@ -14,7 +14,7 @@ from duetime.model.rules import AfterEnd, DayCalendar, Rule, Union
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec, Skip, SkipReason, decode_spec, decode_state, encode
 from duetime.store.schedules import DutyLease, ScheduleWrite
 
-LONGEST_LEASE = 60.0  # seconds for which anybody may take the lease of a duty
+LONGEST_LEASE = 60.0  # seconds for which a process may take the lease of a duty
 LAST_CHARACTER = "\U0010ffff"
 
 
@@ -72,7 +72,7 @@ def _read_spec(text: str) -> ScheduleSpec:
 
 
 def waits(rule: Rule) -> bool:
-    """Return whether a rule plans by the end of the last run."""
+    """Return whether a rule depends on the end of the last run."""
     if isinstance(rule, Union):
         return any(isinstance(part, AfterEnd) for part in rule.parts)
     return isinstance(rule, AfterEnd)
@@ -91,7 +91,7 @@ def earliest(writes: Sequence[ScheduleWrite]) -> Instant | None:
 
 
 def end_of_prefix(prefix: str) -> str | None:
-    """Return the first text, by code points, that comes after all that begin with a prefix; None if none does."""
+    """Return the first text, by code points, that sorts after every text with this prefix; None if there is none."""
     prefix = prefix.rstrip(LAST_CHARACTER)
     if not prefix:
         return None

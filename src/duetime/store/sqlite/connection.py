@@ -1,4 +1,4 @@
-"""Connections to the file, each owned by one thread; the only door through which SQLite's errors come in."""
+"""Connections to the file, each owned by one thread; the only code that translates SQLite's errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duetime.errors import StoreUnavailable
 
 T = TypeVar("T")
 
-# One commit for at most so many jobs: enough to share an fsync among a crowd, few enough to answer the first soon.
+# The most jobs in one commit: enough for many to share an fsync, few enough for the first to be answered soon.
 GROUP = 64
 
 
@@ -50,9 +50,9 @@ class DatabaseThread:
         self._thread.start()
 
     async def run(self, work: Callable[[sqlite3.Connection], T], *, urgent: bool = False) -> T:
-        """Run a job in a transaction. Once begun it is finished, also when the caller is cancelled meanwhile.
+        """Run a job in a transaction.
 
-        An urgent one goes before others that wait and is answered without them.
+        Once begun, it finishes even if the caller is cancelled. An urgent job goes before others that wait and has its own commit.
         """
         job = _Job(work, asyncio.get_running_loop(), urgent=urgent)
         self._jobs.put(job)
@@ -67,7 +67,7 @@ class DatabaseThread:
         return value
 
     def stop(self) -> None:
-        """Let the thread end after the jobs that were given to it, and wait for that."""
+        """Let the thread end after its queued jobs, and wait for that."""
         self._jobs.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -108,7 +108,7 @@ class DatabaseThread:
     def _perform(self, connection: sqlite3.Connection, batch: list[_Job[Any]]) -> None:
         try:
             self._begin(connection)
-        except Exception as error:  # nobody of the batch could have begun: asking again for each would only add up the waiting
+        except Exception as error:  # no job of the batch could have begun; trying again for each would only add up the waiting times
             for job in batch:
                 job.error = translated(error, self._path)
             return
@@ -123,15 +123,15 @@ class DatabaseThread:
             if len(batch) == 1:
                 batch[0].error = batch[0].error or translated(error, self._path)
                 return
-            # one of them cannot be kept: each gets a transaction of its own, so that only the guilty one fails
+            # one of them cannot be committed: each gets a transaction of its own, so that only that one fails
             for job in batch:
                 job.error = None
                 self._perform(connection, [job])
 
     def _begin(self, connection: sqlite3.Connection) -> None:
-        """Begin; for the write lock ask again and again in small steps.
+        """Begin a transaction; try for the write lock at short intervals.
 
-        SQLite's own busy handler sleeps up to 100 ms between looks, which starves a process beside busy writers.
+        SQLite's own busy handler sleeps up to 100 ms between tries, which starves a process beside busy writers.
         """
         if not self._writes:
             connection.execute("begin")
@@ -236,7 +236,7 @@ def connect(path: str, *, synchronous: str, writes: bool) -> sqlite3.Connection:
         connection.execute("pragma temp_store = memory")
         connection.execute(f"pragma query_only = {0 if writes else 1}")
         if writes:
-            connection.execute("pragma busy_timeout = 0")  # the waiting is done by DatabaseThread
+            connection.execute("pragma busy_timeout = 0")  # DatabaseThread waits instead
     except BaseException:
         connection.close()
         raise
@@ -244,7 +244,7 @@ def connect(path: str, *, synchronous: str, writes: bool) -> sqlite3.Connection:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL mode. SQLite's busy handler is not asked when several do this to a new file at once, so ask again here."""
+    """Switch to WAL mode. SQLite's busy handler is not called when several processes do this to a new file at once, so retry here."""
     deadline = time.monotonic() + 5.0
     while True:
         try:

@@ -120,7 +120,7 @@ def lane_id(connection: sqlite3.Connection, handler: str, collection: str, prior
 
 
 def drop(connection: sqlite3.Connection, limit: int, now: Instant) -> int:
-    """Record due tasks under drop gates as dropped; a lane at a time, never more than asked."""
+    """Record due tasks under drop gates as dropped; a lane at a time, never more than `limit`."""
     gates = read_gates(connection, now)
     dropped = 0
     if not any(gate.action is GateAction.DROP for gate in gates):

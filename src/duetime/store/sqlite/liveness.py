@@ -1,8 +1,8 @@
-"""Whether a worker lives, told by the kernel: each holds a lock on a file of its own, and so do its children.
+"""Whether a worker is alive, by a file lock: each worker and its children hold a lock on a file of its own.
 
-The lock is free exactly when the last process that holds it has ended. No lease, no clock, nothing to renew through the
-database's write lock: beside four busy writers a renewal through it waited up to 5.6 s. A stopped worker, or an orphan
-that still runs its task, is not taken for dead.
+The lock is free exactly when the last process that holds it has ended. No lease, no clock, nothing to renew through the database's write
+lock: beside four busy writers a renewal through it waited up to 5.6 s. A stopped worker, or an orphan that still runs its task, is not
+taken for dead.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WorkerLock:
             os.pwrite(self.descriptor, _MARK.pack(self._beat, self._clock.now(), self._seen_gates), 0)
 
     def release(self) -> None:
-        """Let the lock go; children that still run keep it."""
+        """Release the lock; children that still run keep it."""
         with self._guard:
             if self.descriptor >= 0:
                 self.path.unlink(missing_ok=True)
@@ -87,7 +87,7 @@ def is_alive(path: Path, process: str) -> bool | None:
 
 
 def process_mark(pid: int | None = None) -> str:
-    """Name a process so that no later one can be taken for it: boot, process namespace, pid, start time."""
+    """Return a name for a process that no later process can have: boot, process namespace, pid, start time."""
     pid = os.getpid() if pid is None else pid
     return f"{_boot()} {_namespace()} {pid} {_started(pid)}"
 

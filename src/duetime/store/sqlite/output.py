@@ -89,7 +89,7 @@ def hits(connection: sqlite3.Connection, search: OutputSearch) -> OutputHits:
 
 
 def can_search(connection: sqlite3.Connection) -> bool:
-    """Return whether there is anything to search; refuse it where nobody can know."""
+    """Return whether there is anything to search. Raises where SQLite cannot search."""
     if not has_fts5(connection):
         raise InvalidValue(NO_FTS5)
     return bool(connection.execute(SQL.has_words).fetchone()[0])
@@ -108,14 +108,14 @@ def with_words(connection: sqlite3.Connection, terms: Iterable[Term], values: di
     conditions = []
     for number, term in enumerate(terms):
         values[f"word_{number}"] = text = written(term)
-        # all words with a beginning must be merged at every look, so these are looked up at once, however many they are
+        # a prefix search must merge all its words each time, so these are looked up once, however many there are
         few = term.prefix or connection.execute(SQL.count_word, (text, FEW + 1)).fetchone()[0] <= FEW
         conditions.append((rare if few else common).replace(":word", f":word_{number}"))
     return conditions
 
 
 def written(term: Term) -> str:
-    """Write a term for FTS5: quoted, so that nothing in it means anything there; there is nothing but letters and digits in it."""
+    """Write a term for FTS5: quoted, so that it contains no operators. It consists of letters and digits only."""
     longer = term.prefix or len(term.words[-1]) == LONGEST_WORD
     return f'"{" ".join(term.words)}"{" *" if longer else ""}'
 

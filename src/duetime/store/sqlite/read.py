@@ -33,7 +33,7 @@ _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class _Walk(NamedTuple):
-    """How tasks are read from the newest on: from where, in which order, where it begins and ends, and what tells them elsewhere."""
+    """How tasks are listed from the newest on: source, order, bounds, and `entry`, the condition for tasks that are found by their key."""
 
     source: str
     order: str
@@ -186,7 +186,7 @@ def handler_load(connection: sqlite3.Connection, handler: str, now: Instant) -> 
 
 
 def workers(connection: sqlite3.Connection, folder: Path) -> list[WorkerRecord]:
-    """List workers with what their files tell."""
+    """List workers, with the beats and locks of their files."""
     records = []
     for worker, host, pid, slots, started_at, process, lease, pull, beat, beat_at, running in connection.execute(SQL.all_workers):
         seen_gates, alive = CONFIRMED_ALL, None
@@ -213,7 +213,7 @@ def workers(connection: sqlite3.Connection, folder: Path) -> list[WorkerRecord]:
 
 
 class Reading(OpenFile):
-    """Looking tasks up, and listing them."""
+    """Looking up and listing tasks."""
 
     async def get(self, ids: Sequence[str]) -> list[TaskRecord | None]:
         if not ids:

@@ -77,7 +77,7 @@ def runner_for(connection: object) -> Runner:
 
 @contextmanager
 def plain_text(connection: Any) -> Iterator[None]:
-    """Have text come as `str`, whatever the caller wants of its own statements."""
+    """Return text as `str`, whatever `text_factory` the caller has set."""
     wanted = connection.text_factory
     if wanted is not str:
         connection.text_factory = str
@@ -89,7 +89,7 @@ def plain_text(connection: Any) -> Iterator[None]:
 
 
 async def check_connection(connection: object, runner: Runner, path: str) -> None:
-    """Refuse a connection on which a task could get lost: another file, or no transaction to be part of."""
+    """Refuse a connection on which a task could get lost: one to another file, or without an open transaction."""
     files = [row[2] for row in await runner.rows("pragma database_list") if row[1] == "main"]
     if not files or not _same_file(files[0], path):
         raise InvalidValue(

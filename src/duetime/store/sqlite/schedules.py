@@ -34,7 +34,7 @@ from duetime.store.values import (
 
 
 class Written(NamedTuple):
-    """Which writes were accepted, and what to tell listeners: when to look at a schedule, and the position of the first new task."""
+    """Which writes were accepted, and the content of hints: when to look at a schedule, and the position of the first new task."""
 
     accepted: list[bool]
     next_at: Instant | None
@@ -62,7 +62,7 @@ def write(connection: sqlite3.Connection, writes: Sequence[ScheduleWrite], now: 
 
 
 def _all_moved(connection: sqlite3.Connection, writes: Sequence[ScheduleWrite]) -> bool:
-    """Move schedules that nobody has changed meanwhile, as firing mostly does; if that is not so, write nothing and give False."""
+    """Move schedules, the usual case of firing. If somebody has changed one meanwhile, write nothing and return False."""
     if not all(write.moves and write.record is not None for write in writes):
         return False
     connection.execute("savepoint duetime_move")
@@ -167,7 +167,7 @@ def calendars(connection: sqlite3.Connection) -> dict[str, DayCalendar]:
 
 
 def lease_of_another(connection: sqlite3.Connection, duty: str, holder: str, seconds: float, now: Instant) -> DutyLease | None:
-    """Return the lease that keeps somebody from taking one; None if there is none."""
+    """Return the lease that another process holds; None if there is none."""
     lease_micros(seconds)
     lease = connection.execute(SQL.duty_lease, (duty,)).fetchone()
     if lease is None or lease[0] == holder or is_over(lease[1], now):
@@ -235,7 +235,7 @@ class Scheduling(OpenFile):
         return await self._read(calendars)
 
     async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyLease:
-        # looked up by reading: of many that ask only one may write
+        # read first, because of many processes only one may write
         lease = await self._read(lambda connection: lease_of_another(connection, duty, holder, seconds, self._clock.now()))
         if lease is None:
             lease = await self._write(lambda connection: take_duty(connection, duty, holder, seconds, self._clock.now()))

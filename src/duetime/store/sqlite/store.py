@@ -67,7 +67,7 @@ class SqliteStore(
             raise StoreUnavailable(f"SQLite 3.40 or newer is needed, this Python has {sqlite3.sqlite_version}")
         super().__init__(path, synchronous, clock or SystemClock())
         self._patience = patience
-        self.now: Callable[[], Instant] = self._clock.now  # asked twice per attempt: no call in between
+        self.now: Callable[[], Instant] = self._clock.now  # called twice per attempt, so without a call in between
         self.reached: Callable[[], Instant] = self._clock.now
         durability = SYNCHRONOUS[synchronous] if path != ":memory:" else "Nothing survives the end of the process (:memory:)."
         self.traits = Traits(atomic="call", durability=durability, liveness="lock", output_batch=AT_ONCE)
@@ -109,7 +109,7 @@ class SqliteStore(
             threads.append(DatabaseThread(opening, name=f"duetime-{name}", writes=writes, patience=self._patience, path=self._path))
         writer, reader = threads[0], threads[-1]
         try:
-            # looked at by reading: a process that is up to date need not wait for a writer, which may be this very program's transaction
+            # read first: with a current schema there is no need to wait for a writer, which may be a transaction of this same program
             if not await reader.run(schema.is_current):
                 await self._upgrade(writer, migrate)
         except BaseException:
@@ -148,7 +148,7 @@ class SqliteStore(
             self._temporary = None
 
     async def ping(self) -> None:
-        # the writer is asked, because tasks have to be written; it costs no commit, because it changes nothing
+        # through the writer, because accepting tasks needs it; this changes nothing, so it costs no commit
         await self._write(lambda connection: connection.execute(SQL.ping).close())
 
     def script(self) -> str:

@@ -37,7 +37,7 @@ class _Lane:
 
 
 class Submission:
-    """One call of `add`: gathers rows and writes them in few statements. Unless `told`, nobody reads the answers for new tasks."""
+    """One call of `add`: gathers rows and writes them in few statements. Unless `told`, answers for new tasks are not needed."""
 
     def __init__(self, run: Runner, now: Instant, *, told: bool = True) -> None:
         self._run = run
@@ -152,7 +152,7 @@ class Submission:
         return Added(AddVerdict.ADDED, accepted(task, State.BLOCKED, self._now, due_at))
 
     async def _meet_holder(self, task: NewTask[object], seq: int) -> Added:
-        """Answer a new task whose key a live one has."""
+        """Handle a new task whose key a live one has."""
         record = await self._record("where_seqs", seq)
         if task.if_exists == "keep":
             return Added(AddVerdict.KEPT, record)

@@ -22,7 +22,7 @@ from duetime.store.values import (
 
 
 def prune(connection: sqlite3.Connection, state: State, before: Instant, limit: int) -> list[Pruned]:
-    """Remove finished tasks past their retention, so many that their output does not keep the writer for long, but at least one."""
+    """Remove finished tasks past their retention: at least one, and not so many that their output blocks the writer for long."""
     rows = _bounded(connection.execute(SQL.old_tasks, (state.value, before, limit)))
     tasks = write_json([row[0] for row in rows])
     output.remove(connection, tasks)
@@ -45,7 +45,7 @@ def _bounded(tasks: sqlite3.Cursor) -> list[tuple[int, str, int, int]]:
 
 
 def inspect(connection: sqlite3.Connection, now: Instant, *, repair: bool) -> list[Inconsistency]:
-    """Look for impossible states; the order matters, later checks rely on earlier repairs."""
+    """Look for impossible states. The order matters: later checks rely on earlier repairs."""
     problems: list[Inconsistency] = []
     for check in (
         _damage,

@@ -144,7 +144,7 @@ class Subscription:
         try:
             receiver.bind(self._path)
         except OSError:
-            receiver.close()  # no sockets here: looking suffices
+            receiver.close()  # no sockets on this system: polling suffices
             self._path = None
         else:
             self._socket = receiver
@@ -163,7 +163,7 @@ class Subscription:
             self._loop.call_soon_threadsafe(self._tell, hint)
 
     def _tell(self, hint: Hint) -> None:
-        """Pass a hint on; a listener that fails is its owner's trouble, not the sender's."""
+        """Pass a hint on. An exception of a listener is logged, and does not reach the sender."""
         try:
             self._on_hint(hint)
         except Exception:

@@ -105,8 +105,8 @@ def _choose(
 def _take(connection: sqlite3.Connection, worker: str, number: int, chosen: Sequence[int], now: Instant) -> list[ClaimedTask]:
     """Move tasks from their due entries into claims and read what their attempts need.
 
-    Each of these statements does its work in one step. SQLite is left without Python's lock during a step, so the event
-    loop runs meanwhile; stepping row by row would hand that lock to and fro for every task.
+    Each of these statements does its work in one step. SQLite releases the GIL during a step, so the event loop runs meanwhile; stepping
+    row by row would hand the GIL back and forth for every task.
     """
     if not chosen:
         return []
@@ -167,9 +167,9 @@ def unstarted(task: int, state: State, attempt: int, tries: int, crashes: int, n
 
 
 def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant, *, succeeded: Sequence[int] = ()) -> Instant | None:
-    """Write ends of tasks that no longer wait or run; free keys and children, and cancel children in vain.
+    """Write ends of tasks that no longer wait or run; free keys and children, and cancel children whose edges cannot be met.
 
-    The ends of those in `succeeded` are written already. Gives the earliest position that a freed child took.
+    The ends of those in `succeeded` are written already. Return the earliest position that a freed child took.
     """
     earliest = None
     ended = dict.fromkeys(succeeded, State.SUCCEEDED)
@@ -184,14 +184,14 @@ def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant
 
 
 def release_children(connection: sqlite3.Connection, parent: int, state: State, now: Instant) -> None:
-    """Let the children of one ended task go on, or end them in vain."""
+    """Free the children of one ended task, or cancel those whose edges cannot be met."""
     finish(connection, _follow_edges(connection, {parent: state}, now)[0], now)
 
 
 def _follow_edges(connection: sqlite3.Connection, states: Mapping[int, State], now: Instant) -> tuple[list[Final], Instant | None]:
-    """Free children whose last edge went, and return the ends of those whose edge can no longer be met.
+    """Free children whose last edge is met, and return the ends of those whose edges can no longer be met.
 
-    Also gives the earliest position that a freed child took.
+    Also return the earliest position that a freed child took.
     """
     edges = connection.execute(SQL.take_edges, (write_json(list(states)),)).fetchall()
     met: dict[int, int] = {}
@@ -233,7 +233,7 @@ def put_due(connection: sqlite3.Connection, entries: Sequence[tuple[int, int, In
 
 
 def _without_expired(connection: sqlite3.Connection, chosen: Sequence[int], now: Instant) -> list[int]:
-    """Record those of the chosen tasks as expired that are past their expiry, and return the others."""
+    """Record the chosen tasks that are past their expiry as expired, and return the others."""
     late = {seq for (seq,) in connection.execute(SQL.expired_among, (now, write_json(chosen)))}
     _expire(connection, late, now)
     return [seq for seq in chosen if seq not in late]
@@ -264,7 +264,7 @@ class Settled(NamedTuple):
 
 
 def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Settlement], now: Instant) -> Settled:
-    """Record how attempts ended; only those that the worker holds at this very number."""
+    """Record how attempts ended, if the worker runs exactly these attempts."""
     ids = write_json([settlement.id for settlement in settlements])
     held = {row[0]: row for row in _read_rows(connection.execute(SQL.held_by_worker, (worker, ids)))}
     verdicts: list[SettleVerdict] = []
@@ -293,7 +293,7 @@ def _settled_before(connection: sqlite3.Connection, worker: str, settlement: Set
 def _apply(
     connection: sqlite3.Connection, worker: str, accepted: Sequence[tuple[Sequence[Any], Settlement]], now: Instant
 ) -> Instant | None:
-    """Write accepted settlements; each comes with its row (id, task, lane, due_at, claimed_at, …). Gives the earliest new position."""
+    """Write accepted settlements; each comes with its row (id, task, lane, due_at, claimed_at, …). Return the earliest new position."""
     if not accepted:
         return None
     plain, finals, again, attempts = [], [], [], []
@@ -371,7 +371,7 @@ class Working(OpenFile):
     """How a worker gets tasks and reports on them."""
 
     async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
-        # urgent: what it brings can run while the outcomes that wait beside it are written
+        # urgent: the claimed tasks can run while waiting outcomes are written
         return await self._write(
             lambda connection: hand_out(connection, worker, claim, wants, total, ahead, self._clock.now(), self._claim_order), urgent=True
         )

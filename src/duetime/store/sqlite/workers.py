@@ -1,4 +1,4 @@
-"""Workers: who they are, the proof that they live, and taking everything from the dead."""
+"""Workers: registering them, proving that they are alive, and reaping dead ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Registering(OpenFile):
             lock.release()
         if released:
             self._hint(HintKind.DUE)
-        self._hint(HintKind.GATES)  # a barrier may have waited for this worker only
+        self._hint(HintKind.GATES)  # a caller that sets a gate may wait for this worker only
 
     async def confirm_gates(self, worker: str, version: int) -> None:
         lock = self._locks.get(worker)
