@@ -8,7 +8,7 @@ import re
 from importlib.metadata import version
 
 from duetime import App
-from duetime.api import front
+from duetime.api import front_page
 from duetime.model.access import Scope
 from tests.api.conftest import Client, served
 
@@ -53,6 +53,6 @@ async def test_a_host_that_is_no_name_is_not_written_into_it(http: Client) -> No
 
 
 def test_what_is_shown_of_a_handler_is_escaped() -> None:
-    page = front.page("http://127.0.0.1:8420", "<b>", ("a<b>'c", {"name": "</pre><script>"}))
+    page = front_page.page("http://127.0.0.1:8420", "<b>", ("a<b>'c", {"name": "</pre><script>"}))
     assert "<script" not in page
     assert "<b>" not in page

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from duetime import App
-from duetime.client.access.known import KEEP, KEEP_WITHOUT_STORE, READS_AT_ONCE, TRY_AGAIN
+from duetime.client.access.token_cache import KEEP, KEEP_WITHOUT_STORE, READS_AT_ONCE, TRY_AGAIN
 from duetime.client.access.tokens import Tokens, UseNotes
 from duetime.clock import Instant, ManualClock, to_datetime
 from duetime.duties import Pruner

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
-from duetime.api import calendars, forecast, front, gates, health, metrics, openapi, output, overview, pull, schedules, tasks
+from duetime.api import calendars, forecast, front_page, gates, health, metrics, openapi, output, overview, pull, schedules, tasks
 from duetime.api.access import Access, TokenAccess, allow
 from duetime.api.call import Call, Gone
 from duetime.api.problems import Refusal, headers_of, problem_of
@@ -146,7 +146,7 @@ ROUTES = (
     *calendars.ROUTES,
     *forecast.ROUTES,
     *pull.ROUTES,
-    *front.ROUTES,
+    *front_page.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,
         summary="Return this description of the API.", answer=dict[str, Any],

@@ -35,8 +35,8 @@ from duetime.remote.calendars import RemoteCalendars
 from duetime.remote.gates import RemoteGates
 from duetime.remote.handlers import ServerHandlers
 from duetime.remote.problems import error_of
+from duetime.remote.query import query_params
 from duetime.remote.schedules import RemoteSchedules
-from duetime.remote.texts import texts
 from duetime.remote.transport import NDJSON, Transport
 from duetime.store.requests import NamedRequest, Requested
 from duetime.store.shard import Listener
@@ -223,7 +223,7 @@ class RemoteClient(Client):
 
     async def page(self, query: Query) -> TaskPage:
         page = await self._transport.ask(
-            RawTaskList, "GET", "/v1/tasks", query=texts({**filter_of(query), "limit": query.limit, "cursor": query.cursor})
+            RawTaskList, "GET", "/v1/tasks", query=query_params({**filter_of(query), "limit": query.limit, "cursor": query.cursor})
         )
         return TaskPage([shown(record_of(task)) for task in page.items], page.next)
 

@@ -12,7 +12,7 @@ from duetime.model.gate import Gate
 from duetime.model.task import check_name
 from duetime.remote.address import part
 from duetime.remote.problems import GateNotFound
-from duetime.remote.texts import texts
+from duetime.remote.query import query_params
 from duetime.remote.transport import Transport
 from duetime.wire.gates import GateAnswer, GateBody, GateList
 
@@ -44,7 +44,7 @@ class RemoteGates(GateKeeper):
             GateAnswer,
             "PUT",
             f"/v1/gates/{part(gate.handler)}",
-            query=texts({"collection": gate.collection}),
+            query=query_params({"collection": gate.collection}),
             body=body,
             again=True,
             wait=wait,
@@ -55,7 +55,7 @@ class RemoteGates(GateKeeper):
         name = check_name(handler if isinstance(handler, str) else handler.name, "handler")
         await self._opened()
         try:
-            await self._transport.send("DELETE", f"/v1/gates/{part(name)}", query=texts({"collection": collection}))
+            await self._transport.send("DELETE", f"/v1/gates/{part(name)}", query=query_params({"collection": collection}))
         except GateNotFound:
             return False
         return True

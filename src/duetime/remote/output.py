@@ -15,7 +15,7 @@ from duetime.clock import to_instant
 from duetime.errors import StoreUnavailable
 from duetime.model.task import Task
 from duetime.remote.address import needs_store, part
-from duetime.remote.texts import texts
+from duetime.remote.query import query_params
 from duetime.remote.transport import FIRST_PAUSE, LONGEST_PAUSE, Transport
 from duetime.wire.logs import LogEvent, OutputList, event_of
 
@@ -35,7 +35,7 @@ class RemoteOutputs(Outputs):
         cursor: int | None = after
         while cursor is not None:
             size = MOST_ATTEMPTS if limit is None else min(MOST_ATTEMPTS, limit)
-            query = texts({"attempt": attempt, "limit": size, "cursor": cursor or None})
+            query = query_params({"attempt": attempt, "limit": size, "cursor": cursor or None})
             await self._opened()
             page = await self._transport.ask(OutputList, "GET", _path(task), query=query)
             found += page.items
@@ -48,7 +48,7 @@ class RemoteOutputs(Outputs):
         if after is not None:
             read_position(after)
         await self._opened()
-        loop, query = asyncio.get_running_loop(), texts({"follow": True, "attempt": attempt})
+        loop, query = asyncio.get_running_loop(), query_params({"follow": True, "attempt": attempt})
         pause, heard_at = FIRST_PAUSE, loop.time()
         while True:
             try:
@@ -82,7 +82,7 @@ class RemoteOutputs(Outputs):
                 to_instant(when, name)
         asked = {"q": words, "handler": handler, "collection": collection, "after": after, "before": before}
         await self._opened()
-        return await self._transport.ask(LogHits, "GET", "/v1/logs", query=texts({**asked, "limit": limit, "cursor": cursor}))
+        return await self._transport.ask(LogHits, "GET", "/v1/logs", query=query_params({**asked, "limit": limit, "cursor": cursor}))
 
     async def keep(self, task: str, attempt: int, text: str) -> None:
         raise needs_store("keeping output", self._transport.url)

@@ -26,7 +26,7 @@ from duetime.model.query import MAX_PAGE
 from duetime.model.rules import Calendar, Cron, Rule, Union, Window
 from duetime.model.task import IfExists, Task, check_name, shown
 from duetime.remote.address import needs_store, part
-from duetime.remote.texts import texts
+from duetime.remote.query import query_params
 from duetime.remote.transport import Transport
 from duetime.store.schedules import ScheduleFilter
 from duetime.wire.fields import optional
@@ -96,7 +96,7 @@ class RemoteSchedules(Schedules):
         return found
 
     async def page(self, chosen: ScheduleFilter) -> tuple[builtins.list[ScheduleInfo], str | None]:
-        query = texts(
+        query = query_params(
             {
                 "handler": chosen.handler,
                 "paused": chosen.paused,
@@ -128,7 +128,7 @@ class RemoteSchedules(Schedules):
         while len(found) < count:
             size = min(PREVIEWED_AT_ONCE, count - len(found))
             if isinstance(what, str):
-                query = texts({"count": size, "after": after})
+                query = query_params({"count": size, "after": after})
                 page = await self._ask(PlannedList, "GET", _path(what, "preview"), query=query)
             else:
                 body = _preview_body(rule, size, after, asked)
@@ -148,7 +148,7 @@ class RemoteSchedules(Schedules):
         found: list[SkipInfo] = []
         cursor: str | None = None
         while True:
-            query = texts({"limit": min(MAX_PAGE, limit - len(found)), "before": None if cursor else before, "cursor": cursor})
+            query = query_params({"limit": min(MAX_PAGE, limit - len(found)), "before": None if cursor else before, "cursor": cursor})
             page = await self._ask(SkipList, "GET", _path(name, "skips"), query=query)
             found += page.items
             cursor = page.next
@@ -158,7 +158,7 @@ class RemoteSchedules(Schedules):
     async def forecast(self, *, days: float = 7.0, limit: int = MOST_OCCURRENCES) -> Ahead:
         if not 0 < days <= LONGEST:
             raise InvalidValue(f"days must be more than 0 and at most {LONGEST:g}, got {days:g}; for example 7")
-        return forecast_of(await self._ask(ForecastView, "GET", "/v1/forecast", query=texts({"days": days}), wait=LONGEST_CHANGE))
+        return forecast_of(await self._ask(ForecastView, "GET", "/v1/forecast", query=query_params({"days": days}), wait=LONGEST_CHANGE))
 
     # ---- changing ----
 

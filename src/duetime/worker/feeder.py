@@ -9,8 +9,8 @@ from itertools import count
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 from duetime.store.values import Hint, HintKind
+from duetime.worker.claim_timing import ClaimTiming
 from duetime.worker.executor import Executor
-from duetime.worker.lookout import Lookout
 
 SHORTEST_INTERVAL = 0.002  # between two claims that found work: batches are what makes this fast
 
@@ -28,7 +28,7 @@ class Feeder(Service):
         self._store = store
         self._worker = worker
         self._executor = executor
-        self._lookout = Lookout()
+        self._timing = ClaimTiming()
         self._numbers = count(1)
         self._claimed_at = 0.0  # when the last claim that found work was sent
         self.in_flight: int | None = None  # the number of a claim whose reply is not here yet
@@ -39,12 +39,12 @@ class Feeder(Service):
         if hint.kind is HintKind.ANY:
             self.wake()
         elif hint.kind is HintKind.DUE:
-            self._lookout.on_hint(None if hint.at is None else hint.at - self._store.traits.claim_ahead, self._store.now())
+            self._timing.on_hint(None if hint.at is None else hint.at - self._store.traits.claim_ahead, self._store.now())
             super().wake()
 
     def wake(self) -> None:
         """Look now, whatever is expected."""
-        self._lookout.look_now()
+        self._timing.look_now()
         super().wake()
 
     def freed(self) -> None:
@@ -53,7 +53,7 @@ class Feeder(Service):
 
     async def run_once(self) -> float | None:
         seconds, now = asyncio.get_running_loop().time(), self._store.now()
-        due = self._lookout.due(now, seconds)
+        due = self._timing.due(now, seconds)
         if due:
             self._executor.queues.expect_more()
         wants, total = self._executor.wants()
@@ -64,14 +64,14 @@ class Feeder(Service):
             self.skipped()
         if due:
             # there is no free slot; the executor knows which handlers may have more, and calls `freed`
-            self._lookout.begin(now, seconds)
-            self._lookout.found(seconds)
-        return self._lookout.pause(now, seconds)
+            self._timing.begin(now, seconds)
+            self._timing.found(seconds)
+        return self._timing.pause(now, seconds)
 
     async def _claim(self, wants: Mapping[str, int], total: int) -> float:
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
-        reasons = self._lookout.begin(self._store.now(), sent_at)
+        reasons = self._timing.begin(self._store.now(), sent_at)
         self.in_flight = number = next(self._numbers)
         try:
             claim = await self._store.claim(self._worker, number, wants, total, ahead=self._store.traits.claim_ahead)
@@ -85,10 +85,10 @@ class Feeder(Service):
         if claim.next_at is not None and (claim.next_at > claim.now or not full):
             # never early: the store decides what is due, and this is only when to ask. Until then is counted from the store's
             # present time, because that of its reply is as old as the reply's way here.
-            self._lookout.know(claim.next_at, now)
+            self._timing.know(claim.next_at, now)
         if claim.tasks:
             self._claimed_at = sent_at
-            self._lookout.found(seconds)
+            self._timing.found(seconds)
             return 0.0  # there may be slots for more
-        self._lookout.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
-        return self._lookout.pause(now, seconds)
+        self._timing.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
+        return self._timing.pause(now, seconds)

@@ -18,7 +18,7 @@ import msgspec
 
 import duetime
 from duetime.api.app import Api
-from duetime.api.front import lines_to_try
+from duetime.api.front_page import lines_to_try
 from duetime.api.server import Server, loop_factory
 from duetime.cli.dev.link import Launch, Loaded, Serving, ServingEnd
 from duetime.cli.dev.sample import sample_of

@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from duetime.client.access.audit import AuditLog
-from duetime.client.access.known import KnownTokens
+from duetime.client.access.token_cache import TokenCache
 from duetime.clock import LATEST, Clock, Instant, Seconds, SystemClock, to_datetime, to_instant, to_micros
 from duetime.errors import Conflict, InvalidValue, TokenNotFound
 from duetime.model.access import (
@@ -93,7 +93,7 @@ class Tokens:
         self._opened = opened
         self._clock = clock or SystemClock()
         self._random_hex = random_hex
-        self._known = KnownTokens(store, self._clock)
+        self._cache = TokenCache(store, self._clock)
         self._uses: dict[str, Instant] = {}
         self._buckets: dict[str, Bucket] = {}
         self.me = Caller(name=user, origin=f"a process on {socket.gethostname()}")
@@ -174,7 +174,7 @@ class Tokens:
             act.subject = token.name
             if not await self._store.remove_token(token.id):
                 raise _not_found(name)
-            self._known.forget()
+            self._cache.forget()
             act.detail = _described(token)
             return self._info(token)
 
@@ -193,7 +193,7 @@ class Tokens:
 
     async def _put(self, token: TokenRecord) -> None:
         verdict = await self._store.put_token(token)
-        self._known.forget()
+        self._cache.forget()
         if verdict is TokenVerdict.DUPLICATE:
             raise Conflict(f"there is a token {token.name!r} already; choose another name, or rotate or revoke that one")
         if verdict is TokenVerdict.CONFLICT:
@@ -238,7 +238,7 @@ class Tokens:
         parts = read_token(text)
         if parts is None:
             return BAD_TOKEN
-        token, now = await self._known.find(parts.id), self._store.now()
+        token, now = await self._cache.find(parts.id), self._store.now()
         refusal = admit(token, parts.secret, now)
         if refusal is not None or token is None:
             return refusal or BAD_TOKEN

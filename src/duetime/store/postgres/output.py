@@ -8,7 +8,7 @@ from typing import Any
 
 from duetime.clock import Instant
 from duetime.model.query import read_cursor, write_cursor
-from duetime.model.words import Term, passage, positions, read_terms
+from duetime.model.text_search import Term, passage, positions, read_terms
 from duetime.store.output import KeptOutput, OutputChunk, OutputHit, OutputHits, OutputPosition, OutputSearch, accepted
 from duetime.store.postgres.connection import Database
 from duetime.store.postgres.records import is_uuid, since

@@ -12,7 +12,7 @@ from duetime.errors import InvalidValue
 from duetime.model.outcome import AttemptRecord, Outcome
 from duetime.model.query import Page, Query, read_cursor, write_cursor
 from duetime.model.task import FINAL, State, TaskRecord
-from duetime.model.words import read_terms
+from duetime.model.text_search import read_terms
 from duetime.store.postgres import output
 from duetime.store.postgres.records import all_records_by_id, is_uuid, live_tasks, read_error, read_record, since
 from duetime.store.postgres.runner import Runner

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from duetime.clock import Instant
 from duetime.errors import InvalidValue
 from duetime.model.query import read_cursor, write_cursor
-from duetime.model.words import LONGEST_WORD, Term, passage, read_terms
+from duetime.model.text_search import LONGEST_WORD, Term, passage, read_terms
 from duetime.store.output import KeptOutput, OutputChunk, OutputHit, OutputHits, OutputPosition, OutputSearch, accepted
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import write_json

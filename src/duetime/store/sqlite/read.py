@@ -13,7 +13,7 @@ from duetime.clock import Instant
 from duetime.model.outcome import AttemptRecord, Outcome
 from duetime.model.query import Page, Query, read_cursor, write_cursor
 from duetime.model.task import FINAL, State, TaskRecord
-from duetime.model.words import read_terms
+from duetime.model.text_search import read_terms
 from duetime.store.pull_workers import CONFIRMED_ALL
 from duetime.store.sqlite import liveness, output
 from duetime.store.sqlite.database import OpenFile

@@ -6,7 +6,7 @@ import asyncio
 
 from duetime.store import Store
 from duetime.store.values import Hint, HintKind
-from duetime.worker.lookout import Lookout
+from duetime.worker.claim_timing import ClaimTiming
 
 
 class ClaimWait:
@@ -16,7 +16,7 @@ class ClaimWait:
         self._store = store
         self._gone = gone
         self.woken = asyncio.Event()
-        self.lookout = Lookout()
+        self.timing = ClaimTiming()
         self.full = False  # whether the pull worker has no free slot, until one of its attempts ends
 
     def __enter__(self) -> ClaimWait:
@@ -35,7 +35,7 @@ class ClaimWait:
         return self._gone is not None and self._gone.done()
 
     def pause(self, seconds: float) -> float:
-        return self.lookout.pause(self._store.now(), seconds)
+        return self.timing.pause(self._store.now(), seconds)
 
     async def wait(self, seconds: float) -> None:
         try:
@@ -46,9 +46,9 @@ class ClaimWait:
 
     def _on_hint(self, hint: Hint) -> None:
         if hint.kind is HintKind.ANY or (hint.kind is HintKind.DONE and self.full):
-            self.lookout.look_now()
+            self.timing.look_now()
         elif hint.kind is HintKind.DUE:
-            self.lookout.on_hint(hint.at, self._store.now())
+            self.timing.on_hint(hint.at, self._store.now())
         else:
             return
         self.woken.set()

@@ -175,7 +175,7 @@ class PullService:
     async def _look(self, worker: PullWorker, limit: int, number: int | None, waiting: ClaimWait) -> list[PulledAttempt]:
         """Claim once; but return what the worker already runs under this number, if there is any."""
         seconds = asyncio.get_running_loop().time()
-        reasons = waiting.lookout.begin(self._store().now(), seconds)
+        reasons = waiting.timing.begin(self._store().now(), seconds)
         await self._know(worker.slots)  # before the claim: nothing that can fail may follow it
         attempts, _ = await self._in_time(worker)
         again = [each for each in attempts if each.task.claim == number]
@@ -185,13 +185,13 @@ class PullService:
         waiting.full = not wants
         async with self._claiming:
             if not wants or waiting.gone or self._closed:  # nothing is claimed for a worker that has gone
-                waiting.lookout.found(seconds)
+                waiting.timing.found(seconds)
                 return []
             claim = await self._store().claim_for(worker.id, server_claim_number() if number is None else number, wants, limit)
         if not claim.tasks:
-            waiting.lookout.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
+            waiting.timing.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
             if claim.next_at is not None:
-                waiting.lookout.know(claim.next_at, self._store().now())
+                waiting.timing.know(claim.next_at, self._store().now())
         return await self._ungated(worker, [self._bounded(task) for task in as_running(claim, number)])
 
     async def _ungated(self, worker: PullWorker, claimed: list[PulledAttempt]) -> list[PulledAttempt]:

@@ -1,4 +1,4 @@
-"""The lookout: when to look for work. Pure: the store's instants and the monotonic seconds are arguments."""
+"""When a worker looks for work. Pure: the store's instants and the monotonic seconds are arguments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Expectation:
         self._delay, self._lost_at = min(grown, self._longest), seconds
 
 
-class Lookout:
+class ClaimTiming:
     """Knows when work is expected, and when to look in any case.
 
     What the store's replies say about this worker's handlers and what hints say about any handler are separate. If most hints are about

@@ -18,7 +18,7 @@ READS_FOR_UNKNOWN = 1.0
 READS_AT_ONCE = 10.0
 
 
-class KnownTokens:
+class TokenCache:
     """All tokens of a store, read again after KEEP seconds, one read at a time.
 
     All are read at once, because there are few, and an invented id then costs nothing while the cache is fresh.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 
-def texts(values: Mapping[str, object]) -> dict[str, str]:
+def query_params(values: Mapping[str, object]) -> dict[str, str]:
     """Convert values to query parameters; None is left out."""
     return {name: _text(value) for name, value in values.items() if value is not None}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.errors import InvalidValue
-from duetime.model.words import MOST_POSITIONS, Term, passage, positions, read_terms, split
+from duetime.model.text_search import MOST_POSITIONS, Term, passage, positions, read_terms, split
 
 
 @pytest.mark.parametrize(
