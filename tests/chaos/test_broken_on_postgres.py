@@ -15,7 +15,7 @@ from duetime.clock import Instant
 from duetime.duties import Reaper
 from duetime.model.outcome import Ended
 from duetime.model.task import State
-from duetime.store.postgres import work
+from duetime.store.postgres import workers
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.lanes import BEHIND, Lane, Lanes
 from duetime.store.postgres.store import PostgresStore
@@ -134,7 +134,7 @@ def one_statement_reaper(broken: Broken) -> None:
     async def take_from(run: Any, sql: Any, worker: str, said: Ended, now: Instant) -> int:
         return len(await run.rows(text, [worker, now]))
 
-    broken.patch.setattr(work, "take_from", take_from)
+    broken.patch.setattr(workers, "take_from", take_from)
 
 
 async def repeated_settle(scene: Scene) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
 from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.model.task import NewTask
+from duetime.store.postgres.connection import LANE_GONE
 from duetime.store.postgres.runner import BEGIN_FIRST, Runner, failure, runner_for
+from duetime.store.postgres.submit import Submission, Submitting
+from duetime.store.postgres.work import LONGEST_POLL
 from duetime.store.sql import Statements
+from duetime.store.values import Added
 
 # Refusals that only the whole transaction can answer, by being done again; whoever repeats it waits for the driver's own word.
 _TO_REPEAT = "40"
@@ -79,3 +84,27 @@ def _raise(error: BaseException, store: str) -> NoReturn:
     if (failed.state or "").startswith("22"):
         raise InvalidValue(f"a value cannot be stored: {failed.message}") from error
     raise StoreUnavailable(f"connection= to the store {store} failed: {failed.message}") from error
+
+
+class CallersTransactions(Submitting):
+    """Adds tasks inside a caller's transaction."""
+
+    async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        try:
+            return await self._add_on(connection, tasks)
+        except StoreUnavailable as error:
+            failed = None if error.__cause__ is None else failure(error.__cause__)
+            if failed is not None and failed.state == LANE_GONE:
+                await self._lanes.restore(self._opened)  # the caller's next try finds it
+            raise
+
+    async def _add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        async with callers_transaction(connection, self._sql, self.url, self._whereabouts) as run:
+            if not tasks:
+                return []
+            await self.prepare(tasks)
+            submission = Submission(run, self._sql, self._lanes, self._clock.parameter, lock_parents=False)
+            added = await submission.add(tasks)
+            if self._address.notify and submission.earliest is not None and submission.earliest <= self._clock.now() + LONGEST_POLL:
+                await run.rows(self._sql.notify, [self._wakeups.channel, self._wakeups.caught])
+            return added

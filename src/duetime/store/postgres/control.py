@@ -11,11 +11,12 @@ from duetime.clock import Instant
 from duetime.errors import StoreUnavailable
 from duetime.model.gate import GateAction
 from duetime.model.task import FINAL, State, TaskRecord
+from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.gates import read_gates
 from duetime.store.postgres.records import all_records_by_id, known_form, since
 from duetime.store.postgres.runner import Runner
 from duetime.store.sql import Statements
-from duetime.store.values import CancelVerdict, ChangeVerdict, Declaration, Edit
+from duetime.store.values import CancelVerdict, ChangeVerdict, Declaration, Edit, HintKind
 
 _decode_declaration = msgspec.json.Decoder(Declaration).decode
 T = TypeVar("T")
@@ -260,5 +261,62 @@ async def declare(run: Runner, sql: Statements, declarations: Sequence[Declarati
     await run.rows(sql.put_handlers, [list(stamped), [msgspec.json.encode(each).decode() for each in stamped.values()]])
 
 
-async def declarations(run: Runner, sql: Statements) -> list[Declaration]:
-    return [_decode_declaration(text) for (text,) in await run.rows(sql.all_handlers)]
+class Changing(OpenSchema):
+    """Changes tasks that were added."""
+
+    async def cancel(self, ids: Sequence[str]) -> list[CancelVerdict]:
+        if not ids:
+            return []
+        verdicts = await cancel(self._opened.transaction, self._sql, ids, self._clock.parameter)
+        if CancelVerdict.CANCELLING in verdicts:
+            self._hint(HintKind.CANCEL)
+        if CancelVerdict.CANCELLED in verdicts:
+            self._hint(HintKind.DONE)
+            self._hint(HintKind.DUE)  # a child may have waited only for its end
+        return verdicts
+
+    async def retry(self, ids: Sequence[str]) -> list[ChangeVerdict]:
+        if not ids:
+            return []
+        verdicts = await self._opened.transaction(lambda run: retry(run, self._sql, ids, self._clock.parameter))
+        self._hint(HintKind.DUE)
+        return verdicts
+
+    async def edit(self, edits: Sequence[Edit]) -> list[ChangeVerdict]:
+        if not edits:
+            return []
+        verdicts = await edit(self._opened.transaction, self._sql, edits, self._clock.parameter, self._lane_id)
+        self._hint(HintKind.DUE)
+        return verdicts
+
+    async def _lane_id(self, handler: str, collection: str, priority: int) -> int:
+        await self._lanes.ensure([(handler, collection, priority)])
+        return self._lanes[handler, collection, priority].id
+
+
+class Sweeping(OpenSchema):
+    """Ends tasks that nobody is going to run."""
+
+    async def drop(self, limit: int) -> int:
+        return await self._sweep(lambda run: drop(run, self._sql, limit, self._clock.parameter))
+
+    async def expire(self, limit: int) -> int:
+        return await self._sweep(lambda run: expire(run, self._sql, limit, self._clock.parameter))
+
+    async def _sweep(self, job: Callable[[Runner], Awaitable[int]]) -> int:
+        changed = await self._opened.transaction(job)
+        if changed:
+            self._hint(HintKind.DONE)
+            self._hint(HintKind.DUE)  # a child may have waited only for its end
+        return changed
+
+
+class Declarations(OpenSchema):
+    """Where the declarations of handlers live."""
+
+    async def declare(self, declarations: Sequence[Declaration]) -> None:
+        if declarations:
+            await self._opened.transaction(lambda run: declare(run, self._sql, declarations, self._clock.now()))
+
+    async def declarations(self) -> list[Declaration]:
+        return [_decode_declaration(text) for (text,) in await self._opened.rows(self._sql.all_handlers)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from duetime.clock import Instant
 from duetime.model.gate import Gate, GateAction, Gates
+from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.runner import Runner
 from duetime.store.sql import Statements
+from duetime.store.values import HintKind
 
 
 async def put_gate(run: Runner, sql: Statements, gate: Gate) -> int:
@@ -47,6 +49,19 @@ async def read_gates(run: Runner, sql: Statements, now: Instant | None) -> Gates
     return Gates(rows[0][0], gates)
 
 
-async def confirm(run: Runner, sql: Statements, worker: str, version: int) -> None:
-    """Note what a worker has confirmed; an earlier version takes nothing back."""
-    await run.rows(sql.confirm_gates, [worker, version])
+class GateKeeping(OpenSchema):
+    """Where gates live."""
+
+    async def put_gate(self, gate: Gate) -> int:
+        version = await self._opened.transaction(lambda run: put_gate(run, self._sql, gate))
+        self._hint(HintKind.GATES)
+        return version
+
+    async def remove_gate(self, handler: str, collection: str | None) -> int | None:
+        version = await self._opened.transaction(lambda run: remove_gate(run, self._sql, handler, collection, self._clock.parameter))
+        self._hint(HintKind.GATES)
+        self._hint(HintKind.DUE)
+        return version
+
+    async def gates(self) -> Gates:
+        return await read_gates(self._opened, self._sql, self._clock.parameter)

@@ -7,8 +7,9 @@ from typing import Any
 
 from duetime.clock import Instant
 from duetime.model.outcome import Ended, Outcome
-from duetime.store.postgres import work
+from duetime.store.postgres import workers
 from duetime.store.postgres.control import write_time
+from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.upkeep import HISTORY, partitions, release_orphans
 from duetime.store.sql import Statements
@@ -116,7 +117,7 @@ class _Inspection:
         rows = await self._rows(self._sql.ownerless_claims)
         if self._repair:
             for worker in dict.fromkeys(row[0] for row in rows):
-                await work.take_from(self._run, self._sql, worker, Ended(Outcome.LOST), self._at)
+                await workers.take_from(self._run, self._sql, worker, Ended(Outcome.LOST), self._at)
         for worker, task_id in rows:
             yield Inconsistency(
                 "no owner", task_id, f"runs for worker {worker}, which is not registered; goes back to pending", self._repair
@@ -172,3 +173,10 @@ class _Inspection:
         for handler, collection, priority, state, counted, told in rows:
             name = f"{handler or 'unknown'} {collection or '-'} {priority if priority is not None else '-'}"
             yield Inconsistency("wrong tally", name, f"has {counted} {state} tasks, but {told} are tallied; put right", self._repair)
+
+
+class Inspecting(OpenSchema):
+    """Finds and repairs impossible states."""
+
+    async def inspect(self, *, repair: bool) -> list[Inconsistency]:
+        return await self._opened_patiently.transaction(lambda run: inspect(run, self._sql, self._clock.parameter, repair=repair))

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from duetime.clock import Instant
+from duetime.store.postgres.connection import Rejected
 from duetime.store.postgres.records import is_uuid
-from duetime.store.postgres.runner import Runner
+from duetime.store.postgres.work import Working
 from duetime.store.pull_workers import PullWorker, RunningTask
 from duetime.store.rows.extras import read_running_task
-from duetime.store.sql import Statements
+from duetime.store.values import Claim
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
 
-async def admit(run: Runner, sql: Statements, worker: PullWorker, now: Instant | None) -> None:
-    slots = msgspec.json.encode(dict(worker.slots)).decode()
-    await run.rows(sql.insert_pull_worker, [now, worker.id, worker.name, slots, worker.lease])
+class PullWorkers(Working):
+    """Where pull workers live."""
 
+    async def register_pull_worker(self, worker: PullWorker) -> None:
+        slots = msgspec.json.encode(dict(worker.slots)).decode()
+        parameters = [self._clock.parameter, worker.id, worker.name, slots, worker.lease]
+        await self._opened.rows(self._sql.insert_pull_worker, parameters)
 
-async def by_id(run: Runner, sql: Statements, id: str) -> PullWorker | None:
-    rows = await run.rows(sql.pull_worker_by_id, [id])
-    return PullWorker(id=id, name=rows[0][0], slots=_decode_slots(rows[0][1]), lease=rows[0][2]) if rows else None
+    async def pull_worker(self, id: str) -> PullWorker | None:
+        rows = await self._opened.rows(self._sql.pull_worker_by_id, [id])
+        return PullWorker(id=id, name=rows[0][0], slots=_decode_slots(rows[0][1]), lease=rows[0][2]) if rows else None
 
+    async def renew_pull_worker(self, id: str) -> bool:
+        return bool(await self._opened.rows(self._sql.renew_pull_worker, [self._clock.parameter, id]))
 
-async def renew(run: Runner, sql: Statements, id: str, now: Instant | None) -> bool:
-    return bool(await run.rows(sql.renew_pull_worker, [now, id]))
+    async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+        try:
+            return await self.claim(worker, claim, wants, total)
+        except Rejected:  # the number is in use, by the primary key of claims
+            return Claim([], self._clock.now(), None)
+        finally:
+            self._claims.forget(worker)  # it may settle at another server and claim there, and then what is remembered here is wrong
 
-
-async def holdings(run: Runner, sql: Statements, worker: str, ids: Sequence[str] | None) -> list[RunningTask]:
-    rows = await run.rows(sql.holdings, [worker, None if ids is None else [id for id in ids if is_uuid(id)]])
-    return [read_running_task(row) for row in rows]
+    async def running_tasks(self, worker: str, ids: Sequence[str] | None = None) -> list[RunningTask]:
+        if ids is not None and not ids:
+            return []
+        rows = await self._opened.rows(self._sql.holdings, [worker, None if ids is None else [id for id in ids if is_uuid(id)]])
+        return [read_running_task(row) for row in rows]

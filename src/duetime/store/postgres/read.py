@@ -1,11 +1,9 @@
-"""Reading: tasks by id, key and filter, attempts, counts, workers."""
+"""Reading: tasks by id, key and filter, attempts, counts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-import msgspec
 
 from duetime.clock import Instant
 from duetime.errors import InvalidValue
@@ -14,12 +12,11 @@ from duetime.model.query import Page, Query, read_cursor, write_cursor
 from duetime.model.task import FINAL, State, TaskRecord
 from duetime.model.text_search import read_terms
 from duetime.store.postgres import output
+from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.records import all_records_by_id, is_uuid, live_tasks, read_error, read_record, since
 from duetime.store.postgres.runner import Runner
 from duetime.store.sql import Statements
-from duetime.store.values import MOST_COUNTED, Counts, FinalCount, HandlerLoad, LaneCount, RunningAttempt, WorkerRecord
-
-_decode_slots = msgspec.json.Decoder(dict[str, int]).decode
+from duetime.store.values import MOST_COUNTED, Counts, FinalCount, HandlerLoad, LaneCount, RunningAttempt
 
 
 class _Source(NamedTuple):
@@ -86,17 +83,6 @@ _FINAL_FILTERS = _FILTERS | {
     "error": "only_error",
 }
 _ONLY_FINAL = ("finished_after", "finished_before", "error")
-
-
-async def get(run: Runner, sql: Statements, ids: Sequence[str]) -> list[TaskRecord | None]:
-    found = await all_records_by_id(run, sql, ids)
-    return [found.get(task_id) for task_id in ids]
-
-
-async def find(run: Runner, sql: Statements, handler: str, key: str) -> TaskRecord | None:
-    text = f"{live_tasks(sql, sql.picked_key)}\n({sql.live_records})\nunion all\n({sql.final_records}\n{sql.final_by_key})"
-    rows = await run.rows(text, [handler, key])
-    return read_record(rows[0]) if rows else None
 
 
 def _sources(query: Query) -> list[_Source]:
@@ -215,95 +201,93 @@ def _where(conditions: Sequence[str]) -> str:
     return "where " + "\nand ".join(conditions) if conditions else ""
 
 
-async def page(run: Runner, sql: Statements, query: Query) -> Page:
-    """Return a page by id, which begins with the millisecond of submitting; those of one millisecond may stand in any order.
-
-    An id never changes, so a task that moves from a lane into history between two pages is met once. Lanes are looked up
-    first: they are never removed, and the server plans better for those that it knows.
-    """
-    lanes = None
-    if query.handler is not None or query.collection is not None:
-        lanes = [row[0] for row in await run.rows(sql.lanes_of, [query.handler, query.collection])]
-    handlers = None
-    if query.key is not None:
-        handlers = [row[0] for row in await run.rows(sql.handlers_of, [])] if query.handler is None else [query.handler]
-    composition = _Composition(sql, query, lanes, handlers)
-    text = composition.text.replace("$limit", str(int(query.limit) + 1))
-    if not text or lanes == [] or (query.retrying and composition.by_end):
-        return Page([], None)
-    rows = await run.rows(text, composition.parameters)
-    items = [read_record(row) for row in rows[: query.limit]]
-    if len(rows) <= query.limit:
-        return Page(items, None)
-    last = items[-1]
-    return Page(items, write_cursor(last.finished_at or 0, last.id) if composition.by_end else write_cursor(last.id))
-
-
-async def attempts(run: Runner, sql: Statements, task: str) -> list[AttemptRecord]:
-    if not is_uuid(task):
-        return []
-    rows = await run.rows(sql.attempts_of_task, [task, since([task])])
-    if (not rows or rows[0][0] != 1) and since([task]):
-        # the clock that its id was made by may have been far ahead; see `all_records_by_id`
-        rows = await run.rows(sql.attempts_of_task, [task, 0])
-    return [
-        AttemptRecord(attempt, None if outcome is None else Outcome(outcome), worker, started_at, finished_at, read_error(error))
-        for attempt, outcome, worker, started_at, finished_at, error in rows
-    ]
-
-
 async def attempts_of(run: Runner, sql: Statements, worker: str) -> list[RunningAttempt]:
     return [RunningAttempt(*row) for row in await run.rows(sql.attempts_of_worker, [worker])]
 
 
-async def counts(run: Runner, sql: Statements, now: Instant | None) -> Counts:
-    now_at: Instant = 0
-    lanes, finals = [], []
-    for kind, number, handler, collection, priority, due, later, blocked, running, oldest, state in await run.rows(sql.counts, [now]):
-        match kind:
-            case "now":
-                now_at = number
-            case "lane":
-                lanes.append(
-                    LaneCount(
-                        handler=handler,
-                        collection=collection or None,
-                        priority=priority,
-                        due=due,
-                        later=later,
-                        blocked=blocked,
-                        running=running,
-                        oldest_due_at=oldest,
+class LookingUp(OpenSchema):
+    """Finds single tasks."""
+
+    async def get(self, ids: Sequence[str]) -> list[TaskRecord | None]:
+        if not ids:
+            return []
+        found = await all_records_by_id(self._opened, self._sql, ids)
+        return [found.get(task_id) for task_id in ids]
+
+    async def find(self, handler: str, key: str) -> TaskRecord | None:
+        sql = self._sql
+        text = f"{live_tasks(sql, sql.picked_key)}\n({sql.live_records})\nunion all\n({sql.final_records}\n{sql.final_by_key})"
+        rows = await self._opened.rows(text, [handler, key])
+        return read_record(rows[0]) if rows else None
+
+    async def attempts(self, task: str) -> list[AttemptRecord]:
+        database = self._opened
+        if not is_uuid(task):
+            return []
+        rows = await database.rows(self._sql.attempts_of_task, [task, since([task])])
+        if (not rows or rows[0][0] != 1) and since([task]):
+            # the clock that its id was made by may have been far ahead; see `all_records_by_id`
+            rows = await database.rows(self._sql.attempts_of_task, [task, 0])
+        return [
+            AttemptRecord(attempt, None if outcome is None else Outcome(outcome), worker, started_at, finished_at, read_error(error))
+            for attempt, outcome, worker, started_at, finished_at, error in rows
+        ]
+
+
+class Listing(OpenSchema):
+    """Lists and counts tasks."""
+
+    async def page(self, query: Query) -> Page:
+        """Return a page by id, which begins with the millisecond of submitting; those of one millisecond may stand in any order.
+
+        An id never changes, so a task that moves from a lane into history between two pages is met once. Lanes are looked up
+        first: they are never removed, and the server plans better for those that it knows.
+        """
+        database, sql = self._opened, self._sql
+        lanes = None
+        if query.handler is not None or query.collection is not None:
+            lanes = [row[0] for row in await database.rows(sql.lanes_of, [query.handler, query.collection])]
+        handlers = None
+        if query.key is not None:
+            handlers = [row[0] for row in await database.rows(sql.handlers_of, [])] if query.handler is None else [query.handler]
+        composition = _Composition(sql, query, lanes, handlers)
+        text = composition.text.replace("$limit", str(int(query.limit) + 1))
+        if not text or lanes == [] or (query.retrying and composition.by_end):
+            return Page([], None)
+        rows = await database.rows(text, composition.parameters)
+        items = [read_record(row) for row in rows[: query.limit]]
+        if len(rows) <= query.limit:
+            return Page(items, None)
+        last = items[-1]
+        return Page(items, write_cursor(last.finished_at or 0, last.id) if composition.by_end else write_cursor(last.id))
+
+    async def counts(self) -> Counts:
+        rows = await self._opened_patiently.rows(self._sql.counts, [self._clock.parameter])
+        now_at: Instant = 0
+        lanes, finals = [], []
+        for kind, number, handler, collection, priority, due, later, blocked, running, oldest, state in rows:
+            match kind:
+                case "now":
+                    now_at = number
+                case "lane":
+                    lanes.append(
+                        LaneCount(
+                            handler=handler,
+                            collection=collection or None,
+                            priority=priority,
+                            due=due,
+                            later=later,
+                            blocked=blocked,
+                            running=running,
+                            oldest_due_at=oldest,
+                        )
                     )
-                )
-            case _:
-                finals.append(FinalCount(handler, State(state), number))
-    lanes.sort(key=lambda lane: (lane.handler, lane.collection or "", lane.priority))
-    finals.sort(key=lambda final: (final.handler, final.state))
-    return Counts(now_at, lanes, finals)
+                case _:
+                    finals.append(FinalCount(handler, State(state), number))
+        lanes.sort(key=lambda lane: (lane.handler, lane.collection or "", lane.priority))
+        finals.sort(key=lambda final: (final.handler, final.state))
+        return Counts(now_at, lanes, finals)
 
-
-async def handler_load(run: Runner, sql: Statements, handler: str, now: Instant | None) -> HandlerLoad:
-    [[running, due, oldest]] = await run.rows(sql.handler_load, [now, handler, MOST_COUNTED + 1])
-    return HandlerLoad(running=running, due=min(due, MOST_COUNTED), more=due > MOST_COUNTED, oldest_due_at=oldest)
-
-
-async def workers(run: Runner, sql: Statements) -> list[WorkerRecord]:
-    """List workers; whether one is alive nobody can tell from outside but by watching its beat."""
-    return [
-        WorkerRecord(
-            id=worker,
-            host=host,
-            pid=pid,
-            slots=_decode_slots(slots),
-            started_at=started_at,
-            beat=beat,
-            beat_at=beat_at,
-            seen_gates=seen_gates,
-            running=running,
-            alive=None,
-            lease=lease,
-            pull=pull,
-        )
-        for worker, host, pid, slots, started_at, beat, beat_at, seen_gates, lease, pull, running in await run.rows(sql.all_workers)
-    ]
+    async def handler_load(self, handler: str) -> HandlerLoad:
+        [[running, due, oldest]] = await self._opened.rows(self._sql.handler_load, [self._clock.parameter, handler, MOST_COUNTED + 1])
+        return HandlerLoad(running=running, due=min(due, MOST_COUNTED), more=due > MOST_COUNTED, oldest_due_at=oldest)

@@ -8,9 +8,10 @@ from typing import Any
 from duetime.clock import Instant
 from duetime.errors import StoreUnavailable
 from duetime.store.postgres.runner import Runner
-from duetime.store.requests import Decided, NamedRequest, Requested
+from duetime.store.postgres.submit import Submission, Submitting, is_plain
+from duetime.store.requests import Decided, NamedRequest, Requested, decide
 from duetime.store.sql import Statements
-from duetime.store.values import Added
+from duetime.store.values import Added, HintKind
 
 MAX_RETRIES = 5
 
@@ -53,6 +54,35 @@ async def correct(run: Runner, sql: Statements, decided: Decided, added: Sequenc
         await run.rows(sql.forget_requests, [[each.caller for each in forgotten], [each.key for each in forgotten]])
 
 
-async def prune(run: Runner, sql: Statements, before: Instant, limit: int) -> int:
-    [[count]] = await run.rows(sql.delete_requests, [before, limit])
-    return int(count)
+class Requests(Submitting):
+    """Where named requests live. A request is stored in the transaction that adds its task."""
+
+    async def add_requested(self, requested: Sequence[Requested]) -> Sequence[Added | NamedRequest]:
+        if not requested:
+            return []
+        tasks = [task for task, _ in requested]
+        await self.prepare(tasks)
+        added = await self._add_plain(tasks, columns(requested)) if is_plain(tasks) else None
+        return await self._with_lanes(lambda: self._add_requested_carefully(requested)) if added is None else added
+
+    async def _add_requested_carefully(self, requested: Sequence[Requested]) -> list[Added | NamedRequest]:
+        """Add tasks with their requests, of which some may be known. All requests come before all tasks, as everywhere, so that no two
+        transactions wait for each other.
+        """
+
+        async def job(run: Runner) -> tuple[list[Added | NamedRequest], Instant | None]:
+            named = [request for _, request in requested if request is not None]
+            decided = decide(requested, await note(run, self._sql, named, self._clock.parameter) if named else [])
+            submission = Submission(run, self._sql, self._lanes, self._clock.parameter, lock_parents=True)
+            added = await submission.add(decided.tasks)
+            await correct(run, self._sql, decided, added)
+            return decided.answered(added), submission.earliest
+
+        answers, earliest = await self._opened.transaction(job)
+        if earliest is not None:
+            self._hint(HintKind.DUE, earliest)
+        return answers
+
+    async def prune_requests(self, before: Instant, limit: int) -> int:
+        [[count]] = await self._opened.rows(self._sql.delete_requests, [before, limit])
+        return int(count)

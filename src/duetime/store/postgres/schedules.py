@@ -1,4 +1,4 @@
-"""Schedules, day calendars and turns at duties in the database."""
+"""Schedules, day calendars and leases of duties in the database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duetime.store.postgres import arrays
 from duetime.store.postgres.connection import Database, Rejected
 from duetime.store.postgres.lanes import Lanes
 from duetime.store.postgres.runner import Runner
-from duetime.store.postgres.submit import Submission, is_plain, new_tasks, with_tasks
+from duetime.store.postgres.submit import Submission, Submitting, is_plain, new_tasks, with_tasks
 from duetime.store.rows.schedules import (
     LONGEST_LEASE,
     ScheduleRow,
@@ -31,6 +31,7 @@ from duetime.store.rows.schedules import (
 )
 from duetime.store.schedules import FIRST_CURSOR, DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
 from duetime.store.sql import Statements
+from duetime.store.values import HintKind
 
 MAX_RETRIES = 5
 LONGEST = round(LONGEST_LEASE * SECOND)
@@ -176,45 +177,6 @@ def _skip_columns(skips: Sequence[Skip]) -> list[str]:
     ]
 
 
-async def due(
-    run: Runner, sql: Statements, limit: int, closed: Sequence[tuple[str, str | None]], after: ScheduleCursor | None, now: Instant | None
-) -> DueSchedules:
-    handlers = [handler for handler, collection in closed if collection is None]
-    pairs = [f"{handler}\n{collection}" for handler, collection in closed if collection is not None]
-    rows = await run.rows(sql.due_schedules, [now, limit + 1, handlers, pairs, *(after or FIRST_CURSOR)])
-    at, next_at = rows[0][0], rows[0][1]
-    found = [row[2:] for row in rows if row[2] is not None]
-    if len(found) > limit:
-        next_at = found[limit][4]
-    return DueSchedules([read_schedule(row) for row in found[:limit]], at, next_at)
-
-
-async def wake(run: Runner, sql: Statements, names: Sequence[str], now: Instant | None) -> Instant | None:
-    """Have schedules looked at that wait for the end of a run; give when, or None if none of them does."""
-    rows = await run.rows(sql.wake_schedules, [now, list(names)])
-    return int(rows[0][0]) if rows else None
-
-
-async def by_name(run: Runner, sql: Statements, names: Sequence[str]) -> list[ScheduleRecord | None]:
-    found = {row[0]: read_schedule(row) for row in await run.rows(sql.schedules_by_name, [list(names)])}
-    return [found.get(name) for name in names]
-
-
-async def page(run: Runner, sql: Statements, filter: ScheduleFilter) -> list[ScheduleRecord]:
-    prefix = filter.prefix or ""
-    values = [filter.after, prefix, end_of_prefix(prefix), filter.handler, filter.paused, filter.declared, filter.limit]
-    return [read_schedule(row) for row in await run.rows(sql.list_schedules, values)]
-
-
-async def skips(run: Runner, sql: Statements, schedule: str, limit: int, before: Instant | None) -> list[Skip]:
-    return [read_skip(row) for row in await run.rows(sql.skips_of, [schedule, before, limit])]
-
-
-async def prune_skips(run: Runner, sql: Statements, before: Instant, limit: int) -> int:
-    [[count]] = await run.rows(sql.prune_skips, [before, limit])
-    return int(count)
-
-
 async def put_calendar(run: Runner, sql: Statements, name: str, calendar: DayCalendar | None) -> bool:
     if calendar is None:
         return bool(await run.rows(sql.delete_calendar, [name]))
@@ -228,19 +190,75 @@ async def put_calendar(run: Runner, sql: Statements, name: str, calendar: DayCal
     raise StoreUnavailable(f"the calendar {name!r} comes and goes too fast; try again")
 
 
-async def calendars(run: Runner, sql: Statements) -> dict[str, DayCalendar]:
-    return {name: read_calendar(text) for name, text in await run.rows(sql.all_calendars)}
+class Scheduling(Submitting):
+    """Where schedules, day calendars and the leases of duties live. What a schedule fires is added in the same transaction."""
 
+    async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
+        if not writes:
+            return []
+        await self.prepare([task for write in writes for task in write.tasks])
+        now, transact = self._clock.parameter, self._opened.transaction
+        written = await fire(self._opened, self._sql, self._lanes, writes, now)
+        if written is None:
+            written = await write(transact, self._sql, self._lanes, writes, now, together=together)
+        if any(written.accepted):
+            self._hint(HintKind.SCHEDULES, written.next_at)
+        if written.due_at is not None:
+            self._hint(HintKind.DUE, written.due_at)
+        return written.accepted
 
-async def take_duty(run: Runner, sql: Statements, duty: str, holder: str, seconds: float, now: Instant | None) -> DutyLease:
-    [[has_it, until_at, at]] = await run.rows(sql.take_duty, [now, duty, holder, lease_micros(seconds), LONGEST])
-    return DutyLease(has_it == holder, has_it, until_at, at)
+    async def due_schedules(
+        self, limit: int, closed: Sequence[tuple[str, str | None]] = (), *, after: ScheduleCursor | None = None
+    ) -> DueSchedules:
+        handlers = [handler for handler, collection in closed if collection is None]
+        pairs = [f"{handler}\n{collection}" for handler, collection in closed if collection is not None]
+        parameters = [self._clock.parameter, limit + 1, handlers, pairs, *(after or FIRST_CURSOR)]
+        rows = await self._opened.rows(self._sql.due_schedules, parameters)
+        at, next_at = rows[0][0], rows[0][1]
+        found = [row[2:] for row in rows if row[2] is not None]
+        if len(found) > limit:
+            next_at = found[limit][4]
+        return DueSchedules([read_schedule(row) for row in found[:limit]], at, next_at)
 
+    async def wake_schedules(self, names: Sequence[str]) -> None:
+        rows = await self._opened.rows(self._sql.wake_schedules, [self._clock.parameter, list(names)]) if names else []
+        if rows:
+            self._hint(HintKind.SCHEDULES, int(rows[0][0]))
 
-async def leave_duty(run: Runner, sql: Statements, duty: str, holder: str, now: Instant | None) -> None:
-    await run.rows(sql.leave_duty, [now, duty, holder])
+    async def schedules(self, names: Sequence[str]) -> list[ScheduleRecord | None]:
+        if not names:
+            return []
+        found = {row[0]: read_schedule(row) for row in await self._opened.rows(self._sql.schedules_by_name, [list(names)])}
+        return [found.get(name) for name in names]
 
+    async def list_schedules(self, filter: ScheduleFilter) -> list[ScheduleRecord]:
+        prefix = filter.prefix or ""
+        values = [filter.after, prefix, end_of_prefix(prefix), filter.handler, filter.paused, filter.declared, filter.limit]
+        return [read_schedule(row) for row in await self._opened.rows(self._sql.list_schedules, values)]
 
-async def duties(run: Runner, sql: Statements, now: Instant | None) -> dict[str, DutyLease]:
-    rows = await run.rows(sql.all_duties, [now])
-    return read_duty_leases([row[1:] for row in rows if row[1] is not None], rows[0][0])
+    async def skips(self, schedule: str, limit: int, before: Instant | None = None) -> list[Skip]:
+        return [read_skip(row) for row in await self._opened.rows(self._sql.skips_of, [schedule, before, limit])]
+
+    async def prune_skips(self, before: Instant, limit: int) -> int:
+        [[count]] = await self._opened.rows(self._sql.prune_skips, [before, limit])
+        return int(count)
+
+    async def put_calendar(self, name: str, calendar: DayCalendar | None) -> bool:
+        known = await self._opened.transaction(lambda run: put_calendar(run, self._sql, name, calendar))
+        self._hint(HintKind.SCHEDULES)
+        return known
+
+    async def calendars(self) -> dict[str, DayCalendar]:
+        return {name: read_calendar(text) for name, text in await self._opened.rows(self._sql.all_calendars)}
+
+    async def take_duty(self, duty: str, holder: str, seconds: float) -> DutyLease:
+        parameters = [self._clock.parameter, duty, holder, lease_micros(seconds), LONGEST]
+        [[has_it, until_at, at]] = await self._opened.rows(self._sql.take_duty, parameters)
+        return DutyLease(has_it == holder, has_it, until_at, at)
+
+    async def leave_duty(self, duty: str, holder: str) -> None:
+        await self._opened.rows(self._sql.leave_duty, [self._clock.parameter, duty, holder])
+
+    async def duties(self) -> dict[str, DutyLease]:
+        rows = await self._opened.rows(self._sql.all_duties, [self._clock.parameter])
+        return read_duty_leases([row[1:] for row in rows if row[1] is not None], rows[0][0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -13,12 +13,14 @@ from duetime.errors import InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.model.lifecycle import unmet
 from duetime.model.task import Extras, NewTask, State, TaskRecord, accepted, due_of, expiry_of
 from duetime.store.postgres import arrays
-from duetime.store.postgres.lanes import Lanes
+from duetime.store.postgres.connection import LANE_GONE, Rejected
+from duetime.store.postgres.database import OpenSchema
+from duetime.store.postgres.lanes import Lanes, keys_of
 from duetime.store.postgres.records import records_by_id, write_error
 from duetime.store.postgres.runner import Runner
 from duetime.store.rows.extras import ExtrasTexts
 from duetime.store.sql import Statements
-from duetime.store.values import Added, AddVerdict, AllNew
+from duetime.store.values import Added, AddVerdict, AllNew, HintKind
 
 T = TypeVar("T")
 MAX_RETRIES = 5
@@ -297,3 +299,60 @@ def _batches(tasks: Sequence[NewTask[object]]) -> list[list[int]]:
         if key is not None:
             keys.add(key)
     return batches
+
+
+class Submitting(OpenSchema):
+    """Adds tasks."""
+
+    async def add(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added]:
+        if not tasks:
+            return []
+        await self.prepare(tasks)
+        added = await self._add_plain(tasks) if is_plain(tasks) else None
+        return await self._with_lanes(lambda: self._add_carefully(tasks)) if added is None else added
+
+    async def _with_lanes(self, add: Callable[[], Awaitable[T]]) -> T:
+        """Add tasks, a second time if a lane is gone."""
+        try:
+            return await add()
+        except Rejected as rejection:
+            if rejection.state != LANE_GONE:
+                raise
+        await self._lanes.restore(self._opened)
+        return await add()
+
+    async def _add_plain(self, tasks: Sequence[NewTask[object]], requests: Sequence[Any] = ()) -> Sequence[Added] | None:
+        """Add tasks that are most probably all new, in one statement; None if one of them is not, or the wake-up after it failed."""
+        sql = self._sql
+        statement = sql.add_requested if requests else sql.add_new
+        parameters = [*new_tasks(tasks, self._lanes), self._clock.parameter, *requests]
+        telling = tasks[0].due_at is None and tasks[0].delay == 0 and self._wakeups.may_send()
+        if telling:
+            statement = sql.add_requested_and_tell if requests else sql.add_new_and_tell
+            parameters = [*parameters, self._wakeups.channel, self._wakeups.due_now]
+        try:
+            [[now]] = await self._opened.rows(with_tasks(self._sql, statement), parameters)
+        except Rejected:
+            if telling:
+                self._hint(HintKind.DUE)  # they may be stored all the same
+            return None
+        hint = self._wakeups.tell if telling else self._wakeups.send
+        hint(HintKind.DUE, max(now, min([now + task.delay if task.due_at is None else task.due_at for task in tasks])))
+        return stored_now(tasks, now)
+
+    async def _add_carefully(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
+        """Add tasks that may meet others."""
+
+        async def job(run: Runner) -> tuple[list[Added], Instant | None]:
+            submission = Submission(run, self._sql, self._lanes, self._clock.parameter, lock_parents=True)
+            return await submission.add(tasks), submission.earliest
+
+        added, earliest = await self._opened.transaction(job)
+        if earliest is not None:
+            self._hint(HintKind.DUE, earliest)
+        return added
+
+    async def prepare(self, tasks: Sequence[NewTask[object]]) -> None:
+        check_due(tasks, self._clock.now())
+        self._opened  # noqa: B018  raises if it is not open
+        await self._lanes.ensure(keys_of(tasks))

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from duetime.clock import DAY, Instant
-from duetime.errors import StoreUnavailable
+from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.lifecycle import RETRY_LATER_BOUND
 from duetime.model.task import FINAL, State
 from duetime.store.postgres import output
 from duetime.store.postgres.connection import Database
 from duetime.store.postgres.control import write_time
+from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.runner import Runner
 from duetime.store.sql import Statements
 from duetime.store.values import Pruned
@@ -172,3 +173,22 @@ async def release_orphans(run: Runner, sql: Statements, now: Instant | None) -> 
         at = await write_time(run, sql, now)
         await run.rows(sql.follow, [at, [row[0] for row in rows], [row[1] == State.SUCCEEDED for row in rows]])
     return [row[0] for row in rows]
+
+
+class Upkeep(OpenSchema):
+    """Removes what is past its retention, and keeps the tables in order."""
+
+    async def prune(self, state: State, before: Instant, limit: int) -> list[Pruned]:
+        if state not in FINAL:
+            raise InvalidValue(f"only final states can be pruned, got {state}")
+        return await prune(self._opened_patiently, self._sql, state, before, limit)
+
+    async def tidy(self) -> None:
+        await self._opened.transaction(lambda run: ensure(run, self._sql, self._clock.now()))
+        await self._opened.transaction(lambda run: fold(run, self._sql))
+        await self._opened.transaction(lambda run: release_orphans(run, self._sql, self._clock.parameter))
+        await self._lanes.publish()
+
+    async def _make_missing_partitions(self) -> None:
+        """Make the tables of history for the present; those ahead of it are the tidier's, and are missing only if none has run."""
+        await self._opened.transaction(lambda run: ensure(run, self._sql, self._clock.now(), ahead=0))

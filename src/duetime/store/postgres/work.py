@@ -1,4 +1,4 @@
-"""Claiming, settling and reaping."""
+"""Claiming and settling."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ from enum import IntEnum
 from itertools import repeat
 from typing import Any, NamedTuple
 
-import msgspec
-
 from duetime.clock import SECOND, Instant
 from duetime.model.claim_order import ClaimOrder, DueEntry, LaneFacts, choose
 from duetime.model.gate import Gates
-from duetime.model.lifecycle import conclude
-from duetime.model.outcome import Ended, Outcome, Running, Settlement, SettleVerdict
-from duetime.model.retry import RetryPolicy
-from duetime.model.task import ErrorInfo
+from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.store.postgres import arrays
 from duetime.store.postgres import gates as gating
 from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import Database, Link, Rejected
+from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.lanes import Lane, Lanes
 from duetime.store.postgres.open_claims import OpenClaims, plain_successes
 from duetime.store.postgres.records import write_error
-from duetime.store.postgres.runner import Runner
 from duetime.store.rows.extras import read_extras
+from duetime.store.shard import Grouping
 from duetime.store.sql import Statements
-from duetime.store.values import Claim, ClaimedTask, NewWorker
+from duetime.store.values import Claim, ClaimedTask, HintKind, Progress
 
 CLAIM_WITHIN = 15.0  # seconds for which the reply to a claim is waited for; a claim whose reply is lost is found by the next renewals
 MAX_RETRIES = 6
@@ -300,43 +296,31 @@ def columns(settlements: Sequence[Settlement]) -> list[Any]:
     ]
 
 
-_NO_POLICY = RetryPolicy()
+class Working(OpenSchema):
+    """Claims tasks and records how attempts ended."""
 
+    _claims: Claims  # made by `open`, as all that is declared so
 
-async def take_from(run: Runner, sql: Statements, worker: str, ended: Ended, now: Instant) -> int:
-    """End all attempts of a worker that cannot do so itself; its row is locked by the caller. Gives how many there were."""
-    rows = await run.rows(sql.open_attempts, [worker])
-    settlements = []
-    said = msgspec.structs.replace(ended, alone=len(rows) == 1)
-    for task_id, attempt, tries, crashes, claimed_at, since_at, expires_at in rows:
-        running = Running(task_id, attempt, tries, crashes, since_at, expires_at)
-        settlements.append(conclude(running, said, _NO_POLICY, started_at=claimed_at, now=now, chance=0.0))
-    if settlements:
-        await run.rows(sql.settle, [now, worker, None, *columns(settlements)])
-    return len(settlements)
+    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
+        self._opened  # noqa: B018  raises if it is not open
+        return await self._claims.claim(worker, claim, wants, total, ahead)
 
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
+        self._opened  # noqa: B018
+        if not settlements:
+            return []
+        settled = await self._claims.settle(worker, settlements)
+        if settled.earliest is not None:
+            self._hint(HintKind.DUE, settled.earliest)
+        if settled.finished:
+            self._hint(HintKind.DONE)
+        return settled.verdicts
 
-async def reap(run: Runner, sql: Statements, worker: str, beat: int, now: Instant | None) -> int | None:
-    """Take everything from a dead worker; its row is locked first, so that it can neither claim nor beat meanwhile."""
-    if not await run.rows(sql.lock_worker, [worker, beat]):
-        return None
-    [[at]] = await run.rows(sql.begin_adding, [now])
-    error = ErrorInfo("WorkerDied", f"worker {worker} died while it ran this task")
-    taken = await take_from(run, sql, worker, Ended(Outcome.LOST, error=error, crashed=True), at)
-    await run.rows(sql.delete_worker, [worker])
-    return taken
+    def grouping(self, worker: str) -> Grouping:
+        return WholeClaims(self._claims, worker)
 
-
-async def register(run: Runner, sql: Statements, worker: NewWorker, now: Instant | None) -> None:
-    slots = msgspec.json.encode(dict(worker.slots)).decode()
-    await run.rows(sql.insert_worker, [now, worker.id, worker.host, worker.pid, slots, worker.lease])
-
-
-async def unregister(run: Runner, sql: Statements, worker: str, now: Instant | None) -> int:
-    """Forget a worker that stopped by itself; what it still holds goes back."""
-    if not await run.rows(sql.lock_worker, [worker, None]):
-        return 0
-    [[at]] = await run.rows(sql.begin_adding, [now])
-    released = await take_from(run, sql, worker, Ended(Outcome.RELEASED), at)
-    await run.rows(sql.delete_worker, [worker])
-    return released
+    async def progress(self, worker: str, marks: Sequence[Progress]) -> None:
+        if marks:
+            newest = {mark.id: mark for mark in marks}.values()
+            columns = [[m.id for m in newest], [m.attempt for m in newest], [m.fraction for m in newest], [m.text for m in newest]]
+            await self._opened.rows(self._sql.progress, [worker, *columns])
