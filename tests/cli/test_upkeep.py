@@ -29,7 +29,7 @@ def test_the_doctor_repairs_what_cannot_be(duetime: CommandLine, shop: Shop, tmp
         damaged.execute("delete from duetime_due")
         damaged.commit()
     answer = duetime("doctor", code=1)
-    assert f"problem: no entry: {task_id}: is live but waits nowhere" in answer.stdout
+    assert f"problem: task without a location: {task_id}: is live but waits nowhere" in answer.stdout
     assert "1 problem left of 1" in answer.stdout
     assert duetime.lines("doctor", "--repair")[-1] == "1 problem, repaired"
     assert duetime.lines("doctor")[-1] == "no problems"

@@ -22,7 +22,7 @@ async def test_pieces_that_came_while_their_task_was_pruned_are_found_and_remove
             f"insert into {schema}.output_chunk (task, attempt, start, size, text, words) values (%s, 1, 0, 4, 'text', '')".encode(), [gone]
         )
     [problem] = await store.inspect(repair=True)
-    assert (problem.kind, problem.subject, problem.repaired) == ("ghost output", gone, True)
+    assert (problem.kind, problem.subject, problem.repaired) == ("orphaned logs", gone, True)
     assert await store.inspect(repair=False) == []
     assert [chunk.text for chunk in await store.output(task.id, None, OutputPosition(), 10)] == ["some text"]
     await store.close()

@@ -109,6 +109,6 @@ async def test_output_whose_task_is_gone_is_found_and_removed(store: SqliteStore
     await store._write(lambda connection: connection.execute("delete from duetime_task").close())
     await store._write(lambda connection: connection.execute("delete from duetime_due").close())
     kinds = [problem.kind for problem in await store.inspect(repair=True)]
-    assert "ghost output" in kinds
+    assert "orphaned logs" in kinds
     assert [problem.kind for problem in await store.inspect(repair=False)] == []
     assert await found(store, "text") == []

@@ -324,9 +324,9 @@ def _held_besides(server: Server) -> None:
     ("damage", "kinds", "left"),
     [
         (_entry_lost, ["wrong tally"], 0),
-        (_row_besides, ["two bodies"], 1),
-        (_ended_besides, ["two states"], 1),
-        (_held_besides, ["ghost entry"], 1),
+        (_row_besides, ["task stored twice"], 1),
+        (_ended_besides, ["task live and finished"], 1),
+        (_held_besides, ["orphaned entry"], 1),
     ],
 )
 async def test_the_doctor_finds_and_heals(
@@ -350,7 +350,7 @@ async def test_the_doctor_finds_and_heals_what_is_wrong_with_a_claim(store: Stor
     tasks = await worker.take()
     _row_besides_running(server)
     server.rows("update {schema}.claim set last_id = first_id")
-    assert [problem.kind for problem in await store.inspect(repair=True)] == ["two bodies", "wrong bounds"]
+    assert [problem.kind for problem in await store.inspect(repair=True)] == ["task stored twice", "wrong claim bounds"]
     assert await store.inspect(repair=False) == []
     await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=store.now()) for task in tasks])
     assert {await state_of(store, record) for record in records} == {State.SUCCEEDED}

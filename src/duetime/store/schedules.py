@@ -125,7 +125,7 @@ class ScheduleStore(Protocol):
         ...
 
     async def leave_duty(self, duty: str, holder: str) -> None:
-        """Give a lease back, if `holder` has it."""
+        """Release a lease, if `holder` has it."""
         ...
 
     async def duties(self) -> dict[str, DutyLease]:

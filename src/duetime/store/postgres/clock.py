@@ -11,7 +11,7 @@ DRIFT = 200
 
 
 def monotonic() -> int:
-    """Tell this host's monotonic time in microseconds; its wall clock is never asked."""
+    """Return this host's monotonic time in microseconds; its wall clock is never read."""
     return time.monotonic_ns() // 1_000
 
 

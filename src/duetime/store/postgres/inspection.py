@@ -58,14 +58,17 @@ class _Inspection:
             if self._repair:
                 await self._rows(self._sql.empty_due if location == "due" else self._sql.forget_row, task_id)
             yield Inconsistency(
-                "two bodies", task_id, f"has a row of its own and stands whole in {location}; one of them is removed", self._repair
+                "task stored twice",
+                task_id,
+                f"has a row of its own and is also stored whole in {location}; one of them is removed",
+                self._repair,
             )
 
     async def ghost_locations(self) -> AsyncIterator[Inconsistency]:
         for location, task_id in await self._rows(self._sql.ghost_locations):
             if self._repair:
                 await self._leave(task_id, location)
-            yield Inconsistency("ghost entry", task_id, f"stands in {location} but is finished or gone; the entry is removed", self._repair)
+            yield Inconsistency("orphaned entry", task_id, f"is in {location} but is finished or gone; the entry is removed", self._repair)
 
     async def _leave(self, task_id: str, location: str) -> None:
         match location:
@@ -85,31 +88,35 @@ class _Inspection:
                 if running and held:
                     await self._leave(task_id, "held")
             yield Inconsistency(
-                "two entries", task_id, "stands in more than one of claim, held and due; the first of these is kept", self._repair
+                "task in two locations", task_id, "is in more than one of claim, held and due; the first of these is kept", self._repair
             )
         for task_id, worker, number in await self._rows(self._sql.doubled_claims):
             if self._repair:
                 await self._rows(self._sql.close_attempts, task_id, worker, number)
-            yield Inconsistency("two claims", task_id, f"also runs in claim {number} of worker {worker}; that one is ended", self._repair)
+            yield Inconsistency(
+                "task in two claims", task_id, f"also runs in claim {number} of worker {worker}; that one is ended", self._repair
+            )
 
     async def twice_told(self) -> AsyncIterator[Inconsistency]:
         for task_id, state in await self._rows(self._sql.twice_told):
             if self._repair:
                 await self._rows(self._sql.forget_finals, [task_id])
-            yield Inconsistency("two states", task_id, f"lives and is also recorded as {state}; the record is removed", self._repair)
+            yield Inconsistency(
+                "task live and finished", task_id, f"lives and is also recorded as {state}; the record is removed", self._repair
+            )
 
     async def claims(self) -> AsyncIterator[Inconsistency]:
         for worker, number in await self._rows(self._sql.wrong_bounds):
             if self._repair:
                 await self._rows(self._sql.set_bounds, worker, number)
             yield Inconsistency(
-                "wrong bounds", f"claim {number} of worker {worker}", "holds ids beyond its bounds; put right", self._repair
+                "wrong claim bounds", f"claim {number} of worker {worker}", "holds ids beyond its bounds; put right", self._repair
             )
         for worker, number, told, counted in await self._rows(self._sql.wrong_claims):
             if self._repair:
                 await self._rows(self._sql.recount_claim, worker, number)
             detail = f"says that {told} of its attempts run, but {counted} do; put right"
-            yield Inconsistency("wrong claim", f"claim {number} of worker {worker}", detail, self._repair)
+            yield Inconsistency("wrong claim count", f"claim {number} of worker {worker}", detail, self._repair)
         if self._repair:
             await self._rows(self._sql.delete_ended_claims)
 
@@ -120,20 +127,23 @@ class _Inspection:
                 await workers.take_from(self._run, self._sql, worker, Ended(Outcome.LOST), self._at)
         for worker, task_id in rows:
             yield Inconsistency(
-                "no owner", task_id, f"runs for worker {worker}, which is not registered; goes back to pending", self._repair
+                "attempt without a worker",
+                task_id,
+                f"runs for worker {worker}, which is not registered; goes back to pending",
+                self._repair,
             )
 
     async def homeless(self) -> AsyncIterator[Inconsistency]:
         for (task_id,) in await self._rows(self._sql.homeless_tasks):
             if self._repair:
                 await self._rows(self._sql.house_task, self._at, [task_id])
-            yield Inconsistency("no entry", task_id, "is live but waits nowhere; goes back to pending", self._repair)
+            yield Inconsistency("task without a location", task_id, "is live but waits nowhere; goes back to pending", self._repair)
 
     async def output(self) -> AsyncIterator[Inconsistency]:
         for (task_id,) in await self._rows(self._sql.ghost_output):
             if self._repair:
                 await self._rows(self._sql.delete_output, [task_id])
-            yield Inconsistency("ghost output", task_id, "has output but is gone; the output is removed", self._repair)
+            yield Inconsistency("orphaned logs", task_id, "has logs but is gone; they are removed", self._repair)
 
     async def edges(self) -> AsyncIterator[Inconsistency]:
         parents = [row[0] for row in await self._rows(self._sql.orphaned, 1_000_000)]
@@ -148,7 +158,9 @@ class _Inspection:
             if self._repair:
                 await self._rows(self._sql.set_waiting, [task_id])
                 await self._rows(self._sql.free_held, self._at, [task_id])
-            yield Inconsistency("wrong count", task_id, f"waits for {waiting} tasks, but {edges} are recorded; put right", self._repair)
+            yield Inconsistency(
+                "wrong number of parents", task_id, f"waits for {waiting} tasks, but {edges} are recorded; put right", self._repair
+            )
 
     async def strays(self) -> AsyncIterator[Inconsistency]:
         for (task_id,) in await self._rows(self._sql.stray_entries):
@@ -161,7 +173,9 @@ class _Inspection:
             if self._repair:
                 await self._rows(self._sql.raise_entries, self._at, [task_id])
             name = f"{handler} {collection or '-'} {priority}"
-            yield Inconsistency("low entry", task_id, f"stands in lane {name} below where claims begin; goes to the present", self._repair)
+            yield Inconsistency(
+                "unreachable entry", task_id, f"is in lane {name} below where claims begin; goes to the present", self._repair
+            )
 
     async def tally(self) -> AsyncIterator[Inconsistency]:
         leaving = [table for table in await partitions(self._run, self._sql, HISTORY) if table.detaching is not False]

@@ -33,7 +33,7 @@ def read_error(text: str | None) -> ErrorInfo | None:
 
 
 def is_uuid(text: str) -> bool:
-    """Tell what the server takes as an id and gives back unchanged; anything else is the id of no task."""
+    """Return whether the server takes a text as an id and returns it unchanged; anything else is the id of no task."""
     return _UUID.match(text) is not None
 
 

@@ -117,7 +117,7 @@ async def fire(database: Database, sql: Statements, lanes: Lanes, writes: Sequen
 
 
 async def _add(run: Runner, sql: Statements, lanes: Lanes, tasks: Sequence[NewTask[object]], at: Instant) -> Instant | None:
-    """Add tasks; give the position of the first that is new, or None.
+    """Add tasks; return the position of the first that is new, or None.
 
     No answer is needed, so those that can meet nobody but themselves take one step. They go first: others may wait for them.
     """

@@ -116,7 +116,7 @@ def _locked(address: Address) -> str:
 
 
 def refusal(error: BaseException, address: Address) -> Exception | None:
-    """Tell what of a URL or of the PG… variables kept a connection from being opened; None if it was something else."""
+    """Return what in the URL or in the PG… variables kept a connection from being opened; None if it was something else."""
     if isinstance(error, asyncpg.PostgresError):
         return _refused_setting(error, address) if error.sqlstate in _SETTING else None
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError):
@@ -157,7 +157,7 @@ def _unreadable_file(address: Address) -> Exception | None:
 
 
 def _source(message: str, address: Address) -> str:
-    """Tell where a value comes from that the driver complains of."""
+    """Return where a value comes from that the driver complains of."""
     for name in address.passed_on:
         if name in message:
             return f"{name} in its URL"

@@ -38,7 +38,7 @@ HISTORY = [_parent(state) for state in sorted(FINAL)]
 
 
 def width(state: State) -> int:
-    """Tell how long a span of time one table holds of a final state. Successes are many and soon removed, so theirs are short."""
+    """Return how long a span of time one table holds of a final state. Successes are many and soon removed, so theirs are short."""
     return DAY if state is State.SUCCEEDED else WEEK
 
 
@@ -158,7 +158,7 @@ async def _drop_attempts(database: Database, sql: Statements) -> None:
 
 
 async def fold(run: Runner, sql: Statements) -> bool:
-    """Add up the tally when it has become long, and tell whether it had; forget what is remembered twice."""
+    """Add up the tally when it has become long, and return whether it had; forget what is remembered twice."""
     await run.rows(sql.forget_covered)
     [[surplus]] = await run.rows(sql.surplus)
     if surplus > SURPLUS:
@@ -167,7 +167,7 @@ async def fold(run: Runner, sql: Statements) -> bool:
 
 
 async def release_orphans(run: Runner, sql: Statements, now: Instant | None) -> list[str]:
-    """Let children go on whose parents ended unnoticed, because the child was added in a caller's transaction; name the parents."""
+    """Let children go on whose parents ended unnoticed, because the child was added in a caller's transaction; return the parents."""
     rows = await run.rows(sql.orphaned, [ORPHANS])
     if rows:
         at = await write_time(run, sql, now)

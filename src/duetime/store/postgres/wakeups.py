@@ -97,11 +97,11 @@ class Wakeups:
         self._listeners.discard(subscription)
 
     def tell(self, kind: HintKind, at: Instant | None) -> None:
-        """Tell listeners of this process at once."""
+        """Notify listeners of this process at once."""
         self._deliver({kind: at})
 
     def send(self, kind: HintKind, at: Instant | None = None) -> None:
-        """Tell listeners of this process at once, and those of others at once or within 20 ms."""
+        """Notify listeners of this process at once, and those of others at once or within 20 ms."""
         self._deliver({kind: at})
         if not self._address.notify:
             return

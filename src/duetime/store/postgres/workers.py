@@ -22,7 +22,7 @@ _NO_POLICY = RetryPolicy()
 
 
 async def take_from(run: Runner, sql: Statements, worker: str, ended: Ended, now: Instant) -> int:
-    """End all attempts of a worker that cannot do so itself; its row is locked by the caller. Gives how many there were."""
+    """End all attempts of a worker that cannot do so itself; its row is locked by the caller. Return how many there were."""
     rows = await run.rows(sql.open_attempts, [worker])
     settlements = []
     said = msgspec.structs.replace(ended, alone=len(rows) == 1)

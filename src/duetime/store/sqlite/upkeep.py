@@ -75,7 +75,7 @@ def _ghosts(connection: sqlite3.Connection, now: Instant, repair: bool) -> Itera
     for table, seq in connection.execute(SQL.ghosts).fetchall():
         if repair:
             connection.execute(deletes[table], (seq,))
-        yield Inconsistency("ghost entry", f"task number {seq}", f"stands in {table} but is finished or gone; the entry is removed", repair)
+        yield Inconsistency("orphaned entry", f"task number {seq}", f"is in {table} but is finished or gone; the entry is removed", repair)
 
 
 def _doubled(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
@@ -85,28 +85,32 @@ def _doubled(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iter
                 connection.execute(SQL.delete_due_of, (seq,))
             if running:
                 connection.execute(SQL.delete_held_of, (seq,))
-        yield Inconsistency("two entries", task_id, "stands in more than one of running, held and due; the first of these is kept", repair)
+        yield Inconsistency(
+            "task in two locations", task_id, "is in more than one of running, held and due; the first of these is kept", repair
+        )
 
 
 def _ownerless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for row in connection.execute(SQL.ownerless_attempts).fetchall():
         if repair:
             work.take_from(connection, row[11], [row], Ended(Outcome.LOST), now)
-        yield Inconsistency("no owner", row[0], f"runs for worker {row[11]}, which is not registered; goes back to pending", repair)
+        yield Inconsistency(
+            "attempt without a worker", row[0], f"runs for worker {row[11]}, which is not registered; goes back to pending", repair
+        )
 
 
 def _homeless(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for seq, task_id, lane, due_at, attempt in connection.execute(SQL.homeless_tasks).fetchall():
         if repair:
             work.put_due(connection, [(lane, seq, due_at, attempt, 0, 0)], now)
-        yield Inconsistency("no entry", task_id, "is live but waits nowhere; goes back to pending", repair)
+        yield Inconsistency("task without a location", task_id, "is live but waits nowhere; goes back to pending", repair)
 
 
 def _ghost_keys(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for handler, key, seq in connection.execute(SQL.ghost_keys).fetchall():
         if repair:
             connection.execute(SQL.free_keys, (write_json([seq]),))
-        yield Inconsistency("ghost key", f"{handler} {key}", "is held by a task that is finished or gone; the key is freed", repair)
+        yield Inconsistency("orphaned key", f"{handler} {key}", "is held by a task that is finished or gone; the key is freed", repair)
 
 
 def _missing_keys(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
@@ -131,7 +135,9 @@ def _wrong_waiting_counts(connection: sqlite3.Connection, now: Instant, repair: 
         elif repair:
             for lane, due_at, attempt, tries, crashes in connection.execute(SQL.take_held, (seq,)).fetchall():
                 work.put_due(connection, [(lane, seq, due_at, attempt, tries, crashes)], now)
-        yield Inconsistency("wrong count", f"task number {seq}", f"waits for {waiting} tasks, but {edges} are recorded; put right", repair)
+        yield Inconsistency(
+            "wrong number of parents", f"task number {seq}", f"waits for {waiting} tasks, but {edges} are recorded; put right", repair
+        )
 
 
 def _lanes(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
@@ -148,7 +154,7 @@ def _output(connection: sqlite3.Connection, now: Instant, repair: bool) -> Itera
     for (seq,) in connection.execute(SQL.ghost_output).fetchall():
         if repair:
             output.remove(connection, write_json([seq]))
-        yield Inconsistency("ghost output", f"task number {seq}", "has output but is gone; the output is removed", repair)
+        yield Inconsistency("orphaned logs", f"task number {seq}", "has logs but is gone; they are removed", repair)
 
 
 class Upkeep(OpenFile):

@@ -220,7 +220,7 @@ def _follow_edges(connection: sqlite3.Connection, states: Mapping[int, State], n
 
 
 def put_due(connection: sqlite3.Connection, entries: Sequence[tuple[int, int, Instant, int, int, int]], now: Instant) -> Instant | None:
-    """Give tasks (lane, task, due_at, attempt, tries, crashes) due entries in their lanes; return the earliest position."""
+    """Make due entries of tasks (lane, task, due_at, attempt, tries, crashes) in their lanes; return the earliest position."""
     lowest: dict[int, Instant] = {}
     rows = []
     for lane, task, due_at, attempt, tries, crashes in entries:
