@@ -146,6 +146,21 @@ async def test_a_child_is_replaced_after_its_number_of_attempts() -> None:
     assert pids[0] == pids[1] != pids[2] == pids[3]
 
 
+async def test_an_attempt_whose_child_is_killed_on_purpose_before_it_begins_goes_back_and_gets_no_other(pool: ChildPool) -> None:
+    starting = asyncio.create_task(pool.prepare())
+    await until(lambda: bool(pool._children), "a child is starting")
+    pool.kill()
+    assert await starting == Ended(Outcome.RELEASED)
+    result_of(await run(pool, "echo"))
+    [idle] = pool._idle
+    os.kill(idle._process.pid, signal.SIGSTOP)  # so it does not begin before it is killed
+    performing = asyncio.create_task(run(pool, "echo"))
+    await until(lambda: not pool._idle, "the attempt has the child")
+    pool.kill()
+    assert await performing == Ended(Outcome.RELEASED)
+    assert not pool._children
+
+
 async def test_closing_lets_idle_children_leave_their_lifespan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = tmp_path / "left"
     monkeypatch.setenv("LEFT_FILE", str(left))

@@ -81,13 +81,15 @@ class ChildPool:
             try:
                 child = await self._take()
             except _NotStarted as problem:
-                return Ended(Outcome.FAILED, error=problem.error)
+                return problem.ended
             try:
                 ended = await child.perform(order, progress, began)
             except _Broken as broken:
                 await child.end()
                 if child.began:
                     return Ended(Outcome.LOST, error=child.obituary(broken, order), crashed=not child.killed_on_purpose, alone=True)
+                if child.killed_on_purpose:  # a worker without its lease must not begin it in another child
+                    return Ended(Outcome.RELEASED)
                 # it died while it was idle; the attempt had not begun, so another child may have it
             except BaseException:
                 await child.end()
@@ -103,7 +105,7 @@ class ChildPool:
         try:
             self._idle.append(await self._take())
         except _NotStarted as problem:
-            return Ended(Outcome.FAILED, error=problem.error)
+            return problem.ended
         return None
 
     def kill(self) -> None:
@@ -155,11 +157,11 @@ class _Broken(Exception):
 
 
 class _NotStarted(Exception):
-    """The child could not be started."""
+    """The child could not be started, or was killed on purpose before it was ready: then its attempt goes back and uses no try."""
 
-    def __init__(self, error: ErrorInfo) -> None:
+    def __init__(self, error: ErrorInfo, *, on_purpose: bool = False) -> None:
         super().__init__(error.message)
-        self.error = error
+        self.ended = Ended(Outcome.RELEASED) if on_purpose else Ended(Outcome.FAILED, error=error)
 
 
 class _Child:
@@ -321,7 +323,8 @@ class _Child:
     async def _failed_to_start(self, why: str) -> _NotStarted:
         await self.end()
         why = why or _manner(self._process.returncode)
-        return _NotStarted(ErrorInfo("ProcessNotStarted", f"the sub-process for {self._app_path} did not start: {why}", self._tail()))
+        error = ErrorInfo("ProcessNotStarted", f"the sub-process for {self._app_path} did not start: {why}", self._tail())
+        return _NotStarted(error, on_purpose=self.killed_on_purpose)
 
     def _not_ready(self, error: ErrorInfo) -> ErrorInfo:
         message = f"the sub-process for {self._app_path} did not start: {error.type}: {error.message}"
