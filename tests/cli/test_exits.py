@@ -133,7 +133,7 @@ def test_an_unexpected_error_is_one_line_too(duetime: CommandLine, shop: Shop, m
     async def broken(self: object) -> None:
         raise ZeroDivisionError("ouch")
 
-    monkeypatch.setattr("duetime.client.insight.Insight.stats", broken)
+    monkeypatch.setattr("duetime.client.insight.LocalInsight.stats", broken)
     answer = duetime("stats", code=1)
     assert answer.stderr.startswith("duetime: unexpected ZeroDivisionError: ouch (")
     assert answer.stderr.count("\n") == 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from duetime import App, Context, Fatal, State, Task
+from duetime.clock import SECOND
 from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.store import Store
 from duetime.store.values import Claim
@@ -158,7 +159,8 @@ async def no_more_running(app: App, tasks: Sequence[Task[Any]]) -> bool:
     return State.RUNNING not in await states(app, tasks)
 
 
-async def test_what_is_cancelled_while_it_waits_in_memory_never_starts(app: App) -> None:
+async def test_what_is_cancelled_while_it_waits_in_memory_never_starts(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "STALE_AFTER", 3600 * SECOND)  # on a busy machine it would go back before it is cancelled
     go_on = asyncio.Event()
     starts: list[int] = []
     quick = 40
