@@ -53,7 +53,7 @@ class Access(OpenSchema):
 
     async def add_audit(self, entries: Sequence[AuditEntry]) -> None:
         if entries:
-            # in the order of ids, so that two that repeat the same entries do not wait for one another in a circle
+            # in the order of ids, so that two transactions with the same entries do not deadlock
             columns = zip(*(audit_row(entry) for entry in sorted(entries, key=lambda entry: entry.id)), strict=True)
             await self._opened.rows(self._sql.insert_audit, [list(column) for column in columns])
 

@@ -24,7 +24,7 @@ _ENCODE = "in user and password, percent-encode what has a meaning in URLs: / ? 
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a store is, and how to speak to it."""
+    """Where a store is, and how to connect to it."""
 
     dsn: str
     shown: str
@@ -51,12 +51,12 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed_on(self) -> Mapping[str, str]:
-        """Options that are left to the driver, which gives those that it does not know to the server."""
+        """Options for the driver, which passes those that it does not know to the server."""
         return dict(parse_qsl(urlsplit(self.dsn).query, keep_blank_values=True))
 
     @classmethod
     def from_url(cls, url: str) -> Address:
-        """Read `postgresql://user:secret@host:port/database?schema=…`; what is not ours is left to the driver."""
+        """Parse `postgresql://user:secret@host:port/database?schema=…`. Options that are not ours are passed to the driver."""
         parts = _split(url)
         options = _options(parts.query)
         own = {name: options.pop(name) for name in OPTIONS if name in options}

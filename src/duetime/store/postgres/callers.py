@@ -1,4 +1,4 @@
-"""Being part of a caller's transaction: what it must be like, and that no trouble of ours ends it."""
+"""Joining a caller's transaction: which transactions are accepted, and how our errors leave them open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duetime.store.postgres.work import LONGEST_POLL
 from duetime.store.sql import Statements
 from duetime.store.values import Added
 
-# Refusals that only the whole transaction can answer, by being done again; whoever repeats it waits for the driver's own word.
+# Errors after which the caller must repeat the whole transaction. Code that repeats transactions expects the driver's own exception.
 _TO_REPEAT = "40"
 _MISSING = frozenset({"42P01", "3F000", "42703", "42883"})
 _REFUSED = {
@@ -73,7 +73,7 @@ async def check_connection(runner: Runner, sql: Statements, store: str, home: st
 
 
 def _raise(error: BaseException, store: str) -> NoReturn:
-    """Raise what the seam promises; what says that the transaction has to be repeated stays as its driver has raised it."""
+    """Raise what the seam promises. Errors that require a repeat of the transaction are raised as the driver's own exception."""
     if isinstance(error, OSError):
         raise StoreUnavailable(f"connection= to the store {store} failed: {str(error) or type(error).__name__}") from error
     failed = failure(error)

@@ -20,7 +20,7 @@ class ServerClock:
 
     def __init__(self, given: Clock | None = None) -> None:
         self._given = given
-        self._offset = time.time_ns() // 1_000 - monotonic()  # a first guess, until the server has spoken
+        self._offset = time.time_ns() // 1_000 - monotonic()  # a first guess, until the first reply
         self._low = self._high = self._offset
         self._at = 0
 
@@ -35,14 +35,14 @@ class ServerClock:
         return monotonic() + self._offset
 
     def reached(self) -> Instant:
-        """Return what the server's clock says at least, as far as replies prove it."""
+        """Return an instant that the server's clock has reached for certain, by the replies so far."""
         if self._given is not None:
             return self._given.now()
         present = monotonic()
         return present + self._low - (present - self._at) * DRIFT // 1_000_000
 
     def heard(self, server: Instant, sent: int) -> None:
-        """Learn from a reply to a statement that was sent at a monotonic instant."""
+        """Narrow the offset by a reply to a statement that was sent at a monotonic instant."""
         received = monotonic()
         low, high = server - received, server - sent
         slack = (received - self._at) * DRIFT // 1_000_000

@@ -20,7 +20,7 @@ import asyncpg
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.runner import Runner
-from duetime.store.postgres.translation import LANE_GONE, NO_PARTITION, Gone, Refused, Rejected, refusal, translated
+from duetime.store.postgres.translation import LANE_GONE, NO_PARTITION, Gone, Refused, Rejected, connection_refusal, translated
 
 __all__ = ["LANE_GONE", "Database", "Gone", "Link", "Refused", "Rejected", "connect", "translated"]
 
@@ -61,7 +61,7 @@ class Link:
 async def connect(address: Address, *, lazy_commits: bool = False, within: float | None = None) -> Link:
     """Open a connection; `lazy_commits` is for one that writes nothing but wake-ups.
 
-    It takes no longer than a statement may, 10 s at most. What the URL says wrong is told as such.
+    It takes no longer than a statement may, 10 s at most. Errors in the URL are reported as such.
     """
     settings = {} if address.pooled else dict(address.session_settings)
     if lazy_commits and not address.pooled:
@@ -76,19 +76,19 @@ async def connect(address: Address, *, lazy_commits: bool = False, within: float
             server_settings=settings,
         )
     except Exception as error:
-        refused = refusal(error, address)
+        refused = connection_refusal(error, address)
         if refused is None:
             raise
         raise refused from error
     _notice_silence(connection)
     try:
         incarnation = await connection.fetchval(_INCARNATION)
-    except asyncpg.PostgresError:  # a service that does not tell
+    except asyncpg.PostgresError:  # a service that does not report it
         incarnation = _UNTOLD
     except BaseException:
         connection.terminate()
         raise
-    # behind a pooler another server may take over without a word to us, so there claims ask themselves
+    # behind a pooler another server may take over unnoticed, so there each claim checks it
     return Link(connection, None if address.pooled and incarnation != _UNTOLD else incarnation)
 
 
@@ -136,7 +136,7 @@ class Database:
 
     @asynccontextmanager
     async def link(self) -> AsyncIterator[Link]:
-        """Lend a connection; whatever goes wrong with it is translated, and it comes back only if it is in order."""
+        """Lend a connection. Its errors are translated, and it is reused only if it is still in order."""
         async with await self._admission():
             link = await self._take()
             self._busy.add(link)
@@ -159,7 +159,7 @@ class Database:
         if self._closed:
             raise StoreUnavailable(f"the store {self._address.shown} is not open; await open() first")
         if self._capacity is None or self._loop is not loop:
-            self._idle.clear()  # they belonged to an event loop of the past
+            self._idle.clear()  # they belonged to an earlier event loop
             self._loop, self._capacity = loop, asyncio.Semaphore(self._address.connections)
             self._guard = self._until_the_loop_ends()
             await anext(self._guard)
@@ -204,7 +204,7 @@ class Database:
         return await self._persist(lambda link: link.rows(sql, parameters, timeout))
 
     async def once(self, job: Callable[[Link], Awaitable[T]]) -> T:
-        """Run a job that must not be repeated behind the caller's back, unless it was refused and so did nothing."""
+        """Run a job that must not be repeated automatically, unless it was refused and so did nothing."""
         return await self._persist(job, after_loss=False)
 
     async def transaction(self, job: Callable[[Runner], Awaitable[T]]) -> T:
@@ -253,5 +253,5 @@ def _harmless(error: BaseException) -> bool:
         return False
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "")[:2] not in ("08", "57", "53", "25", "58", "XX")
-    # a cancelled or timed out statement may still be under way
+    # a cancelled or timed out statement may still be running
     return isinstance(error, Exception) and not isinstance(error, OSError | TimeoutError)

@@ -22,7 +22,7 @@ _decode_declaration = msgspec.json.Decoder(Declaration).decode
 T = TypeVar("T")
 
 RETRIABLE = FINAL - {State.SUCCEEDED}
-# How often to look again at a task that moves on between two looks. One that moves so often stands nowhere.
+# How often to look again at a task that moves on between two looks. After that the verb raises StoreUnavailable.
 ROUNDS = 50
 
 
@@ -33,7 +33,7 @@ class Transact(Protocol):
 
 
 class _Location(NamedTuple):
-    """Where a task is; the lane is told of live ones. Waiting for other tasks counts as pending here."""
+    """Where a task is, with the lane of a live one. Waiting for other tasks counts as pending here."""
 
     state: State
     lane: int
@@ -63,7 +63,7 @@ async def write_time(run: Runner, sql: Statements, now: Instant | None) -> Insta
 async def cancel(transact: Transact, sql: Statements, ids: Sequence[str], now: Instant | None) -> list[CancelVerdict]:
     """Cancel what waits and mark what runs, each in a transaction of its own: locks are never carried from one to the other.
 
-    A task may move on between the two looks, so whoever was met by neither is looked for again.
+    A task may move between the two, so tasks that neither has found are looked up again.
     """
     verdicts: dict[str, CancelVerdict] = {}
     open_ids = known_form(ids)
@@ -173,7 +173,7 @@ async def edit(
         at = await write_time(run, sql, now)
         ids = [move.id for move in moves]
         locked = {row[0] for row in await run.rows(sql.lock_waiting, [ids])}
-        # who waited for a lock sees what its holder has written only in the statements that follow
+        # a statement that waited for a lock does not see what its holder has written; the next statement does
         outdated = await _outdated(run, sql, {task_id: seen[task_id] for task_id in ids if task_id in seen})
         # one that was seen and has moved away from under the lock is looked at again
         chosen = [move for move in moves if move.id not in outdated and (move.id not in seen or move.id in locked)]
@@ -224,7 +224,7 @@ async def _move(change: Edit, location: _Location, lane: Callable[[str, str, int
 
 
 async def drop(run: Runner, sql: Statements, limit: int, now: Instant | None) -> int:
-    """Record due tasks under drop gates as dropped, never more than asked."""
+    """Record due tasks under drop gates as dropped, at most `limit`."""
     gates = await read_gates(run, sql, now)
     handlers = sorted({gate.handler for gate in gates if gate.action is GateAction.DROP})
     if not handlers:

@@ -12,7 +12,7 @@ from duetime.store.sql import Statements
 
 
 async def add(run: Runner, sql: Statements, source: str, number: int, increments: Mapping[FigureKey, int], now: Instant | None) -> None:
-    # the source first, and locked: whoever adds up what silent processes have counted takes the same way
+    # the source is locked first, in the same order as when counters of silent processes are merged
     if await run.rows(sql.note_figure_source, [source, number, now]):
         columns = zip(*((*key, count) for key, count in increments.items()), strict=True)
         await run.rows(sql.add_figures, [source, *(list(column) for column in columns)])

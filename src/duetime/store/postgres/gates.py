@@ -11,7 +11,7 @@ from duetime.store.values import HintKind
 
 
 async def put_gate(run: Runner, sql: Statements, gate: Gate) -> int:
-    """Set a gate. Claims compare the version that they know with the one that is counted here, and read the gates anew."""
+    """Set a gate. Claims compare the version that they know with the stored one, and read the gates again if it has changed."""
     await run.rows(sql.lock_gates)
     values = [gate.handler, gate.collection or "", gate.action.value, gate.until_at, gate.note, gate.set_by, gate.set_at]
     await run.rows(sql.put_gate, values)

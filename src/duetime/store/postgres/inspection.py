@@ -1,4 +1,4 @@
-"""Finding states that cannot be, and putting them right."""
+"""Finding and repairing impossible states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def inspect(run: Runner, sql: Statements, now: Instant | None, *, repair: 
     Each check is one statement, so that it sees one moment of a database that others are writing to. A repair says its
     condition again, where others may have changed what was found.
     """
-    at = await write_time(run, sql, now) if repair else 0  # who only looks holds nothing up
+    at = await write_time(run, sql, now) if repair else 0  # a check without repair blocks nobody
     inspection = _Inspection(run, sql, at, repair)
     problems: list[Inconsistency] = []
     for check in (

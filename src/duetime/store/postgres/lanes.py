@@ -20,7 +20,7 @@ from duetime.store.sql import Statements
 
 MAX_COLLECTIONS = 10_000
 LOOK_EVERY = SECOND // 4
-FORGET_EVERY = 3_600 * SECOND  # once an hour floors are found anew: a belt beside the braces
+FORGET_EVERY = 3_600 * SECOND  # floors are found again every hour, as a safeguard
 BEHIND = 20_000  # how far before the last claimed position a claim in full flow begins
 REMEMBERED = 64
 
@@ -74,7 +74,7 @@ class Lanes:
         self._asked = number = self._asked + 1
         rows = await (run or self._database).rows(self._sql.all_lanes)
         if number < self._answered:
-            return  # what was asked later is known already
+            return  # the answer to a later read is known already
         self._answered = number
         [*_, self.version, set_backs] = rows[0]
         if set_backs != self._set_backs:
@@ -113,7 +113,7 @@ class Lanes:
             )
 
     async def restore(self, link: Runner) -> None:
-        """Make lanes again that a server which has taken over never heard of: whoever adds to them knows only their numbers."""
+        """Create lanes again that a server which has taken over does not have, with their old numbers: other processes know only those."""
         known = self._by_key
         if known:
             lanes = sorted((lane.id, *key) for key, lane in known.items())  # everybody in the same order
@@ -149,11 +149,11 @@ class Lanes:
             floor = proved if first is None else min(proved, first)
             lane.floor = max(lane.floor, floor - BEHIND)
             if first is not None and first == lane.first and first < lane.hint:
-                lane.flowing = False  # it has stood there from one look to the next, so no claim under way has it
+                lane.flowing = False  # it was there at two looks in a row, so no claim in progress has it
             lane.first = first
 
     def forget(self) -> None:
-        """Begin anew with all proofs."""
+        """Forget all proofs and begin again."""
         self.era += 1
         self._begun_at = monotonic()
         self._looks.clear()

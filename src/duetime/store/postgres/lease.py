@@ -18,7 +18,7 @@ PATIENCE = 1 / 7  # of the lease: how long one renewal may take, so that several
 
 
 class PostgresLease:
-    """Beats in the worker's row. It has an event loop of its own, which runs only while a renewal is under way."""
+    """Beats in the worker's row. It has an event loop of its own, which runs only during a renewal."""
 
     def __init__(self, worker: str, period: float, address: Address, clock: ServerClock) -> None:
         self._worker = worker

@@ -80,7 +80,7 @@ class OpenClaims:
                 self._end(number, size)
 
     def forget_slices(self, slices: Sequence[Slice]) -> None:
-        """Forget neighbours that have ended. Some may be forgotten already: another settle may have told of them meanwhile."""
+        """Forget neighbours that have ended. Some may be forgotten already: another settle may have removed them meanwhile."""
         for number, first, size in slices:
             before = len(self._numbers)
             for task in self._tasks.get(number, ())[first - 1 : first - 1 + size]:

@@ -87,7 +87,7 @@ _ONLY_FINAL = ("finished_after", "finished_before", "error")
 
 def _sources(query: Query) -> list[_Source]:
     """Return where to look; a task that two sources have is told once."""
-    rows_only = query.key is not None or query.schedule is not None  # what stands whole somewhere has neither
+    rows_only = query.key is not None or query.schedule is not None  # a task that is stored whole in one table has neither
     if query.state is not None:
         return [_DUE_ROWS if rows_only and query.state is State.PENDING else _BY_STATE[query.state]]
     if query.retrying:
@@ -238,7 +238,7 @@ class Listing(OpenSchema):
     """Lists and counts tasks."""
 
     async def page(self, query: Query) -> Page:
-        """Return a page by id, which begins with the millisecond of submitting; those of one millisecond may stand in any order.
+        """Return a page by id, which begins with the millisecond of submitting; those of one millisecond may be in any order.
 
         An id never changes, so a task that moves from a lane into history between two pages is met once. Lanes are looked up
         first: they are never removed, and the server plans better for those that it knows.

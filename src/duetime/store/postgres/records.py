@@ -1,4 +1,4 @@
-"""Rows become records here, and nowhere else."""
+"""The only code that turns rows into records."""
 
 from __future__ import annotations
 

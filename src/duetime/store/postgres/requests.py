@@ -32,7 +32,7 @@ async def note(run: Runner, sql: Statements, requests: Sequence[NamedRequest], n
     for _ in range(MAX_RETRIES):
         rows = await run.rows(sql.insert_requests, [now, *columns])
         stored = {(row[0], row[1]): NamedRequest(*row) for row in rows}
-        if len(stored) < len(requests):  # some were known, or came from somebody else at this very moment, for whom the insert has waited
+        if len(stored) < len(requests):  # some were stored before, or by a concurrent transaction, for which the insert has waited
             stored |= {(row[0], row[1]): NamedRequest(*row) for row in await run.rows(sql.requests_by_key, columns[:2])}
         if all((request.caller, request.key) in stored for request in requests):
             return [stored[request.caller, request.key] for request in requests]
@@ -45,7 +45,7 @@ def _row(request: NamedRequest) -> tuple[str, str, str, str]:
 
 
 async def correct(run: Runner, sql: Statements, decided: Decided, added: Sequence[Added]) -> None:
-    """Let requests stand for the tasks that they were answered with, and forget those that were refused."""
+    """Point requests at the tasks that they were answered with, and remove those that were refused."""
     moved, forgotten = decided.corrected(added)
     if moved:
         rows = [(each.caller, each.key, each.task) for each in moved]
@@ -66,8 +66,9 @@ class Requests(Submitting):
         return await self._with_lanes(lambda: self._add_requested_carefully(requested)) if added is None else added
 
     async def _add_requested_carefully(self, requested: Sequence[Requested]) -> list[Added | NamedRequest]:
-        """Add tasks with their requests, of which some may be known. All requests come before all tasks, as everywhere, so that no two
-        transactions wait for each other.
+        """Add tasks with their requests, of which some may be known.
+
+        All requests come before all tasks, as everywhere, so that no two transactions wait for each other.
         """
 
         async def job(run: Runner) -> tuple[list[Added | NamedRequest], Instant | None]:

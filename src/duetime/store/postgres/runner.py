@@ -71,7 +71,7 @@ class PsycopgRunner:
         _look_at_psycopg(self._connection, "call it inside `with connection.transaction():`")
 
     async def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Sequence[Any]]:
-        # not connection.cursor(), which gives what the caller has chosen: other placeholders, rows of other shapes
+        # not connection.cursor(), which uses the caller's settings: other placeholders, rows of other shapes
         with sys.modules["psycopg"].Cursor(self._connection, row_factory=_tuples) as cursor:
             cursor.execute(percent_style(sql), as_texts(parameters))
             return cursor.fetchall() if cursor.description else []
@@ -297,7 +297,7 @@ class Failure(NamedTuple):
 
 
 def failure(error: BaseException) -> Failure | None:
-    """Read an exception of one of the drivers; None if it is none."""
+    """Read an exception of one of the drivers; None for any other exception."""
     packages = {package for package, _ in _names(type(error))}
     if not packages & _DRIVERS:
         return None

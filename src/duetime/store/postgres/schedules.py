@@ -38,7 +38,7 @@ LONGEST = round(LONGEST_LEASE * SECOND)
 
 
 class Written(NamedTuple):
-    """Which writes were accepted, and what to tell listeners: when to look at a schedule, and the position of the first new task."""
+    """Which writes were accepted, and the content of hints: when to look at a schedule, and the position of the first new task."""
 
     accepted: list[bool]
     next_at: Instant | None = None
@@ -63,7 +63,7 @@ async def write(
 ) -> Written:
     """Write what fits, with its tasks and skips, in as many steps for many as for one."""
     check_names(writes)
-    # by code points, as the server orders them: whoever writes the same ones waits for us, and nobody for each other
+    # by code points, as the server orders them, so that transactions with the same schedules wait for one another without a deadlock
     in_order = sorted(writes, key=lambda write: write.name)
     moves = [(write.name, write.expected, write.record) for write in in_order if write.moves and write.record is not None]
     moving = len(moves) == len(writes)

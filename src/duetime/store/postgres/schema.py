@@ -1,8 +1,8 @@
 """The schema's tables and functions, and how they move forward.
 
 Tables are made by numbered steps, each of which runs once. Functions and views are code: they are made again whenever the program's differ
-from those in the schema. `create or replace` keeps grants and running sessions as they are, and refuses to change what a function takes
-and gives, which an older program relies on; a signature that no program calls any more is dropped by a step of the tables.
+from those in the schema. `create or replace` keeps grants and running sessions as they are, and refuses to change the arguments and
+results of a function, which an older program relies on; a signature that no program calls any more is dropped by a step of the tables.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def newest() -> int:
 async def migrate(link: Link, address: Address, now: Instant) -> None:
     """Run the missing steps and make the functions, all in one transaction.
 
-    Processes that start at once wait for one another: whoever comes second finds nothing left to do. The version row of a step
+    Processes that start at once wait for one another: the second one finds nothing left to do. The version row of a step
     is written before its statements.
     """
     with _clashes(address):
@@ -79,7 +79,7 @@ async def migrate(link: Link, address: Address, now: Instant) -> None:
 
 @contextmanager
 def _clashes(address: Address) -> Iterator[None]:
-    """Say that somebody else's tables are in the way, where statements meet them."""
+    """Turn errors of statements that meet other tables of the same names into a message that says so."""
     try:
         yield
     except _CLASH as error:

@@ -47,5 +47,5 @@ def functions() -> str:
 
 @functools.cache
 def functions_digest() -> str:
-    """Return what tells these functions from others of the same number, as there are between two releases."""
+    """Return a hash that distinguishes these functions from others of the same number, which exist between two releases."""
     return hashlib.sha256(functions().encode()).hexdigest()[:16]

@@ -64,7 +64,7 @@ class PostgresStore(
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
         super().__init__(address, clock)
-        self.now: Callable[[], Instant] = self._clock.now  # asked twice per attempt: no call in between
+        self.now: Callable[[], Instant] = self._clock.now  # called twice per attempt, so without a call in between
         self.reached: Callable[[], Instant] = self._clock.reached
         self.traits = Traits(
             atomic="call",
@@ -95,7 +95,7 @@ class PostgresStore(
                     if not migrate:
                         raise schema.refuse_old(self._address, found)
                     await schema.migrate(link, self._address, self._clock.now())
-                await self._learn(link)
+                await self._read_identity(link)
             lanes = Lanes(database, self._sql)
             await lanes.load()
         except BaseException:
@@ -108,8 +108,8 @@ class PostgresStore(
         self._wakeups = Wakeups(self._address)
         self._claims = Claims(database, self._sql, lanes, self._clock, polls=not self._address.notify)
 
-    async def _learn(self, link: Link) -> None:
-        """Ask the server for its time and for what tells this store from others."""
+    async def _read_identity(self, link: Link) -> None:
+        """Read the server's time and the identity of this store."""
         for _ in range(3):  # the first takes longer than its answer is worth
             sent_at = monotonic()
             [[now]] = await link.rows(self._sql.tell_time)

@@ -196,7 +196,7 @@ class Submission:
                 answer = await self._meet_holder(task, holder[0][0])
                 if answer is not None:
                     return answer
-            # whoever held the key has most probably ended meanwhile
+            # the task that held the key has probably ended meanwhile
             if await self._store([task]):
                 return self._added(task)
         raise InvalidValue(f"the key {task.key!r} of handler {task.handler} changes hands too fast; try again")

@@ -1,6 +1,6 @@
-"""What the driver raises, in our words: the cause, what was expected, and what to do.
+"""Translates the driver's exceptions to ours: the cause, what was expected, and what to do.
 
-A message never has the driver's inner workings in it; the exception that it was made of is its `__cause__`.
+A message never contains internals of the driver; the original exception is its `__cause__`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Refused(StoreUnavailable):
 
 
 class Gone(StoreUnavailable):
-    """The connection is gone, or the server is; `in_doubt` if a statement was under way, which may have been done."""
+    """The connection is gone, or the server is; `in_doubt` if a statement was in progress, which may have been carried out."""
 
     def __init__(self, message: str, *, in_doubt: bool = False) -> None:
         super().__init__(f"{message}; if a change was asked for, whether it was done is unknown" if in_doubt else message)
@@ -73,7 +73,7 @@ def translated(error: BaseException, address: Address, *, under_way: bool = Fals
 
 
 def _broken(error: BaseException, where: str) -> str | None:
-    """Say that a connection broke, if that is what the driver means."""
+    """Return the error for a broken connection, if that is what the driver reports."""
     found = _BROKEN.search(str(error))
     if found is None:
         return None
@@ -115,13 +115,13 @@ def _locked(address: Address) -> str:
 # ---- why a connection was not opened ----
 
 
-def refusal(error: BaseException, address: Address) -> Exception | None:
+def connection_refusal(error: BaseException, address: Address) -> Exception | None:
     """Return what in the URL or in the PG… variables kept a connection from being opened; None if it was something else."""
     if isinstance(error, asyncpg.PostgresError):
         return _refused_setting(error, address) if error.sqlstate in _SETTING else None
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError):
         return _unreadable_file(address)
-    if isinstance(error, ValueError | OverflowError | IndexError):  # of reading the URL; the driver's own word for it is a ValueError
+    if isinstance(error, ValueError | OverflowError | IndexError):  # from parsing the URL; the driver raises a ValueError for it
         return InvalidValue(
             f"the store {address.shown} cannot be opened: the driver does not take {_source(str(error), address)}: {error}; correct it"
         )

@@ -76,7 +76,7 @@ class Partition(NamedTuple):
     to_at: Instant | None
 
     def put_into(self, text: str) -> str:
-        """Name this table in a statement, where no parameter can stand."""
+        """Put this table's name into a statement, where a parameter is not possible."""
         return text.replace("%partition", self.name).replace("%parent", self.parent)
 
 
@@ -144,7 +144,7 @@ async def _drop_detached(run: Runner, *, sql: Statements, partition: Partition) 
 async def _drop_attempts(database: Database, sql: Statements) -> None:
     """Drop tables of attempts when no finished task can have any in them.
 
-    A task may finish as long after an attempt as retries go on. One that lives on by an operator's retry keeps its attempts.
+    A task may finish long after an attempt, as long as it is retried. A task that an operator has retried keeps its attempts.
     """
     finished = [each.from_at for each in await partitions(database, sql, HISTORY) if each.from_at is not None]
     before = min(finished, default=0) - RETRY_LATER_BOUND - DAY

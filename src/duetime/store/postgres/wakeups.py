@@ -1,8 +1,8 @@
 """Wake-ups by LISTEN and NOTIFY: hints from one connection per process, sent after the commit and gathered.
 
 The first goes out at once, then at most one every 20 ms. NOTIFY inside a transaction would hold a lock of the whole server until
-its commit is on disk, so our own verbs never do that. Who adds tasks that are due at once sends the hint by the same call, in a second
-transaction, if none went out just before. Without wake-ups everything works by polling.
+its commit is on disk, so our own verbs never do that. A submission of tasks that are due at once sends its hint in the same round trip,
+in a second transaction, if none was sent just before. Without wake-ups everything works by polling.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Wakeups:
             self._changed.set()
 
     def may_send(self) -> bool:
-        """Return whether a hint may go out at once by the caller's own way; it counts as sent, and the caller tells only this process."""
+        """Return whether the caller may send a hint itself, now. It then counts as sent; the caller calls `tell` for this process."""
         now = time.monotonic()
         if not self._address.notify or self._waiting or now < self._sent_at + PAUSE:
             return False
@@ -134,7 +134,10 @@ class Wakeups:
                     await task
 
     async def _last_words(self, task: asyncio.Task[None]) -> None:
-        """Let hints go out that still wait: a program that submits and ends at once would leave its task to the next poll."""
+        """Send the hints that still wait.
+
+        Without this, the task of a program that submits and ends at once would wait for the next poll.
+        """
         if self._waiting and self._changed is not None:
             self._closing = True
             self._changed.set()
@@ -142,7 +145,7 @@ class Wakeups:
             self._closing = False
 
     def _ensure_running(self) -> None:
-        """Keep one connection for as long as there is somebody to tell or to hear, in the event loop that runs now."""
+        """Keep one connection in the running event loop as long as there are hints to send or listeners."""
         if not self._address.notify:
             return
         loop = asyncio.get_running_loop()

@@ -33,7 +33,7 @@ LINGER = 0.003  # seconds to wait once for the rest of a claim that is about to 
 
 
 class _How(IntEnum):
-    """How a claim went, as the function `claim` tells it."""
+    """How a claim went, as the SQL function `claim` reports it."""
 
     DONE = 0
     OUTDATED = 1
@@ -42,7 +42,7 @@ class _How(IntEnum):
 
 
 class Claims:
-    """Claims of one store object: remembers gates, lanes, whose turn it is, and which claim holds a running task."""
+    """Claims of one store object: remembers gates, lanes, the claim order, and which claim holds a running task."""
 
     def __init__(self, database: Database, sql: Statements, lanes: Lanes, clock: ServerClock, *, polls: bool) -> None:
         self._database = database
@@ -74,7 +74,7 @@ class Claims:
         return Claim(claim.tasks, claim.now, min(instants, default=None))
 
     def _open_lanes(self, wants: Mapping[str, int], now: Instant) -> tuple[list[Lane], Instant | None]:
-        """Return the lanes of the asked handlers, and when the first of the gates in the way opens by itself."""
+        """Return the lanes of the requested handlers, and when the first gate in the way opens by itself."""
         by_handler, gates = self._lanes.by_handler, self._gates
         if not gates:
             return [lane for name in wants for lane in by_handler.get(name, ())], None
@@ -90,7 +90,7 @@ class Claims:
         return lanes, opens_at
 
     async def _plan(self, lanes: Sequence[Lane], wants: Mapping[str, int], total: int, lead: int) -> tuple[list[int], dict[int, int]]:
-        """Say how many tasks to take from each lane, and in which order of lanes to start them.
+        """Return how many tasks to take from each lane, and the order of lanes in which to start them.
 
         One lane needs no plan, and that is by far the most frequent case. Several are looked into first.
         """
@@ -160,7 +160,7 @@ class Claims:
         return self._open_claims.get(worker, _NOTHING).portion(settlements, at_most)
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> Settled:
-        """Record how attempts ended; only those that the worker holds at this very number."""
+        """Record how attempts ended, if the worker runs exactly these attempts."""
         held = self._open_claims.get(worker, _NOTHING)
         slices = held.slices(settlements)
         if slices is not None:
@@ -198,7 +198,7 @@ class Claims:
         return Settled(verdicts, finals > 0, earliest)
 
     async def _settled_before(self, worker: str, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
-        """Return which of these attempts this worker has ended already; what a reaper wrote for one is another's word."""
+        """Return which of these attempts this worker has ended already; what a reaper wrote does not count."""
         if not settlements:
             return set()
         outcomes = [settlement.outcome.value for settlement in settlements]
@@ -276,7 +276,7 @@ def times(settlements: Sequence[Settlement]) -> list[str]:
 
 
 def columns(settlements: Sequence[Settlement]) -> list[Any]:
-    """Return settlements as columns; what plain successes all share is left to the server to know."""
+    """Return settlements as columns; the server fills in what all plain successes share."""
     parts: list[Any] = [
         arrays.plain([s.id for s in settlements]),
         arrays.numbers([s.attempt for s in settlements]),
