@@ -176,7 +176,7 @@ async def test_what_is_cancelled_while_it_waits_in_memory_never_starts(app: App,
     async with app:
         tasks = await app.submit_many([handler.new(number=number) for number in range(quick + 200)])
         async with app.worker() as worker:
-            await until("some are claimed and wait", lambda: len(worker.executor.running) == 2 and len(worker.executor.attempts()) > 20)
+            await until("some are claimed and wait", lambda: len(starts) == quick + 2 and len(worker.executor.attempts()) > 20)
             queued = [task for task in tasks if task.id in worker.executor.attempts() and task.id not in worker.executor.running]
             for task in queued[:5]:
                 await app.cancel(task)
