@@ -294,9 +294,9 @@ class StoreKind:
 
 ALL = frozenset({"another", "dead_worker", "connection", "newer_tables"})
 KINDS = [
-    StoreKind("sqlite-memory", SqliteMemory(), whole=True, examples={"quick": 30, "usual": 300, "everything": 5_000}),
+    StoreKind("sqlite-memory", SqliteMemory(), whole=True, examples={"quick": 30, "usual": 510, "everything": 5_000}),
     StoreKind("sqlite-file", SqliteFiles(), can=ALL),
     *(StoreKind(name, PostgresSchemas(name), can=ALL) for name in postgres_names() if name != newest_postgres()),
-    StoreKind(newest_postgres(), PostgresSchemas(newest_postgres()), can=ALL, whole=True, examples={"usual": 60, "everything": 500}),
+    StoreKind(newest_postgres(), PostgresSchemas(newest_postgres()), can=ALL, whole=True, examples={"usual": 102, "everything": 500}),
 ]
 CAPABILITIES = frozenset[str]().union(*(kind.can for kind in KINDS))
