@@ -1,8 +1,10 @@
 """Threads for `def` handlers: whenever a call is told to stop, it ends, and its thread serves the next one unharmed."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -101,3 +103,19 @@ async def test_after_closing_nobody_waits_for_code_that_does_not_end() -> None:
         async with asyncio.timeout(0.01):
             await call.future
     go_on.set()
+
+
+async def test_a_call_that_has_ended_is_gone_without_the_garbage_collector() -> None:
+    threads = Threads()
+    gc.disable()
+    try:
+        call = threads.start(lambda: None)
+        await call.future
+        gone = weakref.ref(call)
+        del call
+        await asyncio.sleep(0.01)  # the thread lets go of what it ran
+        await threads.start(lambda: None).future
+        assert gone() is None
+    finally:
+        gc.enable()
+        threads.close()

@@ -47,14 +47,14 @@ class _End(asyncio.Future[Any]):
 
     def __init__(self, call: ThreadCall, threads: Threads, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
-        self._call = call
+        self.call: ThreadCall | None = call  # until it has ended: they refer to each other
         self._threads = threads
 
     def cancel(self, msg: object | None = None) -> bool:
         if self._threads.closed:
             return super().cancel(msg)
-        if not self.done():
-            self._call.throw_later(AttemptCancelled)
+        if self.call is not None:
+            self.call.throw_later(AttemptCancelled)
         return False  # then asyncio cancels the waiting task when this is done
 
 
@@ -63,7 +63,7 @@ class ThreadCall:
 
     def __init__(self, thread: Thread, threads: Threads, loop: asyncio.AbstractEventLoop) -> None:
         self.thread = thread
-        self.future: asyncio.Future[Any] = _End(self, threads, loop)
+        self.future = _End(self, threads, loop)
         self._loop = loop
         self._lock = threading.Lock()
         self._begun = self._ended = False
@@ -130,6 +130,7 @@ class Threads:
 
     def _ended(self, call: ThreadCall, value: Any, failure: BaseException | None) -> None:
         self._idle.append(call.thread)
+        call.future.call = None
         if call.future.done():
             return
         if failure is None:
