@@ -56,17 +56,19 @@ async def test_a_gate_can_open_by_itself(app: App) -> None:
 async def test_why_says_what_holds_a_task(app: App) -> None:
     going_on = asyncio.Event()
 
-    @app.task(concurrency=1, retry=RetryPolicy(tries=3, base=60, jitter=0))
-    async def job(fail: bool = False) -> None:
-        if fail:
-            raise ValueError("no stock")
+    @app.task(retry=RetryPolicy(tries=3, base=60, jitter=0))
+    async def unlucky() -> None:
+        raise ValueError("no stock")
+
+    @app.task(concurrency=1)
+    async def job() -> None:
         await going_on.wait()
 
     later, no_worker = await app.why(await job.after(3600))
     assert (later.kind, no_worker.kind) == (ReasonKind.LATER, ReasonKind.NO_WORKER)
     assert no_worker.text.startswith("no live worker runs job;")
     async with app.worker() as worker:
-        failing = await job.now(fail=True)
+        failing = await unlucky.now()
         await until(app, failing, lambda task: task.tries == 1, "the first failure")
         [reason] = await app.why(failing)
         assert (reason.kind, reason.text[:42]) == (ReasonKind.RETRY, "try 1 of 3 failed (ValueError: no stock); ")
