@@ -16,14 +16,15 @@ INSTALL = $(PIP) install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test quick test-all chaos cron check format bench bench-full costs coverage clean
+.PHONY: help setup demo test quick test-all chaos simulate soak cron check browser screenshots format bench bench-full costs coverage docs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(VENV)/.core ## Prepare .venv with what Duetime needs to run
 
-demo: $(VENV)/.core ## Unpaid orders expire on time although a worker is killed (embedded store, core only)
+demo: $(VENV)/.core ## Unpaid orders expire on time although a worker is killed; on the dashboard too: make demo ARGS=--web
+	@$(if $(findstring --web,$(ARGS)),$(INSTALL) --editable '.[server]')
 	@$(BIN)/duetime demo $(ARGS)
 
 # Three tests at a time: they wait more than they compute. All processes must collect the same tests, so sets of names need the same order.
@@ -47,6 +48,14 @@ test-all: $(VENV)/.dev ## Run everything on every store, with ten times the exam
 chaos: $(VENV)/.dev ## Kill, freeze, cut and crash for an hour on PostgreSQL; a fiftieth of it: make chaos ARGS="--scale 0.02"
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
+SEED ?=
+
+simulate: $(VENV)/.dev ## Simulate 2,000 clusters in virtual time, or one as a timeline: make simulate SEED=17
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: $(VENV)/.dev ## Simulate 100,000 clusters in virtual time (hours)
+	@$(BIN)/python -m tests.simulation --seeds 100000 $(ARGS)
+
 cron: $(VENV)/.dev ## Compare cron with a scan of real minutes over every change of every time zone, 2000–2040
 	@$(BIN)/python -m tools.cron_scan $(ARGS)
 
@@ -55,7 +64,18 @@ check: $(VENV)/.dev ## Lint, format, types, layers, coverage table: all that CI 
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/deno lint --quiet --config tools/deno.json src/duetime/web/assets
+	@$(BIN)/deno check --quiet --config tools/deno.json src/duetime/web/assets/*.js
 	@$(BIN)/python -m tools.coverage --check
+
+browser: $(VENV)/.dev ## Run the tests in a real browser; installs Debian's Chromium where it may
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+		|| apt-get install -y -q --no-install-recommends chromium fonts-dejavu-core \
+		|| { echo "Install Chromium, or name it in DUETIME_TEST_CHROMIUM"; exit 1; }
+	@$(BIN)/python -m pytest -q -m browser tests/web $(ARGS)
+
+screenshots: $(VENV)/.dev ## Take the screenshots of the dashboard that README and docs show
+	@$(BIN)/python -m tools.screenshots
 
 format: $(VENV)/.dev ## Format the code and repair what the linter can repair
 	@$(BIN)/ruff check --fix
@@ -72,6 +92,13 @@ costs: $(VENV)/.dev ## Measure what a task costs in CPU, statements and bytes; b
 
 coverage: $(VENV)/.dev ## Write docs/coverage.md: which test covers which capability
 	@$(BIN)/python -m tools.coverage
+
+docs: $(VENV)/.dev ## Write the documentation as a site that needs no network: build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Written: build/site/index.html"
+
+dist: $(VENV)/.dev ## Build the packages, and run the demo from them in an empty environment
+	@$(BIN)/python -m tools.dist $(ARGS)
 
 clean: ## Remove .venv and everything else that was generated
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

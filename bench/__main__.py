@@ -10,7 +10,21 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import against, cron, draining, http, lateness, listing, schedules, submitting, wheel
+from bench import (
+    against,
+    commands,
+    cron,
+    draining,
+    http,
+    http_target,
+    lateness,
+    listing,
+    many_handlers,
+    schedules,
+    service_budget,
+    submitting,
+    wheel,
+)
 from bench.postgres import figures
 from bench.rounds import ROUNDS, Report, console
 
@@ -30,6 +44,9 @@ PARTS: dict[str, Callable[[Report], None]] = {
     "wheel": run_wheel,
     "cron": cron.run,
     "schedules": schedules.run,
+    "many_handlers": many_handlers.run,
+    "http_target": http_target.run,
+    "commands": commands.run,
 }
 
 
@@ -62,8 +79,14 @@ def run_listing(options: argparse.Namespace) -> Report:
     return report
 
 
+def run_service() -> Report:
+    report = Report("How long one request holds the event loop of the service")
+    service_budget.run(report)
+    return report
+
+
 def main() -> int:
-    names = (*PARTS, "http", "listing", "postgres", *figures.PARTS)
+    names = (*PARTS, "http", "listing", "service", "postgres", *figures.PARTS)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(names)} (all)")
     parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
@@ -94,6 +117,7 @@ def main() -> int:
     reports += [run_postgres(on_postgres, options)] if on_postgres else []
     reports += [run_http(options)] if "http" in wanted else []
     reports += [run_listing(options)] if "listing" in wanted else []
+    reports += [run_service()] if "service" in wanted else []
     for report in reports:
         report.show()
     missed = [figure for report in reports for figure in report.missed]

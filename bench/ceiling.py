@@ -80,6 +80,9 @@ class NoStore:
 
     async def progress(self, worker: str, marks: Sequence[Progress]) -> None: ...
 
+    async def carry_out(self, limit: int) -> int:
+        return 0
+
     async def add_figures(self, source: str, number: int, increments: Mapping[FigureKey, int]) -> None: ...
 
     async def register(self, worker: NewWorker) -> NoLease:

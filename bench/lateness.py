@@ -104,7 +104,7 @@ def fill(path: str) -> None:
             connection.executemany(SQL.insert_task, [(*task[:5], task[5] + YEAR, *task[6:]) for task in tasks])
             connection.executemany(SQL.insert_due, [(row[0], row[1] + YEAR, row[2], row[3] + YEAR, 0, 0, 0) for row in due])
             connection.execute("commit")
-        connection.execute(SQL.raise_lane, (lane,))
+        connection.execute(SQL.raise_lanes, (f"[{lane}]",))
 
 
 async def _ring(due: float) -> None: ...

@@ -1,11 +1,14 @@
 """What all tests share."""
 
+import faulthandler
 import os
 import signal
 from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.browsers import chromium
 
 # Whoever starts the suite in the background of a shell hands on that ^C is ignored, also to the programs under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -23,17 +26,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out of a quick run what is slow or needs a server."""
-    if config.getoption("--scope") != "quick":
-        return
-    left_out = [item for item in items if item.get_closest_marker("slow") or _needs_server(item)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    """Leave out of a quick run what is slow or needs a server, and of all but the longest what needs the system's packages."""
+    scope = config.getoption("--scope")
+    left_out = {item for item in items if _is_left_out(item, scope)}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _is_left_out(item: pytest.Item, scope: str) -> bool:
+    if scope != "everything" and item.get_closest_marker("system") is not None:
+        return True
+    if item.get_closest_marker("browser") is not None and (scope == "quick" or chromium() is None):
+        return True
+    return scope == "quick" and (item.get_closest_marker("slow") is not None or _needs_server(item))
 
 
 def _needs_server(item: pytest.Item) -> bool:
     fixtures = item.fixturenames if isinstance(item, pytest.Function) else []
     return "postgres" in item.name.partition("[")[2] or any("postgres" in fixture for fixture in fixtures)
+
+
+HANGS_AFTER = 300.0  # seconds, as the limit per test
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    """Give up the process if tidying up hangs: the limit per test does not hold any more after a failure, and a run would never end."""
+    faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -45,7 +69,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which examples of pull workers were run: they need what may not be installed."""
+    """Say what was not run because it needs what may not be installed: a browser, and some examples of pull workers."""
+    if chromium() is None and terminalreporter.config.getoption("--scope") != "quick":
+        terminalreporter.write_line("tests in a browser were NOT run: there is no Chromium; `make browser` installs it, and runs them")
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     if any("test_pull" in getattr(report, "nodeid", "") for report in reports):
         from tests.api.pulling import which

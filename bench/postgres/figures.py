@@ -9,6 +9,7 @@ from functools import partial
 
 from bench.lateness import TASKS as LATE_TASKS
 from bench.lateness import WINDOW, bare
+from bench.many_handlers import compare as compare_handlers
 from bench.peers.install import PeerMissing
 from bench.postgres.backlog import fill
 from bench.postgres.cases import PLAIN, Cases
@@ -98,14 +99,17 @@ class Figures:
         beside = f"loop.call_at {median(timer):.2f} ms"
         self._report.add(name, f"{median(ours):.2f} ms", beside, above, 4.0, at_most=True, unit="ms")
 
+    def _new_store(self, name: str) -> str:
+        self._server.fresh(name)
+        return self._server.url(name)
+
+    def many_handlers(self) -> None:
+        """The figures of bench/many_handlers.py."""
+        compare_handlers(self._report, self._new_store, rounds=self._rounds)
+
     def schedules(self) -> None:
         """The figures of bench/schedules.py; `--tasks` is how many schedules are due in the same second."""
-
-        def new_store(name: str) -> str:
-            self._server.fresh(name)
-            return self._server.url(name)
-
-        measure_schedules(self._report, new_store, rounds=self._rounds, together=self._cases.tasks or TOGETHER)
+        measure_schedules(self._report, self._new_store, rounds=self._rounds, together=self._cases.tasks or TOGETHER)
 
     def backlog(self) -> None:
         """All again with as many far-future and as many finished tasks in the store."""
@@ -169,6 +173,7 @@ PARTS = {
     "postgres.pickup": Figures.pickup,
     "postgres.lateness": Figures.lateness,
     "postgres.schedules": Figures.schedules,
+    "postgres.many_handlers": Figures.many_handlers,
     "postgres.backlog": Figures.backlog,
     "postgres.snapshot": Figures.snapshot,
 }

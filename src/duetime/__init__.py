@@ -1,55 +1,85 @@
 """Run work at the right time, at least once and never twice at once."""
 
+from duetime import starting as _starting  # noqa: F401  first: it handles a signal that arrives during all other imports
 from duetime.app.app import App
 from duetime.app.handlers import Handler
 from duetime.app.registry import Handlers
+from duetime.client.artifacts import ArtifactInfo
 from duetime.client.client import Bulk
+from duetime.client.failures import Failure
 from duetime.client.gates import GateInfo, GateSet
+from duetime.client.operations import OperationInfo
 from duetime.client.schedules.info import ScheduleInfo
 from duetime.client.schedules.schedule import Schedule
+from duetime.client.secrets import SecretInfo
+from duetime.client.targets import TargetInfo
 from duetime.errors import (
+    ArtifactNotFound,
     Conflict,
     DuetimeError,
     DuplicateKey,
     DuplicateKeys,
+    FailureNotFound,
     Fatal,
     InvalidHandler,
     InvalidPayload,
     InvalidValue,
     NotAllowed,
+    OperationNotFound,
     PayloadTooLarge,
     RetryLater,
     ScheduleNotFound,
+    SecretNotFound,
+    SecretUnreadable,
     StoreUnavailable,
+    TargetNotFound,
     TaskCancelled,
     TaskFailed,
     TaskNotFound,
     UnknownHandler,
+    WorkerNotFound,
 )
+from duetime.model.disabling import DisableAfter
+from duetime.model.needs import ended
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window
+from duetime.model.secrets import Secret
 from duetime.model.task import NewTask, State, Task
 from duetime.model.why import Reason
-from duetime.store.values import CancelVerdict
+from duetime.mounting import asgi
+from duetime.store.values import CancelVerdict, ChangeVerdict
+from duetime.targets.command.command import Sandbox
 from duetime.targets.context import Context, current
+from duetime.targets.http.auth import Basic, Bearer
+from duetime.targets.http.callbacks import Callback
 from duetime.targets.occurrence import Occurrence
 from duetime.targets.python.middleware import Next
+from duetime.targets.stored.definitions import StoredCommand, StoredHttp, StoredPublish
 
 __all__ = [
     "AfterEnd",
     "App",
+    "ArtifactInfo",
+    "ArtifactNotFound",
     "At",
+    "Basic",
+    "Bearer",
     "Bulk",
     "Calendar",
+    "Callback",
     "CancelVerdict",
+    "ChangeVerdict",
     "Conflict",
     "Context",
     "Cron",
     "DayCalendar",
+    "DisableAfter",
     "DuetimeError",
     "DuplicateKey",
     "DuplicateKeys",
     "Every",
+    "Failure",
+    "FailureNotFound",
     "Fatal",
     "GateInfo",
     "GateSet",
@@ -62,20 +92,35 @@ __all__ = [
     "Next",
     "NotAllowed",
     "Occurrence",
+    "OperationInfo",
+    "OperationNotFound",
     "PayloadTooLarge",
     "Reason",
     "RetryLater",
     "RetryPolicy",
+    "Sandbox",
     "Schedule",
     "ScheduleInfo",
     "ScheduleNotFound",
+    "Secret",
+    "SecretInfo",
+    "SecretNotFound",
+    "SecretUnreadable",
     "State",
     "StoreUnavailable",
+    "StoredCommand",
+    "StoredHttp",
+    "StoredPublish",
+    "TargetInfo",
+    "TargetNotFound",
     "Task",
     "TaskCancelled",
     "TaskFailed",
     "TaskNotFound",
     "UnknownHandler",
     "Window",
+    "WorkerNotFound",
+    "asgi",
     "current",
+    "ended",
 ]

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeAlias
 
@@ -19,13 +22,41 @@ Seconds: TypeAlias = float | timedelta
 
 SECOND = 1_000_000
 MILLISECOND = 1_000
+MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_UNITS = ("seconds", "minutes", "hours", "days", "weeks")
 LONGEST = 1e15  # seconds: thirty million years, far beyond any calendar, and its microseconds can still be computed
 LATEST: Instant = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 EARLIEST: Instant = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // _MICROSECOND  # a day after the first one, so that it exists in every zone
+
+
+_wall: Callable[[], int] = time.time_ns
+_monotonic: Callable[[], float] = time.monotonic
+
+
+def monotonic() -> float:
+    """Return the seconds of a clock that only runs forward, to measure with."""
+    return _monotonic()
+
+
+def wall() -> int:
+    """Return the nanoseconds since the epoch by this process's clock of day."""
+    return _wall()
+
+
+@contextmanager
+def clocks_from(*, wall: Callable[[], int], monotonic: Callable[[], float]) -> Iterator[None]:
+    """Read both clocks from elsewhere within the block: a simulation's time is not the machine's."""
+    global _wall, _monotonic
+    before = _wall, _monotonic
+    _wall, _monotonic = wall, monotonic
+    try:
+        yield
+    finally:
+        _wall, _monotonic = before
 
 
 class Clock(Protocol):
@@ -40,10 +71,10 @@ class SystemClock:
     """The clocks of this host."""
 
     def now(self) -> Instant:
-        return time.time_ns() // 1_000
+        return _wall() // 1_000
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return _monotonic()
 
 
 class ManualClock:
@@ -88,10 +119,20 @@ def to_seconds(duration: Seconds, name: str = "duration") -> float:
     if isinstance(duration, timedelta):
         return duration.total_seconds()
     if isinstance(duration, bool) or not isinstance(duration, int | float):
-        raise InvalidValue(f"{name} must be seconds or a timedelta, got {type(duration).__name__}")
+        raise InvalidValue(f"{name} must be seconds or a timedelta, got {type(duration).__name__}{_as_duration(duration)}")
     if not math.isfinite(duration):
         raise InvalidValue(f"{name} must be finite, got {duration}")
     return duration
+
+
+def _as_duration(text: object) -> str:
+    """Return how to write a duration that was given as text, such as "30m"."""
+    written = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text) if isinstance(text, str) else None
+    if written is None:
+        return ""
+    unit = next(unit for unit in _UNITS if unit.startswith(written[2]))
+    seconds = timedelta(**{unit: float(written[1])}).total_seconds()
+    return f" {text!r}; write {seconds:g} or timedelta({unit}={written[1]})"
 
 
 def to_micros(duration: Seconds, name: str = "duration") -> int:

@@ -10,14 +10,19 @@ import hmac
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict
+from urllib.parse import urlsplit
 
 import msgspec
 
 from duetime.clock import Seconds, to_seconds
 from duetime.errors import InvalidValue
+from duetime.model.addresses import AddressList, AddressRules, endpoint_of, read_address_list
+from duetime.model.artifacts import check_blobs_url
+from duetime.model.callbacks import callback_keys
+from duetime.model.secrets import read_keys
 from duetime.model.task import FINAL, State
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
@@ -44,9 +49,17 @@ class Settings(TypedDict, total=False):
     output_cap: int | str
     migrate: bool | str
     revision: int
+    http_allow: str | Sequence[str]
+    http_deny: str | Sequence[str]
+    secret_keys: str
+    public_url: str
+    artifacts: str
+    artifact_cap: int | str
+    artifact_cache: str
+    artifact_cache_cap: int | str
 
 
-class Secret:
+class Masked:
     """Text that `repr` does not show."""
 
     __slots__ = ("_text",)
@@ -58,20 +71,20 @@ class Secret:
         return self._text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and hmac.compare_digest(self._text, other._text)
+        return isinstance(other, Masked) and hmac.compare_digest(self._text, other._text)
 
     def __hash__(self) -> int:
         return hash(self._text)
 
     def __repr__(self) -> str:
-        return "Secret(…)"
+        return "Masked(…)"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings, checked; durations in seconds, sizes in bytes."""
 
     url: str
-    token: Secret | None
+    token: Masked | None
     app: str | None
     user: str
     lease: float
@@ -86,10 +99,31 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     output_cap: int
     migrate: bool
     revision: int
+    http_allow: AddressList | None
+    http_deny: AddressList | None
+    secret_keys: Masked | None
+    public_url: str | None
+    artifacts: str | None
+    artifact_cap: int
+    artifact_cache: str | None
+    artifact_cache_cap: int
 
     def retention(self) -> dict[State, timedelta]:
         """Return how long tasks are kept in each final state."""
         return {state: timedelta(seconds=getattr(self, f"keep_{state}")) for state in FINAL}
+
+    def callback_keys(self) -> tuple[bytes, ...]:
+        """Return the keys for callback tokens, the one that makes them first."""
+        return callback_keys("" if self.secret_keys is None else self.secret_keys.reveal())
+
+    def addresses(self, *, loopback: bool = False, own: Iterable[tuple[str, int]] = ()) -> AddressRules:
+        """Return where HTTP handlers may connect to. `loopback`: also to this machine; `own`: where this process itself listens."""
+        return AddressRules(
+            allow=self.http_allow or AddressList(),
+            deny=self.http_deny or AddressList(),
+            loopback=loopback,
+            own=frozenset(endpoint_of(host, port) for host, port in own),
+        )
 
 
 def parse_duration(value: Seconds | str, name: str = "duration") -> float:
@@ -121,12 +155,18 @@ def _text(value: Any, name: str) -> str:
     return value.strip()
 
 
-def _token(value: Any, name: str) -> Secret:
+def _token(value: Any, name: str) -> Masked:
     # the message must not show it
     text = value.strip() if isinstance(value, str) else ""
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise InvalidValue(f"{name} must be a token as `duetime tokens create` prints it: printable ASCII without spaces")
-    return Secret(text)
+    return Masked(text)
+
+
+def _secret_keys(value: Any, name: str) -> Masked:
+    text = value if isinstance(value, str) else ""
+    read_keys(text, name)
+    return Masked(text)
 
 
 def _user(value: Any, name: str) -> str:
@@ -189,6 +229,22 @@ def default_user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+def _public_url(value: Any, name: str) -> str:
+    text = _text(value, name).rstrip("/")
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment or parts.username)
+    except ValueError:
+        good = False
+    if not good or not text.isascii() or not text.isprintable() or " " in text:
+        raise InvalidValue(f"{name} must be the address of the HTTP API as others reach it, such as https://duetime.example, got {value!r}")
+    return text
+
+
+def _artifacts(value: Any, name: str) -> str:
+    return check_blobs_url(_text(value, name), name)
+
+
 class Setting(msgspec.Struct, frozen=True):
     """One row of the table. `default` is a function where it depends on the machine."""
 
@@ -221,6 +277,24 @@ SETTINGS = (
         "migrate", True, "whether the store's tables are made and updated at the first use; off: only `duetime migrate` does it", _switch
     ),
     Setting("revision", 0, "the number of this deployment: an older one never rewrites schedules that a newer one declared", _revision),
+    Setting(
+        "http_allow",
+        None,
+        "where HTTP handlers may connect to besides public addresses: networks, addresses, host:port, separated by spaces",
+        read_address_list,
+    ),
+    Setting("http_deny", None, "where HTTP handlers may never connect to, in the same form; comes before `http_allow`", read_address_list),
+    Setting("secret_keys", None, "the keys of stored secrets: `id:base64` of 32 bytes each, the one that encrypts first", _secret_keys),
+    Setting("public_url", None, "the HTTP API as servers outside reach it, for `app.http(callback=…)`", _public_url),
+    Setting(
+        "artifacts",
+        None,
+        "where the bytes of artifacts are: `file:///folder` or `s3://bucket/prefix`; by default a folder beside a SQLite file",
+        _artifacts,
+    ),
+    Setting("artifact_cap", "500MB", "how large an artifact may be", parse_size),
+    Setting("artifact_cache", None, "the folder where a worker unpacks artifacts; by default one in the user's cache"),
+    Setting("artifact_cache_cap", "10GB", "how much is kept there; the least recently used artifacts go first", parse_size),
 )
 
 

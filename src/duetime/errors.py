@@ -9,6 +9,13 @@ DuetimeError
 ├── TaskNotFound (LookupError)     no such task: never submitted, or pruned
 ├── ScheduleNotFound (LookupError) no schedule or calendar of that name
 ├── TokenNotFound (LookupError)    no token of that name or id
+├── SecretNotFound (LookupError)   no secret of that name
+├── FailureNotFound (LookupError)  no kind of failure with that fingerprint
+├── ArtifactNotFound (LookupError) no artifact, version or upload of that name
+├── TargetNotFound (LookupError)   no target is stored under that name
+├── OperationNotFound (LookupError) no operation of that id
+├── WorkerNotFound (LookupError)   no worker of that id
+├── SecretUnreadable               none of the keys here opens the secret
 ├── DuplicateKey                   a live task holds that (handler, key)
 │   └── DuplicateKeys              the same for some of many; the others were stored
 ├── Conflict                       a task, schedule or calendar is in a state that forbids the request
@@ -16,6 +23,8 @@ DuetimeError
 ├── NotAllowed                     a server refuses the token: missing, unknown, expired, without the scope, or over its rate
 ├── TaskFailed                     `result` of a task that ended failed, dropped or expired
 ├── TaskCancelled                  `result` of a task that ended cancelled
+├── MissingExtra (ImportError)     a part of Duetime that is not installed; the message says how to install it
+├── CannotListen                   the address of a server is in use, or not this machine's
 └── StoreUnavailable               the store cannot be reached, read or written
 
 What handlers raise to end their attempt, and what is raised in them:
@@ -75,6 +84,34 @@ class TokenNotFound(DuetimeError, LookupError):
     """There is no token of that name or id."""
 
 
+class FailureNotFound(DuetimeError, LookupError):
+    """No kind of failure has that fingerprint: never seen, or too long ago."""
+
+
+class OperationNotFound(DuetimeError, LookupError):
+    """There is no operation of that id."""
+
+
+class WorkerNotFound(DuetimeError, LookupError):
+    """No worker of that id is registered: it has stopped, or was taken for dead."""
+
+
+class SecretNotFound(DuetimeError, LookupError):
+    """There is no secret of that name. It ends an attempt that needs it as Fatal does."""
+
+
+class ArtifactNotFound(DuetimeError, LookupError):
+    """There is no artifact, version or upload of that name. It ends an attempt that needs it as Fatal does."""
+
+
+class TargetNotFound(DuetimeError, LookupError):
+    """No target is stored under that handler's name."""
+
+
+class SecretUnreadable(DuetimeError):
+    """None of the keys of this process opens the secret. It ends an attempt that needs it as Fatal does."""
+
+
 class DuplicateKey(DuetimeError):
     """A live task already holds this key; `task_id` names it."""
 
@@ -124,6 +161,14 @@ class TaskCancelled(DuetimeError):
     def __init__(self, message: str, *, task_id: str) -> None:
         super().__init__(message)
         self.task_id = task_id
+
+
+class MissingExtra(DuetimeError, ImportError):
+    """A package is missing that an optional part of Duetime needs; the message says how to install it."""
+
+
+class CannotListen(DuetimeError):
+    """The address is in use, or does not belong to this machine."""
 
 
 class StoreUnavailable(DuetimeError):

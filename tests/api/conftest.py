@@ -35,18 +35,17 @@ class Answer:
         return f"<{self.status} {self.data[:2000]!r}>"
 
 
-class Client:
+class Requests:
     """Sends requests, and fails if the status is not the expected one."""
 
-    def __init__(self, session: aiohttp.ClientSession, server: Server, token: str | None = None) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, token: str | None = None) -> None:
         self.session = session
         self._token = token
-        self.server = server
-        self.url = server.url
+        self.url = url
 
-    def bearing(self, token: str | None) -> Client:
-        """Return a client that sends this token."""
-        return Client(self.session, self.server, token)
+    def bearing(self, token: str | None) -> Requests:
+        """Return the same, but with this token."""
+        return Requests(self.session, self.url, token)
 
     async def __call__(
         self,
@@ -83,6 +82,17 @@ class Client:
     async def submit(self, handler: str = "greet", status: int = 201, **fields: Any) -> Any:
         body = {"handler": handler, "payload": {"name": "Ada"}, **fields} if handler == "greet" else {"handler": handler, **fields}
         return (await self("POST", "/v1/tasks", body, status=status)).json
+
+
+class Client(Requests):
+    """Sends requests to a server of ours."""
+
+    def __init__(self, session: aiohttp.ClientSession, server: Server, token: str | None = None) -> None:
+        super().__init__(session, server.url, token)
+        self.server = server
+
+    def bearing(self, token: str | None) -> Client:
+        return Client(self.session, self.server, token)
 
 
 def new_app(url: str) -> App:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
-from duetime import App
+import pytest
+
+from duetime import App, DisableAfter, InvalidValue
+from duetime.model.disabling import Observed
 from tests.api.conftest import Client, served
 
 
@@ -39,6 +43,26 @@ async def test_a_gate_is_in_force_when_the_worker_has_confirmed_it(app: App) -> 
         assert reason["kind"] == "gate"
         await http("DELETE", "/v1/gates/greet", status=204)
         assert (await http("GET", f"/v1/tasks/{task['id']}", wait=30)).json["state"] == "succeeded"
+
+
+async def test_a_gate_that_the_system_has_closed_says_so_and_when_it_is_probed(app: App) -> None:
+    rule = DisableAfter(1, lasting=0, probe_every=60)
+    async with served(app) as http:
+        task = await http.submit()
+        now, version = app.store.now(), (await app.store.gates()).version
+        await app.store.observe("w", [Observed(handler="greet", failures=1, since_at=now, last="503", rule=rule, seen_gates=version)])
+        [gate] = (await http("GET", "/v1/gates")).json["items"]
+        assert (gate["automatic"], gate["set_by"], gate["until_at"]) == (True, "duetime", None)
+        assert datetime.fromisoformat(gate["probe_at"]) - datetime.fromisoformat(gate["set_at"]) == timedelta(seconds=60)
+        [reason, *_] = (await http("GET", f"/v1/tasks/{task['id']}/why")).json["items"]
+        assert (reason["kind"], reason["by"]) == ("gate", "duetime")
+        assert "disabled: 1 failures since" in reason["text"]
+        assert 'duetime_gates{handler="greet",kind="disabled"} 1.0' in (await http("GET", "/metrics")).data.decode()
+        [entry] = (await http("GET", "/v1/audit", action="gates.pause")).json["items"]
+        assert (entry["by"], entry["subject"], entry["origin"]) == ("duetime", "greet", "worker w")
+        findings = {each["kind"]: each["detail"] for each in (await http("GET", "/v1/doctor")).json["findings"]}
+        assert "until a task succeeds, the next one tries at" in findings["closed gate"]
+        await http("DELETE", "/v1/gates/greet", status=204)
 
 
 async def test_workers_handlers_and_counts_are_listed(app: App) -> None:
@@ -100,3 +124,14 @@ async def test_a_server_that_is_well_says_so(http: Client) -> None:
 async def test_a_server_that_stops_is_not_ready(http: Client) -> None:
     http.server.api.stop()
     assert (await http.problem("GET", "/readyz", status=503))["type"] == "urn:duetime:problem:stopping"
+
+
+async def test_a_question_for_series_that_cannot_be_answered_says_why(http: Client, app: App) -> None:
+    problem = await http.problem("GET", "/v1/series", status=422, names="failed,started")
+    assert "there is no series 'started'; there are attempts, succeeded" in problem["detail"]
+    assert "step must be 10, 300 or 3600 seconds" in (await http.problem("GET", "/v1/series", status=422, step=60))["detail"]
+    problem = await http.problem("GET", "/v1/series", status=422, since="yesterday")
+    assert "since must be an instant such as 2030-01-31T07:00:00Z" in problem["detail"]
+    assert "leave one of them out" in (await http.problem("GET", "/v1/series", status=422, handler="greet", by="handler"))["detail"]
+    with pytest.raises(InvalidValue, match="too many"):
+        await app.series(since=datetime.now(UTC) - timedelta(days=400))

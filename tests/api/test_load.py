@@ -121,7 +121,7 @@ async def test_a_request_that_is_arriving_when_the_server_stops_is_answered(app:
 
         def heads() -> list[int]:
             """Return how many bytes of a head have arrived, by connection."""
-            return sorted(vars(connection)["_head"] for connection in server.server_state.connections)
+            return sorted(vars(connection).get("_outside", 0) for connection in server.server_state.connections)
 
         async def begun() -> bool:
             return [size > 0 for size in heads()] == [False, True]

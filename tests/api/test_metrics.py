@@ -67,6 +67,12 @@ async def test_attempts_are_counted_by_handler_and_outcome_and_shown_after_their
     assert of(found, "duetime_attempts_total", handler="flaky", outcome="failed") == 1
     assert of(found, "duetime_attempts_total", handler="flaky", outcome="succeeded") == 1
     assert of(found, "duetime_retries_total", handler="flaky") == 1
+    # 0 from the start: Prometheus sees no rise from a missing value
+    assert {handler: of(found, "duetime_tasks_failed_total", handler=handler) for handler in ("greet", "flaky", "fail")} == {
+        "greet": 0,
+        "flaky": 0,
+        "fail": 1,
+    }
     for name in ("duetime_lateness_seconds", "duetime_duration_seconds"):
         assert of(found, f"{name}_count", handler="greet") == 3
         assert of(found, f"{name}_bucket", handler="greet", le="+Inf") == 3
@@ -75,6 +81,24 @@ async def test_attempts_are_counted_by_handler_and_outcome_and_shown_after_their
         assert upto == sorted(upto)
     for name in ("stale_writes", "lease_losses", "workers_lost", "attempts_taken_back", "store_errors", "blocked_loops"):
         assert of(found, f"duetime_{name}_total") == 0
+
+
+async def test_the_failed_tasks_of_a_handler_are_zero_before_its_first_attempt(app: App) -> None:
+    async with served(app) as http:
+        await http.submit(delay=60)
+        assert of(await scrape(http), "duetime_tasks_failed_total", handler="greet") == 0
+
+
+async def test_a_task_that_a_pull_worker_failed_is_counted_and_logged(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    async with served(app) as http:
+        worker = await register(http)
+        await http("POST", "/v1/tasks", {"handler": "resize", "payload": {"number": 1}}, status=201)
+        [claimed] = await worker.claim()
+        await worker.complete(claimed, outcome="failed", fatal=True, error={"type": "RangeError", "message": "too wide", "details": "at 7"})
+    async with served(app) as http:
+        assert of(await scrape(http), "duetime_tasks_failed_total", handler="resize") == 1
+    [record] = [record for record in caplog.records if record.name == "duetime.failures"]
+    assert (record.levelname, vars(record)["duetime_task"], record.exc_text) == ("ERROR", claimed["id"], "at 7")
 
 
 async def test_figures_grow_on_from_worker_to_worker_and_are_the_same_on_every_server(worked: App) -> None:
@@ -227,5 +251,8 @@ async def test_every_figure_is_explained_and_every_explained_one_exists(worked: 
         await scrape(http)  # so that a request has been counted
         text = (await http("GET", "/metrics")).data.decode()
     shown = {family.name for family in text_string_to_metric_families(text) if not family.name.endswith("_created")}
-    explained = {name.removesuffix("_total") for name in re.findall(r"^\| `(duetime_\w+)`", PAGE.read_text(encoding="utf-8"), re.MULTILINE)}
+    explained = {
+        name.removesuffix("_total")
+        for name in re.findall(r"^\| `(duetime_(?!worker_)\w+)`", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    }
     assert shown == explained

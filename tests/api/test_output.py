@@ -97,10 +97,13 @@ async def test_output_of_attempts_is_read_page_by_page(app: App, http: Client) -
     assert [each["attempt"] for each in first["items"]] == [1, 2, 3]
     second = (await http("GET", path, limit=3, cursor=first["next"])).json
     assert second == {
-        "items": [{"attempt": 4, "text": "attempt 4\n", "whole": True}, {"attempt": 5, "text": "attempt 5\n", "whole": False}],
+        "items": [
+            {"attempt": 4, "text": "attempt 4\n", "whole": True, "error": None},
+            {"attempt": 5, "text": "attempt 5\n", "whole": False, "error": None},
+        ],
         "next": None,
     }
-    assert (await http("GET", path, attempt=2)).json["items"] == [{"attempt": 2, "text": "attempt 2\n", "whole": True}]
+    assert (await http("GET", path, attempt=2)).json["items"] == [{"attempt": 2, "text": "attempt 2\n", "whole": True, "error": None}]
     assert (await http("GET", path, attempt=9)).json == {"items": [], "next": None}
     await http.problem("GET", f"/v1/tasks/{new_id()}/logs", status=404)
     await http.problem("GET", path, status=422, attempt=0)
@@ -115,7 +118,7 @@ async def test_output_is_read_from_any_server_of_the_store(postgres_url: str) ->
             task = await app.handler("talk").now()
             await app.result(task, timeout=PATIENCE)
         items = (await http("GET", f"/v1/tasks/{task.id}/logs")).json["items"]
-        assert items == [{"attempt": 1, "text": "<script>alert(1)</script> ☃\n", "whole": True}]
+        assert items == [{"attempt": 1, "text": "<script>alert(1)</script> ☃\n", "whole": True, "error": None}]
         [hit] = (await http("GET", "/v1/logs", q="alert")).json["items"]
         assert (hit["task"], hit["handler"], hit["state"], hit["attempt"]) == (task.id, "talk", "succeeded", 1)
 
@@ -134,6 +137,8 @@ async def test_output_is_followed_attempt_by_attempt_until_the_task_is_final(app
             assert (await next_text(events)).data == {"attempt": 1, "text": "zwei ☃\n"}
             talk.say("fail", "three", None)
             rest = [(event.kind, event.data) async for event in events]
+    error = rest[0][1].pop("error")
+    assert (error["type"], error["location"].endswith(" in talk"), "raise " in error["traceback"]) == ("ValueError", True, True)
     assert rest == [
         ("attempt", {"attempt": 1, "outcome": "failed"}),
         ("attempt", {"attempt": 2, "outcome": None}),
@@ -282,7 +287,7 @@ async def test_a_token_for_one_handler_reads_and_finds_only_its_output(app: App)
             reader = http.bearing(made.token)
             await reader("GET", f"/v1/tasks/{own.id}/logs")
             for query in ({}, {"follow": "true"}):
-                await reader.problem("GET", f"/v1/tasks/{other.id}/logs", status=403, **query)
+                await reader.problem("GET", f"/v1/tasks/{other.id}/logs", status=404, **query)
             await reader.problem("GET", "/v1/logs", status=403, q="secret")
             await reader.problem("GET", "/v1/logs", status=403, q="secret", handler="anything")
             found = (await reader("GET", "/v1/logs", q="secret", handler="greet")).json["items"]

@@ -17,6 +17,8 @@ import pytest
 from duetime import App
 from duetime.clock import ManualClock
 from duetime.duties import Reaper
+from duetime.model.failures import fingerprint
+from duetime.model.task import ErrorInfo
 from duetime.runtime.service import Alarms
 from duetime.store.open import store_from_url
 from duetime.store.values import Claim
@@ -64,6 +66,21 @@ async def test_a_worker_says_what_it_has_and_is_listed(http: Client) -> None:
     assert handler["retry"]["tries"] == 2
     await http.problem("POST", "/v1/tasks", {"handler": "resize", "payload": {"width": "x"}}, status=422)
     await http("POST", "/v1/tasks", {"handler": "resize", "payload": {"width": 3}}, status=201)
+
+
+async def test_a_worker_says_how_long_finished_tasks_of_its_handler_are_kept(http: Client) -> None:
+    async def kept() -> object:
+        [handler] = [each for each in (await http("GET", "/v1/handlers")).json["items"] if each["name"] == "resize"]
+        return handler["keep"]
+
+    await register(http, handlers={"resize": {"keep": {"failed": 86_400, "succeeded": 0}}})
+    assert await kept() == {"failed": 86_400, "succeeded": 0}
+    await register(http, handlers={"resize": {"timeout": 9}})
+    assert await kept() == {"failed": 86_400, "succeeded": 0}
+    await register(http, handlers={"resize": {"keep": {}}})
+    assert await kept() == {}
+    for wrong in ({"failed": -1}, {"pending": 1}, {"failed": "1d"}):
+        await http.problem("POST", "/v1/workers", {"handlers": {"resize": {"keep": wrong}}}, status=422)
 
 
 async def test_what_a_worker_does_not_say_stays_as_others_declared_it(http: Client) -> None:
@@ -235,6 +252,31 @@ async def _somebody_waits(http: Client) -> bool:
     return bool(http.server.api.shared.pull._waiting)
 
 
+def _parameters(*names: str) -> dict[str, Any]:
+    return {
+        "slots": 2,
+        "schema": {"type": "object", "properties": {name: {} for name in names}, "required": [], "additionalProperties": False},
+    }
+
+
+async def test_a_task_that_does_not_fit_what_a_worker_declared_is_parked_until_one_comes_that_it_fits(http: Client, url: str) -> None:
+    old = await register(http, handlers={"scale": _parameters("width")})
+    another = await register(http, handlers={"scale": _parameters("width", "height")})
+    narrow = (await http("POST", "/v1/tasks", {"handler": "scale", "payload": {"width": 1}}, status=201)).json["id"]
+    wide = (await http("POST", "/v1/tasks", {"handler": "scale", "payload": {"width": 1, "height": 2}}, status=201)).json["id"]
+    assert [item["id"] for item in await old.claim(limit=2)] == [narrow]
+    task = (await http("GET", f"/v1/tasks/{wide}")).json
+    assert (task["state"], task["parked"], task["attempt"], task["tries"]) == ("pending", True, 1, 0)
+    assert "height" in task["error"]["message"]
+    [reason] = [each for each in (await http("GET", f"/v1/tasks/{wide}/why")).json["items"] if each["kind"] == "parked"]
+    assert "height" in reason["text"]
+    assert [each["id"] for each in (await http("GET", "/v1/tasks?parked=true")).json["items"]] == [wide]
+    assert await old.claim(limit=2) == []
+    [item] = await another.claim(limit=2)
+    assert (item["id"], item["attempt"]) == (wide, 2)
+    assert await another.complete(item, outcome="succeeded") == ("accepted", "succeeded")
+
+
 @pytest.mark.covers("ATF.4")
 async def test_a_closed_gate_holds_for_pull_workers_too(http: Client, worker: PullWorker) -> None:
     [id] = await submit(http)
@@ -278,14 +320,21 @@ async def test_a_failure_is_tried_again_as_the_handler_or_the_task_says(http: Cl
     worker = await register(http, handlers={"resize": {"slots": 5, "retry": {"tries": 2, "base": 0}}})
     [usual] = await submit(http)
     [own] = await submit(http, retry={"tries": 1})
-    error = {"type": "RangeError", "message": "too wide", "details": "at line 7"}
+    error = {"type": "RangeError", "message": "too wide", "details": "at line 7", "location": "resize.js:7 in resize"}
     items = {item["id"]: item for item in await worker.claim(limit=5)}
     assert await worker.complete(items[usual], outcome="failed", error=error) == ("accepted", "pending")
     assert await worker.complete(items[own], outcome="failed", error=error) == ("accepted", "failed")
     [again] = await worker.claim(wait=30)
     assert (again["id"], again["attempt"], again["tries"]) == (usual, 2, 1)
     assert await worker.complete(again, outcome="failed", error=error) == ("accepted", "failed")
-    assert (await task(http, usual))["error"] == {"type": "RangeError", "message": "too wide", "traceback": "at line 7"}
+    stored = {
+        "type": "RangeError",
+        "message": "too wide",
+        "traceback": "at line 7",
+        "location": "resize.js:7 in resize",
+        "fingerprint": fingerprint("resize", ErrorInfo("RangeError", "too wide", "", "resize.js:7 in resize"), None),
+    }
+    assert (await task(http, usual))["error"] == stored
     attempts = (await http("GET", f"/v1/tasks/{usual}/attempts")).json["items"]
     assert [(each["outcome"], each["worker"]) for each in attempts] == [("failed", worker.id)] * 2
 
@@ -500,13 +549,17 @@ async def test_a_token_works_for_its_handlers_only(app: App) -> None:
             await anybody.bearing(submitter).problem("POST", "/v1/workers", {"handlers": {"resize": {}}}, status=403)
             await http.problem("POST", "/v1/workers", {"handlers": {"resize": {}, "greet": {}}}, status=403)
             own, foreign = await register(http), await register(all_powerful, handlers={"greet": {}, "resize": {}})
-            assert [each["host"] for each in (await http("GET", "/v1/workers")).json["items"]] == ["resizer", "admin"]
+            listed = (await http("GET", "/v1/workers")).json["items"]
+            assert [(each["host"], each["slots"], each["running"]) for each in listed] == [
+                ("resizer", {"resize": 10}, 0),
+                ("admin", {"resize": 1}, None),  # what runs there may be of the other handler
+            ]
             for method, path in (("POST", "/renew"), ("POST", "/claim"), ("DELETE", "")):
-                await http.problem(method, f"/v1/workers/{foreign.id}{path}", status=403)
+                await http.problem(method, f"/v1/workers/{foreign.id}{path}", status=410)
             greeting = (await all_powerful.submit())["id"]
             body = {"worker": own.id, "attempt": 1}
-            await http.problem("POST", f"/v1/tasks/{greeting}/complete", body, status=403)
-            await http.problem("POST", f"/v1/tasks/{greeting}/progress", {**body, "fraction": 0.5}, status=403)
+            await http.problem("POST", f"/v1/tasks/{greeting}/complete", body, status=404)
+            await http.problem("POST", f"/v1/tasks/{greeting}/progress", {**body, "fraction": 0.5}, status=404)
             await submit(all_powerful)
             [item] = await own.claim()
             assert await own.complete(item) == ("accepted", "succeeded")

@@ -33,12 +33,13 @@ from duetime import (
 )
 from duetime.api.server import Server
 from duetime.api.shared import Limits
-from duetime.client.client import LocalClient
 from duetime.client.gates import LocalGates
 from duetime.client.insight import LocalInsight
+from duetime.client.local import LocalClient
 from duetime.client.output import LocalOutputs
 from duetime.client.schedules.calendars import LocalCalendars
-from duetime.client.schedules.service import LocalSchedules
+from duetime.client.schedules.local import LocalSchedules
+from duetime.ids import new_id
 from duetime.remote import client as remote_client
 from duetime.remote import transport
 from duetime.remote.calendars import RemoteCalendars
@@ -316,8 +317,8 @@ async def test_requests_that_may_be_repeated_are_when_something_on_the_way_is_ou
         assert await app.gates.list() == []
         assert seen == ["GET"] * 4
         del seen[:]
-        with pytest.raises(StoreUnavailable, match="POST /v1/tasks/cancel was answered 502"):
-            await app.cancel_many(handler="greet")
+        with pytest.raises(StoreUnavailable, match=r"POST /v1/tasks/.*/retry was answered 502"):
+            await app.retry(new_id())
         assert seen == ["POST"]
 
 
@@ -525,9 +526,6 @@ async def test_what_needs_a_store_says_so(remote: App) -> None:
         await greet.options(connection=object()).now(name="x")
     with pytest.raises(InvalidValue, match=f"connection=.* {said}"):
         await remote.submit_many([greet.new(name="x")], connection=object())
-    for call in (remote.tokens.list(), remote.tokens.create("x", scopes=["read"]), remote.tokens.audit.list()):
-        with pytest.raises(InvalidValue, match=said):
-            await call
     with pytest.raises(InvalidValue, match=said):
         await remote.around(datetime(2100, 1, 1, tzinfo=UTC), key="k", offsets=[-60]).submit(greet.new(name="x"))
     with pytest.raises(Conflict, match="is pending and cannot be retried"):  # what does not need one works on
@@ -538,3 +536,18 @@ def test_the_package_that_is_missing_is_named() -> None:
     code = "import sys; sys.modules['aiohttp'] = None; from duetime import App; App('https://example.com')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "a server is reached with the package aiohttp: pip install 'duetime[http]'" in ended.stderr
+
+
+async def test_a_failure_is_located_over_http_as_in_the_store(app: App, remote: App) -> None:
+    async with app.worker():
+        task = await app.handler("fail").now(text="no")
+        await app.client.wait(task, timeout=PATIENCE)
+    [attempt] = await app.attempts(task)
+    assert attempt.error is not None
+    assert attempt.error.location.endswith(" in fail")
+    assert (await remote.get(task.id)).error == attempt.error
+    assert [each.error for each in await remote.attempts(task.id)] == [attempt.error]
+    assert [output.error for output in await remote.output.read(task.id)] == [attempt.error]
+    assert attempt.error in [event.error async for event in remote.output.follow(task.id)]
+    [reason] = await remote.why(task.id)
+    assert f"at {attempt.error.location})" in reason.text

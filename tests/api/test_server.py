@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 
 from duetime import App
-from duetime.api.server import CannotListen, Server
+from duetime.api.server import Server
 from duetime.client.batching import Batching
-from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.errors import CannotListen, InvalidValue, StoreUnavailable
 from duetime.model.task import NewTask
 from duetime.store.requests import Requested
 from duetime.store.values import Added

@@ -251,3 +251,25 @@ async def test_single_submits_at_the_same_time_share_commits(app: App) -> None:
     assert sum(adds) == 90
     assert len(adds) < 60
     assert msgspec.json.decode(answers[1].data)["state"] == "pending"
+
+
+async def test_a_task_that_needs_others_waits_for_them(http: Client) -> None:
+    first, second = await http.submit(delay=60), await http.submit(delay=60)
+    task = await http.submit(needs=[first["id"], {"ended": second["id"]}])
+    assert task["state"] == "blocked"
+    [reason, *_] = (await http("GET", f"/v1/tasks/{task['id']}/why")).json["items"]
+    assert reason["kind"] == "blocked"
+    assert f"{first['id']} of greet (pending) to succeed and task {second['id']} of greet (pending) to end" in reason["text"]
+
+
+async def test_what_is_not_there_cannot_be_needed(http: Client) -> None:
+    missing, known = "01890000-0000-7000-8000-000000000000", (await http.submit(delay=60))["id"]
+    body = {"handler": "greet", "payload": {"name": "Ada"}}
+    problem = await http.problem("POST", "/v1/tasks", {**body, "needs": [known, {"ended": missing}]}, status=404)
+    assert problem["errors"][0]["pointer"] == "/needs/1"
+    assert f"there is no task {missing}" in problem["detail"]
+    batch = await http("POST", "/v1/tasks/batch", [body, {**body, "needs": [missing]}, {**body, "needs": [known]}])
+    assert [item["verdict"] for item in batch.json["items"]] == ["added", "refused", "added"]
+    assert batch.json["items"][1]["problem"]["errors"][0]["pointer"] == "/needs/0"
+    for needs in (known, ["x"], [{"ends": known}], [7]):
+        assert (await http.problem("POST", "/v1/tasks", {**body, "needs": needs}, status=422))["errors"][0]["pointer"].startswith("/needs")

@@ -10,6 +10,8 @@ import pytest
 from duetime import App
 from duetime.ids import new_id
 from tests.api.conftest import Client, served, until
+from tests.servers.telling import declare_telling
+from tests.servers.waiting import PATIENCE
 
 
 async def finish(app: App, http: Client, *ids: str) -> None:
@@ -115,13 +117,42 @@ async def test_a_task_is_cancelled_and_retried(app: App) -> None:
             await http.problem("POST", f"/v1/tasks/{new_id()}/{verb}", status=404)
 
 
+async def test_a_task_is_deleted_unless_it_runs(app: App) -> None:
+    started, over = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def last() -> None:
+        started.set()
+        await over.wait()
+
+    async with served(app) as http:
+        waiting = f"/v1/tasks/{(await http.submit(delay=60))['id']}"
+        running = f"/v1/tasks/{(await http.submit('last', payload={}))['id']}"
+        async with app.worker():
+            await asyncio.wait_for(started.wait(), PATIENCE)
+            problem = await http.problem("DELETE", running, status=409)
+            assert "is running and cannot be deleted" in problem["detail"]
+            over.set()
+            await http("GET", running, wait=30)
+        for path in (waiting, running):
+            await http("DELETE", path, status=204)
+            await http.problem("GET", path, status=404)
+            await http.problem("DELETE", path, status=404)
+        told = [(each.action, each.subject, each.outcome) for each in (await app.tokens.audit.list(action="tasks.delete")).items]
+        names = [path.rpartition("/")[2] for path in (running, waiting)]
+        assert sorted(told) == sorted(
+            ("tasks.delete", name, outcome)
+            for name, outcome in zip([*names, *names, names[0]], ["done", "done", "refused", "refused", "refused"], strict=True)
+        )
+
+
 async def test_many_tasks_are_changed_by_a_filter(http: Client) -> None:
     for number in range(4):
         await http.submit(delay=60, key=f"order-{number}", collection="eu")
     dry = (await http("POST", "/v1/tasks/cancel", {"collection": "eu", "dry_run": True})).json
-    assert dry == {"matched": 4, "answers": {}, "dry_run": True}
+    assert dry == {"matched": 4, "answers": {}, "dry_run": True, "operation": None}
     edited = (await http("POST", "/v1/tasks/edit", {"collection": "eu", "set": {"collection": "us", "priority": 9}})).json
-    assert edited == {"matched": 4, "answers": {"changed": 4}, "dry_run": False}
+    assert (edited["matched"], edited["answers"], edited["operation"]["state"]) == (4, {"changed": 4}, "done")
     one = (await http("POST", "/v1/tasks/cancel", {"handler": "greet", "key": "order-0"})).json
     assert one["answers"] == {"cancelled": 1}
     assert (await http("POST", "/v1/tasks/cancel", {"collection": "us"})).json["answers"] == {"cancelled": 3}
@@ -148,7 +179,7 @@ async def test_attempts_output_and_reasons_are_told(app: App) -> None:
 
         async def written() -> bool:
             items: list[Any] = (await http("GET", f"{path}/logs", attempt=1)).json["items"]
-            return items == [{"attempt": 1, "text": "hello Ada\n", "whole": True}]
+            return items == [{"attempt": 1, "text": "hello Ada\n", "whole": True, "error": None}]
 
         await until(written, "the output is there")
         assert (await http("GET", f"{path}/logs", attempt=2)).json["items"] == []
@@ -156,6 +187,41 @@ async def test_attempts_output_and_reasons_are_told(app: App) -> None:
             await http.problem("GET", f"/v1/tasks/{new_id()}/{part}", status=404)
 
 
+async def test_the_detail_of_an_attempt_is_told(app: App) -> None:
+    declare_telling(app, "ring", {"status": 204, "phases": {"dns": 0.002}})
+    async with served(app) as http:
+        told, silent = (await http.submit("ring"))["id"], (await http.submit())["id"]
+        await finish(app, http, told, silent)
+        details = [(await http("GET", f"/v1/tasks/{task_id}/attempts")).json["items"][0]["detail"] for task_id in (told, silent)]
+    assert details == [{"status": 204, "phases": {"dns": 0.002}}, None]
+
+
 @pytest.mark.parametrize("wrong", ["x", "0198c2f4", "../../etc/passwd", "%27%20or%201=1--", "0198C2F4-5D1E-7A3B-8C21-5F0E9D3A7B46"])
 async def test_what_is_no_id_is_not_found(http: Client, wrong: str) -> None:
     await http.problem("GET", f"/v1/tasks/{wrong.replace('/', '%2F')}", status=404)
+
+
+async def test_a_query_is_a_filter_of_lists_counts_and_verbs(http: Client) -> None:
+    one = await http.submit(delay=60, meta={"tenant": "acme"}, priority=8)
+    await http.submit(delay=60)
+    found = (await http("GET", "/v1/tasks", q="state:pending,running meta.tenant:acme priority:>=7", handler="gr*")).json
+    assert ([task["id"] for task in found["items"]], found["next"], found["looked"]) == ([one["id"]], None, None)
+    assert (await http("GET", "/v1/tasks/count", q="handler:greet")).json == {"count": 2, "more": False}
+    assert (await http("GET", "/v1/tasks/count", q="handler:greet", limit=1)).json == {"count": 1, "more": True}
+    cut = (await http("GET", "/v1/tasks", q="meta.tenant:acme", scan=1)).json
+    assert (cut["items"], cut["looked"]) == ([], 1)
+    done = (await http("POST", "/v1/tasks/cancel", {"q": "meta.tenant:acme"})).json
+    assert done["answers"] == {"cancelled": 1}
+
+
+async def test_a_query_that_cannot_be_read_says_where(http: Client) -> None:
+    problem = await http.problem("GET", "/v1/tasks", status=422, q="handler:greet stat:failed")
+    assert "the query cannot be read at character 15 ('stat:failed'): there is no term 'stat'" in problem["detail"]
+    problem = await http.problem("GET", "/v1/tasks", status=422, q="handler:greet", handler="fail")
+    assert "handler is given both in the query and beside it" in problem["detail"]
+
+
+async def test_a_brief_list_has_neither_long_payloads_nor_tracebacks(http: Client) -> None:
+    await http.submit(delay=60, payload={"name": "x" * 10_000})
+    [task] = (await http("GET", "/v1/tasks", brief="true")).json["items"]
+    assert task["payload"] == {"…": '{"name":"' + "x" * 291}

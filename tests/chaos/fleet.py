@@ -82,9 +82,9 @@ class Fleet:
     # ---- workers ----
 
     async def start(
-        self, *arguments: str, app: str = APP, ready: bool = True, clock_off: float = 0.0, **environment: object
+        self, *arguments: str, app: str = APP, ready: bool = True, clock_off: float = 0.0, guarded: bool = True, **environment: object
     ) -> WorkerProcess:
-        """Start a worker, perhaps on a host with a wrong clock; unless `ready` is False, wait until it runs."""
+        """Start a worker, perhaps on a host with a wrong clock, or without guards; unless `ready` is False, wait until it runs."""
         log = self.folder / f"worker-{len(self.workers)}.log"
         variables = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("DUETIME_", "CHAOS_", "COV_"))},
@@ -93,7 +93,7 @@ class Fleet:
             OFF: str(clock_off),
             **{name.upper(): str(value) for name, value in environment.items()},
         }
-        module = "tests.chaos.skewed" if clock_off else "duetime.cli"
+        module = "tests.chaos.skewed" if clock_off else "duetime.cli" if guarded else "tests.chaos.unguarded"
         command = [sys.executable, "-m", module, "worker", app, *arguments]
         with log.open("wb") as output:
             process = subprocess.Popen(command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output)  # noqa: ASYNC220

@@ -31,10 +31,13 @@ worker.LAST_WORD = float(os.environ.get("CHAOS_LAST_WORD", worker.LAST_WORD))
 if "CHAOS_FILE_LIMIT" in os.environ:
 
     def follow_the_limit() -> None:
-        """Let no file grow as long as the file `full` exists, as on a full disk or over quota."""
+        """Let no file grow as long as the file `full` exists, as on a full disk or over quota; say so by the file `limited`."""
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         while True:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (40_000 if (FOLDER / "full").exists() else hard, hard))
+            full = (FOLDER / "full").exists()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40_000 if full else hard, hard))
+            if full:
+                (FOLDER / "limited").touch()
             time.sleep(0.005)
 
     threading.Thread(target=follow_the_limit, daemon=True).start()

@@ -211,8 +211,8 @@ class History:
     def _fences(self) -> Iterator[str]:
         for task, attempts in self.attempts.items():
             highest = 0
-            for index, attempt in enumerate(attempts):
-                if attempt.start.fence <= highest and not self._rewound(attempts[:index]):
+            for attempt in attempts:
+                if attempt.start.fence <= highest:
                     yield f"fence: {task} began with number {attempt.start.fence} after number {highest}"
                 highest = max(highest, attempt.start.fence)
 
@@ -221,10 +221,10 @@ class History:
             attempts = self.attempts.get(task, [])
             if self._rewound(attempts):
                 continue
-            highest = max((attempt.start.fence for attempt in attempts), default=0)
+            highest = max((attempt.start.number for attempt in attempts), default=0)
             if finals[task] in FINAL and highest > number:
                 yield f"stale: {task} is {finals[task]} by attempt {number}, but attempt {highest} had begun"
-            if finals[task] == "succeeded" and not any(attempt.returned for attempt in attempts if attempt.start.fence == number):
+            if finals[task] == "succeeded" and not any(attempt.returned for attempt in attempts if attempt.start.number == number):
                 yield f"stale: {task} is called succeeded by attempt {number}, which did not return"
 
     def _again(self) -> Iterator[str]:

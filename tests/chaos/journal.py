@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from duetime import Context
+from duetime.model.fences import ATTEMPTS
 
 Kind = Literal[
     "submitted",  # acknowledged to a client
@@ -56,6 +57,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     key: str | None = None
     how: str = ""
     offset: float = 0.0
+
+    @property
+    def number(self) -> int:
+        """The attempt's number."""
+        return self.fence % ATTEMPTS
 
 
 _decode = msgspec.json.Decoder(Event).decode

@@ -1,12 +1,16 @@
 """Worker processes that tests start, stop, freeze and kill."""
 
 import asyncio
+import contextlib
+import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from duetime.runtime.processes import children
 from tests.chaos.journal import Journal
 from tests.servers.waiting import PATIENCE
 
@@ -25,8 +29,15 @@ async def until(what: str, condition: Callable[[], Awaitable[object] | object], 
         await asyncio.sleep(0.02)
 
 
+def below_guards(pid: int) -> int:
+    """Return the worker of the command with this number; the command itself as long as there is no other process."""
+    for _guard in ("outer", "inner"):
+        pid = next(iter(children(pid)), pid)
+    return pid
+
+
 class WorkerProcess:
-    """One `duetime worker` of a test's own; signals go to its process id and to no other."""
+    """One `duetime worker` of a test's own; it is frozen and killed itself, not its guards."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, journal: Journal) -> None:
         self._process = process
@@ -38,6 +49,13 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
+        """The worker's own process, below its guards; the one that was started as long as there is no other."""
+        said = re.findall(r" process (\d+)\) runs tests\.", self.log())
+        return int(said[-1]) if said else below_guards(self._process.pid)
+
+    @property
+    def guard(self) -> int:
+        """The process that was started."""
         return self._process.pid
 
     @property
@@ -46,17 +64,19 @@ class WorkerProcess:
 
     @property
     def ready(self) -> bool:
-        return " runs tests.chaos" in self.log()
+        return " runs tests." in self.log()
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
     def _signal(self, number: signal.Signals) -> None:
         if self.running:
-            self._process.send_signal(number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
+        if self.running:
+            self._process.send_signal(signal.SIGTERM)
 
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -73,7 +93,7 @@ class WorkerProcess:
             self._journal.write("killed", pid=self.pid)
             self.told = True
             self._signal(signal.SIGKILL)
-            self._process.wait()
+            self._process.wait()  # its guards end when nothing is left of it
             self.killed_at = time.monotonic()
 
     def note_death(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from duetime.model.fences import ATTEMPTS
 from tests.chaos.fleet import ROOT
 from tests.chaos.history import Event, History, Journal, read
 from tests.chaos.journal import locked
@@ -110,13 +111,15 @@ def test_a_fail_over_excuses_only_what_it_can_take_back() -> None:
     assert found([event("submitted", 4), severed, promoted], {}) == []
     assert found([event("submitted", 2), severed, promoted], {}) == ["lost"]
     assert found([event("submitted", 6), severed, promoted], {}) == ["lost"]
-    rewound = [SUBMITTED, *ran(3.5, 1, 7), severed, promoted, *ran(8, 1, 8)]
+    again = ATTEMPTS + 1  # the fence of attempt 1 in the next epoch
+    rewound = [SUBMITTED, *ran(3.5, 1, 7), severed, promoted, *ran(8, again, 8)]
     assert found(rewound, ended_by={A: 1}) == []
-    begun_late = [SUBMITTED, severed, promoted, *ran(5.1, 1, 7), *ran(8, 1, 8)]  # by a claim that the replica never heard of
+    begun_late = [SUBMITTED, severed, promoted, *ran(5.1, 1, 7), *ran(8, again, 8)]  # by a claim that the replica never heard of
     assert found(begun_late, ended_by={A: 1}) == []
+    assert found([SUBMITTED, *ran(3.5, 1, 7), severed, promoted, *ran(8, 1, 8)], ended_by={A: 1}) == ["fence"], "it must not repeat"
     assert found([SUBMITTED, severed, promoted, *ran(10.1, 1, 7), *ran(13, 1, 8)], ended_by={A: 1}) == ["fence", "again"]
     assert found([*ran(-9, 1, 7), event("submitted", -10), severed, promoted, *ran(8, 1, 8)]) == ["fence", "again"]
-    overlapping = [SUBMITTED, *ran(4.5, 1, 7), severed, promoted, *ran(5.2, 1, 8)]
+    overlapping = [SUBMITTED, *ran(4.5, 1, 7), severed, promoted, *ran(5.2, again, 8)]
     assert found(overlapping) == ["overlap"]
     cancelled = [SUBMITTED, event("cancelled", 4), severed, promoted, *ran(8, 1, 8)]
     assert found(cancelled) == []

@@ -130,6 +130,25 @@ def shop(url: str) -> Shop:
     return Shop(url)
 
 
+PLANNED = "01a1e112-c0d3-7403-88d7-6b1eec5cb647"
+NEIGHBOUR = "01a1e112-c0d3-7403-88d7-6b1eec5cb648"
+LATER = "01a1f000-0000-7403-88d7-6b1eec5cb647"
+
+
+@pytest.fixture
+def known_tasks(shop: Shop) -> None:
+    """Three waiting tasks whose ids and keys are known; two of the ids begin alike."""
+    greet, fail = shop.app.handler("greet"), shop.app.handler("fail")
+    new = {PLANNED: greet.new(name="a"), NEIGHBOUR: fail.new(text="b"), LATER: greet.new(name="c")}
+    keys = {PLANNED: "order-a", NEIGHBOUR: "order-b", LATER: "order-c"}
+
+    async def submit() -> None:
+        async with shop.app as app:
+            await app.submit_many([msgspec.structs.replace(task.after(3600), id=each, key=keys[each]) for each, task in new.items()])
+
+    shop.do(submit())
+
+
 class Program:
     """Starts `duetime` as a process of its own, in the repository's folder, with the test's store."""
 
@@ -192,6 +211,11 @@ class RunningWorker:
     @property
     def said(self) -> str:
         return "".join(self._said)
+
+    @property
+    def own_pid(self) -> int:
+        """The worker's own process, below the guards of the one that was started."""
+        return int(re.findall(r"^duetime: worker \w+ \(.*process (\d+)\) runs ", self.said, re.MULTILINE)[-1])
 
     def until_said(self, pattern: str, times: int = 1) -> None:
         def said() -> bool:

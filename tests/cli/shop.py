@@ -75,3 +75,18 @@ def stubborn(path: str) -> None:
                 time.sleep(0.02)
         except BaseException:
             logging.getLogger(__name__).info("not impressed")
+
+
+@app.task(isolation="process", retry=RetryPolicy(tries=1))
+def fail_in_child(text: str) -> None:
+    print("before it fails in a child")
+    raise ValueError(text)
+
+
+@app.task
+def log_something(text: str) -> None:
+    logging.getLogger("shop.stock").warning("low on %s", text)
+    try:
+        raise KeyError(text)
+    except KeyError:
+        logging.getLogger("shop.stock").exception("and it is gone")

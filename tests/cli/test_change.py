@@ -1,9 +1,12 @@
 """Changing tasks: by id, and many by filters."""
 
+import asyncio
+
 import pytest
 
 from tests.cli.conftest import CommandLine, Shop
 from tests.cli.test_exits import UNKNOWN_ID
+from tests.servers.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +50,8 @@ def test_many_are_cancelled_by_filters_only_if_that_is_confirmed(duetime: Comman
     assert set(duetime.ids("--state", "pending")) == {*ids, other}
     assert duetime.lines("cancel", "--handler", "greet", "--yes") == ["3 tasks: 3 cancelled"]
     assert duetime.ids("--state", "pending") == [other]
-    assert duetime.json("cancel", "--handler", "greet", "--yes") == {"matched": 0, "answers": {}, "dry_run": False}
+    done = duetime.json("cancel", "--handler", "greet", "--yes")
+    assert (done["matched"], done["answers"], done["dry_run"]) == (0, {}, False)
 
 
 @pytest.mark.covers("AIR.10")
@@ -63,6 +67,19 @@ def test_a_failed_task_is_explained_and_runs_again_with_its_history(duetime: Com
     assert duetime("why", task_id).stdout.startswith("no live worker runs moody")
     shop.work()
     assert [attempt["outcome"] for attempt in duetime.json("task", task_id)["attempts"]] == ["fatal", "succeeded"]
+
+
+def test_a_copy_is_a_new_task_that_names_its_origin(duetime: CommandLine, shop: Shop) -> None:
+    _mood[:] = ["good"]
+    shop.app.task(name="moody")(_moody)
+    shop.do(shop._open())
+    origin = duetime.submit("moody")
+    shop.work()
+    [line] = duetime.lines("copy", origin)
+    assert line.startswith(f"{origin} copied as ")
+    made = duetime.json("task", line.rpartition(" ")[2])
+    assert (made["handler"], made["state"], made["meta"]) == ("moody", "pending", {"copy_of": origin})
+    assert duetime("copy", origin, "--payload", '{"mood": 1}', code=1).stdout == ""
 
 
 _mood: list[str] = []
@@ -107,3 +124,36 @@ def test_delayed_tasks_are_removed_run_now_or_pushed_back(duetime: CommandLine, 
     states = {task["id"]: task["state"] for task in duetime.json("tasks")["items"]}
     assert states == {now: "succeeded", back: "pending", removed: "cancelled"}
     assert duetime.json("task", back)["due_at"] == "2031-02-03T04:05:06Z"
+
+
+def test_a_task_is_deleted_by_id_or_key_and_nothing_is_left(duetime: CommandLine, shop: Shop) -> None:
+    [waiting_id] = waiting(duetime)
+    done = duetime.submit("greet", "name=x", "--key", "order-7")
+    shop.work_on(done)
+    assert duetime.json("delete", waiting_id)["items"] == [{"id": waiting_id, "answer": "deleted", "exit_code": 0}]
+    duetime("task", waiting_id, code=3)
+    assert duetime.lines("delete", "--handler", "greet", "--key", "order-7") == [f"{done} deleted"]
+    assert "no task" in duetime("delete", done, code=3).stderr
+    assert duetime.ids() == []
+
+
+def test_a_running_task_is_not_deleted(duetime: CommandLine, shop: Shop) -> None:
+    started, over = asyncio.Event(), asyncio.Event()
+
+    async def last() -> None:
+        started.set()
+        await over.wait()
+
+    shop.app.task(name="last")(last)
+
+    async def delete_while_it_runs() -> str:
+        async with shop.app.worker():
+            task = await shop.app.handler("last").now()
+            await asyncio.wait_for(started.wait(), PATIENCE)
+            answer = await asyncio.to_thread(duetime, "delete", task.id, code=4)
+            over.set()
+            await shop.app.result(task, timeout=PATIENCE)
+            return answer.stderr
+
+    assert "is running and cannot be deleted: cancel it, and delete it when it has ended" in shop.do(delete_while_it_runs())
+    assert len(duetime.ids("--state", "succeeded")) == 1

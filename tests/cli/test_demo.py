@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,27 @@ KILLED, DIED_AT = 11, 20_000
 
 def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(folder)}
+
+
+@pytest.mark.slow
+def test_with_web_it_shows_itself_on_the_dashboard_until_it_is_interrupted(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [*COMMAND, "--orders", "100", "--seconds", "3", "--web"], env=environment(tmp_path), stdout=subprocess.PIPE, text=True
+    )
+    assert demo.stdout is not None
+    said = ""
+    while "^C ends it" not in said:
+        line = demo.stdout.readline()
+        assert line, f"it ended too soon: {said}"
+        said += line
+    address = re.search(r"Dashboard: (http://\S+)", said)
+    assert address is not None
+    with urllib.request.urlopen(f"{address[1]}tasks", timeout=PATIENCE) as page:
+        assert b"expire" in page.read()
+    demo.send_signal(signal.SIGINT)
+    demo.communicate(timeout=PATIENCE)
+    assert "Every promise was kept." in said
+    assert list(tmp_path.iterdir()) == [], "it cleans up"
 
 
 @pytest.mark.slow

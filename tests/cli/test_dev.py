@@ -179,6 +179,36 @@ def test_requests_and_attempts_are_shown_on_the_terminal(dev: Dev, shop: Path) -
     assert "/readyz" not in running.said
 
 
+RULES = """
+from duetime import App
+from duetime.targets.host import TargetHost
+
+app = App()
+hosts = []
+
+class Noted(TargetHost):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        hosts.append(self)
+
+import duetime.worker.worker
+duetime.worker.worker.TargetHost = Noted
+
+@app.task
+async def judged(port: int) -> list[bool]:
+    rules = hosts[0].addresses
+    return [rules.judge(*there).allowed for there in (("127.0.0.1", 9000), ("10.0.0.1", 9000), ("127.0.0.1", port))]
+"""
+
+
+def test_loopback_is_allowed_to_http_handlers_and_that_is_said_but_not_its_own_server(dev: Dev, shop: Path) -> None:
+    (shop / "ruled.py").write_text(RULES, encoding="utf-8")
+    with dev("ruled:app") as running:
+        port = int(running.host.rpartition(":")[2])
+        assert running.submit("judged", wait=60, port=port)["result"] == [True, False, False]
+    assert "HTTP handlers may connect to loopback addresses here" in running.said
+
+
 ODD = """
 import asyncio
 import os
@@ -224,7 +254,7 @@ def test_the_line_of_an_attempt_says_what_is_stored(dev: Dev, tmp_path: Path) ->
             for pause in (None, 0.001):
                 task = running.submit("throw", kind=kind, pause=pause)
                 running.until_said(
-                    rf"^[\d:]+  throw {task['id']} failed, runs again in [\d.]+ s: \w+(: .*)? \(odd\.py, line \d+\) \(\d+ ms\)$"
+                    rf"^[\d:]+  throw {task['id']} failed, runs again in [\d.]+ s: \w+(: .*)? \(odd\.py:\d+ in \w+\) \(\d+ ms\)$"
                 )
                 until_failed_once(running, task)
     assert " stopped" not in running.said.replace("duetime: stopped", "")

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -54,7 +55,9 @@ def test_each_kind_of_error_has_its_exit_code(error: BaseException, code: int) -
         (("submit", "greet", "name=x", "--priority", "12"), 2, "priority must be"),
         (("submit", "greet", "name=x", "--in", "-5"), 2, "negative"),
         (("submit", "greet", "name=x", "--in", "soon"), 2, "30s"),
-        (("submit", "greet", "name=x", "--at", "2030-01-01T00:00"), 2, "2030-01-01T00:00:00Z"),
+        (("submit", "greet", "name=x", "--at", "2030-03-31T02:30", "--tz", "Europe/Berlin"), 2, "skip 2030-03-31T02:30"),
+        (("submit", "greet", "name=x", "--at", "2030-10-27T02:30", "--tz", "Europe/Berlin"), 2, "+02:00 or +01:00"),
+        (("submit", "greet", "name=x", "--at", "2030-10-27T02:30", "--tz", "Mars/Crater"), 2, "Mars/Crater"),
         (("submit", "greet", "name=x", "--at", "2030-01-01T00:00Z", "--in", "5"), 2, "not both"),
         (("submit", "greet", "name"), 2, "NAME=VALUE"),
         (("submit", "greet", "name=x", "name=y"), 2, "given twice"),
@@ -181,3 +184,20 @@ def test_two_interrupts_at_once_end_it_too(program: Program, shop: Shop) -> None
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) == 130
             assert process.stderr.read().strip() == "duetime: interrupted"
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "extra"),
+    [
+        ("uvicorn", ("server",), "server"),
+        ("uvicorn", ("dev",), "server"),
+        ("asyncpg", ("tasks", "--url", "postgresql://localhost/none"), "postgres"),
+        ("aiohttp", ("tasks", "--url", "https://localhost:1"), "http"),
+    ],
+)
+def test_a_part_that_is_not_installed_ends_with_one_and_the_same_code(module: str, args: tuple[str, ...], extra: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; from duetime.cli.main import cli; cli.main({args!r})"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.count("\n") == 1
+    assert f"pip install 'duetime[{extra}]'" in ended.stderr

@@ -2,6 +2,8 @@
 
 import pytest
 
+from duetime import DisableAfter
+from duetime.model.disabling import Observed
 from tests.cli.conftest import CommandLine, Program, Shop, until
 
 
@@ -21,6 +23,21 @@ def test_closed_gates_are_listed_until_they_are_opened(duetime: CommandLine, sho
     assert "no gate on greet;" in duetime("gates", "open", "greet", code=3).stderr
     duetime("gates", "open", "greet", "--collection", "eu")
     assert duetime.json("gates")["items"] == []
+
+
+def test_the_list_says_when_a_broken_target_is_probed(duetime: CommandLine, shop: Shop) -> None:
+    async def disable() -> None:
+        async with shop.app as app:
+            rule, version = DisableAfter(1, lasting=0), (await app.store.gates()).version
+            await app.store.observe("w", [Observed(handler="greet", failures=1, last="503", rule=rule, seen_gates=version)])
+
+    shop.do(disable())
+    head, row = duetime.lines("gates")
+    assert "probe" in head.lower()
+    assert "duetime" in row
+    [gate] = duetime.json("gates")["items"]
+    assert (gate["automatic"], gate["probe_at"] is None) == (True, False)
+    assert duetime.lines("gates", "open", "greet") == ["open greet"]
 
 
 def test_an_unknown_handler_may_be_gated_in_advance(duetime: CommandLine, shop: Shop) -> None:

@@ -69,7 +69,7 @@ def test_every_command_is_documented_with_all_its_options(command: str) -> None:
     text = section(command)
     if "the filters" in text or "with filters" in text:
         text += DOCUMENTATION.partition("### Filters")[2].partition("##")[0]
-    everywhere = {"--json", "--url", "--help"}
+    everywhere = {"--json", "--url", "--help", "--tz"}
     for parameter in COMMANDS[command].params:
         if isinstance(parameter, click.Option):
             name = max(parameter.opts, key=len)
@@ -87,3 +87,10 @@ def test_the_documented_exit_codes_are_those_of_the_table() -> None:
 
 def test_the_version_is_shown(duetime: CommandLine) -> None:
     assert re.fullmatch(r"duetime \d+\.\d+\.\d+\n", duetime("--version").stdout)
+
+
+def test_without_a_command_the_help_is_shown(duetime: CommandLine) -> None:
+    alone = duetime()
+    assert alone.stderr == ""
+    assert alone.stdout == duetime("--help").stdout
+    assert "\n  worker " in alone.stdout

@@ -58,7 +58,7 @@ def test_tasks_are_filtered_by_words_of_their_output(duetime: CommandLine, ids: 
 
 
 def test_the_output_of_a_task_is_given_as_json(duetime: CommandLine, ids: list[str]) -> None:
-    assert duetime.json("logs", ids[0])["items"] == [{"attempt": 1, "text": "hello Ada\n", "whole": True}]
+    assert duetime.json("logs", ids[0])["items"] == [{"attempt": 1, "text": "hello Ada\n", "whole": True, "error": None}]
 
 
 def test_following_a_task_that_does_not_run_says_once_that_it_waits(duetime: CommandLine, ids: list[str], url: str) -> None:

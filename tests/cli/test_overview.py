@@ -16,6 +16,16 @@ def test_handlers_are_listed_with_their_policies_and_tasks(duetime: CommandLine,
     assert found["greet"]["schema"]["required"] == ["name"]
 
 
+def test_handlers_are_listed_with_what_they_keep_for_a_time_of_their_own(duetime: CommandLine, shop: Shop) -> None:
+    shop.app.task(lambda: None, name="audit", keep_failed=365 * 86_400, keep_succeeded=5_400)
+    shop.work()
+    header, audit, *_ = duetime.lines("handlers")
+    assert "keeps" in header
+    assert "succeeded 1 h 30 min, failed 365 days" in audit
+    found = {each["name"]: each["keep"] for each in duetime.json("handlers")["items"]}
+    assert (found["audit"], found["greet"]) == ({"failed": 31_536_000, "succeeded": 5_400}, {})
+
+
 def test_tasks_are_counted_by_handler_and_state(duetime: CommandLine, shop: Shop) -> None:
     duetime.submit("greet", "name=x")
     shop.work()
@@ -42,4 +52,29 @@ def test_workers_are_listed_with_their_process(program: Program, duetime: Comman
         assert line.split()[1] == "yes"
         assert line.endswith("fail, greet")
         [found] = duetime.json("workers")["items"]
-        assert (found["pid"], found["alive"], set(found["slots"])) == (worker.process.pid, True, {"fail", "greet"})
+        assert (found["pid"], found["alive"], set(found["slots"])) == (worker.own_pid, True, {"fail", "greet"})
+
+
+def test_workers_and_handlers_show_no_more_slots_than_the_process_has(program: Program, duetime: CommandLine) -> None:
+    with program.worker("--handler", "greet", "--handler", "fail", "--concurrency", "3"):
+        header, line = (re.split(r"\s{2,}", each.strip()) for each in duetime.lines("workers"))
+        assert dict(zip(header, line, strict=True))["slots"] == "3"
+        [found] = duetime.json("workers")["items"]
+        assert (found["slots"], found["concurrency"]) == ({"fail": 3, "greet": 3}, 3)
+        slots = {each["name"]: each["slots"] for each in duetime.json("handlers")["items"]}
+        assert (slots["greet"], slots["fail"]) == (3, 3)
+
+
+def test_top_shows_rates_lateness_and_what_waits_by_handler(duetime: CommandLine, shop: Shop) -> None:
+    for number in range(3):
+        duetime.submit("greet", f"name=customer {number}")
+    shop.work()
+    answer = duetime("top", "--once")
+    header, *rows = (re.split(r"\s{2,}", line.strip()) for line in answer.stdout.splitlines())
+    assert header[:6] == ["handler", "per s", "failed/min", "due", "oldest due", "running"]
+    assert {row[0] for row in rows} == {"fail", "greet"}
+    assert "attempts/s" in answer.stderr
+    assert "0 live workers" in answer.stderr
+    found = {each["handler"]: each for each in duetime.json("top")["items"]}
+    assert sum(value or 0 for value in found["greet"]["values"]["attempts"]) == 3
+    assert found["greet"]["step"] == 10

@@ -26,8 +26,8 @@ def test_instants(text: str) -> None:
     assert parsing.parse_instant(text) == datetime(2030, 1, 31, 7, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("text", ["2030-01-31", "2030-01-31T07:00", "07:00Z", "tomorrow", "", "2030-02-30T00:00Z"])
-def test_what_is_no_instant_or_has_no_zone_is_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["07:00Z", "tomorrow", "", "2030-02-30T00:00Z"])
+def test_what_is_no_instant_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
         parsing.parse_instant(text)
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from duetime import App
 from duetime.api.server import Server
-from tests.cli import test_change, test_forecast, test_gates, test_overview, test_schedules, test_submit, test_tasks
+from tests.cli import test_change, test_forecast, test_gates, test_naming, test_overview, test_schedules, test_submit, test_tasks
 from tests.cli.conftest import CommandLine, Shop
 from tests.servers.ports import free_port
 from tests.servers.waiting import PATIENCE
 
-_SCENES = (test_change, test_forecast, test_gates, test_overview, test_schedules, test_submit, test_tasks)
+_SCENES = (test_change, test_forecast, test_gates, test_naming, test_overview, test_schedules, test_submit, test_tasks)
 # A server takes tasks and schedules of declared handlers only, and notes in a task's meta which request has made it.
 _DIFFERENT = {
     "test_a_value_that_is_json_means_that_and_any_other_is_text",
@@ -100,7 +103,7 @@ async def _nothing() -> None: ...
 
 @pytest.mark.parametrize(
     "command",
-    [["doctor"], ["migrate"], ["migrate", "--sql"], ["tokens"], ["tokens", "create", "x", "--scope", "read"], ["audit"], ["server"]],
+    [["migrate"], ["migrate", "--sql"], ["server"]],
 )
 def test_commands_about_the_store_itself_say_where_they_belong(duetime: CommandLine, command: list[str]) -> None:
     said = duetime(*command, code=2).stderr
@@ -135,3 +138,51 @@ def test_a_token_is_needed_where_there_are_some_and_what_is_done_is_in_the_audit
         ("operate", "tasks.cancel", "done"),
         ("operate", "gates.pause", "done"),
     ]
+
+
+def test_tokens_and_the_audit_are_managed_with_an_admin_token(url: str, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CommandLine(url)
+    boss = store("tokens", "create", "boss", "--scope", "admin").stdout.strip()
+    with serving(url) as address:
+        duetime = CommandLine(address)
+        monkeypatch.setenv("DUETIME_TOKEN", boss)
+        options = ["--scope", "submit", "--handler", "greet", "--expires", "90d", "--rate", "50", "--note", "the web shop"]
+        made = duetime("tokens", "create", "shop", *options)
+        assert "cannot be shown again" in made.stderr
+        monkeypatch.setenv("DUETIME_TOKEN", made.stdout.strip())
+        duetime.submit("greet", "name=Ada", "--in", "1h")
+        assert "the token shop lacks the scope admin; use one that has it" in duetime("tokens", code=1).stderr
+        monkeypatch.setenv("DUETIME_TOKEN", boss)
+        assert [line.split()[:2] for line in duetime.lines("tokens")] == [["name", "scopes"], ["boss", "admin"], ["shop", "submit"]]
+        rotated = duetime.json("tokens", "rotate", made.stdout.strip(), "--grace", "0")
+        assert rotated["token"] != made.stdout.strip()
+        assert duetime.lines("tokens", "revoke", rotated["token"]) == ["revoked shop"]
+        assert "there is no token 'shop'" in duetime("tokens", "revoke", "shop", code=3).stderr
+        refused = duetime("tokens", "revoke", "boss", code=4).stderr
+        assert "boss is the one that makes this request" in refused
+        assert refused.endswith("; --force revokes it all the same\n")
+        entries = duetime.json("audit", "--since", "1h", "--action", "tokens.revoke")["items"]
+        assert [(each["by"], each["subject"], each["outcome"]) for each in entries] == [
+            ("boss", "boss", "refused"),
+            ("boss", "shop", "refused"),
+            ("boss", "shop", "done"),
+        ]
+        assert duetime.json("audit") == store.json("audit")
+        duetime("tokens", "revoke", "boss", "--force")
+        assert "not known here" in duetime("tokens", code=1).stderr
+
+
+def test_the_doctor_examines_and_repairs_over_a_server(duetime: CommandLine, url: str, tmp_path: Path) -> None:
+    assert duetime.lines("doctor")[-1] == "no problems"
+    assert duetime.json("doctor")["store"] == url
+    task = duetime.submit("greet", "name=x", "--in", "1h")
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.db")) as damaged:
+        damaged.execute("delete from duetime_due")
+        damaged.commit()
+    answer = duetime("doctor", code=1)
+    assert f"problem: task without a location: {task}: " in answer.stdout
+    assert answer.stdout.endswith("1 problem left of 1; what can be repaired is: duetime doctor --repair\n")
+    assert duetime.json("doctor", "--repair")["healthy"] is True
+    assert duetime.lines("doctor")[-1] == "no problems"
+    [entry] = CommandLine(url).json("audit", "--action", "doctor.repair")["items"]
+    assert (entry["subject"], entry["outcome"], entry["detail"], entry["origin"]) == ("store", "done", "1 problem, repaired", "127.0.0.1")

@@ -275,6 +275,20 @@ def test_a_crontab_is_shown_and_imported(duetime: CommandLine, shop: Shop, tmp_p
     assert duetime.json("schedules")["items"][0]["schedule"]["payload"]["environment"] == {"MAILTO": "ops"}
 
 
+def test_an_import_says_of_which_entries_nobody_named_the_zone(duetime: CommandLine, shop: Shop) -> None:
+    options = ("schedules", "import", "-", "--handler", "x", "--dry-run")
+    unsure = "0 1 * * * a\n0 2 * * * b\n"
+    said = "2 entries have no CRON_TZ or TZ above and run by UTC; if cron ran them by another zone, name it with --tz\n"
+    assert duetime(*options, input=unsure).stderr == said + "2 schedules would be imported\n"
+    assert "Berlin" in duetime(*options, "--tz", "Europe/Berlin", input=unsure).stdout
+    for named in ("CRON_TZ=Asia/Tokyo", "TZ=Asia/Tokyo"):
+        partly = duetime(*options, input=f"0 1 * * * a\n{named}\n0 2 * * * b\n")
+        assert partly.stderr.startswith("1 entry has no CRON_TZ or TZ above and runs by UTC")
+        assert duetime(*options, input=f"{named}\n{unsure}").stderr == "2 schedules would be imported\n"
+    for zone in ("UTC", "Asia/Tokyo"):
+        assert duetime(*options, "--tz", zone, input=unsure).stderr == "2 schedules would be imported\n"
+
+
 def test_lines_that_cannot_be_imported_stop_it_unless_they_are_skipped(duetime: CommandLine, shop: Shop) -> None:
     options = ("schedules", "import", "-", "--handler", "x", "--allow-unknown", "--system", "--tz", "Asia/Tokyo")
     text = "@reboot root start\n0 25 * * * root never\n0 5 * * * root report\n"

@@ -153,7 +153,7 @@ def test_a_silent_worker_that_nobody_watches_is_a_problem_and_the_doctor_does_no
 ) -> None:
     dead, task, _ = shop.do(hire(duetime.url))
     duetime.submit("greet", "name=y")
-    monkeypatch.setattr("duetime.cli.operating.doctor._take_back", None)  # nothing is watched
+    monkeypatch.setattr("duetime.client.doctor.LocalDoctor._take_back", None)  # nothing is watched
     answer = duetime("doctor", code=1)
     assert re.search(
         rf"^problem: silent worker: {dead}: process 4711 on there has not beaten for (4[2-9]|5\d)\.\d s, its lease is 1 s, and no other "

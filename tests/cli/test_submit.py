@@ -102,3 +102,52 @@ def test_the_handlers_of_an_app_are_declared_when_it_is_named(
     Path("declared_here.py").write_text("from duetime import App\napp = App()\n@app.task\nasync def hello(name: str) -> None: ...\n")
     assert "name is missing" in duetime("submit", "hello", "--app", "declared_here:app", "--url", url, code=1).stderr
     duetime("submit", "hello", "name=Ada", "--url", url)
+
+
+def test_an_instant_without_a_zone_is_in_that_of_tz(duetime: CommandLine, shop: Shop) -> None:
+    for options in (("--at", "2030-01-31T07:00", "--tz", "Europe/Berlin"), ("--tz", "Europe/Berlin", "--at", "2030-01-31T07:00")):
+        said = duetime("submit", "greet", "name=x", *options)
+        assert duetime.json("task", said.stdout.strip())["due_at"] == "2030-01-31T06:00:00Z"
+        assert said.stderr == ""
+    both = ("--at", "2030-01-31T07:00Z", "--expires", "2030-02-01", "--tz", "Asia/Tokyo")
+    task = duetime.json("task", duetime.submit("greet", "name=x", *both))
+    assert (task["due_at"], task["expires_at"]) == ("2030-01-31T07:00:00Z", "2030-01-31T15:00:00Z")
+
+
+def test_an_instant_without_any_zone_is_utc_and_that_is_said(duetime: CommandLine, shop: Shop) -> None:
+    said = duetime("submit", "greet", "name=x", "--at", "2030-01-31T07:00")
+    assert duetime.json("task", said.stdout.strip())["due_at"] == "2030-01-31T07:00:00Z"
+    assert said.stderr == "2030-01-31T07:00 does not say its zone and is taken as UTC; --tz names another one\n"
+
+
+def test_every_command_with_instants_takes_tz(duetime: CommandLine, shop: Shop) -> None:
+    task_id = duetime.submit("greet", "name=x", "--at", "2030-01-31T07:00Z")
+    tz = ("--tz", "Europe/Berlin")
+    assert duetime.ids("--due-after", "2030-01-31T08:00", *tz) == [task_id]
+    assert duetime.ids("--due-after", "2030-01-31T08:01", *tz) == []
+    assert "2030-06-01 05:00:00 UTC" in duetime("reschedule", task_id, "--at", "2030-06-01T07:00", *tz).stdout
+    assert "2030-06-01 05:00:00 UTC" in duetime("edit", task_id, "--at", "2030-06-01T07:00", *tz).stdout
+    assert duetime("logs", "--search", "x", "--since", "2030-01-01", *tz).stderr == "no logs have these words\n"
+    made = duetime.json("schedules", "put", "once", "--handler", "greet", "name=x", "--at", "2030-01-31T07:00", *tz)
+    assert made["next_at"] == "2030-01-31T06:00:00Z"
+    every = ("schedules", "put", "often", "--handler", "greet", "name=x", "--every", "1h", "--start", "2030-01-31T07:00", *tz)
+    assert duetime.json(*every)["schedule"]["start"] == "2030-01-31T06:00:00Z"
+    shown = duetime("schedules", "preview", "--every", "1h", "--after", "2030-01-31T07:00", "--count", "1", *tz).stdout
+    assert "2030-01-31" in shown
+    assert duetime("schedules", "backfill", "often", "--from", "2020-01-01", "--to", "2020-01-02", "--dry-run", *tz).stderr == ""
+
+
+def test_a_task_that_needs_others_waits_for_them(duetime: CommandLine) -> None:
+    first = duetime("submit", "greet", "name=Ada", "--in", "1h").stdout.strip()
+    second = duetime("submit", "greet", "name=Eva", "--in", "1h").stdout.strip()
+    task = duetime.json("submit", "greet", "name=Bob", "--needs", first, "--needs", f"ended:{second}")
+    assert task["state"] == "blocked"
+    told = duetime("why", task["id"]).stdout.replace("\n", " ")
+    assert first in told
+    assert second in told
+
+
+def test_what_is_not_there_cannot_be_needed(duetime: CommandLine) -> None:
+    answer = duetime("submit", "greet", "name=Bob", "--needs", "01890000-0000-7000-8000-000000000000", code=3)
+    assert "no task 01890000-0000-7000-8000-000000000000" in answer.stderr
+    assert duetime.ids() == []

@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
+from duetime import RetryPolicy
 from tests.cli.conftest import CommandLine, Shop
+from tests.servers.telling import declare_telling
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +57,54 @@ def test_filters_choose(duetime: CommandLine, shop: Shop) -> None:
     assert duetime.ids("--since", "2030-01-01T00:00:00Z") == []
     assert duetime.ids("--state", "succeeded", "--finished-after", "1h") == [good]
     assert duetime.ids("--state", "succeeded", "--finished-before", "1h") == []
+
+
+def run_once(shop: Shop, text: str) -> str:
+    """Submit a task that fails at its only try, and run it."""
+    fail = shop.app.handler("fail")
+    task = shop.do(fail.options(retry=RetryPolicy.none()).now(text=text))
+    shop.work_on(task.id)
+    return task.id
+
+
+def test_a_failed_task_shows_what_failed_and_where(duetime: CommandLine, shop: Shop) -> None:
+    task_id = run_once(shop, "no luck")
+    location = duetime.json("task", task_id)["error"]["location"]
+    assert "1 try, no retry" in duetime("task", task_id).stdout, "its policy is told in words"
+    assert location.endswith(" in fail")
+    assert "conftest.py:" in location
+    [_, listed] = duetime.lines("tasks", "--state", "failed")
+    assert "ValueError: no luck" in listed
+    assert listed.endswith(location)
+    shown = duetime("task", task_id).stdout
+    assert shown.count(location) == 2  # of the task, and of its attempt
+    assert "Traceback (most recent call last):\n" in shown
+    assert "    raise ValueError(text)\n" in shown
+    assert "duetime/worker" not in shown
+    assert f"(ValueError: no luck, at {location})" in duetime("why", task_id).stdout
+    logs = duetime("logs", task_id).stdout
+    assert logs.startswith("Traceback (most recent call last):\n")
+    assert logs.endswith("ValueError: no luck\n")
+    assert duetime("logs", task_id, "--follow").stdout == logs
+    [item] = duetime.json("logs", task_id)["items"]
+    assert (item["attempt"], item["text"], item["error"]["location"]) == (1, "", location)
+
+
+def test_a_traceback_cannot_play_tricks_with_a_terminal(duetime: CommandLine, shop: Shop) -> None:
+    task_id = run_once(shop, "\x1b[31mred")
+    for command in ("task", "logs", "why"):
+        shown = duetime(command, task_id).stdout
+        assert "\x1b" not in shown
+        assert "[31mred" in shown
+
+
+def test_the_detail_of_an_attempt_is_shown_on_a_line_of_its_own(duetime: CommandLine, shop: Shop) -> None:
+    facts = {"status": 503, "phases": {"dns": 0.002, "reused": True}, "location": "https://a.example/\x1b[31m"}
+    task = shop.do(declare_telling(shop.app, "ring", facts).now())
+    shop.work_on(task.id)
+    shown = duetime.lines("task", task.id)
+    assert "attempt 1: status 503, location https://a.example/\\x1b[31m; phases: dns 2 ms, reused true" in shown
+    assert duetime.json("task", task.id)["attempts"][0]["detail"] == facts
 
 
 def test_a_list_goes_on_where_the_last_one_ended(duetime: CommandLine) -> None:
@@ -112,3 +162,31 @@ def test_why_tells_every_reason(duetime: CommandLine) -> None:
     assert gate.startswith("a gate pauses greet until it is opened; set by ")
     assert gate.endswith(": stock service down")
     assert worker.startswith("no live worker runs greet")
+
+
+def test_a_query_says_what_options_say_and_more(duetime: CommandLine, shop: Shop) -> None:
+    duetime.submit("fail", "text=stock")
+    shop.work()
+    greeting = duetime.submit("greet", "name=Ada", "--priority", "8", "--key", "ada", "--in", "1h")
+    assert duetime.ids("state:pending", "priority:>=7") == duetime.ids("--where", "state:pending priority:>=7") == [greeting]
+    assert duetime.ids("handler:gr* due:<2h payload.name:Ada") == [greeting]
+    assert duetime.ids("handler:gr*", "--state", "failed") == []
+    assert len(duetime.ids("handler:*", "--handler", "*")) == 2
+    assert duetime("tasks", "state:pending key:ada", "--count").stdout == "1 task\n"
+    assert duetime.json("tasks", "priority:0..9", "--count") == {"count": 2, "more": False}
+    [line] = duetime.lines("tasks", "key:ada")[1:]
+    assert line.startswith(greeting)
+
+
+def test_a_query_that_cannot_be_read_is_refused_with_its_position(duetime: CommandLine, shop: Shop) -> None:
+    refused = duetime("tasks", "state:fialed", code=2).stderr
+    assert "the query cannot be read at character 7 ('fialed'): expected one of blocked, pending" in refused
+    assert "give the query once" in duetime("tasks", "state:failed", "--where", "key:a", code=2).stderr
+    assert "handler is given both in the query and beside it" in duetime("tasks", "handler:a", "--handler", "b", code=2).stderr
+
+
+def test_many_tasks_are_changed_by_a_query(duetime: CommandLine, shop: Shop) -> None:
+    kept, gone = (duetime.submit("greet", f"name={name}", "--in", "1h") for name in ("Ada", "Bob"))
+    assert "1 task" in duetime("cancel", "--where", "handler:gr* payload.name:Bob", "--yes").stdout
+    assert duetime.ids("state:cancelled") == [gone]
+    assert duetime.ids("state:pending") == [kept]

@@ -11,6 +11,7 @@ import termios
 
 import pytest
 
+from duetime import RetryPolicy
 from tests.cli.conftest import CommandLine, Program, Shop
 from tests.servers.waiting import PATIENCE
 
@@ -24,10 +25,13 @@ def opened(shop: Shop) -> None:
     """A store in which handlers are declared."""
 
 
-def on_terminal(program: Program, *args: str, answer: str = "") -> tuple[int, str]:
-    """Run a command on a terminal of its own; return its exit code and all that the terminal was sent."""
+def on_terminal(program: Program, *args: str, answer: str = "", width: int = WIDTH, until: str = "", times: int = 1) -> tuple[int, str]:
+    """Run a command on a terminal of its own; return its exit code and all that the terminal was sent.
+
+    With `until` it is interrupted when it has written that text so many times.
+    """
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, WIDTH, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
     program.environment |= {"TERM": "xterm-256color"}
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         program.environment.pop(name, None)
@@ -47,6 +51,9 @@ def on_terminal(program: Program, *args: str, answer: str = "") -> tuple[int, st
             if not part:
                 break
             seen += part
+            if until and seen.count(until.encode()) >= times:
+                process.send_signal(signal.SIGINT)
+                until, interrupted = "", True
             if b"[y/N]" in seen and answer == INTERRUPT:
                 process.send_signal(signal.SIGINT)
                 answer, interrupted = "", True
@@ -68,6 +75,33 @@ def test_a_table_fits_the_terminal_and_ids_stay_whole(program: Program, duetime:
     assert plain[1].startswith(f"{task_id}  pending  greet")
 
 
+def test_at_100_columns_a_table_of_tasks_keeps_keys_and_what_failed(program: Program, duetime: CommandLine, shop: Shop) -> None:
+    fail = shop.app.handler("fail").options(retry=RetryPolicy.none(), key="order-7", collection="europe")
+    task = shop.do(fail.now(text="no luck with this one"))
+    shop.work_on(task.id)
+    _, seen = on_terminal(program, "tasks", "--state", "failed", width=100)
+    head, row = COLOUR.sub("", seen).splitlines()[:2]
+    assert head.split()[:3] == ["id", "state", "handler"]
+    assert {"key", "error"} <= set(head.split())
+    assert "order-7" in row
+    assert "ValueError: no" in row
+    assert re.search(r"\d (ms|s) ago", row)
+    _, seen = on_terminal(program, "tasks", "--state", "failed", width=200)
+    assert " in fail" in seen
+
+
+def test_at_100_columns_a_table_of_schedules_keeps_when_it_runs_and_ran(program: Program, duetime: CommandLine, shop: Shop) -> None:
+    rule = ("--cron", "*/5 8-18 * * MON-FRI", "--tz", "America/Argentina/Buenos_Aires")
+    duetime("schedules", "put", "sweep-the-floor", "--handler", "greet", "--payload", '{"name": "x"}', *rule)
+    duetime("schedules", "trigger", "sweep-the-floor")
+    shop.work()
+    _, seen = on_terminal(program, "schedules", width=100)
+    head, row = COLOUR.sub("", seen).splitlines()[:2]
+    assert {"next", "last"} <= set(head.split())
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d \S+ \(in [^)…]+\)", row)
+    assert re.search(r"succeeded .+ ago", row)
+
+
 def test_what_is_piped_has_no_colours_and_is_not_cut(duetime: CommandLine) -> None:
     duetime.submit("greet", "name=x", "--in", "1h", "--key", "k" * 100, "--collection", "eu")
     answer = duetime("tasks").stdout
@@ -83,3 +117,12 @@ def test_people_are_asked_before_many_tasks_are_changed(program: Program, duetim
     assert "cancel 2 tasks? [y/N]" in COLOUR.sub("", seen)
     assert ended == code
     assert len(duetime.ids("--state", "pending")) == left
+
+
+def test_top_keeps_drawing_until_it_is_interrupted(program: Program) -> None:
+    code, seen = on_terminal(program, "top", "--every", "0.2", until="attempts/s", times=3)
+    assert code == 130
+    assert "handler" in seen
+    assert "greet" in seen
+    assert "\x1b[?1049h" in seen  # the alternate screen, which is left again
+    assert "\x1b[?1049l" in seen

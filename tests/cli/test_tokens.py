@@ -114,12 +114,17 @@ def test_changes_of_tasks_are_in_the_audit_and_counting_them_is_not(duetime: Com
     duetime("cancel", "--handler", "greet", "--state", "pending", "--yes")
     duetime("cancel", ids[0], code=4)
     duetime("retry", ids[0])
-    edited, *rest = audited(duetime)
+    edited, by_id, by_key, by_filter, *rest = audited(duetime)
     assert edited[:3] == ("tasks.edit", ids[0], "done")
-    assert rest == [
-        ("tasks.cancel", f"{ids[0]}, {ids[1]}", "done", "2 cancelled"),
-        ("tasks.cancel", "greet, key 2", "done", "1 cancelled"),
-        ("tasks.cancel", "handler greet, state pending", "done", "1 task: 1 cancelled"),
-        ("tasks.cancel", ids[0], "refused", "1 finished"),
-        ("tasks.retry", ids[0], "done", "1 pending"),
-    ]
+    assert by_id == ("tasks.cancel", f"{ids[0]}, {ids[1]}", "done", "2 cancelled")
+    assert by_key == ("tasks.cancel", "greet, key 2", "done", "1 cancelled")
+    assert by_filter[:3] == ("tasks.cancel", "handler greet, state pending", "done")
+    assert by_filter[3].startswith("operation ")
+    assert by_filter[3].endswith(" done; 1 cancelled")
+    assert rest == [("tasks.cancel", ids[0], "refused", "1 finished"), ("tasks.retry", ids[0], "done", "1 pending")]
+
+
+def test_repairs_are_in_the_audit_and_looking_is_not(duetime: CommandLine, shop: Shop) -> None:
+    duetime("doctor")
+    duetime("doctor", "--repair")
+    assert audited(duetime) == [("doctor.repair", "store", "done", "no problems")]

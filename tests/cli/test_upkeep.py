@@ -56,3 +56,8 @@ def test_the_doctor_takes_tasks_back_from_a_dead_worker(program: Program, duetim
     assert "repaired: dead worker: " in duetime("doctor", "--repair").stdout
     assert duetime.json("task", task_id)["state"] == "pending"
     assert duetime.json("workers")["items"] == []
+
+
+def test_top_of_an_empty_store_says_so(duetime: CommandLine) -> None:
+    duetime("migrate")
+    assert "no process has declared a handler yet" in duetime("top").stderr

@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from duetime.clock import Instant
+from duetime.clock import SECOND, Instant
 from duetime.duties.reaper import LOOK_EVERY, Reaper
 from duetime.ids import key_shard, new_id
 from duetime.model.gate import Gate, GateAction
-from duetime.model.outcome import Outcome, Settlement, SettleVerdict
+from duetime.model.outcome import Acceptance, Outcome, Settlement, SettleVerdict
 from duetime.model.task import Edge, ErrorInfo, NewTask, State, TaskRecord
 from duetime.store import Store
 from duetime.store.shard import Lease
@@ -76,9 +76,29 @@ class Worker:
         [task] = await self.take(wants={handler: 1}, total=1)
         return task
 
+    async def take_parked(self, digest: str, handler: str = "work", *, limit: int = PLENTY) -> list[ClaimedTask]:
+        """Claim parked tasks of a handler with the declaration of this digest."""
+        claim = await self.store.claim_parked(self.id, next(self._numbers), {handler: digest}, {handler: limit})
+        return claim.tasks
+
+    async def probe(self, *handlers: str) -> list[ClaimedTask]:
+        """Send a task of the named handlers through an automatic gate, if a probe is due."""
+        names = handlers or ("work",)
+        gate = (await self.store.take_probe(names)).gate
+        return [] if gate is None else await self.take_through(gate, *names)
+
+    async def take_through(self, gate: Gate, *handlers: str) -> list[ClaimedTask]:
+        return (await self.store.claim_probe(self.id, next(self._numbers), handlers or ("work",), gate)).tasks
+
     async def end(self, task: ClaimedTask, state: State, **facts: Any) -> SettleVerdict:
         """Settle one attempt now."""
         [verdict] = await self.store.settle(self.id, [ended(task, state, at=self.store.now(), **facts)])
+        return verdict
+
+    async def hand_over(self, task: ClaimedTask, within: float = 3_600.0, silence: float | None = None) -> SettleVerdict:
+        """Say that somebody else has accepted the work of an attempt."""
+        deadline_at = self.store.now() + round(within * SECOND)
+        [verdict] = await self.store.accept(self.id, [Acceptance(task.id, task.attempt, deadline_at, silence)])
         return verdict
 
     async def run(self, state: State, handler: str = "work", **facts: Any) -> ClaimedTask:

@@ -22,7 +22,9 @@ Lane: TypeAlias = tuple[str, str | None, int]
 
 @dataclass
 class Entry:
-    """One task. `words` tells how attempts ended, by attempt and worker."""
+    """One task. `waits` are the parents that it waits for, with what it needs of them, and `vain` those that it waited for when it was
+    cancelled because one did not succeed. `words` tells how attempts ended, by attempt and worker.
+    """
 
     task: NewTask[object]
     state: State
@@ -36,7 +38,11 @@ class Entry:
     crashes: int = 0
     worker: str | None = None
     cancelling: bool = False
+    parked: bool = False
+    refused: set[str] = field(default_factory=set)
     finished_at: Instant | None = None
+    waits: dict[str, str] = field(default_factory=dict)
+    vain: dict[str, str] = field(default_factory=dict)
     history: list[tuple[int, Outcome, str]] = field(default_factory=list)
     words: dict[tuple[int, str], Outcome] = field(default_factory=dict)
 
@@ -69,29 +75,54 @@ class Dictionary:
                 return AddVerdict.DUPLICATE, holder.task.id
             holder.due_at, holder.priority, holder.collection = due_at, task.priority, task.collection
             holder.expires_at, holder.payload, holder.tries = task.expires_at, task.payload, 0
+            self.unpark(holder)
             return AddVerdict.REPLACED, holder.task.id
         entry = Entry(task, State.PENDING, due_at, task.priority, task.collection, task.expires_at, task.payload)
         self.tasks[task.id] = entry
-        ends = [self.tasks[edge.parent].state for edge in task.edges]
-        if any(self.in_vain(edge.needs, end) for edge, end in zip(task.edges, ends, strict=True)):
+        needs: dict[str, str] = {edge.parent: edge.needs for edge in sorted(task.edges, key=lambda edge: edge.needs)}  # success counts
+        if any(self.failed(parent, need) for parent, need in needs.items()):
+            entry.vain = {parent: need for parent, need in needs.items() if not self.met(parent, need)}
             self.finish(entry, State.CANCELLED)
-        elif not all(end in FINAL for end in ends):
-            entry.state = State.BLOCKED
+        else:
+            self.wait(entry, needs)
         return AddVerdict.ADDED, task.id
+
+    def wait(self, entry: Entry, needs: dict[str, str]) -> None:
+        entry.waits = {parent: need for parent, need in needs.items() if not self.met(parent, need)}
+        if entry.waits:
+            entry.state = State.BLOCKED
+
+    def failed(self, parent: str, need: str) -> bool:
+        """Tell whether a parent cannot be what is needed of it any more, unless it is retried; one that is gone cannot."""
+        return need == "success" and (parent not in self.tasks or self.in_vain(need, self.tasks[parent].state))
+
+    def met(self, parent: str, need: str) -> bool:
+        return not self.failed(parent, need) and (parent not in self.tasks or self.tasks[parent].state in FINAL)
 
     @staticmethod
     def in_vain(needs: str, end: State) -> bool:
         return needs == "success" and end in FINAL and end is not State.SUCCEEDED
 
     def finish(self, entry: Entry, state: State) -> None:
-        entry.state, entry.finished_at, entry.cancelling = state, self.now, False
+        entry.state, entry.finished_at, entry.cancelling, entry.parked = state, self.now, False, False
+        entry.waits = {}
         for child in list(self.tasks.values()):
-            if child.state is State.BLOCKED and any(edge.parent == entry.task.id for edge in child.task.edges):
-                ends = [(edge.needs, self.tasks[edge.parent].state) for edge in child.task.edges if edge.parent in self.tasks]
-                if any(self.in_vain(needs, end) for needs, end in ends):
-                    self.finish(child, State.CANCELLED)
-                elif all(end in FINAL for _, end in ends):
+            if entry.task.id not in child.waits:
+                continue
+            if self.in_vain(child.waits[entry.task.id], state):
+                child.vain = child.waits
+                self.finish(child, State.CANCELLED)
+            else:
+                del child.waits[entry.task.id]
+                if not child.waits:
                     child.state = State.PENDING
+
+    def forget(self, id: str) -> None:
+        """Follow a task that was pruned."""
+        del self.tasks[id]
+        for child in self.tasks.values():
+            if id in child.vain:
+                child.vain = {} if child.vain[id] == "success" else {parent: need for parent, need in child.vain.items() if parent != id}
 
     def holding(self, entry: Entry) -> Gate | None:
         return Gates(0, self.gates.values()).holding(entry.task.handler, entry.collection, self.now)
@@ -101,16 +132,33 @@ class Dictionary:
 
     def due(self, handler: str) -> list[Entry]:
         """Give the tasks that a claim may hand out or must record as expired."""
+        return [entry for entry in self._open(handler) if not entry.parked]
+
+    def fitting(self, handler: str, digest: str) -> list[Entry]:
+        """Give the parked tasks that a worker with such a declaration may have."""
+        parked = (entry for entry in self._open(handler) if entry.parked and not self.expired(entry))
+        return [entry for entry in parked if digest not in entry.refused]
+
+    def _open(self, handler: str) -> list[Entry]:
         pending = (entry for entry in self.tasks.values() if entry.task.handler == handler and entry.state is State.PENDING)
         return [entry for entry in pending if entry.due_at <= self.now and self.holding(entry) is None]
 
-    def claim(self, id: str, attempt: int, worker: str) -> None:
+    @staticmethod
+    def unpark(entry: Entry) -> None:
+        """A task gets another payload, which may fit."""
+        if entry.parked:
+            entry.parked, entry.refused = False, set()
+
+    def claim(self, id: str, attempt: int, worker: str, digest: str | None = None) -> None:
+        """Follow a claim, or with a digest one of parked tasks."""
         entry = self.tasks[id]
-        assert entry in self.due(entry.task.handler), "handed out a task that was not due, not open or not pending"
+        handler = entry.task.handler
+        allowed = self.due(handler) if digest is None else self.fitting(handler, digest)
+        assert entry in allowed, "handed out a task that was not due, not open or not pending"
         assert not self.expired(entry), "handed out a task past its expiry"
         entry.attempt += 1
         assert attempt == entry.attempt, "attempt numbers must go on without a gap"
-        entry.state, entry.worker = State.RUNNING, worker
+        entry.state, entry.worker, entry.parked = State.RUNNING, worker, False
 
     def settle(self, worker: str, settlement: Settlement) -> SettleVerdict:
         entry = self.tasks.get(settlement.id)
@@ -133,6 +181,9 @@ class Dictionary:
         if settlement.state is State.PENDING:
             assert settlement.due_at is not None
             entry.state, entry.due_at = State.PENDING, settlement.due_at
+            if settlement.outcome is Outcome.PARKED:
+                entry.parked = True
+                entry.refused |= {settlement.refused_by} if settlement.refused_by else set()
         else:
             self.finish(entry, settlement.state)
 
@@ -154,12 +205,24 @@ class Dictionary:
             return ChangeVerdict.DUPLICATE
         entry.state, entry.due_at, entry.finished_at, entry.tries, entry.crashes = State.PENDING, self.now, None, 0, 0
         entry.expires_at = None if self.expired(entry) else entry.expires_at
+        entry.vain = {}
+        for child in list(self.tasks.values()):
+            needs = child.vain
+            hopeless = any(self.failed(parent, need) for parent, need in needs.items())
+            if id in needs and not hopeless and self.retry(child.task.id) is ChangeVerdict.CHANGED:
+                self.wait(child, needs)
         return ChangeVerdict.CHANGED
 
     def edit(self, change: Edit) -> ChangeVerdict:
         entry = self.tasks[change.id]
+        if entry.state in FINAL - {State.SUCCEEDED} and change.repairs:
+            entry.payload = change.payload or b""
+            return ChangeVerdict.CHANGED
         if entry.state not in (State.PENDING, State.BLOCKED):
             return ChangeVerdict.REFUSED
+        if change.payload is not None:
+            entry.payload = change.payload
+            self.unpark(entry)
         entry.due_at = entry.due_at if change.due_at is None else change.due_at
         entry.priority = entry.priority if change.priority is None else change.priority
         entry.collection = entry.collection if change.collection is None else change.collection
@@ -184,6 +247,6 @@ class Dictionary:
         for entry in self.tasks.values():
             if entry.state not in FINAL:
                 when = "due" if entry.due_at <= self.now else "later"
-                what = when if entry.state is State.PENDING else str(entry.state)
+                what = "parked" if entry.parked else when if entry.state is State.PENDING else str(entry.state)
                 lanes.setdefault((entry.task.handler, entry.collection, entry.priority), Counter())[what] += 1
         return lanes

@@ -11,7 +11,7 @@ import pytest
 from duetime.clock import SECOND, ManualClock
 from duetime.errors import InvalidValue
 from duetime.ids import new_id
-from duetime.model.access import AuditEntry, AuditOutcome, Scope, TokenRecord, digest
+from duetime.model.access import AuditEntry, AuditOutcome, Scope, SessionRecord, TokenRecord, digest
 from duetime.store import Store
 from duetime.store.access import AuditFilter, TokenVerdict
 from tests.conformance.conftest import Another
@@ -231,3 +231,42 @@ async def test_pruning_takes_the_oldest_entries_first(store: Store) -> None:
     assert await store.prune_audit(4, 100) == 1
     assert await store.prune_audit(4, 100) == 0
     assert (await store.audit(AuditFilter())).items == entries[:3:-1]
+
+
+# ---- sessions ----
+
+
+def session(digest: str = "d1", **facts: Any) -> SessionRecord:
+    usual: dict[str, Any] = {"token": "t", "token_digest": "x", "origin": HOSTILE, "created_at": 1, "idle_at": 2**52, "expires_at": 2**53}
+    return SessionRecord(digest=digest, **(usual | facts))
+
+
+async def test_a_session_is_given_back_as_it_was_stored_and_a_repeat_changes_nothing(store: Store) -> None:
+    await store.put_session(session())
+    await store.put_session(session(token="another"))
+    assert await store.find_sessions(["d2", "d1", HOSTILE]) == [None, session(), None]
+    assert await store.find_sessions([]) == []
+
+
+async def test_a_removed_session_is_gone(store: Store) -> None:
+    await store.put_session(session())
+    assert [await store.remove_session("d1") for _ in range(2)] == [True, False]
+    assert await store.find_sessions(["d1"]) == [None]
+
+
+async def test_a_session_is_renewed_and_never_shortened(store: Store) -> None:
+    await store.put_session(session())
+    await store.renew_session("d1", 2**52 + 7)
+    await store.renew_session("d1", 5)
+    await store.renew_session("unknown", 5)
+    assert await store.find_sessions(["d1"]) == [session(idle_at=2**52 + 7)]
+
+
+async def test_sessions_that_are_over_go_when_the_next_one_is_stored(store: Store, clock: ManualClock) -> None:
+    soon = store.now() + 10 * SECOND
+    for each in (session("idle", idle_at=soon), session("ended", expires_at=soon), session("good")):
+        await store.put_session(each)
+    clock.advance(10)
+    assert [each is not None for each in await store.find_sessions(["idle", "ended", "good"])] == [True, True, True]
+    await store.put_session(session("next"))
+    assert [each is not None for each in await store.find_sessions(["idle", "ended", "good", "next"])] == [False, False, True, True]

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from duetime.clock import SECOND, ManualClock
+from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Outcome
 from duetime.model.task import FINAL, State
 from duetime.store import Store
@@ -295,10 +296,41 @@ async def test_starts_that_a_handler_does_not_use_go_to_the_others(store: Store,
     assert Counter(task.handler for task in await worker.take(wants={"few": 3, "many": 2}, total=6)) == {"many": 2}
 
 
+async def test_what_many_handlers_leave_goes_to_the_one_that_has_more_in_its_order(store: Store, worker: Worker) -> None:
+    calm = [await add(store, "rich", priority=3) for _ in range(3)]
+    urgent = [await add(store, "rich", priority=7) for _ in range(24)]
+    await store.add([new_task(f"poor-{number}") for number in range(20)])
+    claimed = await worker.take("rich", *(f"poor-{number}" for number in range(20)), "none", total=35)
+    assert len({task.handler for task in claimed}) == 21
+    rich = [task for task in claimed if task.handler == "rich"]
+    first = [task.id for task in rich if task.priority == 7]
+    assert len(rich) == 15
+    assert len(first) >= 14, "at most one start in sixteen is for the task that has waited longest"
+    assert first == [task.id for task in urgent[: len(first)]], "by priority, then by age"
+    rest = {task.id for task in (*rich, *await worker.take("rich"))}
+    assert rest == {task.id for task in (*calm, *urgent)}
+
+
+async def test_a_total_of_nothing_claims_nothing(store: Store, worker: Worker) -> None:
+    await store.add([new_task(handler) for handler in ("a", "b")])
+    assert await worker.take("a", "b", total=0) == []
+    assert len(await worker.take("a", "b")) == 2
+
+
 async def test_a_total_of_one_serves_the_handlers_round_robin(store: Store, worker: Worker) -> None:
     await store.add([new_task(handler) for handler in ("a", "b", "c") for _ in range(20)])
     served = Counter([task.handler for _ in range(9) for task in await worker.take("a", "b", "c", total=1)])
     assert served == {"a": 3, "b": 3, "c": 3}
+
+
+async def test_a_claim_that_first_has_to_learn_of_gates_skips_no_handler(store: Store, worker: Worker) -> None:
+    """A store object may find in the middle of a claim that what it remembers is old, and choose once more."""
+    names = ("a", "b", "c")
+    await store.add([new_task(name) for name in names for _ in range(10)])
+    served = [task.handler for _ in range(4) for task in await worker.take(*names, total=1)]
+    await store.put_gate(Gate(handler="other", action=GateAction.PAUSE))
+    served += [task.handler for _ in range(5) for task in await worker.take(*names, total=1)]
+    assert served == [*names, *names, *names]
 
 
 async def test_a_due_task_whose_expiry_has_passed_is_recorded_as_expired(store: Store, worker: Worker, clock: ManualClock) -> None:

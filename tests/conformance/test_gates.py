@@ -10,7 +10,7 @@ from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import State
 from duetime.store import Store
-from tests.conformance.build import Worker, add, get, new_task, put, state_of
+from tests.conformance.build import PLENTY, Worker, add, get, new_task, put, state_of
 from tests.conformance.conftest import Hire
 
 
@@ -128,6 +128,18 @@ async def test_a_gate_replaces_an_earlier_one(store: Store) -> None:
     await store.put_gate(drop(note="second"))
     gates = {(gate.handler, gate.collection): (gate.action, gate.note) for gate in await store.gates()}
     assert gates == {("work", None): (GateAction.DROP, "second"), ("work", "eu"): (GateAction.PAUSE, "eu")}
+
+
+async def test_the_next_look_is_when_a_task_comes_due_that_a_gate_drops(store: Store, worker: Worker, clock: ManualClock) -> None:
+    """Whoever steps from instant to instant must not step over it: at the gate's end it would run."""
+    dropped = await add(store, delay=10 * SECOND, collection="eu")
+    await store.put_gate(drop(collection="eu", until_at=clock.now() + 60 * SECOND))
+    assert (await worker.claim()).next_at == dropped.due_at
+    await add(store, delay=20 * SECOND)
+    assert (await worker.claim()).next_at == dropped.due_at
+    clock.advance(10)
+    assert await store.drop(PLENTY) == 1
+    assert (await worker.claim()).next_at == dropped.due_at + 10 * SECOND
 
 
 async def test_a_timed_gate_opens_by_itself_at_its_instant(store: Store, worker: Worker, clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""How busy a handler is: a bounded count, for people who ask why a task waits."""
+"""What of a handler is due: a bounded count, for people who ask why a task waits."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from tests.conformance.build import Worker, add, needs, new_task
 
 
 async def test_a_handler_that_nobody_knows_has_nothing_to_do(store: Store) -> None:
-    assert await store.handler_load("nobody") == HandlerLoad(running=0, due=0, more=False, oldest_due_at=None)
+    assert await store.handler_load("nobody") == HandlerLoad(due=0, more=False, oldest_due_at=None)
 
 
-async def test_what_runs_and_what_is_due_of_a_handler_is_counted(store: Store, worker: Worker, clock: ManualClock) -> None:
+async def test_what_is_due_of_a_handler_is_counted(store: Store, worker: Worker, clock: ManualClock) -> None:
     began_at = clock.now()
     parent = await add(store, "work", delay=60 * SECOND)
     await store.add([new_task("work", collection=collection, priority=priority) for collection in ("eu", None) for priority in (1, 5, 9)])
     await store.add([new_task("other") for _ in range(5)])
     await store.add([new_task("work", edges=(needs(parent),)), new_task("work", delay=2 * SECOND)])
     taken = await worker.take(wants={"work": 2, "other": 3})
-    assert await store.handler_load("work") == HandlerLoad(running=2, due=4, more=False, oldest_due_at=began_at)
-    assert await store.handler_load("other") == HandlerLoad(running=3, due=2, more=False, oldest_due_at=began_at)
+    assert await store.handler_load("work") == HandlerLoad(due=4, more=False, oldest_due_at=began_at)
+    assert await store.handler_load("other") == HandlerLoad(due=2, more=False, oldest_due_at=began_at)
     clock.advance(2)
     for task in taken:
         await worker.end(task, State.SUCCEEDED)
     await worker.take(wants={"work": 4})
-    assert await store.handler_load("work") == HandlerLoad(running=4, due=1, more=False, oldest_due_at=began_at)
-    assert await store.handler_load("other") == HandlerLoad(running=0, due=2, more=False, oldest_due_at=began_at)
+    assert await store.handler_load("work") == HandlerLoad(due=1, more=False, oldest_due_at=began_at)
+    assert await store.handler_load("other") == HandlerLoad(due=2, more=False, oldest_due_at=began_at)
 
 
 async def test_no_more_than_a_thousand_are_counted(store: Store, clock: ManualClock) -> None:
     half = MOST_COUNTED // 2
     await store.add([new_task("work", priority=1) for _ in range(half)] + [new_task("work", priority=9) for _ in range(half)])
-    assert await store.handler_load("work") == HandlerLoad(running=0, due=MOST_COUNTED, more=False, oldest_due_at=clock.now())
+    assert await store.handler_load("work") == HandlerLoad(due=MOST_COUNTED, more=False, oldest_due_at=clock.now())
     await add(store, "work")
-    assert await store.handler_load("work") == HandlerLoad(running=0, due=MOST_COUNTED, more=True, oldest_due_at=clock.now())
+    assert await store.handler_load("work") == HandlerLoad(due=MOST_COUNTED, more=True, oldest_due_at=clock.now())

@@ -8,7 +8,8 @@ import pytest
 
 from duetime.clock import SECOND, ManualClock
 from duetime.errors import InvalidValue
-from duetime.model.query import Query, write_cursor
+from duetime.model import query as query_module
+from duetime.model.query import MAX_PAGE_BYTES, MIN_ID_PREFIX, Query, write_cursor
 from duetime.model.task import FINAL, State, TaskRecord
 from duetime.store import Store
 from tests.conformance.build import PLENTY, Worker, add, ended, error, get, new_task, task_in
@@ -177,6 +178,35 @@ async def test_filter_by_handler_collection_key_and_schedule(store: Store, worke
         await store.cancel([match.id])
 
 
+async def test_filter_by_the_beginning_of_an_id(store: Store, worker: Worker) -> None:
+    records = {state: await task_in(store, worker, state, handler=state) for state in State}
+    records[State.PENDING] = await add(store, "keyed", key="k")
+    for state, record in records.items():
+        for given in ({}, {"state": state}, {"handler": record.handler}, {"key": record.key}):
+            filters: dict[str, Any] = {"id_prefix": record.id} | given
+            assert await ids(store, **filters) == [record.id]
+    everything = sorted((await ids(store)), reverse=True)
+    prefix = everything[0]
+    while prefix:
+        prefix = prefix[:-1]
+        if len(prefix) >= MIN_ID_PREFIX:
+            matching = [id for id in everything if id.startswith(prefix)]
+            assert sorted(await ids(store, id_prefix=prefix), reverse=True) == matching
+            assert sorted(await ids(store, limit=1, id_prefix=prefix), reverse=True) == matching
+
+
+async def test_ids_beyond_a_beginning_are_not_listed(store: Store) -> None:
+    """The least and the greatest ids that begin so are listed, and their neighbours are not."""
+    tail = "7000-8000-000000000000"
+    inside = [f"01a1e112-0000-{tail}", "01a1e112-ffff-7fff-bfff-ffffffffffff"]
+    outside = ["01a1e111-ffff-7fff-bfff-ffffffffffff", f"01a1e113-0000-{tail}"]
+    for id in inside + outside:
+        await add(store, id=id)
+    assert sorted(await ids(store, id_prefix="01a1e112")) == inside
+    assert sorted(await ids(store, id_prefix="01a1e112-")) == inside
+    assert await ids(store, id_prefix="01a1e112-00") == inside[:1]
+
+
 async def test_filter_by_retrying(store: Store, worker: Worker, clock: ManualClock) -> None:
     retrying = await add(store)
     await worker.run(State.PENDING, due_at=clock.now() + SECOND)
@@ -275,3 +305,37 @@ async def test_a_pruned_task_is_listed_no_more(store: Store, worker: Worker, clo
     kept = await add(store)
     await store.prune(State.SUCCEEDED, clock.now() + 1, PLENTY)
     assert await ids(store) == [kept.id]
+
+
+# ---- how large a page may be ----
+
+LARGE = b'{"text": "%b"}' % (b"x" * 990_000)
+
+
+@pytest.mark.parametrize("filters", [{}, {"handler": "large"}, {"state": State.PENDING}, {"state": State.SUCCEEDED}], ids=str)
+async def test_a_page_ends_before_it_has_too_many_bytes(store: Store, worker: Worker, clock: ManualClock, filters: dict[str, Any]) -> None:
+    added = []
+    for _ in range(20):
+        added.append((await add(store, handler="large", payload=LARGE)).id)
+        clock.advance(1)
+    if filters.get("state") is State.SUCCEEDED:
+        for _ in added:
+            await worker.run(State.SUCCEEDED, "large", result=LARGE)
+    most = MAX_PAGE_BYTES // ((1 + (filters.get("state") is State.SUCCEEDED)) * len(LARGE))
+    page = await store.page(Query(limit=100, **filters))
+    assert len(page.items) == most
+    assert page.next is not None
+    assert sorted(await ids(store, **filters)) == sorted(added)
+
+
+async def test_a_page_has_a_task_however_large_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_module, "MAX_PAGE_BYTES", 10)
+    added = [(await add(store, handler="large", payload=b'{"text": "longer than ten bytes"}')).id for _ in range(3)]
+    assert [len((await store.page(Query())).items), sorted(await ids(store))] == [1, sorted(added)]
+
+
+async def test_small_tasks_fill_a_page_to_its_limit(store: Store) -> None:
+    added = [(await add(store, payload=LARGE if number == 5 else b"{}")).id for number in range(10)]
+    page = await store.page(Query(limit=10))
+    assert (len(page.items), page.next) == (10, None)
+    assert {record.id for record in page.items} == set(added)

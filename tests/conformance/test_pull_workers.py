@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from duetime.client.gates import barrier
 from duetime.clock import SECOND, ManualClock
 from duetime.duties import Reaper
 from duetime.ids import new_id
+from duetime.model.figures import ATTEMPTS_LOST, TASKS_FAILED, WORKERS_LOST, FigureKey
 from duetime.model.gate import Gate, GateAction
+from duetime.model.lifecycle import QUARANTINE_CRASHES
 from duetime.model.outcome import Outcome, SettleVerdict
 from duetime.model.task import State
 from duetime.runtime.service import Alarms
 from duetime.store import Store
-from duetime.store.pull_workers import PullWorker, RunningTask
+from duetime.store.pull_workers import MOST_CLAIMED_BYTES, PullWorker, RunningTask
 from duetime.store.values import ClaimedTask
 from tests.conformance.build import PLENTY, Worker, add, ended, get, new_task, state_of, watch
 from tests.conformance.conftest import Another, Hire
@@ -261,3 +264,48 @@ async def test_the_reaper_takes_from_a_pull_worker_that_has_not_renewed_for_a_le
     assert [worker.id for worker in await store.workers()] == [other.id]
     assert await state_of(store, record) is State.PENDING
     alarms.close()
+
+
+async def test_a_task_that_is_quarantined_counts_as_failed(store: Store) -> None:
+    """A death that the task is not blamed for, and one before the last, are no failures of the task."""
+    alarms = Alarms()
+    reaper = Reaper(store, alarms, lease=15.0)
+    blamed = await add(store)
+    now = 100.0
+    for death in range(1, QUARANTINE_CRASHES + 1):
+        assert FigureKey(TASKS_FAILED, "work") not in reaper.totals()
+        await claim(store, await enlist(store, lease=7.0))
+        if death == 1:
+            innocent, other = await add(store, "other"), await enlist(store, lease=7.0)
+            await store.claim(other.id, 1, {"other": 1}, 1)
+            assert await state_of(store, innocent) is State.RUNNING
+        await watch(reaper, now, now + 10)
+        now += 20
+    assert await state_of(store, blamed) is State.FAILED
+    counted = reaper.totals()
+    assert counted[FigureKey(TASKS_FAILED, "work")] == 1
+    assert FigureKey(TASKS_FAILED, "other") not in counted
+    assert (counted[FigureKey(WORKERS_LOST)], counted[FigureKey(ATTEMPTS_LOST)]) == (QUARANTINE_CRASHES + 1, QUARANTINE_CRASHES + 1)
+    alarms.close()
+
+
+async def test_what_a_worker_runs_can_be_read_without_its_payloads(store: Store) -> None:
+    puller = await enlist(store)
+    record = await add(store, payload=b'{"a": 1}')
+    await claim(store, puller)
+    [whole] = await store.running_tasks(puller.id)
+    [light] = await store.running_tasks(puller.id, payloads=False)
+    assert (whole.id, whole.payload, light.payload) == (record.id, '{"a": 1}', "")
+    assert msgspec.structs.replace(light, payload=whole.payload) == whole
+
+
+async def test_a_claim_leaves_what_would_be_too_many_bytes(store: Store) -> None:
+    puller = await enlist(store)
+    large = b'{"text": "%b"}' % (b"x" * 990_000)
+    for _ in range(40):
+        await add(store, payload=large)
+    first = await store.claim_for(puller.id, 1, {"work": PLENTY}, PLENTY)
+    assert len(first.tasks) == MOST_CLAIMED_BYTES // len(large)
+    assert first.next_at is not None
+    assert first.next_at <= store.now()
+    assert len(first.tasks) + len(await claim(store, puller, 2)) == 40

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
+import pytest
+
 from duetime.clock import SECOND, ManualClock
 from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import AttemptRecord, Outcome
-from duetime.model.task import State
+from duetime.model.task import ErrorInfo, State
 from duetime.store import Store
-from duetime.store.values import Declaration, FinalCount, LaneCount, Progress
-from tests.conformance.build import Worker, add, error, get, needs, new_task, task_in
+from duetime.store.values import Declaration, FinalCount, LaneCount, NewWorker, Progress
+from tests.conformance.build import Worker, add, ended, error, get, needs, new_task, task_in
 from tests.conformance.conftest import Hire
 
 
@@ -49,6 +54,41 @@ async def test_every_attempt_is_kept_with_start_end_outcome_error_and_worker(sto
     clock.advance(1)
     await worker.end(task, State.SUCCEEDED)
     assert [attempt.outcome for attempt in await store.attempts(record.id)] == [*(way[0] for way in ways), Outcome.SUCCEEDED]
+
+
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED, State.CANCELLED])
+async def test_the_detail_of_every_attempt_is_kept_as_it_was_given(store: Store, worker: Worker, state: State) -> None:
+    """Also of an attempt that is no longer the last, because an operator retried the task."""
+    record = await add(store)
+    details = [b'{"status":503,"text":"a \\"word\\", {braces}, \\\\, NULL and \xc3\xbc"}', b'{"status":200}', None]
+    await worker.run(State.PENDING, detail=details[0], error=error())
+    await worker.run(state, detail=details[1])
+    assert [attempt.detail for attempt in await store.attempts(record.id)] == details[:2]
+    if state is not State.SUCCEEDED:
+        await store.retry([record.id])
+        assert [attempt.detail for attempt in await store.attempts(record.id)] == details[:2]
+        await worker.run(State.SUCCEEDED)
+        assert [attempt.detail for attempt in await store.attempts(record.id)] == details
+
+
+async def test_only_those_of_many_attempts_that_have_a_detail_are_shown_with_one(store: Store, worker: Worker) -> None:
+    records = [await add(store) for _ in range(4)]
+    tasks = await worker.take()
+    at = store.now()
+    details = {task.id: b'{"number":%d}' % number if number % 2 else None for number, task in enumerate(tasks)}
+    await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=at, detail=details[task.id]) for task in tasks])
+    for record in records:
+        [attempt] = await store.attempts(record.id)
+        assert (attempt.outcome, attempt.detail) == (Outcome.SUCCEEDED, details[record.id])
+
+
+async def test_a_cancel_that_was_requested_keeps_the_detail_of_an_attempt_that_would_be_tried_again(store: Store, worker: Worker) -> None:
+    record = await add(store)
+    task = await worker.take_one()
+    await store.cancel([record.id])
+    await worker.end(task, State.PENDING, detail=b'{"status":503}')
+    [attempt] = await store.attempts(record.id)
+    assert attempt.detail == b'{"status":503}'
 
 
 async def test_the_only_attempt_of_a_success_is_kept(store: Store, worker: Worker, clock: ManualClock) -> None:
@@ -202,3 +242,50 @@ async def test_a_declaration_replaces_an_earlier_one_of_the_same_name(store: Sto
     for name in ["name", "schema", "doc", "timeout", "priority", "concurrency", "isolation", "retry"]:
         assert getattr(first, name) == getattr(new, name), name
     assert (second.name, second.doc) == ("b", "same")
+
+
+# ---- declarations of several versions of a program ----
+
+
+def _declared(declarations: Sequence[Declaration]) -> list[str]:
+    return [declaration.doc for declaration in declarations]
+
+
+async def test_the_declaration_that_was_first_made_last_is_the_present_one_whoever_declares_again(store: Store) -> None:
+    for doc in ("old", "new", "old"):
+        await store.declare([Declaration(name="a", doc=doc)])
+    assert _declared(await store.declarations()) == ["new"]
+
+
+async def test_a_declaration_that_was_forgotten_is_new_again_so_a_program_can_be_taken_back(store: Store) -> None:
+    for doc in ("old", "new", "newer", "old"):
+        await store.declare([Declaration(name="a", doc=doc)])
+    assert _declared(await store.declarations()) == ["old"]
+
+
+async def test_earlier_declarations_are_listed_as_long_as_a_worker_holds_them(store: Store) -> None:
+    versions = [Declaration(name="a", doc=doc) for doc in ("1", "2", "3", "4")]
+    await store.declare(versions[:1])
+    lease = await store.register(NewWorker(id="w", host="here", pid=os.getpid(), slots={"a": 1}, declared={"a": versions[0].digest}))
+    for version in versions[1:]:
+        await store.declare([version])
+    assert _declared(await store.declarations(former=True)) == ["1", "4"]
+    assert _declared(await store.declarations()) == ["4"]
+    lease.close()
+    await store.unregister("w")
+    assert _declared(await store.declarations(former=True)) == ["4"]
+
+
+async def test_attempts_with_large_errors_come_in_parts(store: Store, worker: Worker) -> None:
+    record = await add(store)
+    info = ErrorInfo("Large", "x" * 100_000, "y" * 900_000)
+    for _ in range(12):
+        await worker.run(State.PENDING, error=info)
+    found: list[AttemptRecord] = []
+    sizes = []
+    while some := await store.attempts(record.id, after=found[-1].attempt if found else 0):
+        found += some
+        sizes.append(len(some))
+    assert [attempt.attempt for attempt in found] == list(range(1, 13))
+    assert sizes == [8, 4]
+    assert [attempt.attempt for attempt in await store.attempts(record.id, after=10)] == [11, 12]

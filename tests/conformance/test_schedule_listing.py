@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from duetime.clock import DAY, ManualClock
 from duetime.duties.pruner import Pruner
 from duetime.model.rules import AfterEnd, DayCalendar
-from duetime.model.schedule import SkipReason
+from duetime.model.schedule import ScheduleSpec, SkipReason
 from duetime.model.task import Edge
 from duetime.runtime.service import Alarms
 from duetime.store import Store
@@ -18,7 +19,7 @@ from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 from duetime.store.values import HintKind
 from tests.conformance.build import add, wait_until
 from tests.conformance.conftest import Another
-from tests.conformance.schedules import again, bringing, new, occurrence, put, removal, schedule, skip, stored
+from tests.conformance.schedules import EVERY_MINUTE, again, bringing, new, occurrence, put, removal, schedule, skip, stored
 from tests.conformance.test_wakeups import HintRecorder
 
 WEEKEND = DayCalendar(weekdays="sat,sun")
@@ -59,6 +60,17 @@ async def test_pages_follow_one_another(store: Store) -> None:
 async def test_a_page_has_records_as_they_are_stored(store: Store, clock: ManualClock) -> None:
     await put(store, new("a", clock.now(), collection="eu", paused=True, declared=3), new("b"))
     assert await store.list_schedules(ScheduleFilter()) == await store.schedules(["a", "b"])
+
+
+async def test_a_page_of_large_schedules_ends_before_its_limit(store: Store) -> None:
+    spec = ScheduleSpec(handler="work", rule=EVERY_MINUTE, payload=msgspec.Raw(b'{"text": "%b"}' % (b"x" * 990_000)))
+    given = [f"s{number:02d}" for number in range(12)]
+    for name in given:
+        await put(store, new(name, spec=spec))
+    first = await names(store)
+    assert first == given[:8]
+    assert await names(store, after=first[-1]) == given[8:]
+    assert await names(store, after=given[-1]) == []
 
 
 async def test_an_empty_store_has_an_empty_page(store: Store) -> None:

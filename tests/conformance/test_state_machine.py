@@ -35,6 +35,7 @@ T = TypeVar("T")
 HANDLERS = ("a", "b")
 CHILDREN = "after"  # a handler without gates and expiries: which of two rules ends a child is left open by the contract
 POLICY = RetryPolicy(tries=3, base=1, factor=2, cap=10, jitter=0)
+DIGESTS = ("old", "new")
 STEPS = 50
 PARTS = 3  # tests that share the examples of a store, so that one of them does not run on alone when all others are done
 
@@ -42,6 +43,7 @@ handlers = st.sampled_from(HANDLERS)
 collections = st.sampled_from([None, "eu", "us"])
 priorities = st.sampled_from([0, 5, 9])
 seconds = st.sampled_from([-3600, -1, 0, 0, 0, 1, 5, 60])
+payloads = st.sampled_from([None, None, b'{"n": 1}', b'{"n": 2}'])
 picks = st.integers(0, 1_000)
 limits = st.sampled_from([1, 2, PLENTY])
 
@@ -79,6 +81,7 @@ endings = st.builds(
     retriable=st.booleans(),
     crashed=st.booleans(),
     alone=st.booleans(),
+    refused_by=st.sampled_from(DIGESTS),
 )
 
 
@@ -183,6 +186,17 @@ class StoreMachine(RuleBasedStateMachine):
         if not late:
             assert len(claim.tasks) == min(total, sum(min(wants[handler], len(entries)) for handler, entries in due.items()))
 
+    @rule(pick=picks, want=st.sampled_from([1, 3, PLENTY]), digest=st.sampled_from(DIGESTS), asked=st.sets(handlers))
+    def claim_parked(self, pick: int, want: int, digest: str, asked: set[str]) -> None:
+        wants = dict.fromkeys([*sorted(asked), CHILDREN], want)
+        fitting = {handler: len(self.model.fitting(handler, digest)) for handler in wants}
+        worker = self.worker(pick)
+        claim = self.run(self.store.claim_parked(worker, next(self.claims), dict.fromkeys(wants, digest), wants))
+        for task in claim.tasks:
+            self.model.claim(task.id, task.attempt, worker, digest)
+            self.touched.add(task.id)
+        assert Counter(task.handler for task in claim.tasks) == +Counter({handler: min(want, count) for handler, count in fitting.items()})
+
     def running(self, worker: str | None = None) -> list[Entry]:
         entries = (entry for entry in self.model.tasks.values() if entry.state is State.RUNNING)
         return [entry for entry in entries if worker in (None, entry.worker)]
@@ -195,7 +209,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock.advance(passing)
         settlements = [
             conclude(
-                Running(entry.task.id, entry.attempt, entry.tries, entry.crashes, entry.due_at, entry.expires_at),
+                Running(entry.task.id, entry.task.handler, entry.attempt, entry.tries, entry.crashes, entry.due_at, entry.expires_at),
                 ended,
                 POLICY,
                 started_at=None,
@@ -245,10 +259,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.touched.add(id)
 
     @precondition(lambda self: self.model.tasks)
-    @rule(pick=picks, due=st.none() | seconds, priority=st.none() | priorities, collection=collections)
-    def edit(self, pick: int, due: int | None, priority: int | None, collection: str | None) -> None:
+    @rule(pick=picks, due=st.none() | seconds, priority=st.none() | priorities, collection=collections, payload=payloads)
+    def edit(self, pick: int, due: int | None, priority: int | None, collection: str | None, payload: bytes | None) -> None:
         due_at = None if due is None else self.clock.now() + due * SECOND
-        change = Edit(id=self.task(pick).task.id, due_at=due_at, priority=priority, collection=collection)
+        change = Edit(id=self.task(pick).task.id, due_at=due_at, priority=priority, collection=collection, payload=payload)
         assert self.run(self.store.edit([change])) == [self.model.edit(change)]
 
     @rule(handler=handlers, collection=collections, action=st.sampled_from(GateAction), lasting=st.sampled_from([None, 1, 30]))
@@ -282,7 +296,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert len(pruned) == min(limit, len(prunable))
         for gone in pruned:
             assert gone.attempt == prunable.pop(gone.id).attempt
-            del self.model.tasks[gone.id]
+            self.model.forget(gone.id)
             self.touched.discard(gone.id)
             assert self.run(self.store.attempts(gone.id)) == []
 
@@ -320,7 +334,8 @@ class StoreMachine(RuleBasedStateMachine):
             told = (record.state, record.attempt, record.tries, record.crashes, record.priority, record.collection, record.payload)
             meant = (entry.state, entry.attempt, entry.tries, entry.crashes, entry.priority, entry.collection, entry.payload)
             assert told == meant, entry
-            assert (record.cancelling, record.finished_at) == (entry.cancelling, entry.finished_at), entry
+            told_marks = (record.cancelling, record.parked, record.finished_at)
+            assert told_marks == (entry.cancelling, entry.parked, entry.finished_at), entry
             if entry.state not in FINAL:
                 assert (record.due_at, record.worker, record.expires_at) == (entry.due_at, entry.worker, entry.expires_at), entry
         self.compare_counts(counts)
@@ -328,7 +343,7 @@ class StoreMachine(RuleBasedStateMachine):
     def compare_counts(self, counts: Counts) -> None:
         lanes = {
             (lane.handler, lane.collection, lane.priority): +Counter(
-                due=lane.due, later=lane.later, blocked=lane.blocked, running=lane.running
+                due=lane.due, later=lane.later, blocked=lane.blocked, parked=lane.parked, running=lane.running
             )
             for lane in counts.lanes
         }

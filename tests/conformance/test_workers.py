@@ -35,6 +35,34 @@ async def test_a_worker_is_listed_with_the_number_of_its_attempts(store: Store, 
     assert {record.id: record.running for record in await store.workers()} == {first.id: 2, second.id: 1}
 
 
+async def test_a_worker_is_listed_with_its_slots_over_all_handlers(store: Store) -> None:
+    for concurrency in (4, None, 2):  # the same worker registers again
+        lease = await store.register(NewWorker(id="w-1", host="here", pid=4711, slots={"a": 3, "b": 5}, concurrency=concurrency))
+        [record] = await store.workers()
+        assert record.concurrency == concurrency
+    assert (record.slots_of("a"), record.slots_of("b"), record.slots_of("c")) == (2, 2, 0)
+    lease.close()
+    await store.unregister("w-1")
+
+
+async def test_attempts_are_counted_by_worker_and_handler(store: Store, hire: Hire) -> None:
+    first, second, _idle = await hire(), await hire(), await hire()
+    await store.add([new_task("a", collection=collection, priority=priority) for collection in ("eu", None) for priority in (1, 9)])
+    await store.add([new_task("b") for _ in range(3)])
+    assert await store.running_counts() == []
+    tasks = await first.take(wants={"a": 3, "b": 1})
+    await second.take(wants={"b": 1})
+    assert await counts(store) == {(first.id, "a"): 3, (first.id, "b"): 1, (second.id, "b"): 1}
+    for task in tasks:
+        if task.handler == "b":
+            await first.end(task, State.SUCCEEDED)
+    assert await counts(store) == {(first.id, "a"): 3, (second.id, "b"): 1}
+
+
+async def counts(store: Store) -> dict[tuple[str, str], int]:
+    return {(each.worker, each.handler): each.count for each in await store.running_counts()}
+
+
 async def test_the_attempts_of_a_worker_are_listed_with_their_claim_numbers(store: Store, hire: Hire) -> None:
     worker, other = await hire(), await hire()
     await store.add([new_task() for _ in range(4)])

@@ -9,8 +9,10 @@ Conventions of the pages; the comments are HTML, which readers do not see:
 * A page whose blocks speak of `DATABASE_URL` finds the address of an empty PostgreSQL database there.
 """
 
+import importlib
 import json
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -305,6 +307,31 @@ def test_the_page_of_errors_lists_every_error() -> None:
     assert {
         name for name in duetime.__all__ if isinstance(getattr(duetime, name), type) and issubclass(getattr(duetime, name), Exception)
     } <= listed
+
+
+# Errors that nobody outside of Duetime gets to see, with what becomes of them.
+INTERNAL = {
+    "Refusal": "a problem document",
+    "LeaseOver": "a problem document",
+    "FieldError": "a problem document, or the InvalidValue that it is",
+    "GateNotFound": "`gates.open` returns False",
+    "TooManyCollections": "the InvalidValue that it is",
+    "UnfitPayload": "the InvalidPayload that it is",
+    **dict.fromkeys(("Gone", "Refused", "NoAnswer"), "the StoreUnavailable that it is"),
+}
+
+
+def test_the_page_of_errors_lists_the_errors_of_every_module() -> None:
+    for module in pkgutil.walk_packages(duetime.__path__, "duetime."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+    def below(kind: type[Exception]) -> set[type[Exception]]:
+        return {kind}.union(*(below(each) for each in kind.__subclasses__()))
+
+    raised = {kind.__name__ for kind in below(errors.DuetimeError) if kind.__module__.startswith("duetime.")}
+    assert raised >= INTERNAL.keys()
+    assert raised - INTERNAL.keys() <= {row[0].strip("`") for row in rows_of(DOCS / "errors.md")}
 
 
 def test_the_states_and_moves_are_those_of_the_code() -> None:

@@ -355,6 +355,23 @@ async def test_a_handler_may_cancel_another_task_that_is_due_too() -> None:
         assert t.task(dunned).state == "cancelled"
 
 
+async def test_a_task_can_be_deleted_unless_it_runs() -> None:
+    own = App("sqlite:///:memory:")
+
+    @own.task
+    async def delete_yourself(ctx: Context) -> None:
+        await own.delete(ctx.task)
+
+    async with using(own) as t:
+        waiting = await delete_yourself.after(60)
+        await own.delete(waiting)
+        await delete_yourself.options(retry=RetryPolicy(tries=1)).now()
+        [ran] = await t.drain()
+        assert "is running and cannot be deleted" in str(ran.error)
+        await t.advance(minutes=2)
+        assert await t.drain() == []
+
+
 async def test_a_running_task_can_be_cancelled() -> None:
     own = App("sqlite:///:memory:")
 

@@ -20,11 +20,14 @@ from duetime import (
     App,
     Context,
     Fatal,
+    InvalidPayload,
     InvalidValue,
+    NewTask,
     TaskFailed,
     TaskNotFound,
     UnknownHandler,
 )
+from duetime.ids import new_id
 from duetime.testing import using
 from tests.guide.shop import app, expire_order, flaky, note, opened, orders, place_order, seen
 
@@ -442,7 +445,8 @@ def test_the_fixture_costs_nothing_until_it_is_asked_for(pytester: pytest.Pytest
 
 
 @pytest.mark.slow
-def test_the_page_about_testing_runs(pytester: pytest.Pytester) -> None:
+def test_the_page_about_testing_runs(pytester: pytest.Pytester, postgres_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", postgres_database)
     page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
     files = re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(files) == page.count("```python"), "each example of the page names its file"
@@ -459,3 +463,23 @@ async def until(condition: Callable[[], object], what: str) -> None:
         if time.monotonic() > end:
             raise AssertionError(f"waited in vain until {what}")
         await asyncio.sleep(0.005)
+
+
+async def test_a_stored_payload_that_does_not_fit_fails_the_test_and_an_upgrade_reads_it() -> None:
+    own = App("sqlite:///:memory:")
+
+    @own.task
+    async def bill(order_id: int) -> str:
+        return f"order {order_id}"
+
+    async with using(own) as t:
+        former = NewTask[object](id=new_id(), handler="bill", payload=b'{"order": 7}', submitted_by="before")
+        await own.store.add([former])
+        with pytest.raises(InvalidPayload, match="order: unknown"):
+            await t.drain(raise_errors=True)
+        assert (await own.get(former.id)).parked
+    bill.upgrade(lambda payload: {"order_id": payload["order"]})
+    async with using(own) as t:
+        await own.store.add([former])
+        await t.drain()
+        assert await own.result(former.id) == "order 7"

@@ -45,8 +45,14 @@ class AnyObject:
             raise InvalidPayload("wrong is not a parameter")
         return arguments
 
+    def decode_result(self, result: bytes | None) -> Any:
+        return None if result is None else msgspec.json.decode(result)
+
     def positional_decoder(self) -> None:
         return None
+
+    def upgrades(self) -> str:
+        return ""
 
     def schema(self) -> bytes:
         return b"{}"

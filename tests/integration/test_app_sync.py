@@ -67,11 +67,17 @@ def test_context_variables_of_the_caller_are_carried_over(app: App) -> None:
     assert app.sync(app.handler("expire_order").now(order_id=7)).meta == {"trace": "t1"}
 
 
+def portals() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "duetime-portal"}
+
+
 def test_many_threads_share_the_portal(app: App) -> None:
+    others = portals()  # tests before this one may have needed it, or have had one of their own
     with ThreadPoolExecutor(16) as pool:
         tasks = list(pool.map(lambda number: app.sync(app.handler("expire_order").now(order_id=number)), range(64)))
     assert ids(app) == {task.id for task in tasks}
-    assert [thread.daemon for thread in threading.enumerate() if thread.name == "duetime-portal"] == [True]
+    assert len(portals() - others) <= 1
+    assert {thread.daemon for thread in portals()} == {True}
 
 
 async def test_threads_use_the_loop_that_holds_the_app_open(app: App) -> None:

@@ -168,8 +168,9 @@ async def test_cancelling_by_task_id_and_key(app: App, order: Handler[..., Any, 
     assert await app.cancel(second.id) == "cancelled"
     assert await app.cancel(handler="order", key="c") == "cancelled"
     assert await app.cancel(third) == "finished"
+    assert await app.cancel(handler=order, key="zzz") == "unknown"
     with pytest.raises(TaskNotFound):
-        await app.cancel(handler=order, key="zzz")
+        await app.cancel("01900000-0000-7000-8000-000000000000")
 
 
 async def test_cancelling_nothing_or_two_things_is_refused(app: App, order: Handler[..., Any, Any]) -> None:
@@ -211,6 +212,18 @@ async def test_rescheduling_and_editing(app: App, order: Handler[..., Any, Any])
     await app.cancel(task)
     with pytest.raises(Conflict, match="is cancelled and cannot be changed"):
         await app.reschedule(task, delay=5)
+
+
+async def test_deleting(app: App, order: Handler[..., Any, Any]) -> None:
+    task = await order.options(key="a").after(60)
+    await app.delete(task)
+    for gone in (app.get(task), app.delete(task.id), app.find(order, "a"), app.result(task, timeout=1)):
+        with pytest.raises(TaskNotFound):
+            await gone
+    ended = await order.now()
+    await end(app, State.FAILED)
+    await app.delete(ended.id)
+    assert [each async for each in app.tasks()] == []
 
 
 # ---- many at once ----

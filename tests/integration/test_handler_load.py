@@ -21,11 +21,11 @@ OTHERS = 3_000
 def test_on_sqlite_only_the_lanes_of_the_handler_are_searched() -> None:
     connection = sqlite3.connect(":memory:")
     schema.migrate(connection, now=0)
-    values = {"handler": "work", "now": 0, "limit": 1_001}
+    values = {"names": '["work"]', "now": 0, "limit": 1_001}
     plan = [row[3] for row in connection.execute(f"explain query plan {SQL.handler_load}", values)]
     connection.close()
     walked = [step for step in plan if step.startswith("SCAN")]
-    assert {step.split()[1] for step in walked} <= {"r", "l", "own", "waiting"}, plan  # running attempts, and what was found
+    assert {step.split()[1] for step in walked} <= {"json_each", "l", "own", "waiting"}, plan  # the names, and what was found
     [due] = [step for step in plan if step.split()[1] == "d"]
     assert due.startswith("SEARCH d USING PRIMARY KEY (lane=? AND pos<?)"), plan
 

@@ -71,10 +71,11 @@ async def test_the_walk_begins_at_the_instant(
     row = admin.execute(f"explain (format json) {text}".encode()).fetchone()
     assert row is not None
     [plan] = row[0] if isinstance(row[0], list) else json.loads(row[0])
-    walks = list(scans(plan["Plan"]))
+    # the last attempt of a task on the page is looked up by the task: that is no walk along ids
+    walks = [walk for walk in scans(plan["Plan"]) if not walk["Relation Name"].startswith("attempt")]
     assert {walk["Relation Name"].partition("_")[0] for walk in walks} == {
         None: {"task", "due", "history"},
-        State.PENDING: {"due"},
+        State.PENDING: {"due", "task", "held"},  # also those that are parked
         State.BLOCKED: {"task", "held"},
     }[state]
     for walk in walks:

@@ -165,7 +165,7 @@ async def test_a_replace_that_waits_for_an_edit_counts_the_lane_that_the_edit_ch
 
         async def edit() -> None:
             [[at]] = await editor.rows(store._sql.begin_adding, None)
-            await editor.rows(store._sql.edit_waiting, at, [task.id], [former], [lane], [None])
+            await editor.rows(store._sql.edit_waiting, at, [task.id], [former], [lane], [None], [None])
 
         run = Overtaken(store, replacer, editor, edit)
         submitted = new_task(key="k", delay=FAR, priority=7, if_exists="replace")

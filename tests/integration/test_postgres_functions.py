@@ -150,3 +150,13 @@ async def test_a_worker_goes_on_while_functions_are_made_again_under_it(postgres
             f"select state, attempt, count(*) from {schema_of(postgres_url)}.history group by 1, 2".encode()
         ).fetchall()
     assert ends == [("succeeded", 1, 2_000)]
+
+
+@pytest.mark.parametrize("function", ["add_new", "claim"])
+async def test_the_hot_functions_plan_once_and_not_for_the_values_of_a_call(postgres_url: str, function: str) -> None:
+    """A plan for given values holds a copy of all new tasks for each column that it reads."""
+    await (await opened(postgres_url)).close()
+    with admin(postgres_url) as connection:
+        query = "select p.proconfig from pg_proc as p where p.proname = %s and p.pronamespace = %s::regnamespace"
+        [(settings,)] = connection.execute(query, (function, schema_of(postgres_url))).fetchall()
+    assert "plan_cache_mode=force_generic_plan" in str(settings)

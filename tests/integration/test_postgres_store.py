@@ -52,6 +52,19 @@ async def test_fifty_that_start_at_once_make_the_tables_once(postgres_url: str) 
     assert [version for (version,) in versions] == list(range(1, len(versions) + 1))
 
 
+async def test_a_lane_whose_random_number_is_taken_gets_another(postgres_url: str) -> None:
+    store = await opened(postgres_url)
+    try:
+        schema = schema_of(postgres_url)
+        with admin(postgres_url) as connection:  # numbers that come twice, in one statement and in the next
+            connection.execute(f"create sequence {schema}.twice".encode())
+            connection.execute(f"alter table {schema}.lane alter id set default 1 + nextval('{schema}.twice') / 2".encode())
+        added = await store.add([new_task(collection=f"c{number}") for number in range(6)])
+        assert [each.verdict for each in added] == [AddVerdict.ADDED] * 6
+    finally:
+        await store.close()
+
+
 async def test_tables_are_made_only_by_those_who_may(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUETIME_MIGRATE", "off")
     app = App(postgres_url)
@@ -145,7 +158,7 @@ async def test_who_may_only_submit_cannot_run_code_with_the_owners_rights(postgr
     """A temporary view stands before the server's own tables, unless the path says otherwise."""
     await (await opened(postgres_url)).close()
     schema, role = schema_of(postgres_url), f"c_{schema_of(postgres_url)}"
-    make = f"select {schema}.make_partition('history_succeeded', 0, 86400000000)".encode()
+    make = f"select {schema}.make_partition('history_succeeded_recent', 0, 86400000000)".encode()
     with admin(postgres_url) as connection:
         connection.execute(f"create role {role} login; grant usage on schema {schema} to {role}".encode())
         connection.execute(f"grant execute on all routines in schema {schema} to {role}".encode())
@@ -190,13 +203,20 @@ async def test_our_own_sessions_are_read_committed_whatever_the_users_default_is
             connection.execute(f"drop owned by {role}; drop role {role}".encode())
 
 
+async def add_until_heard(store: Store, heard: list[Hint]) -> None:
+    """Submit until another one has heard of it; what is sent before it listens is missed."""
+    async with asyncio.timeout(PATIENCE):
+        while not heard:
+            await add(store)
+            await asyncio.sleep(0.02)
+
+
 async def test_a_wake_up_reaches_other_processes_and_there_is_not_one_per_task(postgres_url: str) -> None:
     one, other = await opened(postgres_url), await opened(postgres_url)
     heard: list[Hint] = []
     listener = other.listen(heard.append)
     try:
-        await add(one)  # until it is heard that the other listens, it may miss some
-        await wait_until(lambda: bool(heard), "the first wake-up", 30)
+        await add_until_heard(one, heard)
         heard.clear()
         for _ in range(300):
             await add(one)
@@ -214,8 +234,7 @@ async def test_a_program_that_submits_and_ends_at_once_has_woken_the_others(post
     listener = other.listen(heard.append)
     try:
         one = await opened(postgres_url)
-        await add(one)
-        await wait_until(lambda: bool(heard), "the first wake-up", 30)
+        await add_until_heard(one, heard)
         await one.close()
         for _ in range(3):
             heard.clear()

@@ -359,7 +359,7 @@ async def test_an_impatient_caller_who_cancels_twice_still_waits_for_the_end(
     attempt = asyncio.ensure_future(run(pool, "sleep_long", note=str(note)))
     [pid] = await pids_in(note)
     alive = True
-    monkeypatch.setattr(children, "_group_lives", lambda group, thorough: alive)  # a process that the kernel cannot end yet
+    monkeypatch.setattr(children, "group_lives", lambda group, thorough: alive)  # a process that the kernel cannot end yet
     attempt.cancel()
     for _ in range(3):
         await asyncio.wait((attempt,), timeout=0.02)

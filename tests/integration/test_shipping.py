@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 from duetime import App, Context, RetryPolicy, StoreUnavailable, Task
+from duetime.client.output import LocalOutputs
 from duetime.errors import InvalidValue
 from duetime.model.figures import FigureKey
 from duetime.model.task import FINAL
@@ -28,6 +29,7 @@ from duetime.store.sqlite.store import SqliteStore
 from duetime.targets.output.spool import Spool, spool_root
 from duetime.worker.shipping import Shipper, begin_shipping
 from tests.chaos.fleet import until
+from tests.chaos.processes import below_guards
 from tests.servers.fixtures import NewPostgres
 from tests.servers.waiting import PATIENCE
 
@@ -185,7 +187,7 @@ async def test_what_a_killed_worker_left_is_shipped_by_the_next(url: str, app: A
         await until("some of it is in the store", lambda: has_some(app, task))
         before = len((await kept(app, task)).splitlines())
         await until("and more in the file", lambda: bool(left(spools)) and left(spools)[0].read_text().count("\n") > before + 100)
-        process.send_signal(signal.SIGKILL)
+        os.kill(below_guards(process.pid), signal.SIGKILL)
         process.wait(PATIENCE)
     [file] = left(spools)
     printed = file.read_text()
@@ -616,3 +618,35 @@ async def test_shipping_is_not_begun_where_output_is_off(tmp_path: Path) -> None
     store, alarms = SqliteStore(f"{tmp_path}/store.db"), Alarms()
     assert begin_shipping(store, alarms, "off", 1 << 20, running=dict) == ()
     alarms.close()
+
+
+@pytest.mark.parametrize("second_look", ["_local_attempts", "_tail"])
+async def test_output_that_is_shipped_while_somebody_reads_is_not_missed(
+    app: App, spools: Path, monkeypatch: pytest.MonkeyPatch, second_look: str
+) -> None:
+    """The reader looks into the store, then at the files of this machine; here it is shipped between the two looks."""
+
+    @app.task
+    async def prints() -> None:
+        print("hello")
+
+    look, ship, loop, may_ship = getattr(LocalOutputs, second_look), Shipper.ship, asyncio.get_running_loop(), asyncio.Event()
+
+    async def ship_when_allowed(self: Shipper) -> int:
+        await may_ship.wait()
+        return await ship(self)
+
+    async def is_shipped() -> bool:
+        return await is_whole(app, task.id) and not left(spools)
+
+    def look_after_shipping(self: LocalOutputs, *facts: object) -> object:
+        loop.call_soon_threadsafe(may_ship.set)
+        asyncio.run_coroutine_threadsafe(until("it is shipped", is_shipped), loop).result(PATIENCE)
+        return look(self, *facts)
+
+    monkeypatch.setattr(Shipper, "ship", ship_when_allowed)
+    async with app.worker():
+        task = await prints.now()
+        await app.result(task, timeout=PATIENCE)
+        monkeypatch.setattr(LocalOutputs, second_look, look_after_shipping)
+        assert [each.text for each in await app.output.read(task)] == ["hello\n"]

@@ -13,13 +13,16 @@ import pytest
 from duetime import App, InvalidHandler, RetryPolicy, State, Task
 from duetime.app.handlers import AnyHandler
 from duetime.clock import SECOND
-from duetime.model.outcome import Ended, Outcome
+from duetime.model.detail import detail_of
+from duetime.model.lifecycle import conclude
+from duetime.model.outcome import Ended, Outcome, SettleVerdict
 from duetime.model.task import ErrorInfo
 from duetime.targets.host import TargetHost
 from duetime.targets.payload import OpenPayloads
 from duetime.targets.spec import HandlerSpec
 from duetime.targets.target import Accepted, AttemptHandle, Stop
 from duetime.worker import executor
+from duetime.worker.worker import Worker
 from tests.chaos.fleet import until
 from tests.servers.waiting import PATIENCE
 
@@ -78,8 +81,9 @@ class Callbacks:
         return self.attempts[count - 1]
 
 
-def declare(app: App, target: Callbacks, *, timeout: float = 60.0) -> AnyHandler:
-    return app.register(HandlerSpec(name="ring", target=target, payloads=OpenPayloads("ring"), timeout=timeout, retry=SOON))
+def declare(app: App, target: Callbacks, *, timeout: float = 60.0, concurrency: int = 50) -> AnyHandler:
+    payloads = OpenPayloads("ring")
+    return app.register(HandlerSpec(name="ring", target=target, payloads=payloads, timeout=timeout, retry=SOON, concurrency=concurrency))
 
 
 @pytest.fixture
@@ -98,6 +102,10 @@ async def outcomes(app: App, task: Task[Any]) -> list[Outcome | None]:
 
 async def in_state(app: App, task: Task[Any], state: State) -> bool:
     return (await app.get(task)).state is state
+
+
+async def is_final(app: App, task: Task[Any]) -> bool:
+    return (await app.get(task)).final
 
 
 async def test_it_succeeds_with_the_result_that_a_callback_gave(app: App, target: Callbacks) -> None:
@@ -149,16 +157,55 @@ async def test_what_is_no_end_is_a_failure_and_harms_nobody(app: App, target: Ca
     assert first.error.message.startswith("a target returns Ended or Accepted, not ")
 
 
-async def test_work_that_was_handed_over_fails_for_good_as_long_as_nobody_could_complete_it(app: App, target: Callbacks) -> None:
+async def test_work_that_was_handed_over_takes_no_slot_and_ends_when_its_end_is_known(app: App, target: Callbacks) -> None:
+    ring = declare(app, target, concurrency=1)
+    async with app.worker() as worker:
+        first = await ring.now()
+        target.end(await target.begun(), Accepted(deadline_at=app.store.now() + 3_600 * SECOND))
+        second = await ring.now()
+        target.end(await target.begun(2), Ended(Outcome.SUCCEEDED))
+        await app.result(second, timeout=PATIENCE)
+        await until("nothing runs in the worker", lambda: settled(worker))
+        assert (await app.get(first)).state is State.RUNNING
+        assert await outcomes(app, first) == [None]
+    task = await app.get(first)
+    assert (task.state, task.worker, task.deadline_at is not None) == (State.RUNNING, None, True)  # its worker has gone
+    [attempt] = await app.store.open_attempts([first.id])
+    said = conclude(attempt.task, Ended(Outcome.SUCCEEDED), RetryPolicy(), started_at=1, now=app.store.now(), chance=0.0)
+    assert await app.store.complete([said]) == [SettleVerdict.ACCEPTED]
+    assert (await app.get(first)).state is State.SUCCEEDED
+
+
+async def test_work_that_was_handed_over_and_never_completed_times_out_and_is_tried_again(app: App, target: Callbacks) -> None:
     ring = declare(app, target)
     async with app.worker():
         task = await ring.now()
-        target.end(await target.begun(), Accepted(deadline_at=1_900_000_000 * SECOND))
+        target.end(await target.begun(), Accepted(deadline_at=app.store.now()))
+        target.end(await target.begun(2), Accepted(deadline_at=app.store.now() + 3_600 * SECOND, silence=0.01))
         await until("it has failed", partial(in_state, app, task, State.FAILED))
-        assert await outcomes(app, task) == [Outcome.FATAL]
+        assert await outcomes(app, task) == [Outcome.TIMED_OUT, Outcome.TIMED_OUT]
         error = (await app.get(task)).error
     assert error is not None
-    assert error.type == "AcceptedNotSupported"
+    assert (error.type, "accepted elsewhere" in error.message) == ("TimedOut", True)
+
+
+async def test_the_end_of_work_may_be_known_before_it_was_handed_over(app: App, target: Callbacks) -> None:
+    ring = declare(app, target)
+    async with app.worker() as worker:
+        task = await ring.now()
+        begun = await target.begun()
+        [attempt] = await app.store.open_attempts([task.id])
+        said = conclude(attempt.task, Ended(Outcome.SUCCEEDED, result=b"7"), RetryPolicy(), started_at=1, now=app.store.now(), chance=0.0)
+        assert await app.store.complete([said]) == [SettleVerdict.ACCEPTED]
+        target.end(begun, Accepted(deadline_at=app.store.now() + 3_600 * SECOND))
+        assert await app.result(task, timeout=PATIENCE) == 7
+        await until("nothing runs in the worker", lambda: settled(worker))
+        assert worker.settler.stale == 0
+    assert await outcomes(app, task) == [Outcome.SUCCEEDED]
+
+
+async def settled(worker: Worker) -> bool:
+    return worker.executor.busy == 0 and len(worker.settler) == 0
 
 
 async def test_a_timeout_stops_it(app: App, target: Callbacks) -> None:
@@ -303,3 +350,25 @@ async def test_a_handler_that_is_no_function_cannot_be_called(app: App, target: 
     ring = declare(app, target)
     with pytest.raises(InvalidHandler, match="ring is not a Python function and cannot be called here"):
         ring()
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FATAL, Outcome.TIMED_OUT])
+async def test_the_detail_that_it_gives_is_shown_with_the_attempt(app: App, target: Callbacks, outcome: Outcome) -> None:
+    ring = declare(app, target)
+    async with app.worker():
+        task = await ring.options(retry=RetryPolicy(tries=1)).now()
+        target.end(await target.begun(), Ended(outcome, detail=detail_of({"status": 418, "phases": {"dns": 0.002}})))
+        await until("it has ended", partial(is_final, app, task))
+        [attempt] = await app.attempts(task)
+    assert attempt.detail == {"status": 418, "phases": {"dns": 0.002}}
+
+
+async def test_attempts_of_python_functions_have_no_detail(app: App) -> None:
+    @app.task(name="plain")
+    async def plain() -> None: ...
+
+    async with app.worker():
+        task = await plain.now()
+        await app.result(task, timeout=PATIENCE)
+        [attempt] = await app.attempts(task)
+    assert attempt.detail is None

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from duetime import App
+from duetime.client.access.service import Tokens
 from duetime.client.access.token_cache import KEEP, KEEP_WITHOUT_STORE, READS_AT_ONCE, TRY_AGAIN
-from duetime.client.access.tokens import Tokens, UseNotes
+from duetime.client.access.tokens import LocalTokens, UseNotes
 from duetime.clock import Instant, ManualClock, to_datetime
 from duetime.duties import Pruner
 from duetime.errors import Conflict, InvalidValue, StoreUnavailable, TokenNotFound
@@ -72,7 +73,7 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[WatchedStor
 
 def process(store: WatchedStore, clock: ManualClock, user: str = "anna@shop") -> Tokens:
     """Return a store of tokens as another process would have it."""
-    return Tokens(lambda: store, user=user, opened=store.open, clock=clock)
+    return LocalTokens(store, user=user, opened=store.open, clock=clock)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ select ids from {schema}.claim(null, 'w', 1000, (select array_agg(id) from {sche
 """
 SETTLE = """
 select accepted from {schema}.settle(null, 'w', null, %s::uuid[], '{{1}}', null, array[{schema}.clock()], %s::text[], %s::text[], '{{0}}',
-    '{{0}}', array[{schema}.clock()], null, null)
+    '{{0}}', array[{schema}.clock()], null, null, null, null, null, null)
 """
 BLOCKED = "select 1 from pg_stat_activity where %s = any (pg_blocking_pids(pid))"
 TABLES = ("due", "claim", "task", "history")

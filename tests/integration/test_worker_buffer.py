@@ -189,6 +189,39 @@ async def test_what_is_cancelled_while_it_waits_in_memory_never_starts(app: App,
     assert len(starts) == len(tasks) - 5
 
 
+async def test_a_task_that_was_cancelled_while_it_waited_in_memory_runs_after_an_operators_retry(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes back without having been looked at, because attempts before it became slow: its cancel must not be remembered."""
+    monkeypatch.setattr(queues, "STALE_AFTER", 3600 * SECOND)
+    go_on = asyncio.Event()
+    starts: list[int] = []
+    quick = 40
+
+    @app.task(concurrency=2)
+    async def handler(number: int) -> None:
+        starts.append(number)
+        if number < quick:
+            await asyncio.sleep(0)
+        else:
+            await go_on.wait()
+
+    async with app:
+        tasks = await app.submit_many([handler.new(number=number) for number in range(quick + 200)])
+        async with app.worker() as worker:
+            await until("some are claimed and wait", lambda: len(starts) == quick + 2 and len(worker.executor.attempts()) > 20)
+            cancelled = next(task for task in tasks if task.id in worker.executor.attempts() and task.id not in worker.executor.running)
+            await app.cancel(cancelled)
+            await until("the worker knows", lambda: cancelled.id in worker.executor.starts.cancels)
+            monkeypatch.setattr(queues, "STALE_AFTER", -1)
+            worker.executor.wants()
+            await until("it is cancelled", lambda: all_in(app, [cancelled], State.CANCELLED))
+            await app.retry(cancelled)
+            go_on.set()
+            await until("all are done", lambda: all_in(app, tasks, State.SUCCEEDED))
+            assert not worker.executor.starts.cancels
+
+
 async def test_what_waits_behind_attempts_that_have_become_slow_runs_elsewhere(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,7 +203,7 @@ async def test_a_result_that_cannot_be_stored_is_fatal_and_never_retried(app: Ap
         assert "the result cannot be stored" in ended.error.message
 
 
-async def test_a_payload_that_no_longer_fits_ends_alone_and_the_rest_of_its_batch_starts(app: App) -> None:
+async def test_a_payload_that_does_not_fit_is_parked_alone_and_the_rest_of_its_batch_starts(app: App) -> None:
     @app.task(retry=RetryPolicy(tries=3, base=0.01))
     async def handler(number: int) -> int:
         return number
@@ -217,10 +217,10 @@ async def test_a_payload_that_no_longer_fits_ends_alone_and_the_rest_of_its_batc
             assert [await app.result(task.id, timeout=PATIENCE) for task in good] == list(range(20))
             for task in bad:
                 ended = await app.get(task.id)
-                assert ended.state is State.FAILED
+                assert (ended.state, ended.parked, ended.tries) == (State.PENDING, True, 0)
                 assert ended.error is not None
-                assert ended.error.type == "InvalidPayload"
-                assert ended.attempt == 1, "it is not tried again: the payload will not change"
+                assert (ended.error.type, ended.error.message) == ("InvalidPayload", "handler: other: unknown")
+                assert ended.attempt == 1, "it is not tried again here: neither payload nor code change"
 
 
 async def test_a_handler_that_cancels_its_own_task_harms_only_itself(app: App) -> None:
@@ -447,7 +447,7 @@ async def test_a_success_counts_although_the_lease_was_in_doubt_and_only_if_the_
 def settlement_of(worker: Worker, task: str) -> Settlement:
     attempt = worker.executor.running[task]
     now = attempt.started_at
-    return succeed(attempt.claimed, None, now, now)
+    return succeed(attempt.claimed, None, None, now, now)
 
 
 async def test_results_of_many_megabytes_are_written_in_several_batches(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

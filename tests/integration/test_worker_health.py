@@ -16,7 +16,8 @@ import pytest
 from duetime import App, Context, InvalidValue, RetryPolicy, State, StoreUnavailable
 from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.runtime import service
-from duetime.runtime.service import LONGEST_REMINDER, NO_PROGRESS, Alarms, Pulse, Service
+from duetime.runtime.outage import LONGEST_REMINDER, Outage
+from duetime.runtime.service import NO_PROGRESS, Alarms, Pulse, Service
 from duetime.store.shard import Lease
 from duetime.store.sqlite.store import SqliteStore
 from duetime.store.sqlite.workers import SqliteLease
@@ -47,16 +48,49 @@ def test_a_failure_is_logged_at_first_then_ever_more_rarely_and_its_end_with_how
         pulse.begin(float(second))
         pulse.fail(DOWN, float(second))
     first, *reminders = lines()
-    assert first == "feeder failed: the store cannot be reached"
-    assert reminders[0] == "feeder failed 6 times in 5.0 s: the store cannot be reached"
-    seconds = [float(line.partition(" in ")[2].split()[0]) for line in reminders]
+    assert first == "the store is away, first seen by the feeder: the store cannot be reached"
+    assert reminders[0] == "the store has been away for 5.0 s, 1 loop waits: the store cannot be reached"
+    seconds = [float(line.partition(" for ")[2].split()[0]) for line in reminders]
     gaps = [later - sooner for sooner, later in itertools.pairwise(seconds)]
     assert gaps == sorted(gaps)
     assert gaps[-1] == LONGEST_REMINDER
     pulse.begin(3_600.0)
     pulse.succeed(3_612.3)
     pulse.succeed(3_613.0)
-    assert lines() == ["feeder: the store answers again after 3612.3 s, 3600 failures"]
+    assert lines() == ["the store answers again after 3612.3 s; 1 loop waited"]
+
+
+def test_an_outage_is_told_once_for_all_loops_and_over_when_the_last_one_goes_on(lines: Callable[[], list[str]]) -> None:
+    outage = Outage()
+    pulses = [Pulse(name, outage) for name in ("feeder", "settler", "keeper")]
+    for second in range(7):
+        for pulse in pulses:
+            pulse.begin(float(second))
+            pulse.fail(DOWN, float(second))
+    assert lines() == [
+        "the store is away, first seen by the feeder: the store cannot be reached",
+        "the store has been away for 5.0 s, 3 loops wait: the store cannot be reached",
+    ]
+    pulses[0].succeed(8.0)
+    pulses[1].fail(ZeroDivisionError("ouch"), 8.0)  # something else by now: it is told apart
+    assert lines() == ["settler failed 8 times in 8.0 s: ouch"]
+    pulses[2].succeed(9.0)
+    assert lines() == ["the store answers again after 9.0 s; 3 loops waited"]
+    pulses[2].fail(DOWN, 10.0)
+    assert lines() == ["the store is away, first seen by the keeper: the store cannot be reached"]
+
+
+async def test_a_loop_that_is_stopped_during_an_outage_does_not_keep_it_up(lines: Callable[[], list[str]]) -> None:
+    alarms = Alarms()
+    service = Hesitant(alarms)
+    service.start()
+    await until("it has failed", lambda: service.pulse.failures == 1)
+    await service.stop()
+    other = Pulse("settler", alarms.outage)
+    other.fail(DOWN, time.monotonic())
+    other.succeed(time.monotonic())
+    alarms.close()
+    assert lines()[-1].endswith("; 1 loop waited")
 
 
 class Hesitant(Service):
@@ -83,7 +117,7 @@ async def test_a_run_that_asks_the_store_nothing_does_not_say_that_it_answers_ag
     service = Hesitant(alarms)
     service.start()
     await until("it has failed and gone on", lambda: service.runs > 5)
-    assert lines() == ["feeder failed: the store cannot be reached"]
+    assert lines() == ["the store is away, first seen by the feeder: the store cannot be reached"]
     assert service.pulse.failures == 1
     assert service.pulse.problem(time.monotonic() + 2 * NO_PROGRESS) is not None
     service.may_ask = True
@@ -282,9 +316,8 @@ async def test_a_worker_whose_store_is_gone_says_so_and_what_waits_and_when_it_i
         store.down = False
         await until("it is well again", lambda: worker.health().ok and worker.health().unsettled == 0)
         assert [await app.result(task, timeout=PATIENCE) for task in tasks] == [1, 1, 1]
-    for name in standing:
-        assert caplog.text.count(f"{name} failed: the store cannot be reached") == 1
-        assert f"{name}: the store answers again after " in caplog.text
+    assert caplog.text.count("the store is away") == 1
+    assert caplog.text.count("the store answers again after ") == 1
 
 
 async def test_a_worker_whose_store_does_not_answer_says_so(faulty: tuple[App, FaultyStore], caplog: pytest.LogCaptureFixture) -> None:

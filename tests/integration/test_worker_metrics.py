@@ -68,7 +68,7 @@ async def test_outcomes_of_tasks_that_are_not_the_workers_are_stale_writes(app: 
 
     async with app.worker() as worker:
         now = app.store.now()
-        facts = Running(new_id(), 1, 0, 0, now, None)  # a task that it does not have
+        facts = Running(new_id(), "", 1, 0, 0, now, None)  # a task that it does not have
         worker.settler.put(conclude(facts, Ended(Outcome.SUCCEEDED), RetryPolicy(), started_at=now, now=now, chance=0.0))
         await until("the store has refused it", lambda: worker.settler.stale == 1)
     async with app:

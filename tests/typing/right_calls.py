@@ -10,6 +10,8 @@ from duetime import (
     AfterEnd,
     App,
     At,
+    Basic,
+    Bearer,
     Bulk,
     Calendar,
     CancelVerdict,
@@ -25,6 +27,7 @@ from duetime import (
     Occurrence,
     Reason,
     RetryPolicy,
+    Sandbox,
     Schedule,
     ScheduleInfo,
     Task,
@@ -80,6 +83,11 @@ def with_options_sync(order_id: int) -> bytes:
     return b""
 
 
+@with_options.upgrade
+def former(payload: dict[str, Any]) -> dict[str, Any]:
+    return {"order_id": payload["order"]}
+
+
 @app.task
 async def clashing(delay: int, when: str, key: str, self: int = 0) -> None: ...
 
@@ -126,6 +134,38 @@ def swept_in_thread(depth: int) -> str:
 
 @app.schedule(rule=Cron("0 9 * * *") | Every(hours=6) | At(moment) | AfterEnd(60) | Window(600) | Calendar(2, "weeks", on="monday"))
 async def joined() -> None: ...
+
+
+class Charge:
+    def __init__(self, order_id: int, amount: float = 1.0) -> None: ...
+
+
+class Receipt:
+    number: str
+
+
+charge_typed = app.http("charge", "https://a.example/{payload.order_id}", payload=Charge, result=Receipt, auth=Bearer("x"), timeout=20)
+charge_open = shop.http("open", "https://a.example/", method="PUT", body={"a": ["{payload.a}"]}, headers={"X": "1"}, fatal=(404, 422))
+charge_known = app.http("known", "https://a.example/", payload=async_without, auth=Basic("ada", "x"), redirects="same-host")
+charge_result = app.http("result", "https://a.example/", result=int)
+
+dump_typed = app.command("dump", ["pg_dump", "{payload.order_id}"], payload=Charge, result=Receipt, sandbox=Sandbox(cpu=60, memory="1GB"))
+dump_open = shop.command("open", ["ls"], env={"A": "b"}, keep_env=["PATH"], exits={3: "fatal"}, stop="SIGINT", grace=2, stdin=None)
+dump_result = app.command("result", ["ls"], result=int, timeout=20)
+
+
+async def commands() -> None:
+    assert_type(await dump_typed.after(60, order_id=7), Task[Receipt])
+    assert_type(await dump_open.now(anything=1), Task[Any])
+    assert_type(await dump_result.now(anything=1), Task[int])
+
+
+async def requests() -> None:
+    assert_type(await charge_typed.after(60, order_id=7), Task[Receipt])
+    assert_type(await app.result(await charge_typed.now(7, amount=2.5)), Receipt)
+    assert_type(await charge_open.now(anything=1), Task[Any])
+    assert_type(await charge_result.now(anything=1), Task[int])
+    assert_type(charge_known.new(order_id=7), NewTask[Any])
 
 
 @app.middleware

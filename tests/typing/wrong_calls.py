@@ -18,6 +18,35 @@ def halve(number: int) -> float:
     return number / 2
 
 
+def charge(order_id: int) -> None: ...
+
+
+class Receipt:
+    number: str
+
+
+called = app.http("charge", "https://a.example/", payload=charge, result=Receipt)
+ran = app.command("dump", ["ls"], payload=charge, result=Receipt)
+app.command("dump", ["ls"], exits={3: "success"})  # error
+app.command("dump", ["ls"], sandbox={"cpu": 1})  # error
+app.http("charge", "https://a.example/", redirects="all")  # error
+app.http("charge", "https://a.example/", auth="sesame")  # error
+app.http("charge", "https://a.example/", callback=60)  # error
+
+
+async def requesting() -> None:
+    await called.now(order_id="7")  # error
+    await called.now(order=7)  # error
+    await ran.now(order=7)  # error
+    (await app.result(await called.now(order_id=7))).nummer  # error
+
+
+async def upgrading() -> None:
+    expire_order.upgrade(str)  # error
+    expire_order.upgrade(halve)  # error
+    await app.edit("id", payload=[1])  # error
+
+
 async def submitting(ctx: Context) -> None:
     await expire_order.now()  # error
     await expire_order.now(order_id="7")  # error

@@ -11,6 +11,7 @@ import pytest
 from duetime.ids import new_id
 from duetime.store.values import ClaimedTask
 from duetime.targets.context import Resources
+from duetime.targets.host import TargetHost
 from duetime.targets.output import OutputFiles, Sink
 from duetime.targets.spec import HandlerSpec
 from duetime.worker.attempt import Attempt
@@ -20,6 +21,7 @@ class Nowhere:
     """What an attempt needs of its executor."""
 
     resources = Resources()
+    host = TargetHost()
 
     def __init__(self, output: OutputFiles | None) -> None:
         self.output = output

@@ -1,13 +1,18 @@
 """Settings: argument, then environment, then default; wrong ones are named."""
 
 from datetime import timedelta
+from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
 
 from duetime import App, InvalidValue
-from duetime.config import SETTINGS, Config, Secret, Settings, load, parse_duration, parse_size
+from duetime.config import SETTINGS, Config, Masked, Settings, load, parse_duration, parse_size
+from duetime.model.addresses import AddressList
 from duetime.model.task import FINAL
+from duetime.model.urls import Endpoint
+
+KEY = "2026a:" + "A" * 43 + "="
 
 
 def test_an_argument_comes_before_the_environment_and_that_before_the_default() -> None:
@@ -29,7 +34,7 @@ def test_the_table_names_every_setting_once() -> None:
 def test_every_setting_can_be_given_in_the_environment() -> None:
     values: dict[str, tuple[str, object]] = {
         "url": ("sqlite:///x.db", "sqlite:///x.db"),
-        "token": ("dt_0_1", Secret("dt_0_1")),
+        "token": ("dt_0_1", Masked("dt_0_1")),
         "app": ("shop:app", "shop:app"),
         "user": ("anna", "anna"),
         "lease": ("5", 5.0),
@@ -44,6 +49,14 @@ def test_every_setting_can_be_given_in_the_environment() -> None:
         "output_cap": ("64kB", 64000),
         "migrate": ("off", False),
         "revision": ("12", 12),
+        "http_allow": ("10.0.0.7", AddressList(addresses=frozenset([IPv4Address("10.0.0.7")]))),
+        "http_deny": ("shop.example:80", AddressList(endpoints=frozenset([Endpoint("shop.example", 80)]))),
+        "secret_keys": (KEY, Masked(KEY)),
+        "public_url": ("https://duetime.example/api/", "https://duetime.example/api"),
+        "artifacts": ("s3://bucket/prefix", "s3://bucket/prefix"),
+        "artifact_cap": ("10MB", 10_000_000),
+        "artifact_cache": ("/var/cache/duetime", "/var/cache/duetime"),
+        "artifact_cache_cap": ("1GB", 1_000_000_000),
     }
     assert set(values) == {setting.name for setting in SETTINGS}
     config = load({}, {f"DUETIME_{name.upper()}": text for name, (text, _) in values.items()})
@@ -73,6 +86,8 @@ def test_an_empty_variable_is_refused(setting: Any, empty: str) -> None:
         ("DUETIME_OUTPUT_CAP", "big"),
         ("DUETIME_OUTPUT_CAP", "-5"),
         ("DUETIME_USER", "a\nb"),
+        ("DUETIME_HTTP_ALLOW", "10.0.0.1/8"),
+        ("DUETIME_HTTP_DENY", "intranet.example"),
     ],
 )
 def test_a_malformed_variable_is_refused_by_name(variable: str, value: str) -> None:
@@ -80,7 +95,19 @@ def test_a_malformed_variable_is_refused_by_name(variable: str, value: str) -> N
         load({}, {variable: value})
 
 
-@pytest.mark.parametrize("arguments", [{"url": ""}, {"url": 7}, {"lease": True}, {"concurrency": 1.0}, {"concurrency": True}, {"user": ""}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"url": ""},
+        {"url": 7},
+        {"lease": True},
+        {"concurrency": 1.0},
+        {"concurrency": True},
+        {"user": ""},
+        {"http_allow": 7},
+        {"http_deny": ["::1", 80]},
+    ],
+)
 def test_a_malformed_argument_is_refused_by_name(arguments: dict[str, object]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(arguments))):
         load(arguments, {})
@@ -140,7 +167,15 @@ def test_a_token_is_never_shown() -> None:
     assert config.token is not None
     assert config.token.reveal() == "dt_hush"
     assert "hush" not in repr(config) + str(config.token)
-    assert (config.token == Secret("dt_hush"), config.token == Secret("dt_other"), config.token == "dt_hush") == (True, False, False)
+    assert (config.token == Masked("dt_hush"), config.token == Masked("dt_other"), config.token == "dt_hush") == (True, False, False)
     with pytest.raises(InvalidValue, match="DUETIME_TOKEN must be a token as `duetime tokens create` prints it") as refused:
         load({}, {"DUETIME_TOKEN": "dt_hush dt_hush"})
     assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["duetime.example", "ftp://x.example", "https://", "https://x.example/?a=1", "https://u@x.example", "http://[", "http://a b"]
+)
+def test_a_public_address_is_an_http_url_of_a_host(text: str) -> None:
+    with pytest.raises(InvalidValue, match="public_url must be the address of the HTTP API"):
+        load({"public_url": text}, {})

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.coverage import load_features, render
+from tools.coverage import load_features, load_notes, render
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_without_claims(): pass
 
 def test_the_page_has_one_row_per_capability() -> None:
     features = load_features()
-    page = render(features, {"ATF.4": ["tests/b.py::test_two", "tests/a.py::test_one"]})
+    page = render(features, {"ATF.4": ["tests/b.py::test_two", "tests/a.py::test_one"]}, load_notes())
     rows = [line.strip("|").split(" | ") for line in page.splitlines() if line.startswith("| ") and not line.startswith(("| ID", "| ---"))]
     assert len(rows) == 191
     assert [row[0].strip() for row in rows] == list(features)
@@ -87,3 +87,10 @@ def test_the_page_has_one_row_per_capability() -> None:
     assert "**1 of 191** capabilities have a test." in page
     assert "`tests/a.py::test_one`<br>`tests/b.py::test_two` |" in page
     assert page.count("| not yet |") == 190
+
+
+def test_a_note_stands_with_its_capability() -> None:
+    page = render({"ATF.4": "Gates"}, {}, {"ATF.4": "Without levers."})
+    assert "| ATF.4 | Gates<br>*Without levers.* | not yet |" in page
+    with pytest.raises(ValueError, match=r"a note on ATF\.99, which is no capability of tools/features\.toml"):
+        render({"ATF.4": "Gates"}, {}, {"ATF.99": "Nothing has it."})

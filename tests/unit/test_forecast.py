@@ -123,6 +123,18 @@ def test_the_busiest_minute_is_named_with_its_schedules() -> None:
     assert look().busiest is None
 
 
+def test_quarters_of_the_first_day_are_named_with_their_schedules() -> None:
+    found = look(prospect("often", Every(600)), prospect("nine", Cron("5 9 * * *")), prospect("none", Cron("0 9 1 2 *")), hours=48)
+    assert sum(quarter.runs for quarter in found.quarters) == 24 * 6 + 1
+    [nine] = [quarter for quarter in found.quarters if quarter.at == START + 9 * HOUR]
+    assert (nine.runs, nine.schedules, nine.further) == (3, ("often", "nine"), 0)
+    assert all(quarter.at <= START + 24 * HOUR for quarter in found.quarters)
+    for hour in found.hours[:24]:
+        assert hour.runs == sum(quarter.runs for quarter in found.quarters if quarter.at // HOUR == hour.at // HOUR)
+    many = look(*(prospect(f"s{number}", Cron("0 9 * * *")) for number in range(30)))
+    assert [(len(quarter.schedules), quarter.further) for quarter in many.quarters] == [(20, 10)]
+
+
 def test_a_collision_needs_more_slots_than_there_are_and_two_schedules() -> None:
     first, second = prospect("first", Cron("0 * * * *"), 600.0), prospect("second", Cron("5 9,10 * * *"), 600.0)
     other = prospect("other", Cron("0 * * * *"), 600.0, handler="mail")

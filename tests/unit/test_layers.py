@@ -15,13 +15,19 @@ CONFIGURATION = str(ROOT / "pyproject.toml")
 
 # Where a dependency may be imported, besides the standard library, which may be imported anywhere unless it is listed here.
 HOMES = {
+    "aio_pika": {"duetime.targets.publish"},
     "aiohttp": {"duetime.targets", "duetime.remote"},
+    "aiokafka": {"duetime.targets.publish"},
+    "aiomqtt": {"duetime.targets.publish"},
     "asyncpg": {"duetime.store.postgres"},
     "click": {"duetime.cli"},
+    "cryptography": {"duetime.secrets", "duetime.webhooks"},
     "jinja2": {"duetime.web"},
+    "nats": {"duetime.targets.publish"},
+    "obstore": {"duetime.artifacts"},
     "opentelemetry": {"duetime.tracing"},
     "prometheus_client": {"duetime.api"},
-    "redis": {"duetime.store.redis"},
+    "redis": {"duetime.store.redis", "duetime.targets.publish"},
     "rich": {"duetime.cli"},
     "sqlite3": {"duetime.store.sqlite", "duetime.cli"},  # the demonstration keeps its own orders
     "starlette": {"duetime.api", "duetime.web"},

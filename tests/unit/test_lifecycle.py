@@ -10,18 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.clock import DAY, SECOND
+from duetime.model.failures import fingerprint
 from duetime.model.lifecycle import MOVES, QUARANTINE_CRASHES, RETRY_LATER_BOUND, as_cancelled, conclude
 from duetime.model.outcome import Ended, Outcome, Running, Settlement
-from duetime.model.retry import RetryPolicy
+from duetime.model.retry import REPEATS_AS_ASKED, RetryPolicy
 from duetime.model.task import FINAL, LIVE, ErrorInfo, State
 
 NOW = 1_800_000_000 * SECOND
-ERROR = ErrorInfo("ValueError", "no such order")
+UNTOLD = ErrorInfo("ValueError", "no such order")
+ERROR = msgspec.structs.replace(UNTOLD, fingerprint=fingerprint("shop", UNTOLD, None))
 PLAIN = RetryPolicy(tries=3, base=10, factor=2, jitter=0)
 
 
 def running(**facts: Any) -> Running:
-    defaults: dict[str, Any] = {"id": "t", "attempt": 1, "tries": 0, "crashes": 0, "since_at": NOW, "expires_at": None}
+    defaults: dict[str, Any] = {"id": "t", "handler": "shop", "attempt": 1, "tries": 0, "crashes": 0, "since_at": NOW, "expires_at": None}
     return Running(**(defaults | facts))
 
 
@@ -145,6 +147,24 @@ def test_the_policys_time_bounds_retry_later_too() -> None:
     policy = RetryPolicy(within=3600)
     assert settled(Outcome.RETRY_LATER, policy, delay=3600).state is State.PENDING
     assert settled(Outcome.RETRY_LATER, policy, delay=3601).state is State.FAILED
+
+
+@pytest.mark.parametrize("outcome", [Outcome.RETRY_LATER, Outcome.RELEASED, Outcome.LOST])
+def test_many_attempts_without_a_try_come_ever_later(outcome: Outcome) -> None:
+    assert settled(outcome, of=running(attempt=REPEATS_AS_ASKED)).due_at == NOW
+    assert settled(outcome, of=running(attempt=REPEATS_AS_ASKED + 5)).due_at == NOW + SECOND // 2
+    assert settled(outcome, of=running(attempt=REPEATS_AS_ASKED + 5, tries=5)).due_at == NOW, "a policy counts these"
+    assert settled(outcome, of=running(attempt=1_000_000)).due_at == NOW + 60 * SECOND
+
+
+def test_the_pause_never_shortens_a_delay_nor_moves_a_task_beyond_its_end() -> None:
+    often = running(attempt=100, expires_at=NOW + 3 * SECOND)
+    assert settled(Outcome.RETRY_LATER, of=running(attempt=100), delay=90).due_at == NOW + 90 * SECOND
+    for outcome in (Outcome.RETRY_LATER, Outcome.RELEASED, Outcome.LOST):
+        assert settled(outcome, of=often).due_at == NOW + 3 * SECOND - 1
+    policy = RetryPolicy(within=5)
+    assert settled(Outcome.RETRY_LATER, policy, of=running(attempt=100)).due_at == NOW + 5 * SECOND
+    assert settled(Outcome.RETRY_LATER, policy, of=running(attempt=100, since_at=NOW - 6 * SECOND)).state is State.FAILED
 
 
 def test_a_task_that_kills_its_process_alone_is_quarantined_at_the_limit() -> None:

@@ -74,6 +74,13 @@ def test_an_attempt_is_counted_by_its_outcome_and_as_a_retry_if_it_is_tried_agai
     assert totals[FigureKey(DURATION, "work", SUM)] == 2 * SECOND
 
 
+def test_a_handler_that_ran_nothing_has_nothing_to_write_and_no_empty_bucket_is_written() -> None:
+    tally = Tally()
+    assert list(tally.totals("work")) == []
+    tally.note(settled(DUE, DUE + SECOND, Outcome.SUCCEEDED, State.SUCCEEDED), DUE)
+    assert all(count for _, count in tally.totals("work"))
+
+
 def test_counts_are_read_back_as_distributions_also_those_of_a_version_with_other_bounds() -> None:
     figures = {
         FigureKey(LATENESS, "a", str(BOUNDS[0])): 3,

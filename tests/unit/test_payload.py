@@ -17,6 +17,7 @@ import msgspec
 import pydantic
 import pytest
 
+from duetime import App
 from duetime.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
 from duetime.model.task import MAX_PAYLOAD
 from duetime.targets.context import Context
@@ -304,6 +305,15 @@ def needs_opaque(item: list[Opaque]) -> None: ...
 def test_a_parameter_that_json_cannot_carry_is_refused() -> None:
     with pytest.raises(InvalidHandler, match="item is a Opaque, which cannot be made from JSON; pass an id"):
         payloads(needs_opaque).bind((), {"item": []})
+    with pytest.raises(InvalidHandler, match="item is a Opaque, which cannot be made from JSON; pass an id"):
+        payloads(needs_opaque).schema()
+
+
+def test_a_parameter_that_json_cannot_carry_is_refused_where_its_handler_is_declared() -> None:
+    app = App("sqlite:///:memory:")
+    with pytest.raises(InvalidHandler, match="needs_opaque: item is a Opaque, which cannot be made from JSON; pass an id"):
+        app.task(needs_opaque)
+    assert list(app.declared()) == []
 
 
 # ---- which functions can be handlers ----

@@ -6,14 +6,20 @@ import sys
 import duetime
 
 PUBLIC = """
-    App Handler Handlers Context Next current
+    App Handler Handlers Context Next current ended asgi
     NewTask Task State RetryPolicy
     Schedule ScheduleInfo Occurrence
     Cron Every AfterEnd Calendar At Window DayCalendar
-    Fatal RetryLater
-    CancelVerdict Bulk GateInfo GateSet Reason
+    Sandbox
+    Fatal RetryLater DisableAfter
+    Basic Bearer Callback
+    Secret SecretInfo
+    ArtifactInfo ArtifactNotFound
+    StoredCommand StoredHttp StoredPublish TargetInfo
+    CancelVerdict ChangeVerdict Bulk OperationInfo Failure FailureNotFound GateInfo GateSet Reason
     DuetimeError Conflict DuplicateKey DuplicateKeys InvalidHandler InvalidPayload InvalidValue PayloadTooLarge
-    NotAllowed ScheduleNotFound StoreUnavailable TaskCancelled TaskFailed TaskNotFound UnknownHandler
+    NotAllowed OperationNotFound ScheduleNotFound SecretNotFound SecretUnreadable StoreUnavailable TargetNotFound TaskCancelled TaskFailed
+    TaskNotFound UnknownHandler WorkerNotFound
 """
 
 
@@ -28,7 +34,7 @@ def test_every_public_class_says_what_it_is() -> None:
 
 
 def test_importing_duetime_brings_no_heavy_or_optional_package() -> None:
-    heavy = {"pydantic", "click", "rich", "asyncpg", "redis", "aiohttp", "starlette", "duetime.worker.worker"}
+    heavy = {"pydantic", "click", "rich", "asyncpg", "redis", "aiohttp", "cryptography", "starlette", "duetime.worker.worker"}
     code = f"import duetime, sys; print(*({heavy!r} & sys.modules.keys()))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []

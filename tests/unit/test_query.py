@@ -193,3 +193,9 @@ def test_people_are_shown_datetimes_and_decoded_payloads() -> None:
     assert (task.payload, task.result, task.retry, task.meta) == ({"order_id": 7}, [1, 2], {"tries": 3}, {})
     assert (task.final, task.expires_at, task.started_at) == (True, None, None)
     assert not shown(msgspec.structs.replace(record, state=State.RUNNING)).final
+
+
+@pytest.mark.parametrize("prefix", ["", "01a", "01A1E112", "01a1e1120", "xyza", "01a1-", "01a1e112-c0d3-7403-88d7-6b1eec5cb6478", "01a1%"])
+def test_what_no_id_begins_with_is_refused(prefix: str) -> None:
+    with pytest.raises(InvalidValue, match="id_prefix"):
+        Query(id_prefix=prefix)

@@ -1,5 +1,7 @@
 """How much a worker claims: free slots, a buffer for fast handlers, and who decides that a claim is worth it."""
 
+from collections.abc import Mapping
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -141,11 +143,26 @@ def test_the_slots_of_the_process_bound_those_of_its_handlers() -> None:
     assert queues.wants() == ({}, 0)
 
 
+def test_a_handler_left_out_while_the_process_had_no_slot_is_asked_for_when_it_has_one() -> None:
+    quick, idle = queue("quick", 1, duration=FAST), queue("idle", 1)
+    queues = queues_of(quick, idle, slots=1)
+    queues.note_claimed(queues.wants()[0], [], full=False)
+    assert queues.wants() == ({}, 0), "nothing is expected"
+    queues.take_slot(quick)
+    queues.expect_more()
+    wants, _ = queues.wants()
+    assert wants.keys() == {"quick"}, "one without a buffer could not start any"
+    queues.note_claimed(wants, [], full=False)
+    assert queues.wants() == ({}, 0)
+    queues.free_slot(quick)
+    assert queues.wants()[0].keys() == {"quick", "idle"}
+
+
 def test_buffers_of_several_handlers_do_not_add_up_without_end() -> None:
     fast = [queue(f"fast-{number}", duration=FAST) for number in range(8)]
     queues = queues_of(*fast)
     for each in fast:
-        each.tasks.extend(tasks(each.spec.name, LARGEST_BUFFER // 8))
+        queues.put(tasks(each.spec.name, LARGEST_BUFFER // 8), 0)
     wants, total = queues.wants()
     assert len(wants) == 8
     assert total == 8 * 50, "the buffer is full, but free slots may always be filled"
@@ -168,6 +185,59 @@ def test_shares_never_exceed_what_is_wanted_but_by_one_of_each_name(names: dict[
     assert found.keys() == names.keys()
     assert all(share >= 1 for share in found.values())
     assert sum(found.values()) <= max(want, len(names))
+
+
+def wants_of_all(own: list[HandlerQueue], more: Mapping[str, bool], free: int) -> tuple[dict[str, int], int]:
+    """Work out the wants of every queue anew: what looking at the active ones alone must come to."""
+    queued = sum(len(each.tasks) for each in own)
+    asked = [each for each in own if each.free + each.buffer() > len(each.tasks) and (each.buffer() or free > queued)]
+    worth_it = any(
+        more[each.spec.name] and (len(each.tasks) <= each.buffer() // 2 if each.buffer() else each.free > len(each.tasks)) for each in asked
+    )
+    wants = {each.spec.name: each.free + each.buffer() - len(each.tasks) for each in asked}
+    total = min(LARGEST_CLAIM, free + max((each.buffer() for each in asked), default=0) - queued)
+    return (wants, total) if worth_it and total > 0 else ({}, 0)
+
+
+STEPS = ("claim", "run", "wait", "end", "slow", "hint")
+
+
+@given(st.none() | st.integers(1, 8), st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2)), min_size=10, max_size=40))
+def test_idle_queues_want_what_they_wanted_however_the_others_change(slots: int | None, steps: list[tuple[str, int]]) -> None:
+    quick = 20_000.0
+    own = [queue(f"handler-{number}", 2, duration=duration, waits=True) for number, duration in enumerate((None, quick, SLOW))]
+    queues = queues_of(*own, slots=slots)
+    more = {each.spec.name: True for each in own}
+    running = dict.fromkeys(own, 0)
+    for step, number in steps:
+        wants, total = queues.wants()
+        expected = wants_of_all(own, more, queues.free)
+        # whether idle queues may have more is known of all together only, so there may be one claim too many, but never one too few
+        needless = expected == ({}, 0) and (wants, total) == wants_of_all(own, dict.fromkeys(more, True), queues.free)
+        assert (wants, total) == expected or needless
+        each = own[number]
+        if step == "claim" and wants:
+            claimed = tasks(each.spec.name, min(wants.get(each.spec.name, 0), total, 3))
+            queues.put(claimed, 0)
+            queues.note_claimed(wants, claimed, full=len(claimed) >= total)
+            for name in more:
+                taken = len(claimed) if name == each.spec.name else 0
+                more[name] = taken >= wants.get(name, 0) or (len(claimed) >= total and taken > 0)
+        elif step == "hint":
+            queues.expect_more()
+            more = dict.fromkeys(more, True)
+        elif step in ("run", "wait") and each.tasks and min(each.free, queues.free) > 0:
+            each.tasks.popleft()
+            each.measure(quick, 50, waited=True)
+            if step == "wait":
+                queues.take_slot(each)
+                running[each] += 1
+        elif step in ("end", "slow") and running[each]:
+            queues.free_slot(each)
+            running[each] -= 1
+            each.measure(SLOW if step == "slow" else quick, 50, waited=True)
+    queues.expect_more()
+    assert queues.wants() == wants_of_all(own, dict.fromkeys(more, True), queues.free)
 
 
 def test_handlers_are_served_round_robin() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.errors import InvalidValue
-from duetime.model.retry import DEFAULT_TRIES, RetryPolicy
+from duetime.model.retry import DEFAULT_TRIES, LONGEST_REPEAT_PAUSE, REPEATS_AS_ASKED, RetryPolicy, repeat_pause, retry_text
 
 durations = st.floats(0, 1e6)
 chances = st.floats(0, 1)
@@ -181,3 +181,46 @@ def test_a_wrong_policy_says_what_was_expected(options: dict[str, Any], message:
     with pytest.raises(InvalidValue) as problem:
         RetryPolicy(**options)
     assert message in str(problem.value)
+
+
+def test_the_first_repeats_come_as_asked_and_later_ones_ever_later_up_to_a_minute() -> None:
+    assert [repeat_pause(repeats) for repeats in range(REPEATS_AS_ASKED + 1)] == [0] * (REPEATS_AS_ASKED + 1)
+    pauses = [repeat_pause(repeats) for repeats in range(REPEATS_AS_ASKED, 1_000)]
+    assert pauses == sorted(pauses)
+    assert pauses[1] == pytest.approx(0.1)
+    assert pauses[-1] == LONGEST_REPEAT_PAUSE == 60
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (RetryPolicy(), "5 tries, the second after 1 second, doubling up to 8 seconds, each up to 50 % sooner"),
+        (RetryPolicy(tries=12), "12 tries, the second after 1 second, doubling up to 5 minutes, each up to 50 % sooner"),
+        (RetryPolicy(tries=2), "2 tries, the second after 1 second, up to 50 % sooner"),
+        (RetryPolicy(tries=4, factor=3, jitter=0), "4 tries, the second after 1 second, each 3 times as long up to 9 seconds"),
+        (RetryPolicy(tries=4, factor=1, jitter=0.25), "4 tries, each after 1 second, each up to 25 % sooner"),
+        (RetryPolicy(tries=3, base=0), "3 tries, each at once"),
+        (RetryPolicy(tries=1_000_000, cap=60, jitter=0), "1,000,000 tries, the second after 1 second, doubling up to 1 minute"),
+        (RetryPolicy.none(), "1 try, no retry"),
+        (RetryPolicy.fixed(10), "5 tries, each after 10 seconds"),
+        (RetryPolicy.ladder(5, 60, timedelta(hours=1)), "4 tries, after 5 seconds, 1 minute, 1 hour"),
+        (RetryPolicy(tries=9, delays=(0, 60), jitter=0), "9 tries, after 0 seconds, 1 minute, then 1 minute each time"),
+        (
+            RetryPolicy.ladder(*range(1, 10)),
+            "10 tries, after 1 second, 2 seconds, 3 seconds, 4 seconds, 5 seconds, 6 seconds and so on, at last 9 seconds",
+        ),
+        (RetryPolicy(tries=2, jitter=0, within=3_600), "2 tries, the second after 1 second, none later than 1 hour after it was due"),
+    ],
+)
+def test_a_policy_is_told_in_words(policy: RetryPolicy, said: str) -> None:
+    assert retry_text(msgspec.json.decode(policy.numbers())) == said
+
+
+@given(policies)
+def test_every_policy_can_be_told(policy: RetryPolicy) -> None:
+    assert retry_text(msgspec.json.decode(policy.numbers())).startswith(f"{policy.max_tries:,} tr")
+
+
+def test_what_a_newer_program_has_stored_besides_is_left_out_of_the_words() -> None:
+    assert retry_text({"tries": 2, "jitter": 0, "mood": "bad"}) == "2 tries, the second after 1 second"
+    assert retry_text({}) == retry_text(msgspec.json.decode(RetryPolicy().numbers()))

@@ -31,7 +31,8 @@ HOT = [
     "lanes_with_work",
     "lanes_later",
     "scan_lane",
-    "raise_lane",
+    "raise_lanes",
+    "first_in_lanes",
     "claimed_tasks",
     "delete_due",
     "held_by_worker",
@@ -40,7 +41,7 @@ HOT = [
     "finish_succeeded",
     "insert_running",
     "first_in_lane",
-    "next_in_lane",
+    "next_in_lanes",
     "free_keys",
     "take_edges",
     "take_due",
@@ -108,7 +109,7 @@ def test_migrations_are_numbered_without_gaps() -> None:
 
 
 def test_the_position_of_an_empty_lane_is_the_same_in_code_and_statements() -> None:
-    assert all(str(NEVER) in getattr(SQL, name) for name in ("add_lane", "lanes_later", "raise_lane"))
+    assert all(str(NEVER) in getattr(SQL, name) for name in ("add_lane", "lanes_later", "raise_lanes"))
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from duetime.ids import new_id
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Outcome
 from duetime.model.task import ErrorInfo, State, TaskRecord
-from duetime.model.why import ReasonKind, WhyFacts, why
+from duetime.model.why import ReasonKind, WhyFacts, WorkerLoad, why
 
 NOW = 1_800_000_000 * SECOND
-BUSY: dict[str, Any] = {"live_workers": 2, "workers_of_handler": 2, "slots": 4, "running": 1}
+BUSY: dict[str, Any] = {"live_workers": 2, "workers": [WorkerLoad(slots=2, running=1), WorkerLoad(slots=2, running=0)]}
+FULL: dict[str, Any] = {"live_workers": 2, "workers": [WorkerLoad(slots=2, running=2)] * 2}
 
 
 def record(state: State = State.PENDING, **facts: Any) -> TaskRecord:
@@ -44,6 +45,13 @@ def test_a_handler_that_asked_for_later_is_named() -> None:
     assert found[ReasonKind.RETRY].startswith("its handler asked to run later: again in 5.0 s")
 
 
+@pytest.mark.parametrize("outcome", [Outcome.RETRY_LATER, Outcome.RELEASED, Outcome.LOST])
+def test_a_task_that_ran_often_without_a_try_is_told_why_it_waits(outcome: Outcome) -> None:
+    task = record(due_at=NOW + 5 * SECOND, attempt=1_062, tries=2)
+    text = reasons(task, **BUSY, last_outcome=outcome)[ReasonKind.RETRY]
+    assert text.endswith("; after 1,060 attempts that used up no try the next waits at least 60 s")
+
+
 @pytest.mark.parametrize(
     ("gate", "text"),
     [
@@ -55,7 +63,7 @@ def test_a_handler_that_asked_for_later_is_named() -> None:
     ],
 )
 def test_a_gate_tells_who_set_it_and_until_when(gate: Gate, text: str) -> None:
-    assert reasons(record(), **BUSY, gate=gate) == {ReasonKind.GATE: text}
+    assert reasons(record(), **BUSY, gates=[gate]) == {ReasonKind.GATE: text}
 
 
 def test_no_worker_for_the_handler_is_told_apart_from_no_worker_at_all() -> None:
@@ -64,16 +72,43 @@ def test_no_worker_for_the_handler_is_told_apart_from_no_worker_at_all() -> None
 
 
 def test_full_slots_are_counted() -> None:
-    found = reasons(record(), live_workers=2, workers_of_handler=2, slots=4, running=4, due_before=7)
+    found = reasons(record(), **FULL, due_before=7)
     assert found == {ReasonKind.SLOTS_FULL: "all slots of h are taken: 4 run in 4 slots, and 7 due tasks of it wait"}
-    found = reasons(record(), live_workers=2, workers_of_handler=2, slots=4, running=4, due_before=1_000, more_due=True)
+    found = reasons(record(), **FULL, due_before=1_000, more_due=True)
     assert found == {ReasonKind.SLOTS_FULL: "all slots of h are taken: 4 run in 4 slots, and 1,000+ due tasks of it wait"}
+
+
+def test_a_worker_whose_slots_over_all_handlers_are_taken_names_the_handlers_that_take_most() -> None:
+    running = {"a": 1, "b": 4, "c": 2, "d": 3}
+    found = reasons(record(), live_workers=1, workers=[WorkerLoad(slots=2, running=0, concurrency=10, by_handler=running)], due_before=1)
+    taken = "10 run in 10 slots (4 of b, 3 of d, 2 of c, …), and 1 due task of it waits"
+    advice = "More of them: duetime worker --concurrency, or another worker"
+    assert found == {ReasonKind.WORKER_FULL: f"all slots over all handlers are taken: {taken}. {advice}"}
+
+
+def test_a_handler_and_a_worker_can_be_full_in_different_workers() -> None:
+    workers = [WorkerLoad(slots=1, running=1), WorkerLoad(slots=1, running=0, concurrency=2, by_handler={"g": 2})]
+    found = reasons(record(), live_workers=2, workers=workers)
+    assert list(found) == [ReasonKind.SLOTS_FULL, ReasonKind.WORKER_FULL]
+    assert found[ReasonKind.SLOTS_FULL] == "all slots of h in 1 of 2 workers are taken: 1 run in 1 slot"
+    assert found[ReasonKind.WORKER_FULL].startswith("all slots over all handlers in 1 of 2 workers are taken: 2 run in 2 slots (2 of g).")
+
+
+def test_one_worker_with_a_free_slot_is_enough() -> None:
+    workers = [WorkerLoad(slots=1, running=1), WorkerLoad(slots=5, running=0, concurrency=2, by_handler={"g": 1})]
+    found = reasons(record(), live_workers=2, workers=workers)
+    assert found == {ReasonKind.READY: "nothing holds it: it has been due for 1.0 s and 1 slot of h is free"}
+
+
+def test_a_task_that_expires_says_when() -> None:
+    found = reasons(record(expires_at=NOW + 60 * SECOND), **FULL)
+    assert found[ReasonKind.SLOTS_FULL].endswith("; if it does not start before, it expires in 1 min 0 s, at 2027-01-15 08:01:00 UTC")
 
 
 def test_everything_that_holds_a_task_is_told() -> None:
     gate = Gate(handler="h", action=GateAction.PAUSE)
-    assert list(reasons(record(due_at=NOW + 1), gate=gate)) == [ReasonKind.LATER, ReasonKind.GATE, ReasonKind.NO_WORKER]
-    assert list(reasons(record(State.BLOCKED), gate=gate)) == [ReasonKind.BLOCKED, ReasonKind.GATE, ReasonKind.NO_WORKER]
+    assert list(reasons(record(due_at=NOW + 1), gates=[gate])) == [ReasonKind.LATER, ReasonKind.GATE, ReasonKind.NO_WORKER]
+    assert list(reasons(record(State.BLOCKED), gates=[gate])) == [ReasonKind.BLOCKED, ReasonKind.GATE, ReasonKind.NO_WORKER]
 
 
 def test_a_task_that_nothing_holds_is_ready() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+from collections.abc import Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -17,8 +18,10 @@ from starlette.requests import Request
 
 from duetime.api.problems import Refusal
 from duetime.app.app import App
+from duetime.client.access.sessions import Sessions
+from duetime.clock import Instant
 from duetime.errors import InvalidValue
-from duetime.model import access
+from duetime.model import access, callbacks
 from duetime.model.access import Caller, Denial, Scope
 from duetime.wire.problem import FORBIDDEN, TOO_FAST, UNAUTHORIZED, Kind
 
@@ -35,7 +38,13 @@ _KINDS: dict[Denial, Kind] = {
 class Access(Protocol):
     """Returns the caller of a request, or refuses the request."""
 
-    async def identify(self, request: Request) -> Caller: ...
+    async def identify(self, request: Request) -> Caller:
+        """Return the caller by its token."""
+        ...
+
+    async def signed_in(self, request: Request, sessions: Sessions, secret: str | None) -> Caller:
+        """Return the person at a browser, by the secret in its cookie: for the dashboard only, the API takes no cookies."""
+        ...
 
 
 class TokenAccess:
@@ -45,9 +54,15 @@ class TokenAccess:
         self._app = app
 
     async def identify(self, request: Request) -> Caller:
-        found = await self._app.tokens.identify(_bearer(request.headers.get("authorization", "")), origin=_origin(request))
+        found = await self._app.tokens.identify(_bearer(request.headers.get("authorization", "")), origin=origin_of(request))
         if isinstance(found, access.Refusal):
-            raise _refused(found)
+            raise refused(found)
+        return found
+
+    async def signed_in(self, request: Request, sessions: Sessions, secret: str | None) -> Caller:
+        found = await sessions.identify(secret, origin=origin_of(request))
+        if isinstance(found, access.Refusal):
+            raise refused(found)
         return found
 
 
@@ -59,18 +74,37 @@ class OpenOnLoopback:
 
     async def identify(self, request: Request) -> Caller:
         host = request.headers.get("host", "")
-        if not is_loopback(_name_of(host)):
+        if not is_loopback(name_of(host)):
             raise Refusal(
                 FORBIDDEN,
                 f"this server has no tokens and answers only requests for localhost or a loopback address, got the Host {host[:200]!r}; "
                 "call it by its loopback address",
             )
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and authority_of(origin) != host:
             raise Refusal(
                 FORBIDDEN, f"a page of {origin[:200]!r} may not use this server: without tokens only pages of the same origin may"
             )
-        return Caller(name=self._user, origin=_origin(request))
+        return Caller(name=self._user, origin=origin_of(request))
+
+    async def signed_in(self, request: Request, sessions: Sessions, secret: str | None) -> Caller:
+        return await self.identify(request)
+
+
+def callback_token(request: Request) -> str | None:
+    """Return the callback token of a request; None if it has another token, or none."""
+    token = _bearer(request.headers.get("authorization", ""))
+    return token if token is not None and token.startswith(callbacks.PREFIX) else None
+
+
+def by_callback(request: Request, token: str, keys: Sequence[bytes], task: str, now: Instant) -> tuple[Caller, callbacks.Permit]:
+    """Return the caller with a callback token, and what it may report on; refuse a token that is not good for the task now."""
+    permit = callbacks.read_callback_token(token, keys, task)
+    if permit is None:
+        raise refused(access.Refusal(Denial.UNKNOWN, "the callback token is not good for this task: it is for another, or made elsewhere"))
+    if permit.until_at <= now:
+        raise refused(access.Refusal(Denial.EXPIRED, "the callback token is over: the work had to be reported on before its deadline"))
+    return Caller(name="callback", scopes=frozenset({Scope.WORK}), origin=origin_of(request)), permit
 
 
 def allow(caller: Caller, needed: Scope, handler: str | None = None) -> None:
@@ -83,7 +117,7 @@ def allow(caller: Caller, needed: Scope, handler: str | None = None) -> None:
 def refusal_of(caller: Caller, needed: Scope, handler: str | None) -> Refusal | None:
     """Return the refusal of a caller, or None if it is allowed."""
     refusal = caller.refusal(needed, handler)
-    return None if refusal is None else _refused(refusal)
+    return None if refusal is None else refused(refusal)
 
 
 def allow_filter(caller: Caller, needed: Scope, handler: str | None) -> None:
@@ -114,7 +148,7 @@ def is_loopback(name: str) -> bool:
         return False
 
 
-def _refused(refusal: access.Refusal) -> Refusal:
+def refused(refusal: access.Refusal) -> Refusal:
     headers = {}
     kind = _KINDS[refusal.why]
     if kind is UNAUTHORIZED:
@@ -129,11 +163,19 @@ def _bearer(authorization: str) -> str | None:
     return text if scheme.lower() == "bearer" else None
 
 
-def _origin(request: Request) -> str:
+def origin_of(request: Request) -> str:
     return "" if request.client is None else request.client.host
 
 
-def _name_of(host: str) -> str:
+def authority_of(origin: str) -> str:
+    """Return host and port of an Origin header, nothing if it cannot be read."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
+def name_of(host: str) -> str:
     """Return the name in a Host header, without port and brackets."""
     try:
         return urlsplit(f"//{host}").hostname or ""

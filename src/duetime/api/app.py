@@ -4,51 +4,72 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
-from urllib.parse import unquote
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
-from duetime.api import calendars, forecast, front_page, gates, health, metrics, openapi, output, overview, pull, schedules, tasks
-from duetime.api.access import Access, TokenAccess, allow
+from duetime.api import (
+    artifacts,
+    calendars,
+    doctor,
+    failures,
+    forecast,
+    front_page,
+    gates,
+    health,
+    metrics,
+    openapi,
+    operations,
+    output,
+    overview,
+    pull,
+    schedules,
+    secrets,
+    targets,
+    tasks,
+    tokens,
+    workers,
+)
+from duetime.api.access import Access, TokenAccess, allow, by_callback, callback_token
 from duetime.api.call import Call, Gone
 from duetime.api.problems import Refusal, headers_of, problem_of
-from duetime.api.route import Header, Route
+from duetime.api.route import IDEMPOTENCY, Header, Route
 from duetime.api.shared import Limits, Shared
 from duetime.app.app import App
 from duetime.client.gates import GateInfo
 from duetime.client.insight import Stats
 from duetime.errors import StoreUnavailable
 from duetime.model.access import Caller, Scope
+from duetime.model.health import HealthVerdict
+from duetime.model.query import TaskCount
 from duetime.model.task import Task
 from duetime.wire.fields import NoBody
 from duetime.wire.gates import GateAnswer, GateBody, GateList, GateQuery
-from duetime.wire.overview import HandlerList, Health, WorkerList
+from duetime.wire.overview import HandlerList, Health, SeriesList, SeriesQuery
 from duetime.wire.problem import BAD_REQUEST, MEDIA_TYPE, NO_METHOD, NO_ROUTE, Fault
 from duetime.wire.tasks import (
     AttemptList,
+    AttemptQuery,
     BatchAnswer,
-    BulkAnswer,
-    BulkBody,
-    BulkEditBody,
     CancelAnswer,
-    Change,
+    CopyBody,
+    CountQuery,
     ListQuery,
     NewTaskBody,
     ReasonList,
+    TaskChange,
     TaskList,
     WaitQuery,
 )
 
 _logger = logging.getLogger("duetime.api")
 
-_IDEMPOTENCY = Header(
-    "Idempotency-Key", "Names this request: repeated with the same body it is answered with the task that the first one stored."
-)
 _TRACE = (
     Header("traceparent", "The trace that the tasks belong to, by the W3C's Trace Context; carried in their meta.", checked=False),
     Header("tracestate", "What else there is to tell of the trace.", checked=False),
@@ -61,29 +82,21 @@ ROUTES = (
     Route(
         name="submit_task", method="POST", path="/v1/tasks", endpoint=tasks.submit, scope=Scope.SUBMIT,
         summary="Submit a task. Answered as soon as it is committed.",
-        query=WaitQuery, body=NewTaskBody, answer=Task, status=201, also=(200,), problems=(404, 409), headers=(_IDEMPOTENCY, *_TRACE),
+        query=WaitQuery, body=NewTaskBody, answer=Task, status=201, also=(200,), problems=(404, 409), headers=(IDEMPOTENCY, *_TRACE),
     ),
     Route(
         name="list_tasks", method="GET", path="/v1/tasks", endpoint=tasks.list_tasks, scope=Scope.READ,
-        summary="List tasks, newest first; latest finished first when one final state is asked for.",
+        summary="List tasks, newest first; latest finished first when only final states are asked for.",
         query=ListQuery, answer=TaskList,
+    ),
+    Route(
+        name="count_tasks", method="GET", path="/v1/tasks/count", endpoint=tasks.count, scope=Scope.READ,
+        summary="Count the tasks that match a filter, up to a limit.", query=CountQuery, answer=TaskCount,
     ),
     Route(
         name="submit_tasks", method="POST", path="/v1/tasks/batch", endpoint=tasks.submit_many, scope=Scope.SUBMIT,
         summary="Submit up to 10,000 tasks in one commit. Each is answered with its verdict; bad ones do not stop the others.",
         body=list[NewTaskBody], lines=True, answer=BatchAnswer, headers=_TRACE,
-    ),
-    Route(
-        name="cancel_tasks", method="POST", path="/v1/tasks/cancel", endpoint=tasks.cancel_many, scope=Scope.OPERATE,
-        summary="Cancel all live tasks that match a filter.", body=BulkBody, answer=BulkAnswer,
-    ),
-    Route(
-        name="retry_tasks", method="POST", path="/v1/tasks/retry", endpoint=tasks.retry_many, scope=Scope.OPERATE,
-        summary="Retry all finished tasks that match a filter; without a state those that failed.", body=BulkBody, answer=BulkAnswer,
-    ),
-    Route(
-        name="edit_tasks", method="POST", path="/v1/tasks/edit", endpoint=tasks.edit_many, scope=Scope.OPERATE,
-        summary="Change all waiting tasks that match a filter.", body=BulkEditBody, answer=BulkAnswer,
     ),
     Route(
         name="get_task", method="GET", path="/v1/tasks/{id}", endpoint=tasks.get, scope=Scope.READ,
@@ -92,8 +105,12 @@ ROUTES = (
     ),
     Route(
         name="edit_task", method="PATCH", path="/v1/tasks/{id}", endpoint=tasks.edit, scope=Scope.OPERATE,
-        summary="Change when a waiting task is due, its priority or its collection.",
-        body=Change, answer=Task, problems=(404, 409, 412), headers=(_IF_MATCH,),
+        summary="Change when a waiting task is due, its priority, its collection or its payload.",
+        body=TaskChange, answer=Task, problems=(404, 409, 412), headers=(_IF_MATCH,),
+    ),
+    Route(
+        name="delete_task", method="DELETE", path="/v1/tasks/{id}", endpoint=tasks.delete, scope=Scope.OPERATE,
+        summary="Remove a task that waits or has ended, with its attempts and logs.", status=204, problems=(404, 409),
     ),
     Route(
         name="cancel_task", method="POST", path="/v1/tasks/{id}/cancel", endpoint=tasks.cancel, scope=Scope.OPERATE,
@@ -105,8 +122,14 @@ ROUTES = (
         body=NoBody, optional_body=True, answer=Task, problems=(404, 409),
     ),
     Route(
+        name="copy_task", method="POST", path="/v1/tasks/{id}/copy", endpoint=tasks.copy, scope=Scope.SUBMIT,
+        summary="Submit a task once more as a new one, due now, without its key; its meta names the origin as copy_of.",
+        body=CopyBody, optional_body=True, answer=Task, status=201, problems=(404,),
+    ),
+    Route(
         name="list_attempts", method="GET", path="/v1/tasks/{id}/attempts", endpoint=tasks.attempts, scope=Scope.READ,
-        summary="List all attempts of a task.", answer=AttemptList, problems=(404,),
+        summary="List attempts of a task, the first one first. Of very many the first 100 and the last 400 are kept.",
+        query=AttemptQuery, answer=AttemptList, problems=(404,),
     ),
     Route(
         name="ask_why", method="GET", path="/v1/tasks/{id}/why", endpoint=tasks.why, scope=Scope.READ,
@@ -129,23 +152,36 @@ ROUTES = (
         name="open_gate", method="DELETE", path="/v1/gates/{handler}", endpoint=gates.open_gate, scope=Scope.OPERATE,
         summary="Open a gate; what was paused runs.", query=GateQuery, status=204, problems=(404,),
     ),
-    Route(
-        name="list_workers", method="GET", path="/v1/workers", endpoint=overview.workers, scope=Scope.READ,
-        summary="List the registered workers.", answer=WorkerList,
-    ),
+    *workers.ROUTES,
     Route(
         name="list_handlers", method="GET", path="/v1/handlers", endpoint=overview.handlers, scope=Scope.READ,
         summary="List the declared handlers, with the schemas of their payloads.", answer=HandlerList,
     ),
     Route(
         name="get_stats", method="GET", path="/v1/stats", endpoint=overview.stats, scope=Scope.READ,
-        summary="Count the tasks of the whole store.", answer=Stats,
+        summary="Count tasks, by handler and state.", answer=Stats,
     ),
+    Route(
+        name="get_health", method="GET", path="/v1/health", endpoint=overview.health, scope=Scope.READ,
+        summary="Say whether all is well, and what is not, worst first.", answer=HealthVerdict,
+    ),
+    Route(
+        name="get_series", method="GET", path="/v1/series", endpoint=overview.series, scope=Scope.READ,
+        summary="Return what happened when: attempts, lateness, what waits and runs, in equal steps of time.",
+        query=SeriesQuery, answer=SeriesList,
+    ),
+    *operations.ROUTES,
     *output.ROUTES,
     *schedules.ROUTES,
     *calendars.ROUTES,
+    *secrets.ROUTES,
+    *artifacts.ROUTES,
+    *targets.ROUTES,
     *forecast.ROUTES,
     *pull.ROUTES,
+    *tokens.ROUTES,
+    *doctor.ROUTES,
+    *failures.ROUTES,
     *front_page.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,
@@ -166,9 +202,31 @@ ROUTES = (
 )  # fmt: skip
 ALIASES = {"/healthz": "/readyz"}
 
-_UNKNOWN = "(none)"  # the route of requests that match none, in the metrics
+UNKNOWN = "(none)"  # the route of requests that match none, in the metrics
 _VERSION = (b"duetime-version", version("duetime").encode())
 _NOBODY = Caller(name="nobody", scopes=frozenset())
+
+
+class Extension(Protocol):
+    """More addresses than the API has, all below `root`, from a layer above this one: the dashboard.
+
+    Its routes have no scope: it identifies its callers itself, by `Access.signed_in`. They are not part of the API's description.
+    """
+
+    root: str
+    routes: Sequence[Route]
+
+    def join(self, api: Api) -> None:
+        """Called once, with the API that it is part of."""
+        ...
+
+    async def refused(self, call: Call, error: Exception, problem: Response) -> Response:
+        """Return the answer to a request below `root` that failed; `problem` is what the API would answer."""
+        ...
+
+    def stop(self) -> None:
+        """End what is under way, because the server is about to stop."""
+        ...
 
 
 class Api:
@@ -178,13 +236,17 @@ class Api:
     And a framework's router, which tries one pattern after the other, costs more than the rest of a submit.
     """
 
-    def __init__(self, app: App, *, limits: Limits | None = None) -> None:
+    def __init__(self, app: App, *, limits: Limits | None = None, extension: Extension | None = None) -> None:
         self.shared = Shared(app, limits or Limits(), lambda: openapi.describe(ROUTES))
         self.access: Access = TokenAccess(app)  # replaced on a server without tokens, which listens on loopback only
         self._fixed: dict[str, dict[str, Route]] = {}
         self._open: list[tuple[tuple[str, ...], dict[str, Route]]] = []
-        for route in ROUTES:
+        self._extension = extension
+        for route in (*ROUTES, *([] if extension is None else extension.routes)):
             self._enter(route)
+        if extension is not None:
+            self.shared.browsers = extension.root
+            extension.join(self)
 
     def _enter(self, route: Route) -> None:
         if not route.parameters:
@@ -202,20 +264,23 @@ class Api:
         self.shared.waiters.close()
         self.shared.figures.close()
         self.shared.pull.close()
+        if self._extension is not None:
+            self._extension.stop()
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"only HTTP is spoken here, not {scope['type']}")
         began = time.perf_counter()
-        name, route = _UNKNOWN, None
+        name, route, prefix, address = UNKNOWN, None, "", ""
         try:
-            route, path = self._route(scope)
+            prefix, address = divided(scope)
+            route, path = self._route(scope["method"], prefix, ALIASES.get(address, address))
             name = route.name
-            response = await self._answer(route, Call(self.shared, scope, receive, path))
+            response = await self._answer(route, Call(self.shared, scope, receive, path, prefix))
         except Gone:
             return
         except Exception as error:
-            response = self._problem(error, route, scope)
+            response = await self._refused(error, route, scope, receive, prefix, address)
         response.raw_headers.append(_VERSION)
         self.shared.figures.note(name, response.status_code, time.perf_counter() - began)
         await response(scope, receive, send)
@@ -224,9 +289,14 @@ class Api:
         if route.scope is None:
             call.caller = _NOBODY
         else:
-            call.caller, call.needed = await self.access.identify(call.request), route.scope
+            call.needed = route.scope
+            if route.callback and (token := callback_token(call.request)) is not None:
+                keys, task, now = self.shared.callback_keys, call.path["id"], call.app.store.now()
+                call.caller, call.permit = by_callback(call.request, token, keys, task, now)
+            else:
+                call.caller = await self.access.identify(call.request)
             allow(call.caller, route.scope)
-        if route.method != "GET" and _IDEMPOTENCY not in route.headers and call.header("idempotency-key") is not None:
+        if route.method != "GET" and IDEMPOTENCY not in route.headers and call.header("idempotency-key") is not None:
             raise Refusal(
                 BAD_REQUEST,
                 "Idempotency-Key is understood by POST /v1/tasks only; leave it out here",
@@ -234,26 +304,22 @@ class Api:
             )
         return await route.endpoint(call)
 
-    def _route(self, scope: Connection) -> tuple[Route, dict[str, str]]:
-        raw = scope.get("raw_path") or scope["path"].encode()
-        address = raw.decode("latin-1")
-        address = ALIASES.get(address, address)
+    def _route(self, method: str, prefix: str, address: str) -> tuple[Route, dict[str, str]]:
         path: dict[str, str] = {}
         methods = self._fixed.get(address)
         if methods is None:
-            methods, path = self._match(address)
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        route = methods.get(method)
+            methods, path = self._match(prefix, address)
+        route = methods.get("GET" if method == "HEAD" else method)
         if route is None:
             allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
             raise Refusal(
                 NO_METHOD,
-                f"{scope['method'][:20]} is not possible here; there are {', '.join(allowed)}",
+                f"{method[:20]} is not possible here; there are {', '.join(allowed)}",
                 headers={"allow": ", ".join(allowed)},
             )
         return route, path
 
-    def _match(self, address: str) -> tuple[dict[str, Route], dict[str, str]]:
+    def _match(self, prefix: str, address: str) -> tuple[dict[str, Route], dict[str, str]]:
         given = address.strip("/").split("/")
         for parts, methods in self._open:
             if len(parts) == len(given) and all(part == mine or part[0] == "{" for part, mine in zip(parts, given, strict=True)):
@@ -265,7 +331,15 @@ class Api:
                     }
                 except UnicodeDecodeError:
                     raise Refusal(BAD_REQUEST, "the address is not UTF-8") from None
-        raise Refusal(NO_ROUTE, f"there is nothing at {address[:200]}; /openapi.json lists all addresses")
+        raise Refusal(NO_ROUTE, f"there is nothing at {(prefix + address)[:200]}; {prefix}/openapi.json lists all addresses")
+
+    async def _refused(
+        self, error: Exception, route: Route | None, scope: Connection, receive: Receive, prefix: str, address: str
+    ) -> Response:
+        problem = self._problem(error, route, scope)
+        if self._extension is None or not f"{address}/".startswith(self._extension.root):
+            return problem
+        return await self._extension.refused(Call(self.shared, scope, receive, {}, prefix), error, problem)
 
     def _problem(self, error: Exception, route: Route | None, scope: Connection) -> Response:
         fields: tuple[str, ...] = ()
@@ -279,3 +353,20 @@ class Api:
         body = msgspec.json.encode(problem)
         headers = {"content-type": MEDIA_TYPE, "x-content-type-options": "nosniff", "cache-control": "no-store"}
         return Response(body, problem.status, headers | headers_of(error, problem))
+
+
+def divided(scope: Connection) -> tuple[str, str]:
+    """Divide the path of a request, both parts quoted: the prefix that another application has mounted this one at, and the address.
+
+    A server gives the whole path beside the prefix (`root_path`), as ASGI asks for; one that has cut the prefix off is understood too.
+    """
+    raw = scope.get("raw_path")
+    address = raw.decode("latin-1") if raw else quote(scope["path"])
+    prefix = scope.get("root_path", "").rstrip("/")
+    if not prefix:
+        return "", address
+    # compared part by part as it was sent: a quoted slash in a name must not end a part
+    parts, size = address.split("/"), prefix.count("/") + 1
+    if unquote("/".join(parts[:size])) == prefix:
+        address = "/" + "/".join(parts[size:])
+    return quote(prefix), address

@@ -7,13 +7,13 @@ from starlette.responses import Response
 
 from duetime.api.answers import answer
 from duetime.api.call import Call
-from duetime.api.problems import Refusal
 from duetime.api.route import Route
 from duetime.model.access import Scope
 from duetime.model.task import check_name
+from duetime.remote.address import part
 from duetime.wire.calendars import CalendarBody, CalendarList, CalendarView, calendar_of, view_of
 from duetime.wire.fields import NoQuery
-from duetime.wire.problem import FORBIDDEN, pointing
+from duetime.wire.problem import pointing
 
 _body = msgspec.json.Decoder(CalendarBody)
 
@@ -34,14 +34,14 @@ async def put(call: Call) -> Response:
     body = await call.body(_body)
     name = _name(call)
     async with call.acting("calendars.put", name):
-        _allow(call)
+        call.allow_whole("a calendar matters to schedules of all of them")
         with pointing("", {**{each: each for each in CalendarBody.__struct_fields__}, "calendar": "also", "calendars": "also"}):
             calendar = calendar_of(body)
             created = name not in await call.app.calendars.list()
             await call.app.calendars.put(name, calendar)
     if not created:
         return answer(view_of(name, calendar))
-    return answer(view_of(name, calendar), 201, {"location": call.request.scope["raw_path"].decode("latin-1")})
+    return answer(view_of(name, calendar), 201, {"location": f"{call.prefix}/v1/calendars/{part(name)}"})
 
 
 async def delete(call: Call) -> Response:
@@ -49,21 +49,13 @@ async def delete(call: Call) -> Response:
     await call.empty_body()
     name = _name(call)
     async with call.acting("calendars.delete", name):
-        _allow(call)
+        call.allow_whole("a calendar matters to schedules of all of them")
         await call.app.calendars.delete(name)
     return Response(status_code=204)
 
 
 def _name(call: Call) -> str:
     return check_name(call.path["name"], "name")
-
-
-def _allow(call: Call) -> None:
-    if call.caller.handlers:
-        raise Refusal(
-            FORBIDDEN,
-            f"the token {call.caller.name} is for some handlers only, and a calendar matters to schedules of all of them; use one for all",
-        )
 
 
 ROUTES = (

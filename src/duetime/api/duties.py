@@ -27,11 +27,14 @@ async def performing(app: App) -> AsyncIterator[Sequence[Service]]:
             duty.on_hint(hint)
 
     listener = app.client.listen(on_hint)
+    doctor = app.doctor
     for duty in duties:
         duty.start()
+    doctor.reaping = True
     try:
         yield duties
     finally:
+        doctor.reaping = False
         for duty in duties:
             await duty.stop()
         listener.close()

@@ -123,15 +123,21 @@ _HEADERS = {
 
 async def front(call: Call) -> Response:
     call.query(NoQuery)
+    if call.shared.browsers is not None and MEDIA_TYPE in call.request.headers.get("accept", ""):
+        return Response(status_code=303, headers={"location": call.prefix + call.shared.browsers, "vary": "accept"})
     host = call.request.headers.get("host", "")
-    url = f"{call.request.url.scheme}://{host if _HOST.fullmatch(host) else '127.0.0.1:8420'}"
-    return Response(page(url, call.app.insight.durability, call.shared.to_try), headers=_HEADERS)
+    url = f"{call.request.url.scheme}://{host if _HOST.fullmatch(host) else '127.0.0.1:8420'}{call.prefix}"
+    return Response(page(url, call.app.insight.durability, call.shared.to_try, call.prefix), headers=_HEADERS)
 
 
-def page(url: str, durability: str, known: tuple[str, dict[str, Any]] | None) -> str:
-    """Write the page. `known` is a handler and a payload for it; without them the commands name a handler to be replaced."""
+def page(url: str, durability: str, known: tuple[str, dict[str, Any]] | None, prefix: str = "") -> str:
+    """Write the page, whose links begin with `prefix`.
+
+    `known` is a handler and a payload for it; without them the commands name a handler to be replaced.
+    """
     handler, payload = known or ("HANDLER", {"name": "Ada"})
-    links = [f'<li><a href="{address}">{address}</a><span>{text}</span></li>' for address, text in _LINKS]
+    start = html.escape(prefix)
+    links = [f'<li><a href="{start}{address}">{start}{address}</a><span>{text}</span></li>' for address, text in _LINKS]
     lines = [
         f"<li>{html.escape(line.text)}<pre>{html.escape(line.command)}</pre></li>"
         for line in lines_to_try(url, handler, payload, with_token=known is None)

@@ -9,7 +9,6 @@ from duetime.api.answers import answer
 from duetime.api.call import Call
 from duetime.api.problems import Refusal
 from duetime.clock import to_micros
-from duetime.model.access import fits
 from duetime.model.gate import Gate
 from duetime.model.task import check_name
 from duetime.wire.fields import NoQuery, given
@@ -21,7 +20,7 @@ _body = msgspec.json.Decoder(GateBody)
 
 async def list_gates(call: Call) -> Response:
     call.query(NoQuery)
-    return answer(GateList([gate for gate in await call.app.gates.list() if fits(call.caller.handlers, gate.handler)]))
+    return answer(GateList([gate for gate in await call.app.gates.list() if call.may_see(gate.handler)]))
 
 
 async def get(call: Call) -> Response:

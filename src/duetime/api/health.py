@@ -47,6 +47,7 @@ class Readiness:
     async def _ask(self) -> str | None:
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
+                await self._app.open()  # where another application has mounted this one, no request may have opened it yet
                 await self._app.insight.ping()
         except TimeoutError:
             return f"the store did not answer within {ANSWER_WITHIN:g} seconds"

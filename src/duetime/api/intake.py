@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -13,29 +12,28 @@ import msgspec
 from msgspec import UNSET
 
 from duetime.api.access import allow
-from duetime.api.call import decode
+from duetime.api.call import check_containers, decode
 from duetime.api.problems import Refusal, problem_of
 from duetime.app.app import App
 from duetime.client.batching import add_each, persistently
 from duetime.client.client import duplicate_key
 from duetime.clock import to_datetime
 from duetime.errors import DuetimeError, InvalidValue
-from duetime.model.access import Caller, Scope
+from duetime.model.access import Caller, Scope, fits
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import NewTask, TaskRecord, check_meta
 from duetime.model.trace_context import TRACEPARENT
+from duetime.runtime.slices import Slices
 from duetime.store.requests import NamedRequest
 from duetime.store.values import Added, AddVerdict, AllNew
-from duetime.wire.fields import MOST_ITEMS, given_fields
-from duetime.wire.problem import INVALID, KEY_REUSED, TOO_LARGE, Fault
-from duetime.wire.tasks import BatchAnswer, BatchItem, NewTaskBody, Verdict
+from duetime.wire.fields import given_fields
+from duetime.wire.problem import INVALID, KEY_REUSED, MALFORMED, NO_TASK, Fault
+from duetime.wire.tasks import BatchAnswer, BatchItem, NewTaskBody, Verdict, needs_of
 
 MOST_KEY = 255
-AT_A_TIME = 500  # tasks of a batch between which other requests are served
 
 FIELDS = NewTaskBody.__struct_fields__
 body_decoder = msgspec.json.Decoder(NewTaskBody)
-_raw_items = msgspec.json.Decoder(list[msgspec.Raw])
 _NOT_OPTIONS = ("handler", "payload", "due_at", "delay")
 _options_of = attrgetter(*[name for name in FIELDS if name not in _NOT_OPTIONS])
 _NO_OPTIONS = _options_of(body_decoder.decode(b'{"handler": "any"}'))  # most tasks of a batch have none
@@ -55,6 +53,8 @@ def task_of(app: App, body: NewTaskBody, caller: Caller, trace: Mapping[str, str
         options = given_fields(body, *_NOT_OPTIONS)
         if options["if_exists"] == "error":
             del options["if_exists"]
+        if "needs" in options:
+            options["needs"] = needs_of(options["needs"])
         if "retry" in options:
             options["retry"] = RetryPolicy(**given_fields(options["retry"]))
         if options:
@@ -74,6 +74,22 @@ def _traced(task: NewTask[Any], trace: Mapping[str, str]) -> NewTask[Any]:
         return msgspec.structs.replace(task, meta=check_meta({**(task.meta or {}), **trace}))
     except InvalidValue:  # meta is full: a trace is never a reason to refuse a task
         return task
+
+
+async def faults_of_needs(app: App, tasks: Sequence[NewTask[Any]], caller: Caller) -> dict[int, Refusal]:
+    """Return which tasks need one that is not there, by number. One of a handler that the caller's token is not for is not there either."""
+    parents = sorted({edge.parent for task in tasks for edge in task.edges})
+    if not parents:
+        return {}
+    found = await app.client.records(parents)
+    known = {record.id for record in found if record is not None and fits(caller.handlers, record.handler)}
+    faults = {}
+    for number, task in enumerate(tasks):
+        for index, edge in enumerate(task.edges):
+            if edge.parent not in known:
+                detail = f"there is no task {edge.parent}, which this one would need: it was never submitted here, or it has been pruned"
+                faults[number] = Refusal(NO_TASK, detail, faults=[Fault(detail, pointer=f"/needs/{index}")])
+    return faults
 
 
 # ---- Idempotency-Key ----
@@ -106,50 +122,37 @@ def check_key(key: str) -> str:
 # ---- many ----
 
 
-def items_of(data: bytes, *, lines: bool) -> Sequence[NewTaskBody | Refusal]:
-    """Split a batch into items, so that an error is reported for its own item only. A broken array has no items."""
-    raw = [line for line in data.split(b"\n") if line.strip()] if lines else decode(_raw_items, data)
-    if len(raw) > MOST_ITEMS:
-        raise Refusal(TOO_LARGE, f"a batch has at most {MOST_ITEMS:,} tasks, got {len(raw):,}; send several")
-    return list(_decoded(raw))
-
-
-def _decoded(raw: Sequence[bytes | msgspec.Raw]) -> Iterator[NewTaskBody | Refusal]:
-    for item in raw:
-        try:
-            yield body_decoder.decode(item)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            try:
-                yield decode(body_decoder, item)
-            except Refusal as refusal:
-                yield refusal
-
-
 async def submit_batch(
-    app: App, bodies: Sequence[NewTaskBody | Refusal], caller: Caller, trace: Mapping[str, str] | None = None
+    app: App, raw: AsyncIterator[bytes | msgspec.Raw], caller: Caller, trace: Mapping[str, str] | None = None, *, lines: bool
 ) -> BatchAnswer:
-    """Store all tasks of a batch that can be stored, in one commit, and answer for each."""
-    items: list[BatchItem | None] = [None] * len(bodies)
+    """Store all tasks of a batch that can be stored, in one commit, and answer for each. A broken array has no items."""
+    items: list[BatchItem | None] = []
     indexes: list[int] = []
     tasks: list[NewTask[Any]] = []
-    for index, body in enumerate(bodies):
-        if index % AT_A_TIME == AT_A_TIME - 1:
-            await asyncio.sleep(0)
+    async for item in raw:
         try:
-            if isinstance(body, Refusal):
-                raise body
-            tasks.append(task_of(app, body, caller, trace))
-            indexes.append(index)
-        except (DuetimeError, Refusal) as error:
-            items[index] = _refused(error)
+            # decoded one by one: an error is reported for its own item only, and no more than one payload is in memory as objects
+            tasks.append(task_of(app, _body_of(item), caller, trace))
+            indexes.append(len(items))
+            items.append(None)
+        except Refusal as refusal:
+            if refusal.kind is MALFORMED and not lines:
+                raise
+            items.append(_refused(refusal))
+        except DuetimeError as error:
+            items.append(_refused(error))
     admission = app.client.admission
-    faults = await admission.faults(tasks)
+    faults: dict[int, DuetimeError] = {**await admission.faults(tasks), **await faults_of_needs(app, tasks, caller)}
+    slices = Slices()
     for number, fault in faults.items():
+        await slices.pause()
         items[indexes[number]] = _refused(fault)
     if faults:
         indexes = [index for number, index in enumerate(indexes) if number not in faults]
         tasks = [task for number, task in enumerate(tasks) if number not in faults]
-    tasks = [admission.complete(task) for task in tasks]
+    for number, task in enumerate(tasks):
+        await slices.pause()
+        tasks[number] = admission.complete(task)
     first: TaskRecord | None = None
     if tasks:
         answers = await add_each(lambda some: persistently(app.client.add, some), tasks)
@@ -158,11 +161,19 @@ async def submit_batch(
                 items[index] = BatchItem(verdict=Verdict.ADDED, id=task.id)
         else:
             for index, task, added in zip(indexes, tasks, answers, strict=True):
+                await slices.pause()
                 items[index] = _refused(added) if isinstance(added, DuetimeError) else _item(task, added)
         first = next((added.record for added in answers if isinstance(added, Added) and added.verdict is AddVerdict.ADDED), None)
     done = [item for item in items if item is not None]
     when, by = (None, None) if first is None else (to_datetime(first.submitted_at), first.submitted_by)
     return BatchAnswer(done, Counter(item.verdict for item in done), when, by)
+
+
+def _body_of(item: bytes | msgspec.Raw) -> NewTaskBody:
+    try:
+        return body_decoder.decode(check_containers(item) if isinstance(item, bytes) else item)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return decode(body_decoder, item)
 
 
 def _refused(error: DuetimeError | Refusal) -> BatchItem:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter as Numbers
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -18,6 +19,7 @@ from starlette.responses import Response
 
 from duetime.api.health import loops_of
 from duetime.app.app import App
+from duetime.client.gates import GateInfo
 from duetime.client.insight import Stats
 from duetime.errors import DuetimeError
 from duetime.model.figures import (
@@ -27,9 +29,11 @@ from duetime.model.figures import (
     DURATION,
     LATENESS,
     LEASE_LOSSES,
+    OPERATED,
     RETRIES,
     STALE_WRITES,
     STORE_ERRORS,
+    TASKS_FAILED,
     WORKERS_LOST,
     FigureKey,
     distributions,
@@ -118,6 +122,7 @@ class Figures:
         self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._stats = Kept(lambda: app.stats(), COUNT_EVERY, self.note_store_error)
         self._sums = Kept(lambda: app.insight.figures(), SUM_EVERY, self.note_store_error)
+        self._gates = Kept(lambda: app.gates.list(), COUNT_EVERY, self.note_store_error)
         self._ready = True
         self._loops: Sequence[LoopHealth] = ()
 
@@ -139,12 +144,13 @@ class Figures:
 
     async def refresh(self) -> None:
         """Read from the store again if the last values are old."""
-        await asyncio.gather(self._stats.refresh(), self._sums.refresh())
+        await asyncio.gather(self._stats.refresh(), self._sums.refresh(), self._gates.refresh())
 
     def close(self) -> None:
         """Stop reading from the store."""
         self._stats.close()
         self._sums.close()
+        self._gates.close()
 
     def text(self, *, ready: bool, loops: Sequence[LoopHealth]) -> bytes:
         self._ready, self._loops = ready, loops
@@ -160,8 +166,11 @@ class Figures:
             age = time.monotonic() - self._stats.answered_at
             yield GaugeMetricFamily("duetime_http_count_age_seconds", "How old the count of the store's tasks is.", value=age)
             yield from _counted(self._stats.answer)
+        if self._gates.answer is not None:
+            yield _closed(self._gates.answer)
         if self._sums.answer is not None:
-            yield from _summed(self._sums.answer)
+            seen = () if self._stats.answer is None else [each.handler for each in self._stats.answer.handlers]
+            yield from _summed(self._sums.answer, seen)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, because no name can clash with those of other collectors."""
@@ -173,27 +182,54 @@ def _counted(stats: Stats) -> Iterator[Metric]:
     oldest = GaugeMetricFamily(
         "duetime_oldest_due_seconds", "For how long the oldest due task has waited; 0 if none is due.", labels=["handler"]
     )
+    accepted = GaugeMetricFamily(
+        "duetime_accepted_attempts", "Running attempts whose work somebody outside has accepted; they take no slot.", labels=["handler"]
+    )
     for each in stats.handlers:
+        accepted.add_metric([each.handler], each.accepted)
         live: dict[str, int] = {"due": each.due, "later": each.later, "blocked": each.blocked, "running": each.running}
+        live["parked"] = each.parked
         for state, number in (*live.items(), *each.finals.items()):
             tasks.add_metric([each.handler, str(state)], number)
         waited = 0.0 if each.oldest_due_at is None else (stats.now - each.oldest_due_at).total_seconds()
         oldest.add_metric([each.handler], max(0.0, waited))
     yield tasks
     yield oldest
+    yield accepted
     yield GaugeMetricFamily("duetime_workers", "Live workers.", value=stats.workers)
 
 
-def _summed(sums: Mapping[FigureKey, int]) -> Iterator[Metric]:
+def _closed(gates: Sequence[GateInfo]) -> Metric:
+    closed = GaugeMetricFamily(
+        "duetime_gates", "Closed gates, by handler and kind: pause, drop, or disabled if the system set it.", labels=["handler", "kind"]
+    )
+    numbers = Numbers((gate.handler, "disabled" if gate.automatic else str(gate.action)) for gate in gates)
+    for (handler, kind), number in sorted(numbers.items()):
+        closed.add_metric([handler, kind], number)
+    return closed
+
+
+def _summed(sums: Mapping[FigureKey, int], handlers: Iterable[str] = ()) -> Iterator[Metric]:
     attempts = CounterMetricFamily("duetime_attempts", "Attempts that ended, by handler and outcome.", labels=["handler", "outcome"])
+    operated = CounterMetricFamily(
+        "duetime_operated_tasks", "Tasks that operations have acted on, by verb and answer.", labels=["handler", "verb", "answer"]
+    )
     retries = CounterMetricFamily("duetime_retries", "Attempts that used up a try and are tried again.", labels=["handler"])
     for key, count in sorted(sums.items()):
         if key.name == ATTEMPTS:
             attempts.add_metric([key.handler, key.part], count)
+        elif key.name == OPERATED:
+            operated.add_metric([key.handler, *key.part.split(" ", 1)], count)
         elif key.name == RETRIES:
             retries.add_metric([key.handler], count)
     yield attempts
     yield retries
+    yield operated
+    failed = CounterMetricFamily("duetime_tasks_failed", "Tasks that ended failed, by handler.", labels=["handler"])
+    # also those that never failed: Prometheus does not see a rise from a missing value
+    for handler in sorted({*handlers, *(key.handler for key in sums if key.name == ATTEMPTS)}):
+        failed.add_metric([handler], sums.get(FigureKey(TASKS_FAILED, handler), 0))
+    yield failed
     for title, text, name in SPREADS:
         family = HistogramMetricFamily(title, text, labels=["handler"])
         for handler, spread in distributions(sums, name).items():
@@ -206,6 +242,7 @@ def _summed(sums: Mapping[FigureKey, int]) -> Iterator[Metric]:
 
 async def metrics(call: Call) -> Response:
     call.query(NoQuery)
+    call.allow_whole("metrics are of the whole store")
     shared = call.shared
     problem, _ = await asyncio.gather(shared.readiness.problem(), shared.figures.refresh())
     text = shared.figures.text(ready=problem is None and not shared.stopping, loops=loops_of(shared, time.monotonic()))

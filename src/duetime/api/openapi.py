@@ -11,7 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from duetime.api.answers import answer
-from duetime.api.call import NDJSON, Call
+from duetime.api.call import BYTES, NDJSON, Call
 from duetime.wire.fields import NoQuery
 from duetime.wire.problem import MEDIA_TYPE, Problem
 
@@ -24,9 +24,12 @@ _PATH_SCHEMAS: Mapping[str, dict[str, Any]] = {
     "id": {"type": "string", "format": "uuid", "pattern": _ID},
     "handler": {"type": "string", "minLength": 1, "maxLength": 200},
     "name": {"type": "string", "minLength": 1, "maxLength": 200},
+    "fingerprint": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
+    "upload": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+    "version": {"type": "string", "pattern": "^([1-9][0-9]{0,14}|newest)$"},
 }
 _TITLES = {
-    200: "Done.", 201: "Stored.", 204: "Done; there is nothing to say.", 304: "Nothing has changed.",
+    200: "Done.", 201: "Stored.", 202: "It goes on.", 204: "Done; there is nothing to say.", 304: "Nothing has changed.",
     400: "The request is not well-formed.", 401: "A good token is needed.", 403: "The caller may not do this.",
     404: "There is no such thing.",
     405: "The address does not know this method.", 408: "The request did not arrive in time.", 409: "The state of things forbids it.",
@@ -41,6 +44,7 @@ _PROBLEM_HEADERS: Mapping[int, Mapping[str, str]] = {
     429: {"Retry-After": "Seconds until the token may come again."},
     503: {"Retry-After": "Seconds to wait before trying again."},
 }
+_AT_ROOT = b'{"url":"/"}'
 _BEARER = "bearer"
 _SECURITY = "A token, as `duetime tokens create` makes it. A server on loopback whose store has no tokens asks for none."
 _TAGGED = ("Task", "ScheduleView")
@@ -49,14 +53,17 @@ _SUCCESS_HEADERS: Mapping[str, str] = {"Duetime-Version": "The version of the se
 
 async def document(call: Call) -> Response:
     call.query(NoQuery)
-    return answer(None, encoded=call.shared.description)
+    description = call.shared.description
+    if call.prefix:
+        description = description.replace(_AT_ROOT, msgspec.json.encode({"url": call.prefix}), 1)
+    return answer(None, encoded=description)
 
 
 def describe(routes: Sequence[Route]) -> dict[str, Any]:
     """Describe all routes."""
     kinds = [Problem]
     for route in routes:
-        kinds += [kind for kind in (route.body, route.answer) if kind is not None]
+        kinds += [kind for kind in (route.body, route.answer) if kind is not None and kind is not bytes]
     _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -87,7 +94,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "responses": _responses(route),
     }
     if route.body is not None:
-        content = {"application/json": {"schema": _schema(route.body)}}
+        content = {"application/json": {"schema": _schema(route.body)}} if route.body is not bytes else {BYTES: {"schema": {}}}
         if route.lines:
             text = "One task as JSON per line."
             content[NDJSON] = {"schema": {"type": "string", "description": text}}
@@ -160,7 +167,7 @@ def _problems(route: Route) -> set[int]:
         statuses |= {401, 403, 429}
     if route.method != "GET":
         statuses |= {400, 408, 413}
-    if route.body is not None and not route.optional_body:
+    if route.body is not None and route.body is not bytes and not route.optional_body:
         statuses |= {415}
     if route.parameters or route.query is not NoQuery:
         statuses |= {400}

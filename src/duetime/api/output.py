@@ -17,10 +17,10 @@ from duetime.api.call import Call
 from duetime.api.problems import Refusal
 from duetime.api.route import Header, Route
 from duetime.api.shared import Shared
+from duetime.api.tasks import addressed
 from duetime.client.output import LogHits, OutputEvent, read_position
 from duetime.errors import DuetimeError, InvalidValue
 from duetime.model.access import Scope
-from duetime.model.task import TaskRecord
 from duetime.wire.fields import given
 from duetime.wire.logs import LogsQuery, LogsSearchQuery, OutputList, log_event
 from duetime.wire.problem import INVALID, Fault
@@ -39,7 +39,7 @@ _STREAM = (
 
 async def logs(call: Call) -> Response:
     query = call.query(LogsQuery)
-    record = await _record(call)
+    record = await addressed(call)
     attempt = given(query.attempt)
     if query.follow:
         after = call.header("last-event-id")
@@ -70,13 +70,6 @@ async def search(call: Call) -> Response:
         name = "cursor" if "cursor" in str(error) else "q"
         raise Refusal(INVALID, str(error), faults=[Fault(str(error), parameter=name)]) from None
     return answer(found)
-
-
-async def _record(call: Call) -> TaskRecord:
-    """Return the task in the address, if the caller's token is for its handler."""
-    record = await call.app.client.record(call.path["id"])
-    call.allow(record.handler)
-    return record
 
 
 class EventStream(Response):

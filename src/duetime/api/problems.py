@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from duetime import errors
+from duetime.api.misfits import in_json, payload_in_json
 from duetime.wire.problem import NAMESPACE, TABLE, UNEXPECTED, Fault, FieldError, Kind, Problem
 
 RETRY_AFTER: Final = "1"  # seconds: a store that restarts is back soon, and clients add their own back-off
@@ -33,6 +34,8 @@ def problem_of(error: BaseException, fields: Sequence[str] = ()) -> Problem:
         return _problem(kind, "an unexpected error was logged by the server; the request may or may not have been carried out")
     # the library's message names an argument that requests do not have
     detail = str(error).replace(", or allow_unknown=True", "")
+    if isinstance(error, errors.InvalidPayload):
+        detail = payload_in_json(detail)
     return _problem(kind, detail, _faults(error, detail, fields), task_id=error.task_id if isinstance(error, errors.DuplicateKey) else None)
 
 
@@ -70,13 +73,13 @@ _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(?P<na
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 
 
-def fault_of(error: msgspec.ValidationError) -> Fault:
-    """Return where a value does not match its type, from msgspec's message."""
+def fault_of(error: msgspec.ValidationError, kind: Any) -> Fault:
+    """Return where a value does not match its type, `kind`, from msgspec's message."""
     match = _MISFIT.match(str(error))
     assert match is not None
     pointer = pointer_of(match["path"] or "")
     field = _FIELD.match(match["what"])
-    return Fault(match["what"], pointer=pointer + (f"/{_escaped(field['name'])}" if field else ""))
+    return Fault(in_json(match["what"], kind, pointer), pointer=pointer + (f"/{_escaped(field['name'])}" if field else ""))
 
 
 def pointer_of(path: str) -> str:

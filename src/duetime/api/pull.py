@@ -17,11 +17,12 @@ from duetime.ids import is_id
 from duetime.model.access import Scope
 from duetime.model.outcome import Ended, Outcome, SettleVerdict
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import ErrorInfo, check_name
+from duetime.model.task import ErrorInfo, State, check_name
+from duetime.runtime.slices import Slices
 from duetime.store.pull_workers import PullWorker
 from duetime.targets.payload import encode_result
 from duetime.wire.fields import NoQuery, given, given_fields
-from duetime.wire.problem import INVALID, LEASE_OVER, NO_WORKER, Fault
+from duetime.wire.problem import FORBIDDEN, INVALID, LEASE_OVER, NO_WORKER, Fault
 from duetime.wire.pull import (
     AttemptVerdict,
     ClaimAnswer,
@@ -40,9 +41,10 @@ from duetime.wire.pull import (
     WorkerAnswer,
     claimed_item,
 )
+from duetime.worker.pull.accepted import Claimant
 from duetime.worker.pull.schema import fault_in
 from duetime.worker.pull.service import RENEW_SHARE, PullService
-from duetime.worker.pull.values import LeaseOver, Offer, ReportAnswer
+from duetime.worker.pull.values import LeaseOver, Offer, ReportAnswer, lease_over
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -63,7 +65,9 @@ async def register(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_new_worker)
     offers = {}
+    slices = Slices()
     for handler, offer in body.handlers.items():
+        await slices.pause()
         call.allow(check_name(handler, "handler"))
         offers[handler] = _offer(handler, offer)
     name = check_name(given(body.name) or call.caller.name, "name")
@@ -86,7 +90,7 @@ async def claim(call: Call) -> Response:
     finally:
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-    return answer(ClaimAnswer([claimed_item(each.task, each.deadline_at) for each in claimed]))
+    return answer(ClaimAnswer([claimed_item(each.task, each.deadline_at) for each in claimed], worker.draining))
 
 
 async def renew(call: Call) -> Response:
@@ -98,7 +102,7 @@ async def renew(call: Call) -> Response:
         renewed = await _service(call).renew(worker, running=running, answered=given(body.claim))
     except LeaseOver as over:
         raise _over(over) from None
-    return answer(RenewAnswer(to_datetime(renewed.lease_until), renewed.cancelled, renewed.lost))
+    return answer(RenewAnswer(to_datetime(renewed.lease_until), renewed.cancelled, renewed.lost, worker.draining))
 
 
 async def dismiss(call: Call) -> Response:
@@ -117,7 +121,11 @@ async def complete(call: Call) -> Response:
     ended = _ended(body)
     # a report that comes too late is not an error of the request: answer 200 with the verdict, so that clients need not treat it as a
     # failure
-    done = await _service(call).complete(body.worker, call.path["id"], body.attempt, ended, call.allow)
+    worker = given(body.worker)
+    if worker is None:
+        done = await _service(call).complete_accepted(_claimant(call, given(body.attempt)), ended, call.may_see)
+    else:
+        done = await _service(call).complete(_own(call, worker), call.path["id"], _number(given(body.attempt)), ended, call.may_see)
     return answer(CompleteAnswer(AttemptVerdict(done.verdict), done.state))
 
 
@@ -125,14 +133,22 @@ async def progress(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_progress)
     _without_nul(body.text)
-    report = await _service(call).progress(body.worker, call.path["id"], body.attempt, body.fraction, body.text, call.allow)
-    return _reported(report)
+    worker, fraction, attempt, service = given(body.worker), given(body.fraction), given(body.attempt), _service(call)
+    if worker is None:
+        said = (fraction, body.text, given(body.extend))
+        return _reported(await service.hear(_claimant(call, attempt), *said, call.may_see))
+    if fraction is None:
+        raise _missing("fraction", "say how far the attempt is")
+    if given(body.extend) is not None:
+        detail = "extend is for work that was accepted with 202; a worker renews its lease instead"
+        raise Refusal(INVALID, detail, faults=[Fault(detail, pointer="/extend")])
+    return _reported(await service.progress(_own(call, worker), call.path["id"], _number(attempt), fraction, body.text, call.may_see))
 
 
 async def append_logs(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_logs)
-    report = await _service(call).owns(body.worker, call.path["id"], body.attempt, call.allow)
+    report = await _service(call).owns(body.worker, call.path["id"], body.attempt, call.may_see)
     if report.verdict is SettleVerdict.ACCEPTED:
         await call.app.output.keep(call.path["id"], body.attempt, body.text)
     return _reported(report)
@@ -145,16 +161,40 @@ def _service(call: Call) -> PullService:
     return call.shared.pull
 
 
+def _claimant(call: Call, attempt: int | None) -> Claimant:
+    """Return who reports on accepted work: by a callback token, or by the attempt's number."""
+    fence = None if call.permit is None else call.permit.fence
+    return Claimant(call.path["id"], attempt=attempt if fence is not None else _number(attempt), fence=fence)
+
+
+def _own(call: Call, worker: str) -> str:
+    """Refuse a callback token that speaks for a worker: it is for accepted work only."""
+    if call.permit is not None:
+        raise Refusal(FORBIDDEN, "a callback token reports on accepted work; leave out worker")
+    return worker
+
+
+def _number(attempt: int | None) -> int:
+    if attempt is None:
+        raise _missing("attempt", "say which attempt this is about; its request had it in the header Duetime-Attempt")
+    return attempt
+
+
+def _missing(field: str, what: str) -> Refusal:
+    detail = f"{field} is missing: {what}"
+    return Refusal(INVALID, detail, faults=[Fault(detail, pointer=f"/{field}")])
+
+
 async def _worker(call: Call) -> PullWorker:
-    """Return the worker in the address, if the caller's token is for all its handlers."""
+    """Return the worker in the address. One with a handler that the caller's token is not for is answered as one that has left."""
     if not is_id(call.path["id"]):
         raise Refusal(NO_WORKER, f"{call.path['id'][:80]!r} is not the id of a pull worker; POST /v1/workers gives one")
     try:
         worker = await _service(call).get(call.path["id"])
     except LeaseOver as over:
         raise _over(over) from None
-    for handler in worker.slots:
-        call.allow(handler)
+    if not all(map(call.may_see, worker.slots)):
+        raise _over(lease_over(worker.id))
     return worker
 
 
@@ -167,6 +207,7 @@ async def _optional(call: Call, decoder: msgspec.json.Decoder[S]) -> S:
 def _offer(handler: str, body: OfferBody) -> Offer:
     retry = given(body.retry)
     schema = given(body.schema)
+    keep = given(body.keep)
     doc = given(body.doc)
     if doc is not None:
         _without_nul(doc)
@@ -181,6 +222,7 @@ def _offer(handler: str, body: OfferBody) -> Offer:
         doc=doc,
         timeout=given(body.timeout),
         retry=None if retry is None else RetryPolicy(**given_fields(retry)),
+        keep=None if keep is None else {State(state): seconds for state, seconds in given_fields(keep).items()},
     )
 
 
@@ -213,7 +255,7 @@ def _result(value: Any) -> bytes:
 
 
 def _error(body: ErrorBody | None, usual: str) -> ErrorInfo:
-    return ErrorInfo(usual, "") if body is None else ErrorInfo(body.type, body.message, body.details)
+    return ErrorInfo(usual, "") if body is None else ErrorInfo(body.type, body.message, body.details, body.location)
 
 
 def _without_nul(text: str) -> None:
@@ -253,12 +295,12 @@ ROUTES = (
         summary="Let a worker go; what it holds goes back, and no try is used up.", status=204, problems=(404, 410),
     ),
     Route(
-        name="complete_task", method="POST", path="/v1/tasks/{id}/complete", endpoint=complete, scope=Scope.WORK,
+        name="complete_task", method="POST", path="/v1/tasks/{id}/complete", endpoint=complete, scope=Scope.WORK, callback=True,
         summary="Say how an attempt ended. Repeating it is harmless; a word that comes too late changes nothing.",
         body=CompleteBody, answer=CompleteAnswer, problems=(404,),
     ),
     Route(
-        name="note_progress", method="POST", path="/v1/tasks/{id}/progress", endpoint=progress, scope=Scope.WORK,
+        name="note_progress", method="POST", path="/v1/tasks/{id}/progress", endpoint=progress, scope=Scope.WORK, callback=True,
         summary="Say how far an attempt is.", body=ProgressBody, answer=ToldAnswer, problems=(404,),
     ),
     Route(

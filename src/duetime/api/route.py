@@ -21,9 +21,13 @@ class Header(msgspec.Struct, frozen=True):
     checked: bool = True
 
 
+IDEMPOTENCY = Header("Idempotency-Key", "Names this request: repeated with the same body it is answered with what the first one stored.")
+
+
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """What is at an address. `body` is the type of a JSON body, `answer` that of the body of the answer `status`; None if there is none.
 
+    A body of `bytes` is anything. `callback`: a callback token allows it too, for the task in its address.
     `stream` describes the events where the answer can also be an event stream. `scope` None: no token is needed. `problems` are statuses
     besides those that every such route has.
     """
@@ -34,6 +38,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: Endpoint
     summary: str
     scope: Scope | None
+    callback: bool = False
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
     optional_body: bool = False

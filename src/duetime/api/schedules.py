@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 import msgspec
 from starlette.responses import Response
 
 from duetime.api.access import refusal_of
 from duetime.api.answers import answer
-from duetime.api.call import JSON, Call, decode
+from duetime.api.call import Call
 from duetime.api.problems import Refusal, problem_of
 from duetime.api.route import Header, Route
 from duetime.api.tasks import task_answer
@@ -26,6 +24,8 @@ from duetime.clock import to_datetime, to_instant
 from duetime.errors import DuetimeError, InvalidValue
 from duetime.model.access import Scope
 from duetime.model.task import Task, check_name
+from duetime.remote.address import part
+from duetime.runtime.slices import Slices, off_loop
 from duetime.store.schedules import ScheduleFilter
 from duetime.wire.fields import NoQuery, given
 from duetime.wire.problem import BAD_REQUEST, INVALID, Fault, FieldError, pointing
@@ -53,9 +53,7 @@ from duetime.wire.schedules import (
     view_of,
 )
 
-B = TypeVar("B", bound=msgspec.Struct)
 MOST_FAULTS = 100  # in one answer
-AT_A_TIME = 100  # schedules that are read before other requests are served
 
 _put = msgspec.json.Decoder(PutScheduleBody)
 _pause = msgspec.json.Decoder(PauseBody)
@@ -94,7 +92,11 @@ async def list_schedules(call: Call) -> Response:
         limit=query.limit,
     )
     infos, after = await of_caller(call).page(chosen)
-    return answer(ScheduleList([view_of(info) for info in infos], after))
+    views, slices = [], Slices()
+    for info in infos:
+        await slices.pause()
+        views.append(view_of(info))
+    return answer(ScheduleList(views, after))
 
 
 async def get(call: Call) -> Response:
@@ -117,7 +119,7 @@ async def skips(call: Call) -> Response:
 async def preview_rule(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_rule)
-    rule = rule_of(body)
+    rule = await off_loop(rule_of, body)
     with pointing("", {"start": "start", "end": "end", "after": "after"}), _about_calendars(body):
         schedule = Schedule("preview", "preview", rule, calendars=body.calendars, start=given(body.start), end=given(body.end))
         return answer(planned_list(await call.app.schedules.preview(schedule, count=body.count, after=given(body.after))))
@@ -132,13 +134,13 @@ async def put(call: Call) -> Response:
     name, seen = _name(call), _seen(call)
     async with call.acting("schedules.put", name) as act:
         with _about_calendars(body):
-            stored = await of_caller(call).put_telling(
-                schedule_of(name, body), catch_up=body.catch_up, allow_unknown=body.allow_unknown, seen=seen
+            stored = await of_caller(call).upsert(
+                await off_loop(schedule_of, name, body), catch_up=body.catch_up, allow_unknown=body.allow_unknown, seen=seen
             )
         act.detail = f"{stored.info.handler}, {stored.info.description}"
     if not stored.created:
         return _shown(stored.info)
-    return _shown(stored.info, 201, {"location": call.request.scope["raw_path"].decode("latin-1")})
+    return _shown(stored.info, 201, {"location": f"{call.prefix}/v1/schedules/{part(name)}"})
 
 
 async def delete(call: Call) -> Response:
@@ -154,7 +156,7 @@ async def delete(call: Call) -> Response:
 
 async def pause(call: Call) -> Response:
     call.query(NoQuery)
-    body = await _optional(call, _pause, PauseBody())
+    body = await call.optional_body(_pause, PauseBody())
     async with call.acting("schedules.pause", _name(call)) as act:
         info = await of_caller(call).pause(_name(call), note=body.note)
         act.detail = body.note
@@ -163,7 +165,7 @@ async def pause(call: Call) -> Response:
 
 async def resume(call: Call) -> Response:
     call.query(NoQuery)
-    body = await _optional(call, _resume, ResumeBody())
+    body = await call.optional_body(_resume, ResumeBody())
     async with call.acting("schedules.resume", _name(call)) as act:
         info = await of_caller(call).resume(_name(call), catch_up=body.catch_up)
         act.detail = "catching up" if body.catch_up else ""
@@ -172,12 +174,12 @@ async def resume(call: Call) -> Response:
 
 async def trigger(call: Call) -> Response:
     call.query(NoQuery)
-    body = await _optional(call, _trigger, TriggerBody())
+    body = await call.optional_body(_trigger, TriggerBody())
     async with call.acting("schedules.trigger", _name(call)) as act:
         task = await of_caller(call).trigger(_name(call), payload=given(body.payload), overlap=body.overlap)
         act.detail = f"task {task.id}"
     call.shared.figures.note_submitted(1)
-    return task_answer(task, 201, {"location": f"/v1/tasks/{task.id}"})
+    return task_answer(task, 201, {"location": f"{call.prefix}/v1/tasks/{task.id}"})
 
 
 async def backfill(call: Call) -> Response:
@@ -221,15 +223,7 @@ async def reconcile(call: Call) -> Response:
 
 async def _declared(schedules: Schedules, body: ReconcileBody) -> list[Schedule]:
     """Read all schedules of a program, or refuse them with everything that is wrong."""
-    faults: list[Fault] = []
-    declared: list[Schedule] = []
-    for index, each in enumerate(body.schedules):
-        if index % AT_A_TIME == AT_A_TIME - 1:
-            await asyncio.sleep(0)
-        try:
-            declared.append(schedule_of(each.name, each, f"/schedules/{index}"))
-        except FieldError as misfit:
-            faults.append(Fault(str(misfit), pointer=misfit.pointer))
+    declared, faults = await off_loop(_read_all, body)
     if not faults:
         for index, error in (await schedules.faults(declared)).items():
             told = problem_of(error, NamedScheduleBody.__struct_fields__)
@@ -241,6 +235,17 @@ async def _declared(schedules: Schedules, body: ReconcileBody) -> list[Schedule]
         more = f" (and {len(faults) - 1:,} more)" if len(faults) > 1 else ""
         raise Refusal(INVALID, f"{faults[0].pointer}: {faults[0].detail}{more}; nothing was changed", faults=faults[:MOST_FAULTS])
     return declared
+
+
+def _read_all(body: ReconcileBody) -> tuple[list[Schedule], list[Fault]]:
+    declared: list[Schedule] = []
+    faults: list[Fault] = []
+    for index, each in enumerate(body.schedules):
+        try:
+            declared.append(schedule_of(each.name, each, f"/schedules/{index}"))
+        except FieldError as misfit:
+            faults.append(Fault(str(misfit), pointer=misfit.pointer))
+    return declared, faults
 
 
 # ---- parts ----
@@ -278,15 +283,6 @@ def _about_calendars(body: RuleFields) -> Iterator[None]:
             raise
         fault = _calendar_fault(str(error), body)
         raise Refusal(INVALID, fault.detail, faults=[fault]) from None
-
-
-async def _optional(call: Call, decoder: msgspec.json.Decoder[B], otherwise: B) -> B:
-    """Read a body that may be left out."""
-    data = await call.data(call.shared.limits.body)
-    if not data:
-        return otherwise
-    call.content_type(JSON)
-    return decode(decoder, data)
 
 
 def _shown(info: ScheduleInfo, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -1,139 +1,40 @@
-"""Serving the API: uvicorn with httptools, a bound on how long a request may take to arrive, and a stop that loses nothing."""
+"""Serving the API: uvicorn with bounded connections (`protocol.py`), the duties beside it, and a stop that loses nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-import msgspec
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from duetime.api.access import OpenOnLoopback, check_host, is_loopback
-from duetime.api.app import Api
-from duetime.api.duties import performing
-from duetime.api.problems import Refusal, problem_of
+from duetime.api.access import check_host, is_loopback
+from duetime.api.app import UNKNOWN, Api
+from duetime.api.background import beside
+from duetime.api.protocol import ARRIVE_WITHIN, IDLE_FOR, READ_WITHIN, Protocol, most_connections
 from duetime.app.app import App
-from duetime.client.access.tokens import UseNotes
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.model.figures import STORE_ERRORS, FigureKey
-from duetime.runtime.service import Alarms, Service
-from duetime.wire.problem import BAD_REQUEST, HEADERS_TOO_LARGE, MEDIA_TYPE, TOO_SLOW, Kind
-from duetime.worker.metrics import Counting, FigureWriter
+from duetime.errors import CannotListen
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8420
-ARRIVE_WITHIN = 30.0  # seconds for the whole of a request, from its first byte to its last
-IDLE_FOR = 75.0  # seconds for which an idle connection is kept open
-MOST_HEAD = 65_536
 GRACE = 30.0
-LAST_CALL = 0.2  # seconds for which a stopping server waits for the first request of a new connection
+BACKLOG = 2_048  # connections that the kernel keeps until they are accepted
+ACCEPTED_AT_ONCE = 8  # asyncio takes so many before the first of them can be refused
 LOOK_EVERY = 0.01
 
 _logger = logging.getLogger("duetime.api")
-
-
-class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol with a limit that it lacks: a request that does not arrive in time, or whose head does not end, is ended."""
-
-    arrive_within = ARRIVE_WITHIN
-    _arriving: asyncio.TimerHandle | None = None
-    _head = 0
-    _stopping = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._expect()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._arrived()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._arriving is not None and self._head >= 0:
-            self._head += len(data)
-        super().data_received(data)
-        # checked afterwards, so that body data that arrives with the head does not count
-        if self._arriving is not None and self._head > MOST_HEAD:
-            self._refuse(HEADERS_TOO_LARGE, f"the head of a request has more than {MOST_HEAD:,} bytes")
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        if self._arriving is None:
-            self._expect()
-
-    def on_headers_complete(self) -> None:
-        self._head = -1
-        super().on_headers_complete()
-        if self._stopping and self.cycle is not None:
-            self.cycle.keep_alive = False
-
-    def on_message_complete(self) -> None:
-        self._arrived()
-        super().on_message_complete()
-
-    def shutdown(self) -> None:
-        """Close once the present request, or the one that is arriving, is answered. A client that was able to connect gets its answer."""
-        self._stopping = True
-        if self._arriving is None or self._head < 0:
-            super().shutdown()
-        elif self._head == 0:
-            self.loop.call_later(LAST_CALL, self._close_if_silent)
-
-    def _close_if_silent(self) -> None:
-        if self._arriving is not None and self._head == 0:
-            self.transport.close()
-
-    def send_400_response(self, msg: str) -> None:
-        self._arrived()
-        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
-            self.transport.close()
-        else:
-            self._write_problem(BAD_REQUEST, "the request is not HTTP/1.1")
-
-    def _expect(self) -> None:
-        self._head = 0
-        self._arriving = self.loop.call_later(self.arrive_within, self._too_slow)
-
-    def _arrived(self) -> None:
-        if self._arriving is not None:
-            self._arriving.cancel()
-            self._arriving = None
-
-    def _too_slow(self) -> None:
-        self._refuse(TOO_SLOW, f"the request did not arrive within {self.arrive_within:g} seconds")
-
-    def _refuse(self, kind: Kind, detail: str) -> None:
-        self._arrived()
-        if self.transport.is_closing():
-            return
-        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
-            self._write_problem(kind, detail)
-        else:
-            self.transport.close()
-
-    def _write_problem(self, kind: Kind, detail: str) -> None:
-        body = msgspec.json.encode(problem_of(Refusal(kind, detail)))
-        head = [STATUS_LINE[kind.status], b"content-type: ", MEDIA_TYPE.encode(), b"\r\ncontent-length: %d\r\n" % len(body)]
-        self.transport.write(b"".join([*head, b"connection: close\r\n\r\n", body]))
-        self.transport.close()
-
-
-class CannotListen(DuetimeError):
-    """The address is in use, or does not belong to this machine."""
 
 
 class Server(uvicorn.Server):
     """Serves the API of an App.
 
     The caller handles signals and calls `stop`. A `listener` is a socket on loopback that another process has bound, used instead of
-    host and port; this server closes it in this process only.
+    host and port; this server closes it in this process only. `connections` is how many may be open at once, by default what the limit
+    of open files leaves.
     """
 
     def __init__(
@@ -146,18 +47,25 @@ class Server(uvicorn.Server):
         listener: socket.socket | None = None,
         grace: float = GRACE,
         arrive_within: float = ARRIVE_WITHIN,
+        read_within: float = READ_WITHIN,
+        connections: int | None = None,
     ) -> None:
         self.app = app
         self.api = api or Api(app)
         self._host, self._port, self._listener = host, port, listener
         self._grace = grace
-        self._duties: Sequence[Service] = ()
         self._stopped, self._ending = asyncio.Event(), asyncio.Event()
-        protocol = type("BoundProtocol", (Protocol,), {"arrive_within": arrive_within})
+        bounds = {
+            "arrive_within": arrive_within,
+            "read_within": read_within,
+            "most_connections": connections or most_connections(),
+            "waiting": {},
+            "note_refused": staticmethod(lambda status: self.api.shared.figures.note(UNKNOWN, status, 0.0)),
+        }
         super().__init__(
             uvicorn.Config(
                 self.api,
-                http=protocol,
+                http=type("BoundProtocol", (Protocol,), bounds),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -165,7 +73,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=int(IDLE_FOR),
-                backlog=2_048,
+                backlog=ACCEPTED_AT_ONCE,
             )
         )
         self.url = ""
@@ -181,13 +89,13 @@ class Server(uvicorn.Server):
             listener = stack.enter_context(contextlib.closing(self._listener or await listen(self._host, self._port)))
             self.app.specs  # noqa: B018  imports the modules of `imports=`: their handlers' payloads are checked here
             await stack.enter_async_context(self.app)
-            await stack.enter_async_context(self._access())
-            await stack.enter_async_context(self._counting())
-            self._duties = await stack.enter_async_context(performing(self.app))
-            self.api.shared.pulses += [duty.pulse for duty in self._duties]
+            # decided once: a server that required tokens must not become open when the last one has expired
+            self.asks_for_tokens = not is_loopback(self._host) or await self.app.tokens.in_use()
+            await stack.enter_async_context(beside(self.api, tokens=self.asks_for_tokens))
             self.config.load()
             self.lifespan = self.config.lifespan_class(self.config)
             await self.startup(sockets=[listener])
+            listener.listen(BACKLOG)
             self.url = url_of(listener)
             ticking = asyncio.create_task(self.main_loop())
             try:
@@ -198,54 +106,6 @@ class Server(uvicorn.Server):
                 self.api.stop()
                 await ticking
                 await self.shutdown(sockets=[listener])
-
-    @contextlib.asynccontextmanager
-    async def _counting(self) -> AsyncIterator[None]:
-        """Write the metrics of pull workers and duties as long as the block lasts, and the rest at its end."""
-        alarms = Alarms()
-        writer = FigureWriter(self.app.store, f"server {secrets.token_hex(8)}", alarms, self._totals)
-        self.api.shared.pulses.append(writer.pulse)
-        writer.start()
-        try:
-            yield
-        finally:
-            await writer.stop()
-            alarms.close()
-            with contextlib.suppress(StoreUnavailable):
-                await writer.write()
-
-    def _totals(self) -> dict[FigureKey, int]:
-        totals = self.api.shared.pull.totals()
-        totals[FigureKey(STORE_ERRORS)] = sum(duty.pulse.store_errors for duty in self._duties)
-        for duty in self._duties:
-            if isinstance(duty, Counting):
-                totals |= duty.totals()
-        return totals
-
-    @contextlib.asynccontextmanager
-    async def _access(self) -> AsyncIterator[None]:
-        """Require tokens, and record their uses, if there are any when the block begins; otherwise allow everything, on loopback.
-
-        This is decided once: a server that required tokens must not become open when the last one has expired.
-        """
-        self.asks_for_tokens = not is_loopback(self._host) or await self.app.tokens.in_use()
-        if not self.asks_for_tokens:
-            self.api.access = OpenOnLoopback(self.app.user)
-            yield
-            return
-        alarms = Alarms()
-        notes = UseNotes(self.app.tokens, alarms)
-        self.api.shared.pulses.append(notes.pulse)
-        notes.start()
-        try:
-            yield
-        finally:
-            await notes.stop()
-            alarms.close()
-            try:
-                await self.app.tokens.note_uses()
-            except StoreUnavailable as error:
-                _logger.warning("the last uses of tokens could not be written: %s", error)
 
     async def run_until_stopped(self, started: Callable[[Server], None]) -> None:
         """Serve until SIGTERM or SIGINT. A second signal stops without waiting for requests in progress."""

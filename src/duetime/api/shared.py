@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from duetime.api.health import Readiness
 from duetime.api.metrics import Figures
 from duetime.app.app import App
+from duetime.client.access.sessions import Sessions
 from duetime.client.batching import Batching
 from duetime.client.waiting import Waiters
 from duetime.runtime.service import Pulse
@@ -32,11 +34,15 @@ class Shared:
         self.batching = Batching(lambda requested: app.client.add_requested(requested))
         self.waiters = Waiters(lambda ids: app.client.records(ids), lambda on_hint: app.client.listen(on_hint))
         self.pull = PullService(lambda: app.store)
+        self.sessions = Sessions(lambda: app.store, lambda: app.tokens)
+        self.callback_keys = app.config.callback_keys()
         self.readiness = Readiness(app)
         self.figures = Figures(app)
         self.pulses: list[Pulse] = []  # of other loops that run in this process
         self.stopping = False
+        self.examining = asyncio.Lock()  # one examination of the store at a time: it is long, and takes a connection
         self.to_try: tuple[str, dict[str, Any]] | None = None  # a handler and a payload for it, to be shown on the front page
+        self.browsers: str | None = None  # where `/` sends a browser: the dashboard, if there is one
         self._describe = describe
         self._description = b""
 

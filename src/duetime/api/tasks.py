@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from starlette.responses import Response
 
 from duetime.api import intake
 from duetime.api.answers import answer
+from duetime.api.batches import items_of
 from duetime.api.call import JSON, NDJSON, Call
+from duetime.api.operations import query_for
 from duetime.api.problems import Refusal
-from duetime.app.filters import query_of
-from duetime.client.client import Bulk, stored
+from duetime.client.client import stored, task_not_found
 from duetime.errors import ChangedMeanwhile
 from duetime.model.access import AuditOutcome
-from duetime.model.query import Query
+from duetime.model.query import read_cursor, write_cursor
 from duetime.model.task import FINAL, Task, TaskRecord, shown
 from duetime.store.requests import NamedRequest
 from duetime.store.values import AddVerdict, CancelVerdict
@@ -27,23 +27,21 @@ from duetime.wire.fields import NoQuery, given, given_fields
 from duetime.wire.problem import CHANGED
 from duetime.wire.tasks import (
     AttemptList,
-    BulkAnswer,
-    BulkBody,
-    BulkEditBody,
+    AttemptQuery,
     CancelAnswer,
-    Change,
-    Filter,
+    CopyBody,
+    CountQuery,
     ListQuery,
+    RawTaskList,
     ReasonList,
-    TaskList,
+    TaskChange,
     WaitQuery,
+    raw_of,
 )
 
 _encode = msgspec.json.Encoder().encode
-_changes = msgspec.json.Decoder(Change)
-_bulk = msgspec.json.Decoder(BulkBody)
-_bulk_edit = msgspec.json.Decoder(BulkEditBody)
-_NO_FILTERS = ("dry_run", "set")  # the fields of a bulk body that choose no tasks
+_changes = msgspec.json.Decoder(TaskChange)
+_copies = msgspec.json.Decoder(CopyBody)
 
 
 # ---- submitting ----
@@ -53,6 +51,8 @@ async def submit(call: Call) -> Response:
     query = call.query(WaitQuery)
     body = await call.body(intake.body_decoder)
     task = await call.app.client.admission.admit(intake.task_of(call.app, body, call.caller, call.trace))
+    for refusal in (await intake.faults_of_needs(call.app, [task], call.caller)).values():
+        raise refusal
     key = call.header("idempotency-key")
     request = None if key is None else intake.request_of(task, key, body, call.caller)
     answered = await call.shared.batching.add(task, request)
@@ -68,14 +68,15 @@ async def submit(call: Call) -> Response:
     if query.wait:
         record = await _waited(call, record, query.wait)
     is_new = added.verdict in (AddVerdict.ADDED, AddVerdict.REPEATED)
-    return _task(record, 201 if is_new else 200, {"location": f"/v1/tasks/{record.id}", **headers})
+    return _task(record, 201 if is_new else 200, {"location": f"{call.prefix}/v1/tasks/{record.id}", **headers})
 
 
 async def submit_many(call: Call) -> Response:
     call.query(NoQuery)
     kind = call.content_type(JSON, NDJSON)
-    bodies = intake.items_of(await call.data(call.shared.limits.batch), lines=kind == NDJSON)
-    done = await intake.submit_batch(call.app, bodies, call.caller, call.trace)
+    data = await call.data(call.shared.limits.batch)
+    raw = items_of(data, lines=kind == NDJSON, largest=call.shared.limits.body)
+    done = await intake.submit_batch(call.app, raw, call.caller, call.trace, lines=kind == NDJSON)
     call.shared.figures.note_submitted(done.counts.get("added", 0))
     return answer(done)
 
@@ -83,21 +84,22 @@ async def submit_many(call: Call) -> Response:
 # ---- reading ----
 
 
-async def _record(call: Call) -> TaskRecord:
-    """Return the task in the address, if the caller's token is for its handler."""
+async def addressed(call: Call) -> TaskRecord:
+    """Return the task in the address. One of a handler that the caller's token is not for is answered as one that does not exist."""
     record = await call.app.client.record(call.path["id"])
-    call.allow(record.handler)
+    if not call.may_see(record.handler):
+        raise task_not_found(call.path["id"])
     return record
 
 
 async def _allowed(call: Call) -> str:
     """Return the id in the path. The task is read only if the token is restricted to some handlers; a task's handler never changes."""
-    return (await _record(call)).id if call.caller.handlers else call.path["id"]
+    return (await addressed(call)).id if call.caller.handlers else call.path["id"]
 
 
 async def get(call: Call) -> Response:
     wait = call.query(WaitQuery).wait
-    record = await _record(call)
+    record = await addressed(call)
     if wait:
         record = await _waited(call, record, wait)
     body, tag = _representation(record)
@@ -108,19 +110,30 @@ async def get(call: Call) -> Response:
 
 async def list_tasks(call: Call) -> Response:
     query = call.query(ListQuery)
-    filters = _query(call, query, "limit", "cursor")
-    page = await call.app.client.page(msgspec.structs.replace(filters, limit=query.limit, cursor=given(query.cursor)))
-    return answer(TaskList(page.items, page.next))
+    filters = query_for(call, query, "limit", "cursor", "brief", "scan")
+    wanted = msgspec.structs.replace(filters, limit=query.limit, cursor=given(query.cursor), brief=query.brief, scan=query.scan)
+    page = await call.app.client.record_page(wanted)
+    return answer(RawTaskList([raw_of(record) for record in page.items], page.next, page.looked))
+
+
+async def count(call: Call) -> Response:
+    query = call.query(CountQuery)
+    return answer(await call.app.client.count(query_for(call, query, "limit"), query.limit))
 
 
 async def attempts(call: Call) -> Response:
-    call.query(NoQuery)
-    return answer(AttemptList(await call.app.attempts(await _allowed(call))))
+    query = call.query(AttemptQuery)
+    cursor = given(query.cursor)
+    [after] = [0] if cursor is None else read_cursor(cursor, int)
+    record = await addressed(call)
+    items = await call.app.insight.attempts(record.id, after=after, limit=query.limit)
+    more = bool(items) and items[-1].attempt < record.attempt
+    return answer(AttemptList(items, write_cursor(items[-1].attempt) if more else None))
 
 
 async def why(call: Call) -> Response:
     call.query(NoQuery)
-    return answer(ReasonList(await call.app.why(await _allowed(call))))
+    return answer(ReasonList(await call.app.insight.why(await addressed(call), may_see=call.may_see)))
 
 
 # ---- changing ----
@@ -144,13 +157,31 @@ async def retry(call: Call) -> Response:
         return task_answer(await call.app.client.retry(await _allowed(call)))
 
 
+async def copy(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.optional_body(_copies, CopyBody())
+    record = await addressed(call)
+    payload = None if body.payload is UNSET else body.payload
+    task = await call.app.client.copy(record.id, payload=payload, submitted_by=call.caller.submitted_by)
+    call.shared.figures.note_submitted(1)
+    return task_answer(task, 201, {"location": f"{call.prefix}/v1/tasks/{task.id}"})
+
+
+async def delete(call: Call) -> Response:
+    call.query(NoQuery)
+    await call.empty_body()
+    async with call.acting("tasks.delete", call.path["id"]):
+        await call.app.client.delete(await _allowed(call))
+    return Response(status_code=204)
+
+
 async def edit(call: Call) -> Response:
     call.query(NoQuery)
     body = await call.body(_changes)
     changes = given_fields(body)
     async with call.acting("tasks.edit", call.path["id"]) as act:
         task = await _edited(call, changes)
-        act.detail = _words(changes)
+        act.detail = _words({**changes, "payload": "changed"} if "payload" in changes else changes)
     return task_answer(task)
 
 
@@ -172,43 +203,6 @@ def _changed(record: TaskRecord, expected: str) -> Refusal:
     _, tag = _representation(record)
     detail = f"task {record.id} has the ETag {tag}, and If-Match asks for {expected[:200]}; read it again"
     return Refusal(CHANGED, detail, headers={"etag": tag})
-
-
-async def cancel_many(call: Call) -> Response:
-    call.query(NoQuery)
-    body = await call.body(_bulk)
-    return await _bulk_done(call, "tasks.cancel", body, call.app.client.cancel_many)
-
-
-async def retry_many(call: Call) -> Response:
-    call.query(NoQuery)
-    body = await call.body(_bulk)
-    return await _bulk_done(call, "tasks.retry", body, call.app.client.retry_many)
-
-
-async def edit_many(call: Call) -> Response:
-    call.query(NoQuery)
-    body = await call.body(_bulk_edit)
-    changes = given_fields(body.set)
-    return await _bulk_done(call, "tasks.edit", body, functools.partial(call.app.client.edit_many, **changes), _words(changes))
-
-
-async def _bulk_done(call: Call, action: str, body: BulkBody, verb: Callable[..., Awaitable[Bulk]], told: str = "") -> Response:
-    """Perform a verb on all tasks that match. A dry run changes nothing, so the audit does not record it."""
-    if body.dry_run:
-        done = await verb(_query(call, body, *_NO_FILTERS), dry_run=True)
-    else:
-        async with call.acting(action, _words(given_fields(body, *_NO_FILTERS)) or "no filter") as act:
-            done = await verb(_query(call, body, *_NO_FILTERS), dry_run=False)
-            counted = ", ".join(f"{number:,} {each}" for each, number in sorted(done.answers.items())) or "none matched"
-            act.detail = f"{told}; {counted}" if told else counted
-    return answer(BulkAnswer(done.matched, done.answers, body.dry_run))
-
-
-def _query(call: Call, filters: Filter, *leaving: str) -> Query:
-    """Return the query of a filter. Refuse one that reaches beyond the handlers of the caller's token."""
-    call.allow_filter(given(filters.handler))
-    return query_of(given_fields(filters, *leaving))  # type: ignore[arg-type]
 
 
 def _words(fields: dict[str, Any]) -> str:

@@ -7,37 +7,47 @@ import importlib
 import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from duetime.app.around import Around
 from duetime.app.filters import name_of
 from duetime.app.handlers import AnyHandler, by_name
+from duetime.app.operations import AppOperations
 from duetime.app.registry import Handlers, Registry
 from duetime.app.verbs import Verbs
-from duetime.client.access.tokens import Tokens
+from duetime.artifacts.blobs import Blobs, blobs_at
 from duetime.client.admission import SubmitHook
 from duetime.client.schedules.schedule import Schedule
 from duetime.client.services import Program, Services, local_services
 from duetime.clock import Seconds
 from duetime.config import Settings, read_setting
 from duetime.config import load as load_config
-from duetime.errors import InvalidHandler, UnknownHandler
+from duetime.errors import InvalidHandler, InvalidValue, UnknownHandler
 from duetime.model.task import NewTask, Task
 from duetime.remote.address import is_server, needs_store
 from duetime.remote.services import server_services
 from duetime.runtime.portal import PORTAL, Inline, refuse_inside_loop, running_loop
+from duetime.secrets.keys import KeyRing
+from duetime.secrets.reading import SecretReader, StoredSecrets
 from duetime.store import Store
-from duetime.store.open import store_from_url
+from duetime.store.open import artifacts_beside, store_from_url
+from duetime.targets.http.callbacks import CallbackDoor
+from duetime.targets.http.spec import HttpRequest
 from duetime.targets.python.middleware import Middleware
 from duetime.targets.spec import HandlerSpec
 
 if TYPE_CHECKING:
+    from duetime.artifacts.source import ArtifactSource
+    from duetime.model.addresses import AddressRules
+    from duetime.model.operation import Operation
     from duetime.runtime.service import Alarms, Service
+    from duetime.targets.output import Echo
     from duetime.worker.worker import Worker
 
 R = TypeVar("R")
@@ -64,6 +74,8 @@ class App(Registry, Verbs):
         super().__init__()
         self.config = load_config({"url": url, **settings})
         self.user = self.config.user
+        self._keys = KeyRing.of(self.config.secret_keys)
+        self._blobs: Blobs | None = None
         self.lifespan = lifespan
         self._imports = list(imports)
         self.middlewares: list[Middleware] = []
@@ -72,6 +84,8 @@ class App(Registry, Verbs):
         self._names: dict[str, HandlerSpec] = {}
         self._door = threading.Lock()
         self._entered = 0
+        self._of_parent: list[Services] = []
+        self._before_close: list[Callable[[], Awaitable[None]]] = []
         self._use(self._new_services())
 
     def __repr__(self) -> str:
@@ -105,7 +119,32 @@ class App(Registry, Verbs):
         return self._services_of(store_from_url(self.config.url))
 
     def _services_of(self, store: Store) -> Services:
-        return local_services(store, self._program(), output=self.config.output, output_cap=self.config.output_cap)
+        config = self.config
+
+        def reaper() -> Service:
+            from duetime.duties.reaper import Reaper
+            from duetime.runtime.service import Alarms
+
+            return Reaper(store, Alarms(), lease=config.lease)
+
+        async def perform(operation: Operation) -> tuple[Operation, float]:
+            from duetime.duties.operations import step
+
+            done = await step(store, operation)
+            return done.operation, done.pause
+
+        return local_services(
+            store,
+            self._program(),
+            keys=self._keys,
+            blobs=lambda: self.blobs(store),
+            artifact_cap=config.artifact_cap,
+            output=config.output,
+            output_cap=config.output_cap,
+            lease=config.lease,
+            reaper=reaper,
+            perform=perform,
+        )
 
     def _program(self) -> Program:
         return Program(
@@ -120,10 +159,14 @@ class App(Registry, Verbs):
     def _use(self, services: Services) -> None:
         self._services = services
         self.client, self.insight, self.output = services.client, services.insight, services.output
+        self.secrets, self.tokens, self.doctor = services.secrets, services.tokens, services.doctor
+        self.failures = services.failures
+        self.artifacts = services.artifacts
+        self.targets = services.targets
         self.gates = self.client.gates
         self.schedules = self.client.schedules
         self.calendars = self.client.calendars
-        self.tokens = Tokens(lambda: self.store, user=self.user, opened=self.open)
+        self.operations = AppOperations(self.client.operations)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
         self._opened = self._declared = False
@@ -134,8 +177,7 @@ class App(Registry, Verbs):
 
     async def ensure_open(self, *, declare: bool) -> None:
         """Open the store unless it is open. `declare`: declare the handlers too; calls on the caller's own connection must not."""
-        if self._pid != os.getpid():  # a forked child must not use its parent's connections
-            self._use(self._new_services())
+        self._leave_to_parent()
         if self._is_open(declare=declare):
             return
         while not self._door.acquire(blocking=False):  # noqa: ASYNC110  # two threads' loops may come at once; neither may block
@@ -161,10 +203,23 @@ class App(Registry, Verbs):
         loop = running_loop()
         return self._opened and (self._declared or not declare) and (loop is None or loop is self._loop)
 
+    def _leave_to_parent(self) -> None:
+        """In a forked child, begin anew. The parent's connections are kept as they are: collecting them would end them for the parent."""
+        if self._pid != os.getpid():
+            self._of_parent.append(self._services)
+            self._use(self._new_services())
+
     async def close(self) -> None:
         """Close the store; the next use opens it again."""
+        self._leave_to_parent()
+        for stop in self._before_close:
+            await stop()
         self._opened = self._declared = False
         await self._services.close()
+
+    def before_close(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """Have a function called whenever the App is about to close, while its store still answers."""
+        self._before_close.append(stop)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -178,20 +233,27 @@ class App(Registry, Verbs):
 
     @asynccontextmanager
     async def using_store(self, store: Store) -> AsyncIterator[Self]:
-        """Use another store within the block; for tests."""
-        before, entered = self._services, self._entered
-        self._use(self._services_of(store))
-        self._entered = 0
-        try:
-            async with self:
-                yield self
-        finally:
-            self._use(before)
-            self._entered = entered
+        """Use another store within the block; for tests.
+
+        The bytes of artifacts are in a folder that goes with the block. The store does not know which bytes the App's own store needs, so
+        to delete a version would take them away.
+        """
+        before, entered, blobs = self._services, self._entered, self._blobs
+        with TemporaryDirectory(prefix="duetime-") as folder:
+            self._blobs = blobs_at(Path(folder).as_uri())
+            self._use(self._services_of(store))
+            self._entered = 0
+            try:
+                async with self:
+                    yield self
+            finally:
+                self._use(before)
+                self._entered, self._blobs = entered, blobs
 
     def sync(self, call: Awaitable[T], /) -> T:
         """Run a call from synchronous code: `app.sync(expire_order.now(order_id=7))`."""
         refuse_inside_loop(call)
+        self._leave_to_parent()
         # if a loop of the program has opened the app, its connections belong to that loop
         loop = self._loop if self._entered and self._loop is not None and self._loop.is_running() else None
         if isinstance(call, Inline):
@@ -295,6 +357,11 @@ class App(Registry, Verbs):
         on_lease_lost: Literal["exit", "cancel"] = "cancel",
         id: str | None = None,
         inherit: Sequence[int] = (),
+        echo: Echo | None = None,
+        hold: Callable[[Sequence[int]], None] | None = None,
+        addresses: AddressRules | None = None,
+        targets: bool = False,
+        allow: Collection[Literal["command"]] = (),
     ) -> AsyncIterator[Worker]:
         """Run tasks inside this program as long as the block lasts, of the given handlers or of all.
 
@@ -302,14 +369,22 @@ class App(Registry, Verbs):
         string of this App (`module:name`), by which sub-processes of isolation="process" import it; it is found automatically unless the
         App is defined in the main script. "exit" lets the worker end this process: when an attempt's code does not end (`on_stuck`), or,
         on stores that use leases, when the lease runs out (`on_lease_lost`). A supervisor passes the worker's `id`, and descriptors that
-        every child holds (`inherit`).
+        every child holds (`inherit`); a guard is given those that prove the worker alive (`hold`). `echo` is called with each line that an
+        attempt prints, from any thread; it must not raise. `addresses` says where HTTP
+        handlers may connect to, by default what `http_allow` and `http_deny` say. With `targets` it also serves the handlers whose
+        targets are stored (`app.targets`), also those that are put later; commands among them only with `allow=["command"]`. If
+        `handlers` are given, they name stored ones too.
         """
+        from duetime.client.fits import FitLook
         from duetime.targets.python.children import import_string_of
+        from duetime.worker.stored import Serving
         from duetime.worker.worker import Worker, WorkerSettings
 
         store = self.store_for("a worker")
         own_lease: float = self.config.lease if lease is None else read_setting("lease", lease)
 
+        named = None if handlers is None else [name_of(handler) for handler in handlers]
+        specs = self._specs_for(named, others=targets)
         settings = WorkerSettings(
             concurrency=self.config.concurrency if concurrency is None else concurrency,
             lease=own_lease,
@@ -318,23 +393,52 @@ class App(Registry, Verbs):
             on_lease_lost=on_lease_lost,
             output_folder=self.config.output,
             output_cap=self.config.output_cap,
+            echo=echo,
+            addresses=self.config.addresses() if addresses is None else addresses,
+            callback_door=self._callback_door(specs),
+            stored=Serving(allow=_allowed(allow), only=named) if targets else None,
         )
-        specs = self._specs_for(handlers)
         async with self:
             await self.schedules.declare()
             worker = Worker(
                 store,
                 specs,
                 middleware=self.middlewares,
+                secrets=self.secret_reader(store),
+                artifacts=self.artifact_source(store),
                 lifespan=self.lifespan,
                 app_path=path or self.config.app or import_string_of(self),
                 settings=settings,
-                duties=partial(self.duties, lease=own_lease),
+                duties=lambda store, alarms: [*self.duties(store, alarms, lease=own_lease), FitLook(store, specs, alarms)],
                 id=id,
                 inherit=inherit,
+                hold=hold,
             )
             async with worker:
                 yield worker
+
+    def secret_reader(self, store: Store) -> SecretReader:
+        """Return what attempts read secrets from: the store, with the keys of this program."""
+        return StoredSecrets(store, self._keys)
+
+    def artifact_source(self, store: Store) -> ArtifactSource | None:
+        """Return what attempts get artifacts from; None if nothing says where their bytes are."""
+        from duetime.artifacts.cache import ArtifactCache, default_folder
+        from duetime.artifacts.source import StoredArtifacts
+
+        blobs, folder = self.blobs(store), self.config.artifact_cache
+        if blobs is None:
+            return None
+        cache = ArtifactCache(default_folder() if folder is None else Path(folder).absolute(), self.config.artifact_cache_cap, blobs)
+        return StoredArtifacts(store, cache)
+
+    def blobs(self, store: Store) -> Blobs | None:
+        """Return where the bytes of artifacts are; None if nothing says where, and the store is no file that they could be beside."""
+        if self._blobs is None:
+            folder = artifacts_beside(store.url)
+            url = self.config.artifacts or (None if folder is None else folder.absolute().as_uri())
+            self._blobs = None if url is None else blobs_at(url)
+        return self._blobs
 
     def duties(self, store: Store, alarms: Alarms, *, lease: float | None = None) -> Sequence[Service]:
         """Create the system's duties for one process."""
@@ -342,12 +446,28 @@ class App(Registry, Verbs):
 
         return all_duties(store, alarms, lease=lease or self.config.lease, retention=self.config.retention())
 
-    def _specs_for(self, handlers: Iterable[str | AnyHandler] | None) -> dict[str, HandlerSpec]:
-        """Return the handlers of a worker by name and alias. Raises for one whose annotations cannot be resolved."""
+    def _callback_door(self, specs: Mapping[str, HandlerSpec]) -> CallbackDoor | None:
+        """Return where servers report on work that they have accepted; None if nothing says it and no handler needs it."""
+        needing = [spec.name for spec in specs.values() if isinstance(spec.target, HttpRequest) and spec.target.callback is not None]
+        if self.config.public_url is None:
+            if not needing:
+                return None
+            raise InvalidValue(
+                f"{needing[0]} has a callback, and nothing says where servers reach this store's HTTP API to report: "
+                "set DUETIME_PUBLIC_URL, or App(public_url=…), to its address, such as https://duetime.example"
+            )
+        return CallbackDoor(self.config.public_url, self.config.callback_keys())
+
+    def _specs_for(self, handlers: Sequence[str] | None, *, others: bool = False) -> dict[str, HandlerSpec]:
+        """Return the handlers of a worker by name and alias; `others`: there may be some that this App does not declare.
+
+        Raises for one whose annotations cannot be resolved.
+        """
         specs = self.specs
-        names = list(specs) if handlers is None else [name_of(handler) for handler in handlers]
+        names = list(specs) if handlers is None else handlers
         unknown = [name for name in names if name not in specs]
-        if unknown:
+        names = [name for name in names if name in specs]
+        if unknown and not others:
             raise UnknownHandler(f"this App declares no handler {unknown[0]!r}; it declares {', '.join(specs) or 'none'}")
         chosen = {specs[name].name: specs[name] for name in names}
         for spec in chosen.values():
@@ -390,3 +510,13 @@ class App(Registry, Verbs):
         # nothing may be declared here: the caller's transaction may hold the store's only write lock
         await self.ensure_open(declare=False)
         await self.client.prepare(tasks, allow_unknown=allow_unknown)
+
+
+def _allowed(kinds: Collection[str]) -> frozenset[str]:
+    """Check which kinds of stored targets a worker may run beside the usual ones."""
+    for kind in [kinds] if isinstance(kinds, str) else kinds:
+        if kind != "command":
+            raise InvalidValue(
+                f"allow lists kinds of stored targets that a worker runs only if told so, and command is the only one, got {kind!r}"
+            )
+    return frozenset([kinds] if isinstance(kinds, str) else kinds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, cast, get_args
@@ -13,11 +14,23 @@ from duetime.client.client import HANDLERS_OWN
 from duetime.clock import Instant, Seconds, to_instant, to_micros, to_seconds
 from duetime.errors import InvalidHandler, InvalidValue
 from duetime.ids import key_shard, new_id
+from duetime.model.needs import Need, edges_of
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import IfExists, NewTask, Task, check_meta, check_name, check_priority, delay_micros, due_instant
-from duetime.targets.payload import OpenPayloads
+from duetime.model.task import (
+    Edge,
+    IfExists,
+    NewTask,
+    Task,
+    check_meta,
+    check_name,
+    check_priority,
+    delay_micros,
+    due_instant,
+)
+from duetime.targets.payload import FunctionPayloads, OpenPayloads
 from duetime.targets.python.function import function_of
 from duetime.targets.spec import HandlerSpec, Payloads
+from duetime.targets.upgrades import Upgrade
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,6 +58,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: Instant | None = None
     expires_in: int | None = None
     meta: Mapping[str, str] | None = None
+    edges: tuple[Edge, ...] = ()
     connection: object | None = None
     allow_unknown: bool = False
 
@@ -112,12 +126,14 @@ class Handler(Generic[P, R, F_co]):
         retry: RetryPolicy | None = None,
         expires: Seconds | datetime | None = None,
         meta: Mapping[str, str] | None = None,
+        needs: Sequence[Need] | None = None,
         connection: object | None = None,
         allow_unknown: bool | None = None,
     ) -> Self:
         """Return the same handler with other options for the tasks submitted through it; options that are left out stay as they are.
 
-        `expires` as a duration counts from the due time. `connection` is the caller's own, with an open transaction.
+        `expires` as a duration counts from the due time. `needs` are tasks that must succeed before it starts, or only end: `ended(task)`;
+        if one cannot succeed any more, it is cancelled. `connection` is the caller's own, with an open transaction.
         """
         changes: dict[str, Any] = {}
         if key is not None:
@@ -137,6 +153,8 @@ class Handler(Generic[P, R, F_co]):
             changes.update(expires_at=None, expires_in=to_micros(expires, "expires"))
         if meta is not None:
             changes["meta"] = check_meta({**(self._options.meta or {}), **meta})
+        if needs is not None:
+            changes["edges"] = edges_of(needs)
         if connection is not None:
             changes["connection"] = connection
         if allow_unknown is not None:
@@ -147,6 +165,21 @@ class Handler(Generic[P, R, F_co]):
         if priority is not None:
             other._priority = check_priority(priority)
         return other
+
+    def upgrade(self, function: Upgrade) -> Upgrade:
+        """Declare a function that turns a payload from before a change of the parameters into a present one: `@handler.upgrade`.
+
+        It is given a stored payload that does not fit, as a dict, and returns the payload to run with. Several are tried in the order in
+        which they are declared, each with the payload as it was stored; the first whose payload fits is taken. One that raises does
+        not apply. What is stored does not change.
+        """
+        payloads = self._payloads
+        if not isinstance(payloads, FunctionPayloads):
+            raise InvalidHandler(f"{self.name} is known by name only; declare its upgrades where its function is")
+        if not callable(function) or inspect.iscoroutinefunction(function):
+            raise InvalidHandler(f"{self.name}: an upgrade is a function from the former payload, a dict, to the new one, got {function!r}")
+        payloads.upgrade_with(function)
+        return function
 
     def _new_task(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, due_at: Instant | None = None, delay: int = 0) -> NewTask[R]:
         payload = self._payloads.bind(args, kwargs)
@@ -177,6 +210,7 @@ class Handler(Generic[P, R, F_co]):
             expires_in=options.expires_in,
             meta=options.meta,
             submitted_by=self._home.user,
+            edges=options.edges,
         )
 
     def _submit(self, task: NewTask[R]) -> Coroutine[Any, Any, Task[R]]:
@@ -211,3 +245,15 @@ def stored_policy(retry: RetryPolicy) -> bytes:
     if policy_or_default(retry).only or retry.never:
         raise InvalidValue("the exception types of a retry policy live in code and are not stored: name them in @app.task(retry=…)")
     return retry.numbers()
+
+
+def slots(concurrency: int) -> int:
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise InvalidValue(f"concurrency, the slots in each worker process, must be a whole number of at least 1, got {concurrency!r}")
+    return concurrency
+
+
+def aliases_of(aliases: Sequence[str]) -> Sequence[str]:
+    if isinstance(aliases, str):
+        raise InvalidValue(f"aliases is a list of names, got the text {aliases!r}")
+    return aliases

@@ -7,7 +7,10 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
-from duetime.app.handlers import AnyHandler, Handler, one_of, policy_or_default, positive
+from duetime.app.commands import DeclaresCommands
+from duetime.app.handlers import AnyHandler, Handler, aliases_of, one_of, policy_or_default, positive, slots
+from duetime.app.http import DeclaresHttp
+from duetime.app.publish import DeclaresPublish
 from duetime.client.schedules.schedule import Schedule, rule_from
 from duetime.clock import Seconds
 from duetime.errors import InvalidHandler, InvalidValue
@@ -16,6 +19,7 @@ from duetime.model.rules import Rule
 from duetime.model.task import NewTask, Task, check_name, check_priority
 from duetime.targets.context import Context
 from duetime.targets.payload import FunctionPayloads
+from duetime.targets.policies import own_retention
 from duetime.targets.python.function import Isolation, PythonFunction, function_of
 from duetime.targets.signature import default_name, examine
 from duetime.targets.spec import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT, HandlerSpec
@@ -34,6 +38,11 @@ class TaskOptions(TypedDict, total=False):
     concurrency: int
     priority: int
     isolation: Isolation
+    keep_succeeded: Seconds | None
+    keep_failed: Seconds | None
+    keep_cancelled: Seconds | None
+    keep_dropped: Seconds | None
+    keep_expired: Seconds | None
 
 
 class ScheduleOptions(TaskOptions, total=False):
@@ -76,7 +85,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Handler[P, R, Callable[P, R]]: ...
 
 
-class Registry:
+class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish):
     """Declares handlers by name: an App, or a group of Handlers that an App includes."""
 
     def __init__(self, prefix: str = "") -> None:
@@ -112,13 +121,20 @@ class Registry:
         concurrency: int = DEFAULT_CONCURRENCY,
         priority: int = 5,
         isolation: Isolation = "auto",
+        keep_succeeded: Seconds | None = None,
+        keep_failed: Seconds | None = None,
+        keep_cancelled: Seconds | None = None,
+        keep_dropped: Seconds | None = None,
+        keep_expired: Seconds | None = None,
     ) -> Any:
         """Declare a handler, as `@app.task`, `@app.task(…)` or `app.task(function, …)`.
 
         `concurrency` is the number of slots in each worker process. `aliases` are names that the handler had before; tasks
         stored under them still find it. `isolation` is "auto" (`async def` on the event loop, `def` in a thread), "thread"
-        or "process" (a sub-process of its own, which can be killed).
+        or "process" (a sub-process of its own, which can be killed). `keep_succeeded` and the like: how long its finished tasks are
+        kept, where that differs from the setting of the same name.
         """
+        keep = own_retention(keep_succeeded, keep_failed, keep_cancelled, keep_dropped, keep_expired)
 
         def declare(function: Callable[..., Any]) -> AnyHandler:
             full = check_name(self._prefix + (name if name is not None else default_name(function)), "the name of a handler")
@@ -126,34 +142,43 @@ class Registry:
             one_of("isolation", isolation, get_args(Isolation))
             if shape.is_async and isolation == "thread":
                 raise InvalidHandler(f'{full} is an `async def` and runs on the event loop; make it a `def`, or use isolation="process"')
+            payloads = FunctionPayloads(full, function, shape.parameters)
+            payloads.check()
             spec = HandlerSpec(
                 name=full,
                 target=PythonFunction(function=function, takes_context=shape.takes_context, is_async=shape.is_async, isolation=isolation),
-                payloads=FunctionPayloads(full, function, shape.parameters),
+                payloads=payloads,
                 timeout=positive(timeout, "timeout"),
                 retry=policy_or_default(retry),
-                concurrency=_slots(concurrency),
+                concurrency=slots(concurrency),
                 priority=check_priority(priority),
-                aliases=tuple(check_name(self._prefix + alias, "an alias") for alias in _names(aliases)),
+                aliases=tuple(check_name(self._prefix + alias, "an alias") for alias in aliases_of(aliases)),
+                keep=keep,
                 doc=(getattr(function, "__doc__", None) or "").strip(),
             )
             return self.register(spec)
 
         return declare if function is None else declare(function)
 
-    def schedule(self, **options: Unpack[ScheduleOptions]) -> TaskDecorator:
+    def schedule(self, rule: Rule | str | None = None, /, **options: Unpack[ScheduleOptions]) -> TaskDecorator:
         """Declare a handler and a schedule of it, both under the handler's name.
 
-        For example `@app.schedule(cron="*/5 * * * *", tz="Europe/Berlin")`.
+        For example `@app.schedule(cron="*/5 * * * *", tz="Europe/Berlin")`, or in short `@app.schedule("*/5 * * * *")`.
 
-        The rule is given by one of `cron`, `every`, `at`, `after_end` and `rule`; the other options are those of `task` and of
-        `Schedule`. Every parameter but the context needs a default, or a value in `payload`. Applied to a handler that is declared
+        The rule comes first, or is given by one of `cron`, `every`, `at`, `after_end` and `rule`; the other options are those of `task` and
+        of `Schedule`. Every parameter but the context needs a default, or a value in `payload`. Applied to a handler that is declared
         already, it adds another schedule, which needs its own `name`. Workers store declared schedules when they start; a program that
         only submits does not.
         """
+        if callable(rule):
+            raise InvalidHandler(
+                'a schedule needs a rule: write @app.schedule("0 9 * * *"), or @app.schedule(every=600), above the function'
+            )
+        if rule is not None and "rule" in options:
+            raise InvalidValue("the rule is given twice, by position and as rule=; leave one of them out")
         own = TaskOptions.__annotations__.keys()
-        by_rule = {name: options.pop(name) for name in ("cron", "every", "at", "after_end", "rule", "tz") if name in options}
-        rule = rule_from(**by_rule)  # type: ignore[arg-type]
+        by_rule: Any = {name: options.pop(name) for name in ("cron", "every", "at", "after_end", "rule", "tz") if name in options}
+        chosen = rule_from(**by_rule if rule is None else {"rule": rule, **by_rule})
         of_task: Any = {name: value for name, value in options.items() if name in own}
         of_schedule: Any = {name: value for name, value in options.items() if name not in own}
 
@@ -168,7 +193,7 @@ class Registry:
             title = function.name if again else self._prefix + (of_task.get("name") or default_name(function))
             if called is not None:
                 _refuse_unfilled(title, called, of_schedule.get("payload", {}))
-            schedule = Schedule(full or title, title, rule, **of_schedule)
+            schedule = Schedule(full or title, title, chosen, **of_schedule)
             self.refuse_taken_schedule(schedule.name)
             handler = function if again else self.task(**of_task)(function)
             self._schedules[schedule.name] = schedule
@@ -260,15 +285,3 @@ def _refuse_unfilled(name: str, function: Callable[..., Any], payload: Mapping[s
                 f"{name}: nobody gives {parameter.name!r} when the schedule fires; give the parameter a default, or its value in "
                 f"payload={{{parameter.name!r}: …}}"
             )
-
-
-def _slots(concurrency: int) -> int:
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise InvalidValue(f"concurrency, the slots in each worker process, must be a whole number of at least 1, got {concurrency!r}")
-    return concurrency
-
-
-def _names(aliases: Sequence[str]) -> Sequence[str]:
-    if isinstance(aliases, str):
-        raise InvalidValue(f"aliases is a list of names, got the text {aliases!r}")
-    return aliases

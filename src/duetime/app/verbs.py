@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar, Unpack, overload
 
@@ -11,12 +11,17 @@ import msgspec
 from duetime.app.filters import Filters, name_of, query_of
 from duetime.app.handlers import AnyHandler
 from duetime.client.client import AnyTask, Bulk, Client
-from duetime.client.insight import AttemptInfo, HandlerInfo, Insight, Stats, WorkerInfo
+from duetime.client.insight import AttemptInfo, HandlerInfo, Insight, Stats
+from duetime.client.series import Series
+from duetime.client.workers import WorkerDetails, WorkerInfo
 from duetime.clock import Seconds
+from duetime.model.health import HealthVerdict
+from duetime.model.query import USUAL_COUNT, Query, TaskCount
+from duetime.model.series import SeriesName
 from duetime.model.task import Task
 from duetime.model.why import Reason
-from duetime.store.values import CancelVerdict
-from duetime.targets.payload import FunctionPayloads
+from duetime.runtime.portal import Inline
+from duetime.store.values import CancelVerdict, ChangeVerdict
 from duetime.targets.spec import HandlerSpec
 
 R = TypeVar("R")
@@ -30,6 +35,9 @@ class Verbs:
     _names: Mapping[str, HandlerSpec]
 
     async def open(self) -> None:
+        raise NotImplementedError
+
+    async def ensure_open(self, *, declare: bool) -> None:
         raise NotImplementedError
 
     # ---- reading ----
@@ -48,12 +56,25 @@ class Verbs:
         await self.open()
         return await self.client.find(name_of(handler), key)
 
-    async def tasks(self, **filters: Unpack[Filters]) -> AsyncIterator[Task[Any]]:
-        """Return all tasks that match, newest first; with one final state as a filter, latest finished first."""
-        query = query_of(filters)
-        await self.open()
-        async for task in self.client.tasks(query):
+    async def tasks(self, query: str = "", /, **filters: Unpack[Filters]) -> AsyncIterator[Task[Any]]:
+        """Return all tasks that match, newest first; if only final states match, latest finished first.
+
+        A text says the same as filters: `app.tasks("state:failed handler:shop.* finished:<1h")`; both may be given.
+        """
+        found = await self._query(query, filters)
+        async for task in self.client.tasks(found):
             yield task
+
+    async def count(self, query: str = "", /, *, limit: int = USUAL_COUNT, **filters: Unpack[Filters]) -> TaskCount:
+        """Count the tasks that match, up to a limit: `count` of them, and `more` if there are more."""
+        found = await self._query(query, filters)
+        return await self.client.count(found, limit)
+
+    async def _query(self, text: str, filters: Filters) -> Query:
+        if not text:
+            query_of(filters)  # what is wrong is told before a store is opened
+        await self.open()
+        return query_of(filters, text, self.insight.now())
 
     @overload
     async def result(self, task: Task[R], /, *, timeout: Seconds | None = None) -> R: ...
@@ -64,7 +85,7 @@ class Verbs:
         await self.open()
         record = await self.client.result(task, timeout=timeout)
         spec = self._names.get(record.handler)
-        if spec is not None and isinstance(spec.payloads, FunctionPayloads):
+        if spec is not None:
             return spec.payloads.decode_result(record.result)
         return None if record.result is None else msgspec.json.decode(record.result)
 
@@ -74,7 +95,7 @@ class Verbs:
         return await self.insight.why(await self.client.record(task))
 
     async def attempts(self, task: AnyTask, /) -> list[AttemptInfo]:
-        """Return all attempts of a task, the first one first."""
+        """Return the attempts of a task, the first one first. Of very many the first 100 and the last 400 are kept (`left_out`)."""
         await self.open()
         return await self.insight.attempts((await self.client.record(task)).id)
 
@@ -87,18 +108,83 @@ class Verbs:
         await self.open()
         return await self.insight.workers()
 
+    async def get_worker(self, worker: str, /) -> WorkerDetails:
+        """Return a worker and the tasks that it runs. Raises WorkerNotFound if none of that id is registered."""
+        return await self.client.workers.get(worker)
+
+    async def drain_worker(self, worker: str, /, *, undo: bool = False) -> WorkerInfo:
+        """Let a worker finish what it runs and claim nothing more; with `undo` let it claim again.
+
+        It stays registered until it is stopped. Raises WorkerNotFound if none of that id is registered.
+        """
+        return await self.client.workers.drain(worker, undo=undo)
+
+    async def health(self) -> HealthVerdict:
+        """Return whether all is well, and what is not, worst first."""
+        await self.open()
+        return await self.insight.health()
+
     async def stats(self) -> Stats:
         await self.open()
         return await self.insight.stats()
 
+    async def series(
+        self,
+        names: Iterable[SeriesName | str] = (),
+        /,
+        *,
+        handler: str | AnyHandler | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+    ) -> Series:
+        """Return what happened when: `(await app.series(["failed", "lateness_p99"], handler="shop.charge"))["failed"]`.
+
+        Of a handler, or without one of all together; without names everything (`SeriesName`). `since` is fifteen minutes before
+        `until`, which is now. `step` is 10, 300 or 3600 seconds, by default the finest that is still kept: 10 seconds are kept for an
+        hour, 5 minutes for two days, hours for 92 days. A value is None where nothing is known.
+        """
+        await self.open()
+        own = None if handler is None else name_of(handler)
+        return await self.insight.series(names, handler=own, since=since, until=until, step=step)
+
+    async def series_by_handler(
+        self,
+        names: Iterable[SeriesName | str] = (),
+        /,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+    ) -> list[Series]:
+        """Return the same of each handler that is declared or has something to show, by name."""
+        await self.open()
+        return await self.insight.series_by_handler(names, since=since, until=until, step=step)
+
     # ---- changing ----
 
-    async def cancel(
-        self, task: AnyTask | None = None, /, *, handler: str | AnyHandler | None = None, key: str | None = None
-    ) -> CancelVerdict:
-        """Cancel a task, given as a task, by id, or by handler and key. Return `cancelled`, `cancelling` or `finished`."""
-        await self.open()
-        return await self.client.cancel(task, handler=None if handler is None else name_of(handler), key=key)
+    def cancel(
+        self,
+        task: AnyTask | None = None,
+        /,
+        *,
+        handler: str | AnyHandler | None = None,
+        key: str | None = None,
+        connection: object | None = None,
+    ) -> Coroutine[Any, Any, CancelVerdict]:
+        """Cancel a task, given as a task, by id, or by handler and key. Return `cancelled`, `cancelling` or `finished`.
+
+        `unknown` if no task has the key: there is nothing to cancel. An id that does not exist raises TaskNotFound. With a `connection`
+        it is part of the caller's transaction: it returns `requested`, and is carried out after the commit.
+        """
+        call = self._cancel(task, None if handler is None else name_of(handler), key, connection)
+        return call if connection is None else Inline(call, lambda: self.ensure_open(declare=False))
+
+    async def _cancel(self, task: AnyTask | None, handler: str | None, key: str | None, connection: object | None) -> CancelVerdict:
+        await self.ensure_open(declare=connection is None)
+        if connection is None:
+            return await self.client.cancel(task, handler=handler, key=key)
+        return await self.client.cancel_on(connection, task, handler=handler, key=key)
 
     @overload
     async def retry(self, task: Task[R], /) -> Task[R]: ...
@@ -110,27 +196,102 @@ class Verbs:
         return await self.client.retry(task)
 
     @overload
-    async def reschedule(self, task: Task[R], /, *, due_at: datetime | None = None, delay: Seconds | None = None) -> Task[R]: ...
+    async def copy(self, task: Task[R], /, *, payload: Mapping[str, Any] | None = None) -> Task[R]: ...
     @overload
-    async def reschedule(self, task: str, /, *, due_at: datetime | None = None, delay: Seconds | None = None) -> Task[Any]: ...
-    async def reschedule(self, task: AnyTask, /, *, due_at: datetime | None = None, delay: Seconds | None = None) -> Task[Any]:
-        """Change the due time of a waiting task: to an instant, or to a delay from now."""
-        await self.open()
-        return await self.client.edit(task, due_at=due_at, delay=delay)
+    async def copy(self, task: str, /, *, payload: Mapping[str, Any] | None = None) -> Task[Any]: ...
+    async def copy(self, task: AnyTask, /, *, payload: Mapping[str, Any] | None = None) -> Task[Any]:
+        """Submit a task once more, in whatever state it is: a new one with the same handler, payload and options, due now.
 
-    async def edit(self, task: AnyTask, /, *, priority: int | None = None, collection: str | None = None) -> Task[Any]:
-        """Change the priority or collection of a waiting task."""
+        The copy has no key and names its origin in its meta: `copy_of`. With a `payload` it has that one instead.
+        """
         await self.open()
-        return await self.client.edit(task, priority=priority, collection=collection)
+        return await self.client.copy(task, payload=payload)
 
-    async def cancel_many(self, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Bulk:
+    async def delete(self, task: AnyTask, /) -> None:
+        """Remove a task that waits or has ended, with its attempts and logs. Raises Conflict if it runs, TaskNotFound if there is none.
+
+        Tasks that wait for it fare as if it had been cancelled.
+        """
+        await self.open()
+        await self.client.delete(task)
+
+    @overload
+    def reschedule(
+        self, task: Task[R], /, *, due_at: datetime | None = None, delay: Seconds | None = None
+    ) -> Coroutine[Any, Any, Task[R]]: ...
+    @overload
+    def reschedule(
+        self, task: str, /, *, due_at: datetime | None = None, delay: Seconds | None = None
+    ) -> Coroutine[Any, Any, Task[Any]]: ...
+    @overload
+    def reschedule(
+        self, task: AnyTask, /, *, due_at: datetime | None = None, delay: Seconds | None = None, connection: object
+    ) -> Coroutine[Any, Any, ChangeVerdict]: ...
+    def reschedule(
+        self, task: AnyTask, /, *, due_at: datetime | None = None, delay: Seconds | None = None, connection: object | None = None
+    ) -> Coroutine[Any, Any, Task[Any] | ChangeVerdict]:
+        """Change the due time of a waiting task: to an instant, or to a delay from now.
+
+        With a `connection` it is part of the caller's transaction: it returns `requested`, and is carried out after the commit.
+        """
+        call = self._edit(task, connection, due_at=due_at, delay=delay)
+        return call if connection is None else Inline(call, lambda: self.ensure_open(declare=False))
+
+    @overload
+    def edit(
+        self,
+        task: AnyTask,
+        /,
+        *,
+        priority: int | None = None,
+        collection: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+    ) -> Coroutine[Any, Any, Task[Any]]: ...
+    @overload
+    def edit(
+        self,
+        task: AnyTask,
+        /,
+        *,
+        priority: int | None = None,
+        collection: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        connection: object,
+    ) -> Coroutine[Any, Any, ChangeVerdict]: ...
+    def edit(
+        self,
+        task: AnyTask,
+        /,
+        *,
+        priority: int | None = None,
+        collection: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        connection: object | None = None,
+    ) -> Coroutine[Any, Any, Task[Any] | ChangeVerdict]:
+        """Change the priority, collection or payload of a waiting task, or the payload of one that ended without success.
+
+        With a `connection` it is part of the caller's transaction: it returns `requested`, and is carried out after the commit.
+        """
+        call = self._edit(task, connection, priority=priority, collection=collection, payload=payload)
+        return call if connection is None else Inline(call, lambda: self._prepare_edit(task, payload))
+
+    async def _edit(self, task: AnyTask, connection: object | None, **changes: Any) -> Task[Any] | ChangeVerdict:
+        await self.ensure_open(declare=connection is None)
+        if connection is None:
+            return await self.client.edit(task, **changes)
+        return await self.client.edit_on(connection, task, **changes)
+
+    async def _prepare_edit(self, task: AnyTask, payload: Mapping[str, Any] | None) -> None:
+        await self.ensure_open(declare=False)
+        if payload is not None:
+            await self.client.prepare_edit(task, payload)
+
+    async def cancel_many(self, query: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Bulk:
         """Cancel all live tasks that match; a dry run only counts them."""
-        query = query_of(filters)
-        await self.open()
-        return await self.client.cancel_many(query, dry_run=dry_run)
+        found = await self._query(query, filters)
+        return await self.client.cancel_many(found, dry_run=dry_run)
 
-    async def retry_many(self, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Bulk:
+    async def retry_many(self, query: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Bulk:
         """Retry all tasks that match. Without a state, retry those that failed."""
-        query = query_of(filters)
-        await self.open()
-        return await self.client.retry_many(query, dry_run=dry_run)
+        found = await self._query(query, filters)
+        return await self.client.retry_many(found, dry_run=dry_run)

@@ -10,16 +10,25 @@ import click
 
 from duetime.cli.dev.command import dev
 from duetime.cli.failures import DONE, discard_output, report
+from duetime.cli.handlers.commands import handlers
 from duetime.cli.hosting.server import server
-from duetime.cli.hosting.worker import worker
+from duetime.cli.hosting.worker import OwnProcess, worker
+from duetime.cli.operating.artifacts import artifacts
+from duetime.cli.operating.backup import backup
 from duetime.cli.operating.doctor import doctor
+from duetime.cli.operating.failures import failures
 from duetime.cli.operating.gates import gates
 from duetime.cli.operating.migrate import migrate
-from duetime.cli.operating.overview import handlers, stats, workers
+from duetime.cli.operating.operations import operations
+from duetime.cli.operating.overview import stats
+from duetime.cli.operating.secrets import secrets
+from duetime.cli.operating.status import status
 from duetime.cli.operating.tokens import audit, tokens
+from duetime.cli.operating.top import top
+from duetime.cli.operating.workers import workers
 from duetime.cli.schedules.calendars import calendars
 from duetime.cli.schedules.commands import schedules
-from duetime.cli.tasks.change import cancel, edit, reschedule, retry
+from duetime.cli.tasks.change import cancel, copy, delete, edit, reschedule, retry
 from duetime.cli.tasks.listing import task, tasks, why
 from duetime.cli.tasks.logs import logs
 from duetime.cli.tasks.submit import submit
@@ -68,14 +77,22 @@ class CommandLine(click.Group):
         return list(self.commands)
 
 
-@click.group("duetime", cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    "duetime",
+    cls=CommandLine,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
 @click.version_option(package_name="duetime", message="duetime %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Run work at the right time, at least once and never twice at once.
 
     The store is given by --url or DUETIME_URL (otherwise sqlite:///duetime.db). Exit codes: 0 done, 1 refused or failed,
     2 usage, 3 not found, 4 conflict, 5 store unreachable, 130 interrupted.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 _PASS_THROUGH = {"ignore_unknown_options": True, "help_option_names": []}
@@ -117,17 +134,26 @@ for _command in (
     why,
     cancel,
     retry,
+    copy,
     edit,
     reschedule,
+    delete,
     schedules,
     calendars,
+    operations,
     gates,
+    failures,
     handlers,
     workers,
     stats,
+    status,
+    top,
     tokens,
+    secrets,
+    artifacts,
     audit,
     migrate,
+    backup,
     doctor,
     demo,
     bench,
@@ -136,4 +162,4 @@ for _command in (
 
 
 def main() -> NoReturn:
-    cli.main()
+    cli.main(obj=OwnProcess())

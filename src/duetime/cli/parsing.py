@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
 
 import click
 import msgspec
@@ -21,6 +22,9 @@ Callback = Callable[[click.Context, click.Parameter, Any], Any]
 DURATION = "DURATION"
 INSTANT = "ISO"
 MOMENT = "ISO|AGE"
+
+_ZONE = "duetime.zone"
+_ZONE_USED = "duetime.zone.used"
 
 
 def _callback(parse: Callable[[str], T], *, many: bool = False) -> Callback:
@@ -46,14 +50,31 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_instant(text: str) -> datetime:
-    """Read ISO 8601 with a zone; without one nobody knows whose clock is meant."""
+    """Read ISO 8601. Without a zone it is that of --tz; without that it is UTC, as in all that is printed, and stderr says so."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidValue(f"expected an instant such as 2030-01-31T07:00:00Z or 2030-01-31T07:00+01:00, got {text!r}") from None
-    if when.tzinfo is None:
-        raise InvalidValue(f"{text} does not say its time zone; write {when.isoformat()}Z for UTC or add an offset such as +01:00")
-    return when
+    if when.tzinfo is not None:
+        return when
+    ctx = click.get_current_context(silent=True)
+    zone: str | None = None if ctx is None else ctx.meta.get(_ZONE)
+    if zone is None or ctx is None:
+        click.echo(f"{text} does not say its zone and is taken as UTC; --tz names another one", err=True)
+        return when.replace(tzinfo=UTC)
+    ctx.meta[_ZONE_USED] = True
+    return _at_wall(when, zone, text)
+
+
+def _at_wall(when: datetime, zone: str, text: str) -> datetime:
+    """Return when the clocks of a zone show a time. One that they skip or show twice is refused: an offset says what is meant."""
+    first, second = (when.replace(tzinfo=ZoneInfo(zone), fold=fold) for fold in (0, 1))
+    if first.utcoffset() == second.utcoffset():
+        return first
+    if first.astimezone(UTC).astimezone(ZoneInfo(zone)).replace(tzinfo=None) != when:
+        raise InvalidValue(f"the clocks of {zone} skip {text}; write another time, or add an offset such as +01:00")
+    offsets = " or ".join(each.isoformat()[-6:] for each in (first, second))
+    raise InvalidValue(f"the clocks of {zone} show {text} twice; add the offset that is meant, {offsets}")
 
 
 def parse_expiry(text: str) -> float | datetime:
@@ -90,6 +111,29 @@ duration = _callback(parse_seconds)
 instant = _callback(parse_instant)
 instants = _callback(parse_instant, many=True)
 zone = _callback(_zone)
+
+
+def instants_zone(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Read a zone, and remember it for the instants of the command that do not say theirs. The option must be eager."""
+    name: str | None = zone(ctx, param, value)
+    if name is not None:
+        ctx.meta[_ZONE] = name
+    return name
+
+
+def was_zone_used(ctx: click.Context) -> bool:
+    """Return whether an instant took its zone from --tz."""
+    return bool(ctx.meta.get(_ZONE_USED))
+
+
+tz_option = click.option(
+    "--tz",
+    metavar="ZONE",
+    is_eager=True,
+    expose_value=False,
+    callback=instants_zone,
+    help="The zone of instants that do not say theirs, such as Europe/Berlin; otherwise UTC.",
+)
 expiry = _callback(parse_expiry)
 past_moment = _callback(_moment(-1))  # 1h is an hour ago
 future_moment = _callback(_moment(1))  # 1h is in an hour

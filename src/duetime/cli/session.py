@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -22,19 +22,21 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _URL = "duetime.url"
 
 
+def remember_url(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Keep the value of the option that names the store."""
+    if value is not None:
+        ctx.meta[_URL] = value
+
+
 def store_option(function: Function) -> Function:
     """Add --url. A group and its commands may both have it; the innermost one counts."""
-
-    def remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            ctx.meta[_URL] = value
 
     return click.option(
         "--url",
         metavar="URL",
         expose_value=False,
-        callback=remember,
-        help="The store, or a server (https://…, with DUETIME_TOKEN); otherwise DUETIME_URL, or else sqlite:///duetime.db.",
+        callback=remember_url,
+        help="The store, or a server (https://…, with DUETIME_TOKEN); otherwise that of DUETIME_APP, DUETIME_URL, or sqlite:///duetime.db.",
     )(function)
 
 
@@ -48,13 +50,27 @@ def given_url() -> str | None:
     return url
 
 
+def store_url() -> str | None:
+    """Return the store to work on: --url, or that of the App which DUETIME_APP names; None leaves it to DUETIME_URL."""
+    url, app_path = given_url(), os.environ.get("DUETIME_APP")
+    if url is not None or not app_path:
+        return url
+    from duetime.cli.importing import find_app
+
+    return find_app(app_path, None).config.url
+
+
 class Audited(NamedTuple):
-    """An operator's action as the audit records it: its name, its subject, and how to read its details and success from what it returns."""
+    """An operator's action as the audit records it: its name, its subject, and how to read its details and success from what it returns.
+
+    `known` reads the subject from what it returns, where that says more than what people typed.
+    """
 
     action: str
     subject: str
     detail: Callable[[Any], str] = lambda result: ""
     done: Callable[[Any], bool] = lambda result: True
+    known: Callable[[Any], str] | None = None
 
 
 def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, creates: bool = False, audited: Audited | None = None) -> T:
@@ -64,7 +80,7 @@ def on_store(use: Callable[[App], Awaitable[T]], *, app: App | None = None, crea
     """
     from duetime.app.app import App
 
-    opened = App(given_url()) if app is None else app
+    opened = App(store_url()) if app is None else app
 
     async def run() -> T:
         if not creates:
@@ -81,6 +97,8 @@ async def _recorded(app: App, use: Callable[[App], Awaitable[T]], audited: Audit
 
     async with app.tokens.audit.acting(audited.action, audited.subject) as act:
         result = await use(app)
+        if audited.known is not None:
+            act.subject = audited.known(result)
         act.detail = audited.detail(result)
         act.outcome = AuditOutcome.DONE if audited.done(result) else AuditOutcome.REFUSED
         return result
@@ -94,12 +112,8 @@ def now_of(app: App) -> datetime:
 
 
 def refuse_missing(url: str) -> None:
+    from duetime.store.open import file_of
+
     path = file_of(url)
     if path is not None and not path.exists():
         raise StoreUnavailable(f"there is no store at {url}: give --url or set DUETIME_URL; a worker, or `duetime migrate`, creates it")
-
-
-def file_of(url: str) -> Path | None:
-    """Return the file that a SQLite URL names; None for any other URL."""
-    scheme, separator, path = url.partition(":///")
-    return Path(path) if separator and scheme == "sqlite" and path != ":memory:" else None

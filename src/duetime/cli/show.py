@@ -6,14 +6,20 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 import msgspec
 
+from duetime.model.wording import count as count
+from duetime.model.wording import span as span
+
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+    from duetime.model.task import ErrorInfo
 
 # Practically no limit: what is piped into another program is neither cut nor wrapped.
 _UNBOUNDED = 10_000
@@ -70,11 +76,15 @@ def _print_lines(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> N
 
 
 def _draw(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> None:
+    console = _console()
+    _print(_table(columns, texts, console.width), console)
+
+
+def _table(columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    console = _console()
-    indexes = _fitting(columns, texts, console.width)
+    indexes = _fitting(columns, texts, width)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index in indexes:
         column = columns[index]
@@ -83,7 +93,34 @@ def _draw(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> None:
     for row in texts:
         cells = (row[index] for index in indexes)
         table.add_row(*(Text(cell, style=COLOURS.get(cell, ""), no_wrap=True, overflow="ellipsis") for cell in cells))
-    _print(table, console)
+    return table
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """What a screen shows at a time: a line of text, and a table below it, or what to say if that is empty."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[object]]
+    empty: str
+
+
+@contextmanager
+def screen() -> Iterator[Callable[[Frame], None]]:
+    """Take the whole terminal as long as the block lasts; yield a function that shows a frame in place of the last."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    console = _console()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+
+        def draw(frame: Frame) -> None:
+            texts = [[printable(cell) for cell in row] for row in frame.rows]
+            body = _table(frame.columns, texts[: max(1, console.height - 4)], console.width) if texts else Text(frame.empty, "dim")
+            live.update(Group(Text(frame.title, "bold"), "", body), refresh=True)
+
+        yield draw
 
 
 def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], available: int) -> list[int]:
@@ -139,6 +176,12 @@ def printable(value: object) -> str:
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
+def print_traceback(error: ErrorInfo) -> None:
+    """Print a traceback, or what is known instead, with control characters escaped."""
+    for line in (error.traceback or str(error)).rstrip().split("\n"):
+        click.echo(printable(line) if line else "")
+
+
 # ---- JSON ----
 
 
@@ -184,23 +227,6 @@ def _end_list(cursor: str | None) -> None:
 def note(message: str) -> None:
     """Print a remark on stderr: it is not part of the result."""
     click.echo(message, err=True)
-
-
-def count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def span(length: timedelta) -> str:
-    """Format a length of time in the one or two units that matter."""
-    seconds = abs(length.total_seconds())
-    if seconds < 1:
-        return f"{seconds * 1_000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, hours, days = int(seconds // 60), int(seconds // 3_600), int(seconds // 86_400)
-    if minutes < 60:
-        return f"{minutes} min {int(seconds % 60)} s"
-    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{days:,} days"
 
 
 def relative(when: datetime, now: datetime) -> str:

@@ -7,19 +7,20 @@ no batch is being stored, it is stored at once. An error in one task is reported
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.clock import monotonic
+from duetime.errors import DuetimeError, InvalidValue, StoreUnavailable
 from duetime.model.task import NewTask
 from duetime.store.requests import NamedRequest, Requested
-from duetime.store.values import Added
+from duetime.store.values import Added, TooManyCollections
 
 Answer: TypeAlias = Added | NamedRequest  # a request that is stored with another body
 
-S = TypeVar("S")
+R = TypeVar("R")
+S = TypeVar("S", bound=NewTask[Any] | Requested)
 T = TypeVar("T")
 
 AT_MOST = 1_000  # tasks in one commit
@@ -34,6 +35,8 @@ async def add_each(add: Callable[[Sequence[S]], Awaitable[Sequence[T]]], tasks: 
         return await add(tasks)
     except StoreUnavailable:
         raise
+    except TooManyCollections as error:
+        return await _add_others(add, tasks, error)
     except DuetimeError as error:
         if len(tasks) == 1:
             return [error]
@@ -41,14 +44,31 @@ async def add_each(add: Callable[[Sequence[S]], Awaitable[Sequence[T]]], tasks: 
         return [*await add_each(add, tasks[:half]), *await add_each(add, tasks[half:])]
 
 
-async def persistently(write: Callable[[S], Awaitable[T]], items: S, patience: float = PATIENCE) -> T:
+async def _add_others(
+    add: Callable[[Sequence[S]], Awaitable[Sequence[T]]], tasks: Sequence[S], error: TooManyCollections
+) -> Sequence[T | DuetimeError]:
+    """Store the tasks whose collections are not refused. The error names all that are: bisection would ask for each of thousands."""
+    answers: dict[int, T | DuetimeError] = {}
+    others: list[int] = []
+    for index, item in enumerate(tasks):
+        task = item[0] if isinstance(item, tuple) else item
+        if task.handler == error.handler and task.collection in error.refused:
+            answers[index] = InvalidValue(error.about(task.collection))
+        else:
+            others.append(index)
+    if others:
+        answers.update(zip(others, await add_each(add, [tasks[index] for index in others]), strict=True))
+    return [answers[index] for index in range(len(tasks))]
+
+
+async def persistently(write: Callable[[R], Awaitable[T]], items: R, patience: float = PATIENCE) -> T:
     """Write items, and retry for a while when the store does not answer. Each item has its own id, so it is stored only once."""
-    end, pause = time.monotonic() + patience, FIRST_PAUSE
+    end, pause = monotonic() + patience, FIRST_PAUSE
     while True:
         try:
             return await write(items)
         except StoreUnavailable:
-            if time.monotonic() + pause > end:
+            if monotonic() + pause > end:
                 raise
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
@@ -97,7 +117,7 @@ class Batching:
             while self._waiting:
                 size = min(len(self._waiting), self._at_most)
                 batch = [self._waiting.popleft() for _ in range(size)]
-                self._began_at = time.monotonic()
+                self._began_at = monotonic()
                 await self._store(batch)
         finally:
             self._began_at = None

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from duetime.client.admission import HANDLERS_OWN, Admission, SubmitHook
-from duetime.client.gates import GateKeeper, LocalGates
-from duetime.client.schedules.schedule import Schedule
-from duetime.client.schedules.service import Calendars, LocalCalendars, LocalSchedules, Schedules
+from duetime.client.admission import HANDLERS_OWN, Admission
+from duetime.client.gates import GateKeeper
+from duetime.client.operations import Bulk, Operations
+from duetime.client.schedules.calendars import Calendars
+from duetime.client.schedules.service import Schedules
+from duetime.client.workers import Workers
 from duetime.clock import Instant, Seconds, to_seconds
-from duetime.errors import ChangedMeanwhile, Conflict, DuplicateKey, DuplicateKeys, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
+from duetime.errors import DuplicateKey, DuplicateKeys, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
 from duetime.ids import is_id
-from duetime.model.lazy import Lazy
-from duetime.model.query import MAX_PAGE, Page, Query
-from duetime.model.task import FINAL, LIVE, NewTask, State, Task, TaskRecord, check_name, check_priority, delay_micros, due_instant, shown
-from duetime.store import Store
+from duetime.model.query import USUAL_COUNT, Page, Query, TaskCount
+from duetime.model.task import FINAL, NewTask, State, Task, TaskRecord, check_name, shown
 from duetime.store.requests import NamedRequest, Requested
 from duetime.store.shard import Listener
-from duetime.store.values import Added, AddVerdict, AllNew, CancelVerdict, ChangeVerdict, Edit, Hint, HintKind
-from duetime.targets.spec import HandlerSpec
+from duetime.store.values import Added, AddVerdict, CancelVerdict, ChangeVerdict, Hint
 
 __all__ = [
     "HANDLERS_OWN",
     "AnyTask",
     "Bulk",
     "Client",
-    "LocalClient",
     "TaskPage",
     "duplicate_key",
     "id_of",
@@ -43,24 +39,13 @@ __all__ = [
 R = TypeVar("R")
 AnyTask: TypeAlias = Task[Any] | str
 
-# A wait is woken by hints. It also polls this often, because a hint can be lost.
-LOOK_AGAIN = 1.0
-RETRIABLE = FINAL - {State.SUCCEEDED}
-EDITABLE = LIVE - {State.RUNNING}
-
 
 class TaskPage(msgspec.Struct, frozen=True):
-    """Some tasks and the cursor of the next page, None on the last."""
+    """Some tasks and the cursor of the next page, None on the last. `looked`: see `Page`."""
 
     items: list[Task[Any]]
     next: str | None
-
-
-class Bulk(msgspec.Struct, frozen=True):
-    """What a verb on many tasks did: how many matched, and the number of each verdict (none after a dry run)."""
-
-    matched: int
-    answers: Mapping[str, int]
+    looked: int | None = None
 
 
 class Client(Protocol):
@@ -69,6 +54,8 @@ class Client(Protocol):
     user: str
     admission: Admission
     gates: GateKeeper
+    operations: Operations
+    workers: Workers
     schedules: Schedules
     calendars: Calendars
 
@@ -125,7 +112,13 @@ class Client(Protocol):
         """Return the live task that holds a key, or else the latest finished one that did."""
         ...
 
-    async def page(self, query: Query) -> TaskPage: ...
+    async def record_page(self, query: Query) -> Page:
+        """Return one page of tasks as they are stored."""
+        ...
+
+    async def count(self, query: Query, limit: int = USUAL_COUNT) -> TaskCount:
+        """Count the tasks that match, up to a limit."""
+        ...
 
     async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
         """Wait until a task is final, at most `timeout` seconds, and return it as it is then."""
@@ -133,6 +126,14 @@ class Client(Protocol):
 
     async def retry(self, task: AnyTask) -> Task[Any]:
         """Take a finished task that did not succeed back to pending."""
+        ...
+
+    async def copy(self, task: AnyTask, *, payload: Mapping[str, Any] | None = None, submitted_by: str = "") -> Task[Any]:
+        """Submit a task once more as a new one, due now, without its key; with another payload if one is given."""
+        ...
+
+    async def delete(self, task: AnyTask) -> None:
+        """Remove a task that waits or has ended, with its attempts and output. Raises Conflict if it runs."""
         ...
 
     async def edit(
@@ -143,9 +144,43 @@ class Client(Protocol):
         delay: Seconds | None = None,
         priority: int | None = None,
         collection: str | None = None,
+        payload: Mapping[str, Any] | None = None,
         seen: TaskRecord | None = None,
     ) -> Task[Any]:
-        """Change a waiting task's due time, priority or collection. Raises ChangedMeanwhile if the task differs from `seen`."""
+        """Change a waiting task's due time, priority, collection or payload. Raises ChangedMeanwhile if the task differs from `seen`.
+
+        The payload alone can also be changed of a task that ended without success, for a retry.
+        """
+        ...
+
+    async def cancel_on(
+        self, connection: object, task: AnyTask | None = None, *, handler: str | None = None, key: str | None = None
+    ) -> CancelVerdict:
+        """Do the same as `cancel` as part of the caller's transaction: `requested`, and carried out after the commit.
+
+        The task is the one that the transaction sees; its state counts when the cancel is carried out. Not available over a server.
+        """
+        ...
+
+    async def edit_on(
+        self,
+        connection: object,
+        task: AnyTask,
+        *,
+        due_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: int | None = None,
+        collection: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+    ) -> ChangeVerdict:
+        """Do the same as `edit` as part of the caller's transaction: `requested`, and carried out after the commit.
+
+        It has no effect if the task is not waiting any more by then. A delay counts from the call. Not available over a server.
+        """
+        ...
+
+    async def prepare_edit(self, task: AnyTask, payload: Mapping[str, Any]) -> None:
+        """Read in advance what checking this payload on a connection needs. After that, `edit_on` does not suspend."""
         ...
 
     async def cancel_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
@@ -172,6 +207,11 @@ class Client(Protocol):
     async def get(self, task: AnyTask) -> Task[Any]:
         return shown(await self.record(task))
 
+    async def page(self, query: Query) -> TaskPage:
+        """Return one page of tasks. It has fewer than the limit where they are large; its `next` says whether there are more."""
+        page = await self.record_page(query)
+        return TaskPage([shown(record) for record in page.items], page.next, page.looked)
+
     async def tasks(self, query: Query) -> AsyncIterator[Task[Any]]:
         """Return all tasks that match, page by page."""
         while True:
@@ -189,10 +229,11 @@ class Client(Protocol):
             case State.SUCCEEDED:
                 return record
             case State.CANCELLED:
-                raise TaskCancelled(f"task {record.id} of {record.handler} was cancelled", task_id=record.id)
+                because = f": {record.error.message}" if record.error is not None and record.error.message else ""
+                raise TaskCancelled(f"task {record.id} of {record.handler} was cancelled{because}", task_id=record.id)
             case state if state in FINAL:
                 error = record.error
-                how = f": {error.type}: {error.message}" if error else ""
+                how = f": {error.type}: {error.message}{f' ({error.location})' if error.location else ''}" if error else ""
                 raise TaskFailed(
                     f"task {record.id} of {record.handler} ended {state}{how}",
                     task_id=record.id,
@@ -204,242 +245,33 @@ class Client(Protocol):
                 raise TimeoutError(f"task {record.id} of {record.handler} is still {state} after {waited:g} seconds of waiting")
 
     async def cancel(self, task: AnyTask | None = None, *, handler: str | None = None, key: str | None = None) -> CancelVerdict:
-        """Cancel one task, given as a task, by id, or by handler and key. Return `cancelled`, `cancelling` or `finished`."""
-        if task is None:
-            if handler is None or key is None:
-                raise InvalidValue("cancel takes a task, or handler= and key= together")
-            task = (await self.find(handler, key)).id
-        elif handler is not None or key is not None:
-            raise InvalidValue("cancel takes a task, or handler= and key=, not both")
-        task_id = id_of(task)
+        """Cancel one task, given as a task, by id, or by handler and key. Return `cancelled`, `cancelling` or `finished`.
+
+        `unknown` if no task has the key: there is nothing to cancel. An id that does not exist raises TaskNotFound.
+        """
+        wanted = task_or_key(task, handler, key)
+        if isinstance(wanted, str):
+            task_id = wanted
+        else:
+            try:
+                task_id = (await self.find(*wanted)).id
+            except TaskNotFound:
+                return CancelVerdict.UNKNOWN
         [verdict] = await self.cancel_all([task_id])
         if verdict is CancelVerdict.UNKNOWN:
-            raise _not_found(task_id)
+            raise task_not_found(task_id)
         return verdict
 
 
-class LocalClient(Client):
-    """Verbs on tasks, gates and schedules over one opened store."""
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        user: str,
-        specs: Mapping[str, HandlerSpec] = {},
-        hooks: Sequence[SubmitHook] = (),
-        opened: Callable[[], Awaitable[None]] | None = None,
-        revision: int = 0,
-        declared: Callable[[], Sequence[Schedule]] = list,
-    ) -> None:
-        self.store = store
-        self.user = user
-        self.admission = Admission(store, user=user, own=specs.__contains__, hooks=hooks)
-        self.gates = LocalGates(store, user=user, known=self.admission.declaration, opened=opened or store.open)
-        self.schedules = LocalSchedules(
-            store,
-            user=user,
-            admission=self.admission,
-            specs=specs,
-            opened=opened or store.open,
-            revision=revision,
-            declared=declared,
-        )
-        self.calendars = LocalCalendars(store, opened=opened or store.open)
-
-    def now(self) -> Instant:
-        return self.store.now()
-
-    def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
-        return self.store.listen(on_hint)
-
-    # ---- submitting ----
-
-    async def submit(self, task: NewTask[R], *, connection: object | None = None, allow_unknown: bool = False) -> Task[R]:
-        [added] = await self.add([await self.admission.admit(task, allow_unknown=allow_unknown)], connection)
-        return shown(stored(task, added).record)
-
-    async def submit_many(
-        self, tasks: Iterable[NewTask[R]], *, connection: object | None = None, allow_unknown: bool = False
-    ) -> Sequence[Task[R]]:
-        asked = list(tasks)
-        await self.admission.check(asked, allow_unknown=allow_unknown)
-        new_tasks = [self.admission.complete(task) for task in asked]
-        answers = await self.add(new_tasks, connection)
-        if isinstance(answers, AllNew):
-            return Lazy(answers, lambda added: shown(added.record))
-        tasks_stored = [None if added.verdict is AddVerdict.DUPLICATE else shown(added.record) for added in answers]
-        duplicates = {index: added.record.id for index, added in enumerate(answers) if added.verdict is AddVerdict.DUPLICATE}
-        if duplicates:
-            first = next(iter(duplicates))
-            raise taken_keys(tasks_stored, duplicates, taken(new_tasks[first], answers[first]))
-        return cast(list[Task[R]], tasks_stored)
-
-    async def add(self, tasks: Sequence[NewTask[Any]], connection: object | None = None) -> Sequence[Added]:
-        return await (self.store.add(tasks) if connection is None else self.store.add_on(connection, tasks))
-
-    async def add_requested(self, requested: Sequence[Requested]) -> Sequence[Added | NamedRequest]:
-        if all(request is None for _, request in requested):
-            return await self.store.add([task for task, _ in requested])
-        return await self.store.add_requested(requested)
-
-    async def prepare(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
-        await self.admission.check(tasks, allow_unknown=allow_unknown)
-        await self.store.prepare(tasks)
-
-    # ---- reading ----
-
-    async def record(self, task: AnyTask) -> TaskRecord:
-        task_id = id_of(task)
-        [record] = await self.store.get([task_id])
-        if record is None:
-            raise _not_found(task_id)
-        return record
-
-    async def records(self, ids: Sequence[str]) -> list[TaskRecord | None]:
-        return await self.store.get(ids)
-
-    async def find(self, handler: str, key: str) -> Task[Any]:
-        record = await self.look_up(handler, check_name(key, "key"))
-        if record is None:
-            raise TaskNotFound(f"{handler} has no task with the key {key!r}, neither live nor kept")
-        return shown(record)
-
-    async def look_up(self, handler: str, key: str) -> TaskRecord | None:
-        return await self.store.find(handler, key)
-
-    async def page(self, query: Query) -> TaskPage:
-        page = await self.store.page(query)
-        return TaskPage([shown(record) for record in page.items], page.next)
-
-    async def _pages(self, query: Query) -> AsyncIterator[Page]:
-        while True:
-            page = await self.store.page(query)
-            yield page
-            if page.next is None:
-                return
-            query = msgspec.structs.replace(query, cursor=page.next)
-
-    async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
-        task_id = id_of(task)
-        loop = asyncio.get_running_loop()
-        end = None if timeout is None else loop.time() + waiting_time(timeout)
-        woken = asyncio.Event()
-
-        def on_hint(hint: Hint) -> None:
-            if hint.kind in (HintKind.DONE, HintKind.CANCEL, HintKind.ANY):
-                woken.set()
-
-        listener = self.store.listen(on_hint)
-        try:
-            while True:
-                woken.clear()
-                record = await self.record(task_id)
-                left = LOOK_AGAIN if end is None else min(LOOK_AGAIN, end - loop.time())
-                if record.state in FINAL or left <= 0:
-                    return record
-                try:
-                    async with asyncio.timeout(left):
-                        await woken.wait()
-                except TimeoutError:
-                    continue
-        finally:
-            listener.close()
-
-    # ---- changing ----
-
-    async def cancel_all(self, ids: Sequence[str]) -> Sequence[CancelVerdict]:
-        return await self.store.cancel(ids)
-
-    async def retry(self, task: AnyTask) -> Task[Any]:
-        task_id = id_of(task)
-        [verdict] = await self.store.retry([task_id])
-        return await self._changed(task_id, verdict, "retried: it must be final and not have succeeded")
-
-    async def edit(
-        self,
-        task: AnyTask,
-        *,
-        due_at: datetime | None = None,
-        delay: Seconds | None = None,
-        priority: int | None = None,
-        collection: str | None = None,
-        seen: TaskRecord | None = None,
-    ) -> Task[Any]:
-        edit = self._edit(id_of(task), due_at=due_at, delay=delay, priority=priority, collection=collection)
-        [verdict] = await self.store.edit([msgspec.structs.replace(edit, seen=seen)])
-        return await self._changed(edit.id, verdict, "changed: it must be waiting")
-
-    def _edit(self, task_id: str, *, due_at: datetime | None, delay: Seconds | None, priority: int | None, collection: str | None) -> Edit:
-        if due_at is not None and delay is not None:
-            raise InvalidValue("give due_at or delay, not both")
-        instant = due_instant(due_at) if due_at is not None else None if delay is None else self.store.now() + delay_micros(delay)
-        if instant is None and priority is None and collection is None:
-            raise InvalidValue("nothing to change: give due_at, delay, priority or collection")
-        return Edit(
-            id=task_id,
-            due_at=instant,
-            priority=None if priority is None else check_priority(priority),
-            collection=None if collection is None else check_name(collection, "collection"),
-        )
-
-    async def _changed(self, task_id: str, verdict: ChangeVerdict, refused: str) -> Task[Any]:
-        match verdict:
-            case ChangeVerdict.CHANGED:
-                return await self.get(task_id)
-            case ChangeVerdict.UNKNOWN:
-                raise _not_found(task_id)
-            case ChangeVerdict.DUPLICATE:
-                record = await self.record(task_id)
-                live = await self.find(record.handler, cast(str, record.key))
-                raise DuplicateKey(f"task {live.id} holds the key {record.key!r} of {record.handler} by now", task_id=live.id)
-            case ChangeVerdict.OUTDATED:
-                raise ChangedMeanwhile(f"task {task_id} has changed since it was read; read it again")
-            case ChangeVerdict.REFUSED:
-                record = await self.record(task_id)
-                raise Conflict(f"task {task_id} is {record.state} and cannot be {refused}")
-
-    # ---- many at once ----
-
-    async def cancel_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
-        return await self._bulk(query, LIVE, self.store.cancel, dry_run)
-
-    async def retry_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
-        states = RETRIABLE if query.state is not None else frozenset({State.FAILED})
-        return await self._bulk(query, states, self.store.retry, dry_run)
-
-    async def edit_many(
-        self,
-        query: Query,
-        *,
-        due_at: datetime | None = None,
-        delay: Seconds | None = None,
-        priority: int | None = None,
-        collection: str | None = None,
-        dry_run: bool = False,
-    ) -> Bulk:
-        edit = self._edit("", due_at=due_at, delay=delay, priority=priority, collection=collection)
-
-        async def change(ids: Sequence[str]) -> list[ChangeVerdict]:
-            return await self.store.edit([msgspec.structs.replace(edit, id=each) for each in ids])
-
-        return await self._bulk(query, EDITABLE, change, dry_run)
-
-    async def _bulk(
-        self, query: Query, states: frozenset[State], verb: Callable[[Sequence[str]], Awaitable[Sequence[str]]], dry_run: bool
-    ) -> Bulk:
-        if query == Query(limit=query.limit, cursor=query.cursor):
-            raise InvalidValue("a verb on many tasks needs at least one filter, for example a handler or a state")
-        if query.state is not None and query.state not in states:
-            raise InvalidValue(f"tasks that are {query.state} cannot be changed so; possible are {', '.join(sorted(states))}")
-        matched, answers = 0, Counter[str]()
-        # in the order of the life cycle: a task that changes its state meanwhile is seen twice rather than missed
-        for state in [each for each in State if each in states and query.state in (None, each)]:
-            async for page in self._pages(msgspec.structs.replace(query, state=state, limit=MAX_PAGE, cursor=None)):
-                matched += len(page.items)
-                if not dry_run:
-                    answers.update(str(answer) for answer in await verb([record.id for record in page.items]))
-        return Bulk(matched, dict(answers))
+def task_or_key(task: AnyTask | None, handler: str | None, key: str | None) -> str | tuple[str, str]:
+    """Return the id of the task to cancel, or its handler and key."""
+    if task is not None:
+        if handler is not None or key is not None:
+            raise InvalidValue("cancel takes a task, or handler= and key=, not both")
+        return id_of(task)
+    if handler is None or key is None:
+        raise InvalidValue("cancel takes a task, or handler= and key= together")
+    return handler, check_name(key, "key")
 
 
 def id_of(task: AnyTask) -> str:
@@ -453,7 +285,7 @@ def id_of(task: AnyTask) -> str:
     return task
 
 
-def _not_found(task_id: str) -> TaskNotFound:
+def task_not_found(task_id: str) -> TaskNotFound:
     return TaskNotFound(f"there is no task {task_id}: it was never submitted to this store, or it has been pruned")
 
 

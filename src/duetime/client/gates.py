@@ -29,7 +29,7 @@ class Named(Protocol):
 
 
 class GateInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A gate as people see it."""
+    """A gate as people see it. An `automatic` one was set by the system; from `probe_at` on the next task may try to pass it."""
 
     handler: str
     collection: str | None
@@ -38,6 +38,8 @@ class GateInfo(msgspec.Struct, frozen=True, kw_only=True):
     note: str
     set_by: str
     set_at: datetime
+    automatic: bool = False
+    probe_at: datetime | None = None
 
 
 class GateSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,8 @@ def gate_info(gate: Gate) -> GateInfo:
         note=gate.note,
         set_by=gate.set_by,
         set_at=to_datetime(gate.set_at),
+        automatic=gate.automatic,
+        probe_at=None if gate.probe_at is None else to_datetime(gate.probe_at),
     )
 
 
@@ -129,7 +133,7 @@ class GateKeeper(Protocol):
         ...
 
     async def open(self, handler: str | Named, *, collection: str | None = None) -> bool:
-        """Remove a gate; return whether there was one."""
+        """Remove a gate; return whether there was one. Of one that was set automatically the failures begin to count anew."""
         ...
 
     async def list(self) -> list[GateInfo]:
@@ -178,7 +182,7 @@ class LocalGates(GateKeeper):
 
     async def list(self) -> list[GateInfo]:
         await self._opened()
-        gates = [gate_info(gate) for gate in await self._store.gates()]
+        gates = [gate_info(gate) for gate in (await self._store.gates()).as_set]
         return sorted(gates, key=lambda gate: (gate.handler, gate.collection or ""))
 
     async def _confirmed(self, version: int, seconds: float) -> GateBarrier:

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
 
-from duetime.clock import SECOND, Instant, to_datetime
+from duetime.client.health import gather
+from duetime.client.liveness import lives, silence
+from duetime.client.series import Series, read_series, read_series_by_handler, span_of
+from duetime.client.targets import TargetInfo, info_of
+from duetime.client.workers import WorkerInfo, worker_info
+from duetime.clock import Instant, to_datetime
+from duetime.errors import StoreUnavailable
 from duetime.model.figures import DURATION, LATENESS, Distribution, FigureKey, distributions
+from duetime.model.health import HealthFacts, HealthVerdict, verdict
+from duetime.model.names import HandlerNames
 from duetime.model.outcome import Outcome
 from duetime.model.retry import DEFAULT_TRIES
 from duetime.model.rules.reading import duration_text
 from duetime.model.task import FINAL, ErrorInfo, State, TaskRecord
-from duetime.model.why import Reason, WhyFacts, why
+from duetime.model.why import MOST_NAMED, Awaited, HandlerSource, Reason, ReasonKind, WhyFacts, WorkerLoad, requested, why
 from duetime.store import Store
 from duetime.store.values import Counts, Declaration, WorkerRecord
 
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+UNSEEN = "other handlers"  # in place of the names of handlers that the reader may not see
+
 
 class AttemptInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt of a task; without an outcome it still runs."""
+    """One attempt of a task; without an outcome it still runs.
+
+    `detail` is what its target observed, such as the status and the phases of a request; None if it says nothing.
+    `left_out` is how many attempts between the one before and this one are not kept any more.
+    """
 
     attempt: int
     outcome: Outcome | None
@@ -29,10 +45,16 @@ class AttemptInfo(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None
     finished_at: datetime | None
     error: ErrorInfo | None
+    detail: dict[str, Any] | None = None
+    left_out: int = 0
 
 
 class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared handler: its policies, the schema of its payload, and counts of its tasks."""
+    """A declared handler: its policies, the schema of its payload, and counts of its tasks.
+
+    `keep`: for how many seconds its finished tasks are kept, by state, where it differs from the settings. `target`: how its attempts
+    are performed, if that is stored and not in code.
+    """
 
     name: str
     doc: str
@@ -46,36 +68,24 @@ class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     slots: int
     states: Mapping[State, int]
-
-
-class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered worker.
-
-    `alive` is None where only its next beats can show it. `silent_for` is then how many seconds ago the last beat was, by the store's
-    clock, if that is longer than its lease. A pull worker speaks over HTTP; its `host` is the name it gave.
-    """
-
-    id: str
-    host: str
-    pid: int
-    slots: Mapping[str, int]
-    running: int
-    started_at: datetime
-    beat_at: datetime | None
-    alive: bool | None
-    pull: bool = False
-    silent_for: float | None = None
+    aliases: Sequence[str] = ()
+    keep: Mapping[State, float] = {}
+    target: TargetInfo | None = None
 
 
 class Quantiles(msgspec.Struct, frozen=True):
-    """The estimated median and 99th percentile over all attempts that were ever counted, in seconds."""
+    """The estimated median, 95th and 99th percentile over all attempts that were ever counted, in seconds."""
 
     p50: float
+    p95: float
     p99: float
 
 
 class HandlerCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of a handler's tasks by state. `due` and `later` are pending; `oldest_due_at` is the due time of the oldest due task.
+    """The number of a handler's tasks by state. `due`, `later` and `parked` are pending; `oldest_due_at` is that of the oldest due task.
+    `accepted` are among the running: somebody outside works on them, and they take no slot.
+
+    `more`: more are due than were counted (a million of each collection and priority), and `later` need not be right.
 
     `lateness` (from due to start) and `duration` (from start to end) are of its attempts, None if none has been counted yet.
     """
@@ -87,8 +97,11 @@ class HandlerCounts(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     finals: Mapping[State, int]
     oldest_due_at: datetime | None
+    parked: int = 0
+    accepted: int = 0
     lateness: Quantiles | None = None
     duration: Quantiles | None = None
+    more: bool = False
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +113,11 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     durability: str
     silent_workers: int = 0
+
+    def part(self, may_see: Callable[[str], bool]) -> Stats:
+        """Return what somebody may see who may see some handlers: the counts of these."""
+        handlers = [each for each in self.handlers if may_see(each.handler)]
+        return msgspec.structs.replace(self, handlers=handlers, states=_sums(handlers))
 
 
 class Insight(Protocol):
@@ -118,11 +136,16 @@ class Insight(Protocol):
         """Return the time by the store's clock, as far as it is known."""
         ...
 
-    async def why(self, record: TaskRecord) -> list[Reason]:
-        """Return everything that a task waits for, or how it ended."""
+    async def why(self, record: TaskRecord, *, may_see: Callable[[str], bool] | None = None) -> list[Reason]:
+        """Return everything that a task waits for, or how it ended. Handlers that the reader may not see are not named."""
         ...
 
-    async def attempts(self, task_id: str) -> list[AttemptInfo]: ...
+    async def attempts(self, task_id: str, *, after: int = 0, limit: int | None = None) -> list[AttemptInfo]:
+        """Return the attempts of a task that are kept, the first one first: those with numbers above `after`.
+
+        At most `limit`, and then fewer where their errors are large, but at least one if there is one.
+        """
+        ...
 
     async def handlers(self) -> list[HandlerInfo]:
         """Return all declared handlers, by name."""
@@ -134,8 +157,30 @@ class Insight(Protocol):
 
     async def stats(self) -> Stats: ...
 
+    async def health(self) -> HealthVerdict:
+        """Return whether all is well, and what is not, worst first; also while the store is away."""
+        ...
+
     async def figures(self) -> dict[FigureKey, int]:
         """Return what all workers have counted together."""
+        ...
+
+    async def series(
+        self,
+        names: Iterable[str] = (),
+        *,
+        handler: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+    ) -> Series:
+        """Return what happened when, of a handler or of all together; see `App.series`."""
+        ...
+
+    async def series_by_handler(
+        self, names: Iterable[str] = (), *, since: datetime | None = None, until: datetime | None = None, step: int | None = None
+    ) -> list[Series]:
+        """Return the same of each handler that is declared or has something to show, by name."""
         ...
 
 
@@ -155,14 +200,22 @@ class LocalInsight(Insight):
     def now(self) -> Instant:
         return self._store.now()
 
-    async def why(self, record: TaskRecord) -> list[Reason]:
-        reasons = why(record, await self._facts(record))
+    async def why(self, record: TaskRecord, *, may_see: Callable[[str], bool] | None = None) -> list[Reason]:
+        reasons = why(record, await self._facts(record, may_see))
+        if record.state not in FINAL and (intents := await self._store.intents(record.id)):
+            reasons.insert(0, requested(["cancel" if intent.edit is None else "edit" for intent in intents]))
         if record.state is not State.RUNNING:
             return reasons
         doubt = await self._doubt(record)
-        return [msgspec.structs.replace(reason, text=reason.text + doubt) for reason in reasons]
+        return [
+            msgspec.structs.replace(reason, text=reason.text + doubt) if reason.kind is ReasonKind.RUNNING else reason for reason in reasons
+        ]
 
-    async def attempts(self, task_id: str) -> list[AttemptInfo]:
+    async def attempts(self, task_id: str, *, after: int = 0, limit: int | None = None) -> list[AttemptInfo]:
+        found = some = await self._store.attempts(task_id, after=after, limit=limit)
+        while some and limit is None:
+            some = await self._store.attempts(task_id, after=some[-1].attempt)
+            found = [*found, *some]
         return [
             AttemptInfo(
                 attempt=each.attempt,
@@ -171,77 +224,143 @@ class LocalInsight(Insight):
                 started_at=_datetime(each.started_at),
                 finished_at=_datetime(each.finished_at),
                 error=each.error,
+                detail=None if each.detail is None else _decode(each.detail),
+                left_out=each.attempt - previous - 1,
             )
-            for each in await self._store.attempts(task_id)
+            for previous, each in zip([after, *(each.attempt for each in found)], found, strict=False)
         ]
 
     async def handlers(self) -> list[HandlerInfo]:
         counts = await self._store.counts()
-        workers = [worker for worker in await self._store.workers() if lives(worker, counts.now)]
-        by_name = {each.handler: each for each in _by_handler(counts)}
-        return [_handler_info(declared, workers, by_name.get(declared.name)) for declared in await self._store.declarations()]
+        workers = [worker for worker in await self._store.workers() if lives(worker, counts.now) and not worker.draining]
+        declarations = await self._store.declarations()
+        names = names_of(declarations)
+        by_name = {each.handler: each for each in _by_handler(counts, names)}
+        present = [declared for declared in declarations if names.present(declared.name) == declared.name]
+        targets = {each.name: info_of(each) for each in await self._store.targets()}
+        return [_handler_info(each, workers, by_name.get(each.name), targets.get(each.name)) for each in present]
 
     async def workers(self) -> list[WorkerInfo]:
         workers = sorted(await self._store.workers(), key=lambda worker: worker.started_at)
         now = self._store.now()
-        return [
-            WorkerInfo(
-                id=worker.id,
-                host=worker.host,
-                pid=worker.pid,
-                slots=worker.slots,
-                running=worker.running,
-                started_at=to_datetime(worker.started_at),
-                beat_at=_datetime(worker.beat_at),
-                alive=worker.alive,
-                pull=worker.pull,
-                silent_for=silence(worker, now),
-            )
-            for worker in workers
-        ]
+        return [worker_info(worker, now) for worker in workers]
 
     async def stats(self) -> Stats:
         counts = await self._store.counts()
-        handlers = _with_spreads(_by_handler(counts), await self.figures())
+        names = names_of(await self._store.declarations())
+        handlers = _with_spreads(_by_handler(counts, names), await self.figures())
         states: Counter[State] = Counter()
         for each in handlers:
             states.update(_states(each))
         workers = await self._store.workers()
         return Stats(
             now=to_datetime(counts.now),
-            states={state: states[state] for state in State},
+            states=_sums(handlers),
             handlers=handlers,
             workers=sum(lives(worker, counts.now) for worker in workers),
             durability=self._store.traits.durability,
             silent_workers=sum(silence(worker, counts.now) is not None for worker in workers),
         )
 
+    async def health(self) -> HealthVerdict:
+        now = self._store.now()
+        try:
+            silent = {worker.id: seconds for worker in await self._store.workers() if (seconds := silence(worker, now)) is not None}
+            facts = await gather(self._store, names_of(await self._store.declarations()), silent)
+        except StoreUnavailable as problem:
+            facts = HealthFacts(now=now, away=str(problem))
+        return verdict(facts)
+
     async def figures(self) -> dict[FigureKey, int]:
         return await self._store.figures()
 
-    async def _facts(self, record: TaskRecord) -> WhyFacts:
+    async def series(
+        self,
+        names: Iterable[str] = (),
+        *,
+        handler: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+    ) -> Series:
+        span = span_of(self._store.now(), since, until, step)
+        present = HandlerNames() if handler is None else names_of(await self._store.declarations())
+        return await read_series(self._store, names, handler, span, present)
+
+    async def series_by_handler(
+        self, names: Iterable[str] = (), *, since: datetime | None = None, until: datetime | None = None, step: int | None = None
+    ) -> list[Series]:
+        span = span_of(self._store.now(), since, until, step)
+        declared = await self._store.declarations()
+        present = names_of(declared)
+        return await read_series_by_handler(self._store, names, {present.present(each.name) for each in declared}, span)
+
+    async def _facts(self, record: TaskRecord, may_see: Callable[[str], bool] | None) -> WhyFacts:
         now = self._store.now()
-        attempts = await self._store.attempts(record.id)
+        attempts = await self._store.attempts(record.id, after=max(0, record.attempt - 2))
         last = next((each for each in reversed(attempts) if each.outcome is not None), None)
         allowed = await self._tries_allowed(record)
         if record.state in FINAL or record.state is State.RUNNING:
             return WhyFacts(now=now, tries_allowed=allowed)
         live = [worker for worker in await self._store.workers() if lives(worker, now)]
-        own = [worker for worker in live if record.handler in worker.slots]
+        serving = [worker for worker in live if record.handler in worker.slots]
+        draining = [worker.id for worker in serving if worker.draining]
+        starting = [worker for worker in serving if not worker.draining]
         load = await self._store.handler_load(record.handler)
+        awaited, in_all = await self._awaited(record, may_see)
         return WhyFacts(
             now=now,
-            gate=(await self._store.gates()).holding(record.handler, record.collection, now),
+            awaited=awaited,
+            awaited_in_all=in_all,
+            gates=(await self._store.gates()).all_holding(record.handler, record.collection, now),
             live_workers=len(live),
-            workers_of_handler=len(own),
-            slots=sum(worker.slots[record.handler] for worker in own),
-            running=load.running,
+            workers=await self._loads(record.handler, starting, may_see),
+            draining=draining,
+            source=HandlerSource.CODE if serving else await self._source(record.handler),
             due_before=load.due if load.more else max(0, load.due - 1),
             more_due=load.more,
             tries_allowed=allowed,
             last_outcome=last.outcome if last else None,
             last_error=last.error if last else None,
         )
+
+    async def _awaited(self, record: TaskRecord, may_see: Callable[[str], bool] | None) -> tuple[list[Awaited], int]:
+        """Return the first tasks that a blocked one waits for, and how many these are in all."""
+        edges = await self._store.unmet_edges(record.id) if record.state is State.BLOCKED else []
+        parents = await self._store.get([edge.parent for edge in edges[:MOST_NAMED]])
+        awaited = []
+        for edge, parent in zip(edges, parents, strict=False):
+            seen = parent is not None and (may_see is None or may_see(parent.handler))
+            name = f"task {edge.parent}" + (f" of {parent.handler}" if parent is not None and seen else "")
+            awaited.append(Awaited(name, parent.state if parent is not None and seen else None, edge.needs))
+        return awaited, len(edges)
+
+    async def _source(self, handler: str) -> HandlerSource:
+        """Return where workers find out how a handler's attempts are performed."""
+        stored = next(iter(await self._store.targets([handler])), None)
+        if stored is not None and not stored.shadowed:
+            return HandlerSource.STORED_COMMAND if stored.kind == "command" else HandlerSource.STORED
+        names = names_of(declared := await self._store.declarations())
+        known = any(names.present(handler) == each.name for each in declared)
+        return HandlerSource.CODE if known else HandlerSource.NOWHERE
+
+    async def _loads(self, handler: str, workers: Iterable[WorkerRecord], may_see: Callable[[str], bool] | None) -> list[WorkerLoad]:
+        """Return how busy these workers are, all of which run the handler. The names of a handler share its slots."""
+        names = names_of(await self._store.declarations())
+        running: dict[str, Counter[str]] = defaultdict(Counter)
+        for each in await self._store.running_counts():
+            name = names.present(each.handler)
+            seen = may_see is None or may_see(name) or name == names.present(handler)
+            running[each.worker][name if seen else UNSEEN] += each.count
+        return [
+            WorkerLoad(
+                slots=worker.slots[handler],
+                running=running[worker.id][names.present(handler)],
+                concurrency=_bound(worker, names),
+                by_handler=running[worker.id],
+            )
+            for worker in workers
+        ]
 
     async def _doubt(self, record: TaskRecord) -> str:
         """Return why a task that the store counts as running may not be running: the rest of the sentence, or nothing."""
@@ -261,49 +380,53 @@ class LocalInsight(Insight):
     async def _tries_allowed(self, record: TaskRecord) -> int:
         numbers = record.retry
         if numbers is None:
-            declared = {each.name: each for each in await self._store.declarations()}.get(record.handler)
+            declarations = {each.name: each for each in await self._store.declarations()}
+            declared = declarations.get(names_of(declarations.values()).present(record.handler))
             numbers = b"{}" if declared is None else declared.retry
         policy: dict[str, Any] = msgspec.json.decode(numbers)
         return int(policy.get("tries", DEFAULT_TRIES))
 
 
-def silence(worker: WorkerRecord, now: Instant) -> float | None:
-    """Return for how many seconds a worker has sent no beat, if that exceeds its lease and the store cannot tell whether it is alive.
-
-    `now` is by the store's clock, like the instants of beats. This is information for people and decides nothing: the clock may have
-    been set, and no worker could beat while the store was down. The reaper, which watches the worker for a whole lease, takes its tasks
-    back.
-    """
-    if worker.alive is not None or worker.beat_at is None:
-        return None
-    seconds = (now - worker.beat_at) / SECOND
-    return seconds if seconds > worker.lease else None
+def _bound(worker: WorkerRecord, names: HandlerNames) -> int | None:
+    """Return a worker's slots over all handlers, if the slots of its handlers are more together."""
+    by_handler = {names.present(name): slots for name, slots in worker.slots.items()}
+    return worker.concurrency if worker.concurrency is not None and worker.concurrency < sum(by_handler.values()) else None
 
 
-def lives(worker: WorkerRecord, now: Instant) -> bool:
-    """Return whether a worker counts as alive: not known to be dead, and not silent."""
-    return worker.alive is not False and silence(worker, now) is None
+def names_of(declarations: Iterable[Declaration]) -> HandlerNames:
+    """Return which names belong to one handler, as it is declared at present."""
+    return HandlerNames({alias: each.name for each in declarations for alias in each.aliases})
 
 
-def _by_handler(counts: Counts) -> list[HandlerCounts]:
+def _by_handler(counts: Counts, names: HandlerNames) -> list[HandlerCounts]:
+    """Count tasks by handler, those that were submitted by a former name with the others."""
     sums: dict[str, Counter[str]] = defaultdict(Counter)
     oldest: dict[str, Instant] = {}
-    finals: dict[str, dict[State, int]] = defaultdict(dict)
+    more: set[str] = set()
+    finals: dict[str, Counter[State]] = defaultdict(Counter)
     for lane in counts.lanes:
-        sums[lane.handler].update(due=lane.due, later=lane.later, blocked=lane.blocked, running=lane.running)
+        handler = names.present(lane.handler)
+        sums[handler].update(
+            due=lane.due, later=lane.later, blocked=lane.blocked, parked=lane.parked, running=lane.running, accepted=lane.accepted
+        )
+        if lane.more:
+            more.add(handler)
         if lane.oldest_due_at is not None:
-            oldest[lane.handler] = min(lane.oldest_due_at, oldest.get(lane.handler, lane.oldest_due_at))
+            oldest[handler] = min(lane.oldest_due_at, oldest.get(handler, lane.oldest_due_at))
     for final in counts.finals:
-        finals[final.handler][final.state] = final.count
+        finals[names.present(final.handler)][final.state] += final.count
     return [
         HandlerCounts(
             handler=name,
             due=sums[name]["due"],
             later=sums[name]["later"],
             blocked=sums[name]["blocked"],
+            parked=sums[name]["parked"],
             running=sums[name]["running"],
+            accepted=sums[name]["accepted"],
             finals=finals.get(name, {}),
             oldest_due_at=_datetime(oldest.get(name)),
+            more=name in more,
         )
         for name in sorted({*sums, *finals})
     ]
@@ -318,17 +441,27 @@ def _with_spreads(handlers: list[HandlerCounts], figures: Mapping[FigureKey, int
 
 
 def _quantiles(spread: Distribution | None) -> Quantiles | None:
-    if spread is None or (half := spread.quantile(0.5)) is None or (nearly_all := spread.quantile(0.99)) is None:
+    if spread is None:
         return None
-    return Quantiles(round(half, 6), round(nearly_all, 6))
+    found = [round(value, 6) for share in (0.5, 0.95, 0.99) if (value := spread.quantile(share)) is not None]
+    return Quantiles(*found) if found else None
 
 
 def _states(counts: HandlerCounts) -> dict[State, int]:
-    live = {State.PENDING: counts.due + counts.later, State.BLOCKED: counts.blocked, State.RUNNING: counts.running}
+    live = {State.PENDING: counts.due + counts.later + counts.parked, State.BLOCKED: counts.blocked, State.RUNNING: counts.running}
     return {**live, **counts.finals}
 
 
-def _handler_info(declared: Declaration, workers: list[WorkerRecord], counts: HandlerCounts | None) -> HandlerInfo:
+def _sums(handlers: Iterable[HandlerCounts]) -> dict[State, int]:
+    states: Counter[State] = Counter()
+    for each in handlers:
+        states.update(_states(each))
+    return {state: states[state] for state in State}
+
+
+def _handler_info(
+    declared: Declaration, workers: list[WorkerRecord], counts: HandlerCounts | None, target: TargetInfo | None
+) -> HandlerInfo:
     own = [worker for worker in workers if declared.name in worker.slots]
     states = {} if counts is None else _states(counts)
     return HandlerInfo(
@@ -342,8 +475,11 @@ def _handler_info(declared: Declaration, workers: list[WorkerRecord], counts: Ha
         retry=msgspec.json.decode(declared.retry),
         declared_at=to_datetime(declared.declared_at),
         workers=len(own),
-        slots=sum(worker.slots[declared.name] for worker in own),
+        slots=sum(worker.slots_of(declared.name) for worker in own),
         states={state: states.get(state, 0) for state in State},
+        aliases=declared.aliases,
+        keep=declared.keep,
+        target=target,
     )
 
 

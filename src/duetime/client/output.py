@@ -9,11 +9,13 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from duetime.client.reading import without_payloads
 from duetime.clock import SECOND, Instant, to_datetime, to_instant
 from duetime.errors import Conflict, InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.ids import is_id
 from duetime.model.outcome import AttemptRecord, Outcome
-from duetime.model.task import FINAL, State, Task, TaskRecord
+from duetime.model.query import MAX_PAGE, MAX_PAGE_BYTES
+from duetime.model.task import FINAL, ErrorInfo, State, Task, TaskRecord
 from duetime.store import Store
 from duetime.store.output import OutputChunk, OutputPosition, OutputSearch
 from duetime.targets.output.files import DEFAULT_CAP, cut_line
@@ -29,11 +31,12 @@ APPENDS = 10  # how often to try again when another process appends at the same 
 
 
 class AttemptOutput(msgspec.Struct, frozen=True):
-    """What one attempt printed and logged. `whole`: no more will come."""
+    """What one attempt printed and logged. `whole`: no more will come. `error`: why it failed, if it did."""
 
     attempt: int
     text: str
     whole: bool = True
+    error: ErrorInfo | None = None
 
 
 class OutputPage(msgspec.Struct, frozen=True):
@@ -46,8 +49,8 @@ class OutputPage(msgspec.Struct, frozen=True):
 class OutputEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happens while output is followed.
 
-    `output`: some text came; following can be resumed at `position`. `attempt`: an attempt began, or, with an `outcome`, ended.
-    `end`: nothing more will come; `state` is the task's.
+    `output`: some text came; following can be resumed at `position`. `attempt`: an attempt began, or, with an `outcome`, ended, with an
+    `error` if it failed. `end`: nothing more will come; `state` is the task's.
     """
 
     kind: Literal["output", "attempt", "end"]
@@ -56,6 +59,7 @@ class OutputEvent(msgspec.Struct, frozen=True, kw_only=True):
     position: str = ""
     outcome: Outcome | None = None
     state: State | None = None
+    error: ErrorInfo | None = None
 
 
 class LogHit(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,11 +85,14 @@ class Outputs(Protocol):
     """`app.output`: what attempts printed and logged."""
 
     async def read(self, task: str | Task[Any], attempt: int | None = None) -> list[AttemptOutput]:
-        """Return what the attempts of a task, or one of them, have printed and logged so far, the first one first."""
+        """Return what the attempts of a task, or one of them, have printed and logged so far, the first one first.
+
+        Attempts without output are left out, unless they failed.
+        """
         return (await self.page(task, attempt=attempt, limit=None)).items
 
     async def page(self, task: str | Task[Any], *, attempt: int | None = None, after: int = 0, limit: int | None = 20) -> OutputPage:
-        """Return the output of up to `limit` attempts after a given attempt number."""
+        """Return the output of up to `limit` attempts after a given attempt number; of fewer where it is large, but of one at least."""
         ...
 
     def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
@@ -129,10 +136,22 @@ class LocalOutputs(Outputs):
 
     async def page(self, task: str | Task[Any], *, attempt: int | None = None, after: int = 0, limit: int | None = 20) -> OutputPage:
         record = await self._record(task)
-        numbers = [number for number in await self._attempts(record) if number > after and attempt in (None, number)]
-        some = numbers if limit is None else numbers[:limit]
-        items = [await self._whole(record, number) for number in some]
-        return OutputPage([item for item in items if item.text], some[-1] if len(numbers) > len(some) else None)
+        after = after if attempt is None else max(after, attempt - 1)
+        errors, until = await self._failures(record, after, limit)
+        printed = set(await self._attempts(record))
+        found = {number for number in printed | errors.keys() if number > after and attempt in (None, number)}
+        numbers = sorted(number for number in found if until is None or number <= until)
+        items: list[AttemptOutput] = []
+        left = MAX_PAGE_BYTES
+        for index, number in enumerate(numbers):
+            if limit is not None and (index == limit or left <= 0):
+                return OutputPage(items, numbers[index - 1])
+            item = await self._whole(record, number) if number in printed else AttemptOutput(number, "")
+            item = msgspec.structs.replace(item, error=errors.get(number))
+            left -= len(item.text)
+            if item.text or item.error:
+                items.append(item)
+        return OutputPage(items, until if attempt is None else None)
 
     async def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
         begin = OutputPosition() if after is None else read_position(after)
@@ -170,7 +189,7 @@ class LocalOutputs(Outputs):
         )
         await self._opened()
         hits = await self._store.search_output(search)
-        records = await self._store.get([hit.task for hit in hits.items])
+        records = await without_payloads(self._store, [hit.task for hit in hits.items])
         return LogHits(
             [
                 LogHit(
@@ -239,7 +258,10 @@ class LocalOutputs(Outputs):
         """List the attempts with output, in the store or still in a file here."""
         kept = {each.attempt: each.whole for each in await self._store.kept_output(record.id)}
         local = await asyncio.to_thread(self._local_attempts, record, {number for number, whole in kept.items() if whole})
-        return sorted(kept.keys() | local)
+        found = kept.keys() | local
+        if not found.issuperset(range(1, record.attempt + 1)):  # it may have been shipped between the two looks
+            found |= {each.attempt for each in await self._store.kept_output(record.id)}
+        return sorted(found)
 
     def _local_attempts(self, record: TaskRecord, known: set[int]) -> set[int]:
         root = spool_root(self._setting, self._store.output_folder, self._store.url)
@@ -249,8 +271,18 @@ class LocalOutputs(Outputs):
         return {number for number in newest if number not in known and find(root, record.id, number) is not None}
 
     async def _first(self, record: TaskRecord) -> int:
-        """Return the attempt to begin with: the first with output, or the newest that may still have some."""
-        return next(iter(await self._attempts(record)), max(1, record.attempt))
+        """Return the attempt to begin with: the first that has output or failed, or the newest that may still have some."""
+        errors, _ = await self._failures(record, 0, MAX_PAGE)
+        return min((*await self._attempts(record), *errors), default=max(1, record.attempt))
+
+    async def _failures(self, record: TaskRecord, after: int, limit: int | None) -> tuple[dict[int, ErrorInfo], int | None]:
+        """Return why attempts beyond a number failed, and up to which number these are all; None if there are no more."""
+        found = some = await self._store.attempts(record.id, after=after, limit=limit)
+        while some and limit is None:
+            some = await self._store.attempts(record.id, after=some[-1].attempt)
+            found = [*found, *some]
+        errors = {each.attempt: error for each in found if (error := failure_of(each)) is not None}
+        return errors, found[-1].attempt if limit is not None and found and found[-1].attempt < record.attempt else None
 
     async def _whole(self, record: TaskRecord, attempt: int) -> AttemptOutput:
         over = record.attempt != attempt or record.state is not State.RUNNING
@@ -279,7 +311,9 @@ class LocalOutputs(Outputs):
         if data:
             return _More(data.decode(), False)
         kept = next((each for each in await self._store.kept_output(task) if each.attempt == attempt), None)
-        return _More("", kept is not None and kept.whole and kept.size <= offset, kept is not None)
+        if kept is not None and kept.size > offset:  # it was shipped between the two looks
+            return await self._more(task, attempt, offset, over=over)
+        return _More("", kept is not None and kept.whole, kept is not None)
 
     def _tail(self, task: str, attempt: int, offset: int, over: bool) -> _More | None:
         root = spool_root(self._setting, self._store.output_folder, self._store.url)
@@ -336,7 +370,9 @@ class _Follower:
                 pause = LOOK_EVERY
                 yield OutputEvent(kind="output", attempt=self._attempt, text=more.text, position=self.position)
             if ended is not None and (more.complete or (not more.text and self._is_late(ended, more))):
-                yield OutputEvent(kind="attempt", attempt=self._attempt, position=self.position, outcome=ended.outcome)
+                yield OutputEvent(
+                    kind="attempt", attempt=self._attempt, position=self.position, outcome=ended.outcome, error=failure_of(ended)
+                )
                 return
             if not more.text:
                 await asyncio.sleep(pause)
@@ -346,7 +382,7 @@ class _Follower:
         record = self.record
         if record.attempt < self._attempt or (record.attempt == self._attempt and record.state is State.RUNNING):
             return None
-        for each in await self._store.attempts(self._task):
+        for each in await self._store.attempts(self._task, after=self._attempt - 1, limit=1):
             if each.attempt == self._attempt and each.outcome is not None:
                 return each
         # an attempt that is over without an event, such as one of which only the number is known
@@ -356,6 +392,11 @@ class _Follower:
         """Return whether no more output can be expected, although it was never marked as complete."""
         ended_at: Instant = ended.finished_at or 0
         return self._store.now() >= ended_at + (VERY_LATE if more.begun else LATE)
+
+
+def failure_of(ended: AttemptRecord) -> ErrorInfo | None:
+    """Return why an attempt failed; None if it did not, also if it only asked to run later."""
+    return None if ended.outcome is Outcome.RETRY_LATER else ended.error
 
 
 def read_position(text: str) -> OutputPosition:

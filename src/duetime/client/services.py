@@ -6,11 +6,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from duetime.artifacts.blobs import Blobs
+from duetime.client.access.service import Tokens
+from duetime.client.access.tokens import LocalTokens
 from duetime.client.admission import SubmitHook
-from duetime.client.client import Client, LocalClient
+from duetime.client.artifacts import Artifacts, LocalArtifacts
+from duetime.client.client import Client
+from duetime.client.doctor import Doctor, LocalDoctor
+from duetime.client.failures import Failures, LocalFailures
 from duetime.client.insight import Insight, LocalInsight
+from duetime.client.local import LocalClient
+from duetime.client.operations import Perform
 from duetime.client.output import LocalOutputs, Outputs
 from duetime.client.schedules.schedule import Schedule
+from duetime.client.secrets import LocalSecrets, Secrets
+from duetime.client.targets import LocalTargets, Targets
+from duetime.runtime.service import Service
+from duetime.secrets.keys import KeyRing
 from duetime.store import Store
 from duetime.targets.spec import HandlerSpec
 
@@ -33,13 +45,31 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     client: Client
     insight: Insight
     output: Outputs
+    failures: Failures
+    secrets: Secrets
+    artifacts: Artifacts
+    targets: Targets
+    tokens: Tokens
+    doctor: Doctor
     open: Callable[[bool], Awaitable[None]]
     close: Callable[[], Awaitable[None]]
     store: Store | None = None
 
 
-def local_services(store: Store, program: Program, *, output: str | None, output_cap: int) -> Services:
-    """Return the services over a store; nothing is opened yet."""
+def local_services(
+    store: Store,
+    program: Program,
+    *,
+    keys: KeyRing | None,
+    blobs: Callable[[], Blobs | None],
+    artifact_cap: int,
+    output: str | None,
+    output_cap: int,
+    lease: float,
+    reaper: Callable[[], Service],
+    perform: Perform | None = None,
+) -> Services:
+    """Return the services over a store; nothing is opened yet. The doctor reaps dead workers with a reaper of its own."""
     client = LocalClient(
         store,
         user=program.user,
@@ -48,12 +78,32 @@ def local_services(store: Store, program: Program, *, output: str | None, output
         opened=program.opened,
         revision=program.revision,
         declared=program.declared,
+        perform=perform,
     )
+    insight = LocalInsight(store)
+    secrets = LocalSecrets(store, keys, user=program.user, opened=program.opened)
+    artifacts = LocalArtifacts(store, blobs, cap=artifact_cap, user=program.user, opened=program.opened)
     return Services(
         url=store.url,
         client=client,
-        insight=LocalInsight(store),
+        insight=insight,
         output=LocalOutputs(store, setting=output, cap=output_cap, opened=program.opened),
+        failures=LocalFailures(store, user=program.user, opened=program.opened),
+        secrets=secrets,
+        artifacts=artifacts,
+        targets=LocalTargets(store, user=program.user, specs=program.specs, client=client, opened=program.opened),
+        tokens=LocalTokens(store, user=program.user, opened=program.opened),
+        doctor=LocalDoctor(
+            store,
+            gates=client.gates,
+            insight=insight,
+            secrets=secrets,
+            artifacts=artifacts,
+            output=output,
+            lease=lease,
+            reaper=reaper,
+            opened=program.opened,
+        ),
         open=lambda migrate: store.open(migrate=migrate),
         close=store.close,
         store=store,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 
+from duetime.clock import monotonic
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.model.task import FINAL, TaskRecord
 from duetime.store.shard import Listener
@@ -14,7 +14,7 @@ from duetime.store.values import Hint, HintKind
 
 LOOK_AGAIN = 1.0  # seconds between looks without a hint, because a hint can be lost
 NOT_SOONER = 0.02  # seconds between looks, however many hints there are
-IDS_AT_ONCE = 1_000
+IDS_AT_ONCE = 50  # tasks that are read together; each may have a large payload
 
 
 class Waiters:
@@ -68,9 +68,9 @@ class Waiters:
         try:
             while self._waiting:
                 self._woken.clear()
-                self._began_at = time.monotonic()
+                self._began_at = monotonic()
                 await self._poll_once()
-                took = time.monotonic() - self._began_at
+                took = monotonic() - self._began_at
                 self._began_at = None
                 await asyncio.sleep(max(NOT_SOONER, 3 * took))  # polling takes at most a quarter of the time
                 try:

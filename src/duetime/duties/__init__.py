@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from duetime.duties.deadlines import Deadlines
 from duetime.duties.firing import Firing
+from duetime.duties.intents import Intents
+from duetime.duties.operations import Operations
 from duetime.duties.pruner import Pruner
 from duetime.duties.reaper import Reaper
+from duetime.duties.sampler import Sampler
 from duetime.duties.sweeper import Sweeper
 from duetime.duties.tidier import Tidier
 from duetime.model.task import State
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 
-__all__ = ["Firing", "Pruner", "Reaper", "Sweeper", "Tidier", "all_duties"]
+__all__ = ["Deadlines", "Firing", "Intents", "Operations", "Pruner", "Reaper", "Sampler", "Sweeper", "Tidier", "all_duties"]
 
 
 def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta]) -> Sequence[Service]:
@@ -23,6 +27,10 @@ def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping
         Firing(store, alarms),
         Reaper(store, alarms, lease=lease),
         Sweeper(store, alarms),
+        Deadlines(store, alarms),
+        Intents(store, alarms),
+        Operations(store, alarms),
         Pruner(store, alarms, retention),
         Tidier(store, alarms),
+        Sampler(store, alarms),
     )

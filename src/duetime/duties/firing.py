@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import random
-import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 
 from duetime.clock import SECOND, Instant
 from duetime.errors import StoreUnavailable
+from duetime.ids import token
 from duetime.model.firing import Step, step
 from duetime.model.occurrences import ends_of
 from duetime.model.rules import DayCalendar, Plan, Rule, plan_of
@@ -55,7 +55,7 @@ class Firing(Service):
     def __init__(self, store: Store, alarms: Alarms) -> None:
         super().__init__(alarms)
         self._store = store
-        self._holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._holder = f"{socket.gethostname()}:{os.getpid()}:{token(4)}"
         self._held = False
         self._renew_at = 0.0  # by the event loop's clock, like the next four
         self._look_at = 0.0
@@ -191,7 +191,8 @@ class Firing(Service):
         in_sight: list[Instant | None],
     ) -> int:
         """Decide and write, and add to `in_sight` when to look again. Return how many tasks were made."""
-        if any(record.next_at is not None and now - record.next_at > LONG_AGO for record in records):
+        # calendars may refuse thousands of instants before the next occurrence is found
+        if any((record.next_at is not None and now - record.next_at > LONG_AGO) or record.spec.calendars for record in records):
             steps = await asyncio.to_thread(self._steps, records, tasks, now)
         else:
             steps = await self._steps_in_slices(records, tasks, now)

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from typing import Protocol
 
-from duetime.model.figures import ATTEMPTS_LOST, WORKERS_LOST, FigureKey
+from duetime.model.figures import ATTEMPTS_LOST, TASKS_FAILED, WORKERS_LOST, FigureKey
+from duetime.model.task import State
+from duetime.model.wording import count
 from duetime.runtime.service import Alarms, Service
-from duetime.store.shard import Registering
+from duetime.store.shard import LookingUp, Registering
 from duetime.store.values import WorkerRecord
 
 logger = logging.getLogger("duetime.duties")
 
 LOOK_EVERY = 0.5
 LONGEST_GAP = 0.4  # of the lease: the most that the time between two looks counts
+
+
+class Reapable(Registering, LookingUp, Protocol):
+    """The parts of a store that reaping needs."""
+
+
+async def reap(store: Reapable, worker: WorkerRecord) -> dict[FigureKey, int] | None:
+    """Reap a dead worker; return what that counts, or None if there was nothing to do.
+
+    A task that is quarantined ends here and not in a worker, so it is counted here. Only one that ran alone can be.
+    """
+    running = await store.attempts_of(worker.id)
+    attempts = await store.reap(worker.id, worker.beat)
+    if attempts is None:
+        return None
+    counted = {FigureKey(WORKERS_LOST): 1, FigureKey(ATTEMPTS_LOST): attempts}
+    if attempts == len(running) == 1:
+        [record] = await store.get([running[0].id])
+        if record is not None and record.state is State.FAILED and record.attempt == running[0].attempt:
+            counted[FigureKey(TASKS_FAILED, record.handler)] = 1
+    return counted
 
 
 class Reaper(Service):
@@ -27,14 +52,14 @@ class Reaper(Service):
 
     name = "reaper"
 
-    def __init__(self, store: Registering, alarms: Alarms, *, lease: float) -> None:
+    def __init__(self, store: Reapable, alarms: Alarms, *, lease: float) -> None:
         super().__init__(alarms)
         self._store = store
         self._lease = lease
         self._seen: dict[str, tuple[int, float]] = {}  # the beat, and the value of `_watched` when it was first seen
         self._looked_at: float | None = None
         self._watched = 0.0
-        self._workers = self._attempts = 0  # reaped so far
+        self._counted = Counter({FigureKey(WORKERS_LOST): 0, FigureKey(ATTEMPTS_LOST): 0})
 
     async def run_once(self) -> float | None:
         await self.reap()
@@ -55,19 +80,19 @@ class Reaper(Service):
         taken = 0
         for worker in workers:
             if self._is_dead(worker):
-                attempts = await self._store.reap(worker.id, worker.beat)
-                if attempts is not None:
+                counted = await reap(self._store, worker)
+                if counted is not None:
+                    attempts = counted[FigureKey(ATTEMPTS_LOST)]
                     who = f"pull worker {worker.host}" if worker.pull else f"process {worker.pid} on {worker.host}"
-                    logger.warning("worker %s (%s) died; %d attempts go back", worker.id, who, attempts)
+                    logger.warning("worker %s (%s) died; %s back", worker.id, who, count(attempts, "attempt goes", "attempts go"))
                     taken += attempts
-                    self._workers += 1
-                    self._attempts += attempts
+                    self._counted.update(counted)
         self._seen = {worker.id: self._seen[worker.id] for worker in workers if worker.id in self._seen}
         return taken
 
     def totals(self) -> dict[FigureKey, int]:
         """Return its counters, for the worker that writes them."""
-        return {FigureKey(WORKERS_LOST): self._workers, FigureKey(ATTEMPTS_LOST): self._attempts}
+        return dict(self._counted)
 
     def _is_dead(self, worker: WorkerRecord) -> bool:
         if worker.alive is not None:

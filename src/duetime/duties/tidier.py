@@ -1,11 +1,11 @@
-"""The tidier: lets the store do its periodic maintenance."""
+"""The tidier: lets the store do its periodic maintenance, and adds up failures by kind."""
 
 from __future__ import annotations
 
 import random
 
 from duetime.runtime.service import Alarms, Service
-from duetime.store.control import Upkeep
+from duetime.store import Store
 
 LOOK_EVERY = 5.0
 
@@ -15,7 +15,7 @@ class Tidier(Service):
 
     name = "tidier"
 
-    def __init__(self, store: Upkeep, alarms: Alarms) -> None:
+    def __init__(self, store: Store, alarms: Alarms) -> None:
         super().__init__(alarms)
         self._store = store
 
@@ -25,3 +25,5 @@ class Tidier(Service):
 
     async def tidy(self) -> None:
         await self._store.tidy()
+        while await self._store.fold_failures():
+            self.progressed()

@@ -112,6 +112,14 @@ def read_token(text: str) -> TokenText | None:
     return None if match is None else TokenText(match[1], match[2])
 
 
+def public_name(name: str) -> str:
+    """Return a token's name as it may be shown and sent. It may be the token's text, of which only the id is public."""
+    text = read_token(name)
+    if text is not None:
+        return text.id
+    return "dt_…" if name.strip().startswith("dt_") else name
+
+
 def digest(secret: str) -> str:
     """Return the digest that is stored of a secret.
 
@@ -146,12 +154,34 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     def expired(self, now: Instant) -> bool:
         return self.expires_at is not None and self.expires_at <= now
 
+    def has_digest(self, digest: str, now: Instant) -> bool:
+        """Return whether a digest is that of a secret which is valid now, in constant time."""
+        is_new = hmac.compare_digest(digest, self.digest)
+        is_old = hmac.compare_digest(digest, self.old_digest or self.digest)
+        return is_new or (is_old and self.old_until_at is not None and now < self.old_until_at)
+
     def has_secret(self, secret: str, now: Instant) -> bool:
         """Return whether a secret is this token's, in constant time."""
-        given = digest(secret)
-        is_new = hmac.compare_digest(given, self.digest)
-        is_old = hmac.compare_digest(given, self.old_digest or self.digest)
-        return is_new or (is_old and self.old_until_at is not None and now < self.old_until_at)
+        return self.has_digest(digest(secret), now)
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who is signed in to the dashboard with a token. `digest` is of what the browser keeps.
+
+    It is over at `expires_at`, and before that at `idle_at` unless it is used; and when the token is gone, has expired, or has another
+    secret than the one whose digest is `token_digest`.
+    """
+
+    digest: str
+    token: str
+    token_digest: str
+    origin: str
+    created_at: Instant
+    idle_at: Instant
+    expires_at: Instant
+
+    def over(self, now: Instant) -> bool:
+        return now >= self.idle_at or now >= self.expires_at
 
 
 def rotated(token: TokenRecord, new_digest: str, *, now: Instant, old_until_at: Instant, expires_at: Instant | None) -> TokenRecord:
@@ -214,7 +244,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         if scope not in self.scopes:
             return Refusal(Denial.SCOPE, f"the token {self.name} lacks the scope {scope}; use one that has it")
         if handler is not None and not fits(self.handlers, handler):
-            return Refusal(Denial.HANDLER, f"the token {self.name} is for other handlers than {handler}: {', '.join(self.handlers)}")
+            # the handler is not named: it may be known to the server only, by an alias or by a task's id
+            return Refusal(Denial.HANDLER, f"the token {self.name} is for these handlers only: {', '.join(self.handlers)}")
         return None
 
 
@@ -234,6 +265,21 @@ def admit(token: TokenRecord | None, secret: str, now: Instant) -> Refusal | Non
     if token.expired(now):
         return Refusal(Denial.EXPIRED, f"the token {token.name} has expired; `duetime tokens rotate` with --expires makes it good again")
     return None
+
+
+def lockout(token: TokenRecord, tokens: Iterable[TokenRecord], caller: Caller, now: Instant) -> str | None:
+    """Return why revoking a token would lock somebody out of managing tokens over a server, None if it would not.
+
+    It guards against a slip, not against an attack: two admins who revoke each other's tokens at the same time may both succeed. Who
+    reaches the store makes a new token there.
+    """
+    if token.id == caller.token:
+        return f"the token {token.name} is the one that makes this request, and nothing can be done with it afterwards"
+    if Scope.ADMIN not in token.scopes or token.expired(now):
+        return None
+    if any(other.id != token.id and Scope.ADMIN in other.scopes and not other.expired(now) for other in tokens):
+        return None
+    return f"the token {token.name} is the last one with the scope admin, and without it nobody manages tokens over a server"
 
 
 # ---- how often ----

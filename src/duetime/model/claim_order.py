@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 # Of so many claimed tasks of a handler, one is the task that has waited longest, whatever its priority.
@@ -31,6 +31,17 @@ class ClaimOrder:
 
     def count(self, handler: str, tasks: int) -> None:
         self.claimed[handler] = self.claimed.get(handler, 0) + tasks
+
+    def take_back(self, handlers: Sequence[str], last_handler: str) -> None:
+        """Undo a choice of which nothing came: these handlers, in order; before it, `last_handler` came last."""
+        for name in handlers:
+            self.claimed[name] -= 1
+        if handlers and self.last_handler == handlers[-1]:  # otherwise others have chosen since
+            self.last_handler = last_handler
+
+    def rotation(self, handlers: Iterable[str]) -> list[str]:
+        """Return handlers in the order in which they are served: the one after the one that came last goes first."""
+        return sorted(handlers, key=lambda name: (name <= self.last_handler, name))
 
 
 class Chosen(NamedTuple):
@@ -78,14 +89,15 @@ def choose(lanes: Iterable[LaneFacts], wants: Mapping[str, int], total: int, ord
     by_handler: dict[str, list[LaneFacts]] = {}
     for lane in lanes:
         by_handler.setdefault(lane.handler, []).append(lane)
-    # the handler after the one that came last goes first
-    handlers = sorted(by_handler, key=lambda name: (name <= order.last_handler, name))
-    heads = {name: _Heads(by_handler[name], min(wants[name], total), scan) for name in handlers}
+    handlers = order.rotation(by_handler)
+    heads: dict[str, _Heads] = {}  # of those that were served: if there are more handlers than `total`, the others are not looked at
     left = {name: wants[name] for name in handlers}
     entries: list[tuple[int, DueEntry]] = []
     while handlers and len(entries) < total:
         for name in list(handlers):
             count = order.claimed.get(name, 0)
+            if name not in heads:
+                heads[name] = _Heads(by_handler[name], min(wants[name], total), scan)
             entry = heads[name].pop(oldest=count % OLDEST_EVERY == OLDEST_EVERY - 1) if left[name] else None
             if entry is None:
                 handlers.remove(name)

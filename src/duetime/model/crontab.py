@@ -26,7 +26,10 @@ _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that runs a command. `input` is what followed the first `%`; `note` is the comment right above it."""
+    """A line that runs a command. `input` is what followed the first `%`; `note` is the comment right above it.
+
+    `zoned`: a line above it named its zone.
+    """
 
     line: int
     name: str
@@ -36,6 +39,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
     environment: Mapping[str, str] = {}
     note: str = ""
+    zoned: bool = False
 
 
 class RefusedLine(msgspec.Struct, frozen=True):
@@ -78,6 +82,7 @@ class _Reading:
         self._system = system
         self._tz = tz
         self._named_tz = False  # by CRON_TZ, which TZ does not override
+        self._zoned = False  # by either
         self._environment: dict[str, str] = {}
         self._names: set[str] = set()
         self._numbers: dict[str, int] = {}  # the last number of a repeated name
@@ -99,10 +104,10 @@ class _Reading:
 
     def _set(self, name: str, value: str) -> None:
         if name == "CRON_TZ":
-            self._tz, self._named_tz = read_zone(value, name), True
+            self._tz, self._named_tz, self._zoned = read_zone(value, name), True, True
             return
         if name == "TZ" and not self._named_tz:
-            self._tz = read_zone(value, name)
+            self._tz, self._zoned = read_zone(value, name), True
         self._environment[name] = value
 
     def _add(self, number: int, line: str) -> None:
@@ -119,7 +124,17 @@ class _Reading:
             raise InvalidValue(f'after the time there must be {wanted}, for example "30 9 * * MON-FRI {self._example}", got {line!r}')
         name, note = self._describe(command)
         self.entries.append(
-            Entry(line=number, name=name, rule=rule, command=command, input=feed, user=user, environment=dict(self._environment), note=note)
+            Entry(
+                line=number,
+                name=name,
+                rule=rule,
+                command=command,
+                input=feed,
+                user=user,
+                environment=dict(self._environment),
+                note=note,
+                zoned=self._zoned,
+            )
         )
 
     def _split(self, line: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from duetime.clock import MILLISECOND, SECOND
 
 ATTEMPTS = "attempts"  # ended attempts; the parts are outcomes
 RETRIES = "retries"
+TASKS_FAILED = "tasks_failed"  # tasks whose last attempt failed for good
 LATENESS = "lateness"  # from the due time to the start of an attempt
 DURATION = "duration"  # from its start to its end
 STALE_WRITES = "stale_writes"
@@ -23,6 +24,7 @@ WORKERS_LOST = "workers_lost"
 ATTEMPTS_LOST = "attempts_lost"
 STORE_ERRORS = "store_errors"
 BLOCKED_LOOPS = "blocked_loops"
+OPERATED = "operated"  # tasks that operations have acted on; the parts are verb and answer
 
 SUM, BEYOND = "sum", "inf"  # parts of a distribution besides its buckets
 BOUNDS = (

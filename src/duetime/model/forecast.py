@@ -23,6 +23,7 @@ from duetime.model.schedule import ScheduleRecord
 
 HOUR = 3_600 * SECOND
 MINUTE = 60 * SECOND
+QUARTER = 15 * MINUTE
 DEFAULT_DURATION = 1.0  # seconds: the assumed length of a run if no run of its handler has ended yet
 MOST_OCCURRENCES = 1_000_000
 MOST_COLLISIONS = 1_000  # kinds of them that are reported
@@ -49,6 +50,15 @@ class Hour(msgspec.Struct, frozen=True):
 
 class Minute(msgspec.Struct, frozen=True):
     """The minute in which the most runs begin, and their schedules, the most frequent first."""
+
+    at: Instant
+    runs: int
+    schedules: tuple[str, ...]
+    further: int = 0  # schedules not named
+
+
+class Quarter(msgspec.Struct, frozen=True):
+    """A quarter of an hour: the runs that begin in it, and their schedules, the most frequent first."""
 
     at: Instant
     runs: int
@@ -84,7 +94,10 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The expected load between two instants. `cut`: there were too many occurrences, so it ends earlier than requested."""
+    """The expected load between two instants. `cut`: there were too many occurrences, so it ends earlier than requested.
+
+    `quarters` are those of the first 24 hours, without the ones in which nothing begins.
+    """
 
     start_at: Instant
     until_at: Instant
@@ -95,6 +108,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     busy: float
     most: int
     hours: tuple[Hour, ...]
+    quarters: tuple[Quarter, ...]
     busiest: Minute | None
     collisions: tuple[Collision, ...]
     further_collisions: int
@@ -126,6 +140,7 @@ def forecast(
         busy=sum(busy),
         most=max((hour.most for hour in hours), default=0),
         hours=hours,
+        quarters=tuple(_quarters(runs, min(until_at, start_at + 24 * HOUR))),
         busiest=_busiest(runs, until_at),
         collisions=collisions,
         further_collisions=further,
@@ -285,8 +300,22 @@ def _busiest(runs: Runs, until_at: Instant) -> Minute | None:
     most = max(starts.values())
     minute = min(at for at, number in starts.items() if number == most)
     owners = Counter(owner for start, owner in zip(runs.starts, runs.owners, strict=True) if start // MINUTE == minute)
-    names = [runs.prospects[owner].record.name for owner, _ in owners.most_common()]
-    return Minute(minute * MINUTE, most, tuple(names[:_NAMES_SHOWN]), max(0, len(names) - _NAMES_SHOWN))
+    return Minute(minute * MINUTE, most, *_names(runs, owners))
+
+
+def _quarters(runs: Runs, until_at: Instant) -> Iterator[Quarter]:
+    owners_of: dict[int, Counter[int]] = defaultdict(Counter)
+    for start, owner in zip(runs.starts, runs.owners, strict=True):
+        if start <= until_at:
+            owners_of[start // QUARTER][owner] += 1
+    for quarter, owners in sorted(owners_of.items()):
+        yield Quarter(quarter * QUARTER, owners.total(), *_names(runs, owners))
+
+
+def _names(runs: Runs, owners: Counter[int]) -> tuple[tuple[str, ...], int]:
+    """Return the schedules with the most runs, and how many others there are."""
+    names = tuple(runs.prospects[owner].record.name for owner, _ in owners.most_common(_NAMES_SHOWN))
+    return names, max(0, len(owners) - _NAMES_SHOWN)
 
 
 def _collisions(runs: Runs, until_at: Instant, slots: Mapping[str, int]) -> tuple[tuple[Collision, ...], int]:

@@ -2,7 +2,7 @@
 
 blocked ──▶ pending ──▶ running ──▶ succeeded │ failed │ cancelled
    │           │  ▲         │
-   │           │  └─────────┘  retry, retry later, lost worker, shutdown
+   │           │  └─────────┘  retry, retry later, lost worker, shutdown, parked
    └─────┬─────┘
          ▼
 cancelled │ dropped │ expired         any final state but succeeded ──▶ pending by an operator's retry
@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from duetime.clock import DAY, SECOND, Instant, to_micros
+from duetime.model.failures import fingerprint, is_failing
 from duetime.model.outcome import Ended, Outcome, Settlement
-from duetime.model.retry import RetryPolicy
+from duetime.model.retry import RetryPolicy, repeat_pause
 from duetime.model.task import ErrorInfo, State
 
 MOVES: Mapping[State, frozenset[State]] = {
@@ -41,6 +44,8 @@ class AttemptFacts(Protocol):
     @property
     def id(self) -> str: ...
     @property
+    def handler(self) -> str: ...
+    @property
     def attempt(self) -> int: ...
     @property
     def tries(self) -> int: ...
@@ -53,11 +58,18 @@ class AttemptFacts(Protocol):
 
 
 def conclude(
-    running: AttemptFacts, ended: Ended, policy: RetryPolicy, *, started_at: Instant | None, now: Instant, chance: float
+    running: AttemptFacts,
+    ended: Ended,
+    policy: RetryPolicy,
+    *,
+    started_at: Instant | None,
+    now: Instant,
+    chance: float,
+    probe: bool = False,
 ) -> Settlement:
-    """Decide what becomes of a task whose attempt has ended."""
+    """Decide what becomes of a task whose attempt has ended. A `probe` (`model.disabling`) that fails uses up no try and waits again."""
     if ended.outcome is Outcome.SUCCEEDED:
-        return succeed(running, ended.result, started_at, now)
+        return succeed(running, ended.result, ended.detail, started_at, now)
     tries, crashes = running.tries, running.crashes
     state, due_at, error = State.PENDING, None, ended.error
     match ended.outcome:
@@ -65,6 +77,8 @@ def conclude(
             state = State.FAILED
         case Outcome.CANCELLED:
             state = State.CANCELLED
+        case Outcome.FAILED | Outcome.TIMED_OUT if probe:
+            due_at = _after_pause(running, now, now, _last_start_at(running))
         case Outcome.FAILED | Outcome.TIMED_OUT:
             tries += 1
             delay = policy.delay(tries, chance) if ended.retriable else None
@@ -72,8 +86,9 @@ def conclude(
             if due_at is None or due_at > _last_retry_at(running, policy):
                 state, due_at = State.FAILED, None
         case Outcome.RETRY_LATER:
-            due_at = now + round(ended.delay * SECOND)
-            if due_at > _last_later_at(running, policy):
+            asked_at, last_at = now + round(ended.delay * SECOND), _last_later_at(running, policy)
+            due_at = _after_pause(running, asked_at, now, last_at)
+            if asked_at > last_at or due_at <= now == last_at:  # at its last instant there is no later one
                 state, due_at = State.FAILED, None
                 error = ErrorInfo(
                     "RetryLater", "asked to run later than its expiry, its retry policy or seven days after its due time allow"
@@ -84,9 +99,13 @@ def conclude(
                 state = State.FAILED
                 error = ErrorInfo("Quarantined", f"the process that ran it died {crashes} times; fix the handler, then retry the task")
             else:
-                due_at = now
+                due_at = _after_pause(running, now, now, _last_start_at(running))
         case Outcome.RELEASED:
+            due_at = _after_pause(running, now, now, _last_start_at(running))
+        case Outcome.PARKED:
             due_at = now
+    if error is not None and is_failing(ended.outcome, state):
+        error = msgspec.structs.replace(error, fingerprint=fingerprint(running.handler, error, ended.detail))
     return Settlement(
         id=running.id,
         attempt=running.attempt,
@@ -98,13 +117,18 @@ def conclude(
         finished_at=now,
         due_at=due_at,
         result=ended.result,
+        detail=ended.detail,
         error=error,
+        refused_by=ended.refused_by,
+        handler=running.handler,
     )
 
 
-def succeed(running: AttemptFacts, result: bytes | None, started_at: Instant | None, now: Instant) -> Settlement:
+def succeed(running: AttemptFacts, result: bytes | None, detail: bytes | None, started_at: Instant | None, now: Instant) -> Settlement:
     """Return the settlement of a success. Apart from `conclude`, because nearly all attempts succeed and nothing needs deciding."""
-    return Settlement(running.id, running.attempt, _SUCCESS, _SUCCEEDED, running.tries, running.crashes, started_at, now, None, result)
+    return Settlement(
+        running.id, running.attempt, _SUCCESS, _SUCCEEDED, running.tries, running.crashes, started_at, now, None, result, detail
+    )
 
 
 def as_cancelled(settlement: Settlement) -> Settlement:
@@ -120,17 +144,25 @@ def as_cancelled(settlement: Settlement) -> Settlement:
         crashes=settlement.crashes,
         started_at=settlement.started_at,
         finished_at=settlement.finished_at,
+        detail=settlement.detail,
         error=settlement.error,
+        handler=settlement.handler,
     )
 
 
+def _after_pause(running: AttemptFacts, due_at: Instant, now: Instant, last_at: float) -> Instant:
+    """Move a due time to the end of the pause that a task needs after many attempts without a try, but not beyond its last instant."""
+    pause = repeat_pause(running.attempt - running.tries)
+    return due_at if pause == 0 else max(due_at, int(min(now + round(pause * SECOND), last_at)))
+
+
+def _last_start_at(running: AttemptFacts) -> float:
+    return float("inf") if running.expires_at is None else running.expires_at - 1  # a task does not start at its expiry
+
+
 def _last_retry_at(running: AttemptFacts, policy: RetryPolicy) -> float:
-    bounds = [float("inf")]
-    if running.expires_at is not None:
-        bounds.append(running.expires_at - 1)  # a task does not start at its expiry
-    if policy.within is not None:
-        bounds.append(running.since_at + to_micros(policy.within))
-    return min(bounds)
+    last_at = _last_start_at(running)
+    return last_at if policy.within is None else min(last_at, running.since_at + to_micros(policy.within))
 
 
 def _last_later_at(running: AttemptFacts, policy: RetryPolicy) -> float:

@@ -9,9 +9,14 @@ import msgspec
 from duetime.clock import Instant
 from duetime.model.task import ErrorInfo, State
 
+# Of a task's attempts the first and the last are kept; those between, and what they printed, are left out.
+FIRST_ATTEMPTS_KEPT = 100
+LAST_ATTEMPTS_KEPT = 400
+MOST_ATTEMPTS_KEPT = FIRST_ATTEMPTS_KEPT + LAST_ATTEMPTS_KEPT
+
 
 class Outcome(StrEnum):
-    """How one attempt ended. Failed and TimedOut use up a try; the others do not."""
+    """How one attempt ended. Failed and TimedOut use up a try; the others do not. PARKED: the payload does not fit the worker's code."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -21,6 +26,14 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
     LOST = "lost"
     RELEASED = "released"
+    PARKED = "parked"
+
+
+class Unavailable(msgspec.Struct, frozen=True, gc=False):
+    """A target as a whole takes no work now. It has said for how long, or one task at a time finds out, every `probe_every` seconds."""
+
+    why: str
+    probe_every: float | None = None
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
@@ -28,6 +41,9 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 
     `retriable` is False where the policy's exception filter forbids another try. `crashed` means that the process
     which ran the attempt died; `alone` that it ran nothing else, so the death can be blamed on this task.
+    `refused_by` is the digest of the declaration that the payload does not fit, of an attempt that is parked.
+    `detail` is what the target observed, a JSON object made by `model.detail`. `unavailable`, beside RETRY_LATER: other tasks would fare
+    the same until then.
     """
 
     outcome: Outcome
@@ -37,12 +53,16 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     retriable: bool = True
     crashed: bool = False
     alone: bool = False
+    refused_by: str | None = None
+    detail: bytes | None = None
+    unavailable: Unavailable | None = None
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
     """The plain form of `lifecycle.AttemptFacts`."""
 
     id: str
+    handler: str
     attempt: int
     tries: int
     crashes: int
@@ -51,7 +71,11 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What to store for an ended attempt: a final state, or `pending` with the next due time."""
+    """What to store for an ended attempt: a final state, or `pending` with the next due time.
+
+    With the outcome PARKED it waits as `pending`, but parked: until a worker comes whose declaration is not among those that refused it.
+    `handler` is told of failures only, whose kind it is a part of.
+    """
 
     id: str
     attempt: int
@@ -63,7 +87,24 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     finished_at: Instant
     due_at: Instant | None = None
     result: bytes | None = None
+    detail: bytes | None = None
     error: ErrorInfo | None = None
+    refused_by: str | None = None
+    handler: str = ""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What it shares with failures of its kind; None if it is no failure."""
+        return None if self.error is None else self.error.fingerprint or None
+
+
+class Acceptance(msgspec.Struct, frozen=True, gc=False):
+    """What to store for an attempt whose work somebody else has accepted: when it times out, at the latest or after `silence` seconds."""
+
+    id: str
+    attempt: int
+    deadline_at: Instant
+    silence: float | None = None
 
 
 class SettleVerdict(StrEnum):
@@ -83,3 +124,4 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     started_at: Instant | None
     finished_at: Instant | None
     error: ErrorInfo | None = None
+    detail: bytes | None = None

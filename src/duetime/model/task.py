@@ -12,6 +12,7 @@ import msgspec
 from duetime.clock import LATEST, Instant, Seconds, to_datetime, to_instant, to_micros
 from duetime.errors import InvalidValue
 from duetime.model.shapes import derive
+from duetime.model.trace_context import TRACEPARENT, TRACESTATE
 
 R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -24,6 +25,8 @@ PRIORITIES = range(10)
 DEFAULT_PRIORITY = 5
 MAX_PAYLOAD = 1_000_000
 MAX_NAME = 200
+MAX_META = 8_192
+COPY_OF = "copy_of"  # in the meta of a copy: the id of the task that it is a copy of
 
 _decode = msgspec.json.Decoder().decode
 
@@ -43,14 +46,24 @@ class State(StrEnum):
 
 FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.DROPPED, State.EXPIRED})
 LIVE = frozenset(State) - FINAL
+LONGEST_KEPT = 100 * 365 * 86_400  # seconds for which a handler's finished tasks are kept at most: a hundred years
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, gc=False):
-    """Why an attempt did not succeed, as it is stored and shown."""
+    """Why an attempt did not succeed, as it is stored and shown. `location` is where: `shop/tasks.py:42 in charge`, or empty.
+
+    `fingerprint` is what failures of the same kind share (`model.failures`); empty of what is no failure.
+    """
 
     type: str
     message: str
     traceback: str = ""
+    location: str = ""
+    fingerprint: str = ""
+
+    def __str__(self) -> str:
+        """Return type and message."""
+        return f"{self.type}: {self.message}" if self.message else self.type
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -58,6 +71,10 @@ class Edge(msgspec.Struct, frozen=True):
 
     parent: str
     needs: Literal["end", "success"] = "success"
+
+    def __bool__(self) -> bool:
+        """Refuse `if ended(task):`, which would look as if it asked for the task's state."""
+        raise TypeError("ended(task) is what another task may need, not whether the task has ended; ask (await app.get(task)).state")
 
 
 class NewTask(msgspec.Struct, Generic[R_co], frozen=True, gc=False, kw_only=True):
@@ -107,7 +124,8 @@ class Extras(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
 class Stored(msgspec.Struct, Generic[When, Json], frozen=True, gc=False):
     """A stored task. Its shapes differ in how they write instants and JSON: `TaskRecord` and `Task` here, `RawTask` on the wire.
 
-    `due_at` is the next one while it waits for a retry.
+    `due_at` is the next one while it waits for a retry. `parked`: it is pending, but its payload fits no code that has tried it.
+    `deadline_at`: somebody outside has accepted the work of its running attempt, which times out then unless something is reported before.
     """
 
     id: str
@@ -130,6 +148,7 @@ class Stored(msgspec.Struct, Generic[When, Json], frozen=True, gc=False):
     tries: int = 0
     crashes: int = 0
     cancelling: bool = False
+    parked: bool = False
     worker: str | None = None
     started_at: When | None = None
     finished_at: When | None = None
@@ -137,6 +156,7 @@ class Stored(msgspec.Struct, Generic[When, Json], frozen=True, gc=False):
     error: ErrorInfo | None = None
     progress: float | None = None
     progress_text: str = ""
+    deadline_at: When | None = None
 
 
 def with_extras(task: S, extras: Extras | None) -> S:
@@ -144,7 +164,7 @@ def with_extras(task: S, extras: Extras | None) -> S:
     return task if extras is None else msgspec.structs.replace(task, **msgspec.structs.asdict(extras))
 
 
-INSTANTS = ("due_at", "submitted_at", "expires_at", "planned_at", "started_at", "finished_at")  # of a stored task
+INSTANTS = ("due_at", "submitted_at", "expires_at", "planned_at", "started_at", "finished_at", "deadline_at")  # of a stored task
 
 
 class TaskRecord(Stored[Instant, bytes], frozen=True, gc=False):
@@ -190,6 +210,28 @@ def accepted(task: NewTask[Any], state: State, now: Instant, due_at: Instant) ->
     return _accepted(task, state, now, due_at, expiry_of(task, due_at))
 
 
+def copied(record: TaskRecord, task_id: str, payload: bytes, submitted_by: str) -> NewTask[Any]:
+    """Return a new task like a stored one, due now: same handler and options, and in its meta the origin's id.
+
+    It has no key, because the origin may still hold it, and belongs to no schedule, because no occurrence asked for it. It expires as
+    long after its due time as the origin would now. What the origin waited for has no part in it, nor has the origin's trace.
+    """
+    life = None if record.expires_at is None else record.expires_at - record.due_at
+    kept = {name: value for name, value in (record.meta or {}).items() if name not in (TRACEPARENT, TRACESTATE)}
+    return NewTask(
+        id=task_id,
+        handler=record.handler,
+        payload=payload,
+        collection=record.collection,
+        priority=record.priority,
+        timeout=record.timeout,
+        retry=record.retry,
+        expires_in=life if life is not None and life > 0 else None,
+        meta=check_meta({**kept, COPY_OF: record.id}),
+        submitted_by=submitted_by,
+    )
+
+
 def shown(record: TaskRecord) -> Task[Any]:
     """Return a record as people see it: instants as datetimes, payload and result decoded."""
     return _shown(record, dict(record.meta) if record.meta else {})
@@ -232,10 +274,14 @@ def check_name(value: str, what: str) -> str:
 def check_meta(meta: Mapping[str, str]) -> dict[str, str]:
     """Check the small string map that travels with a task."""
     checked = {}
+    if len(meta) > MAX_META:
+        raise InvalidValue(
+            f"meta must have at most {MAX_META:,} characters in all, got {len(meta):,} names; put larger data into the payload"
+        )
     for name, value in meta.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidValue(f"meta must map text to text, got {name!r}: {value!r}")
         checked[name] = value
-    if sum(len(name) + len(value) for name, value in checked.items()) > 8_192:
-        raise InvalidValue("meta must stay under 8,192 characters in all; put larger data into the payload")
+    if sum(len(name) + len(value) for name, value in checked.items()) > MAX_META:
+        raise InvalidValue(f"meta must stay under {MAX_META:,} characters in all; put larger data into the payload")
     return checked

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import assert_never
+from typing import Literal, assert_never
 
 import msgspec
 
 from duetime.clock import SECOND, Instant, to_datetime
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Outcome
+from duetime.model.retry import repeat_pause
 from duetime.model.task import ErrorInfo, State, TaskRecord
+from duetime.model.wording import count, listed
+
+MOST_NAMED = 3  # handlers that are named as those which take a worker's slots, and tasks that another waits for
 
 
 class ReasonKind(StrEnum):
@@ -22,9 +28,13 @@ class ReasonKind(StrEnum):
     GATE = "gate"
     NO_WORKER = "no_worker"
     SLOTS_FULL = "slots_full"
+    WORKER_FULL = "worker_full"
     BLOCKED = "blocked"
+    PARKED = "parked"
+    REQUESTED = "requested"
     READY = "ready"
     RUNNING = "running"
+    ACCEPTED = "accepted"
     FINISHED = "finished"
 
 
@@ -37,15 +47,65 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
 
 
+class HandlerSource(StrEnum):
+    """Where workers find out how a handler's attempts are performed; NOWHERE: nothing says it (any more)."""
+
+    CODE = "code"
+    STORED = "stored"
+    STORED_COMMAND = "stored command"
+    NOWHERE = "nowhere"
+
+
+class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """A live worker that runs the task's handler: its slots of that handler, how many are taken, and all that it runs by handler.
+
+    `concurrency` is its slots over all handlers; None: there are enough for the slots of each.
+    """
+
+    slots: int
+    running: int
+    concurrency: int | None = None
+    by_handler: Mapping[str, int] = {}
+
+    @property
+    def handler_full(self) -> bool:
+        return self.running >= self.slots
+
+    @property
+    def full(self) -> bool:
+        return self.concurrency is not None and sum(self.by_handler.values()) >= self.concurrency
+
+    @property
+    def free(self) -> int:
+        """How many attempts of the handler it could start now."""
+        free = self.slots - self.running
+        if self.concurrency is not None:
+            free = min(free, self.concurrency - sum(self.by_handler.values()))
+        return max(0, free)
+
+
+class Awaited(msgspec.Struct, frozen=True):
+    """A task that a blocked one waits for. `name` says which: its id, and its handler if that may be seen."""
+
+    name: str
+    state: State | None
+    needs: Literal["end", "success"]
+
+
 class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What `why` needs besides the task. Slots and running tasks are the handler's, over all live workers."""
+    """What `why` needs besides the task. `gates` hold it, the one that applies first; `workers` are live and run its handler.
+
+    `draining` are ids of live ones that would run it, but drain.
+    """
 
     now: Instant
-    gate: Gate | None = None
+    gates: Sequence[Gate] = ()
     live_workers: int = 0
-    workers_of_handler: int = 0
-    slots: int = 0
-    running: int = 0
+    workers: Sequence[WorkerLoad] = ()
+    draining: Sequence[str] = ()
+    awaited: Sequence[Awaited] = ()
+    awaited_in_all: int = 0
+    source: HandlerSource = HandlerSource.CODE
     due_before: int = 0
     more_due: bool = False  # than were counted
     tries_allowed: int = 1
@@ -54,36 +114,137 @@ class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
-    """Return everything that a task waits for; for a running or final task, one reason that says so."""
+    """Return everything that a task waits for, what decides first; for a running or final task, one reason that says so."""
     match task.state:
         case State.RUNNING:
             return [_running(task, facts)]
         case State.BLOCKED:
-            return [Reason(kind=ReasonKind.BLOCKED, text="it waits for other tasks to end"), *_waiting(task, facts)]
+            return _expiring(task, facts, [_blocked(facts), *_waiting(task, facts)])
+        case State.PENDING if task.parked:
+            return _expiring(task, facts, [_parked(task, facts), *_waiting(task, facts)])
         case State.PENDING:
-            return _waiting(task, facts) or [_ready(task, facts)]
+            return _expiring(task, facts, _waiting(task, facts) or [_ready(task, facts)])
         case State.SUCCEEDED | State.FAILED | State.CANCELLED | State.DROPPED | State.EXPIRED:
             return [_finished(task, facts)]
         case _:
             assert_never(task.state)
 
 
+def _blocked(facts: WhyFacts) -> Reason:
+    if not facts.awaited:
+        return Reason(kind=ReasonKind.BLOCKED, text="it waits for other tasks to end")
+    named = [
+        f"{each.name}{'' if each.state is None else f' ({each.state})'} {'to succeed' if each.needs == 'success' else 'to end'}"
+        for each in facts.awaited
+    ]
+    if facts.awaited_in_all > len(named):
+        named.append(f"{facts.awaited_in_all - len(named):,} more")
+    return Reason(kind=ReasonKind.BLOCKED, text=f"it waits for {listed(named)}")
+
+
+def requested(verbs: Sequence[str]) -> Reason:
+    """Return the reason that says what callers' transactions have asked for and nobody has carried out yet: cancels and edits."""
+    asked = " and ".join(f"{'an' if verb == 'edit' else 'a'} {verb}" for verb in dict.fromkeys(verbs))
+    text = f"{asked} of it was committed in a caller's transaction and is not carried out yet; workers and servers look every second"
+    return Reason(kind=ReasonKind.REQUESTED, text=text)
+
+
+def _expiring(task: TaskRecord, facts: WhyFacts, reasons: list[Reason]) -> list[Reason]:
+    """Return the reasons, the first one with the end of the wait, if the task expires."""
+    if task.expires_at is None:
+        return reasons
+    left = task.expires_at - facts.now
+    ending = (
+        f"in {_span(left)}, at {to_datetime(task.expires_at):%Y-%m-%d %H:%M:%S} UTC" if left > 0 else "at the next look of the maintenance"
+    )
+    first = msgspec.structs.replace(reasons[0], text=f"{reasons[0].text}; if it does not start before, it expires {ending}")
+    return [first, *reasons[1:]]
+
+
 def _waiting(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
     reasons = []
     if task.due_at > facts.now:
         reasons.append(_later(task, facts))
-    if facts.gate is not None:
-        reasons.append(_gate(facts.gate))
-    if facts.workers_of_handler == 0:
-        others = f"{_count(facts.live_workers, 'worker')} of other handlers" if facts.live_workers else "no worker at all"
-        text = f"no live worker runs {task.handler}; there is {others}. Start one: duetime worker APP"
-        reasons.append(Reason(kind=ReasonKind.NO_WORKER, text=text))
-    elif task.due_at <= facts.now and facts.gate is None and facts.running >= facts.slots:
-        count = f"{facts.due_before:,}+ due tasks" if facts.more_due else _count(facts.due_before, "due task")
-        ahead = f", and {count} of it wait" if facts.due_before else ""
-        text = f"all slots of {task.handler} are taken: {facts.running} run in {_count(facts.slots, 'slot')}{ahead}"
-        reasons.append(Reason(kind=ReasonKind.SLOTS_FULL, text=text))
+    reasons += [_gate(gate) for gate in facts.gates]
+    if not facts.workers:
+        reasons.append(Reason(kind=ReasonKind.NO_WORKER, text=_no_worker(task, facts)))
+    elif task.due_at <= facts.now and not task.parked:
+        reasons += _full(task, facts)
     return reasons
+
+
+def _no_worker(task: TaskRecord, facts: WhyFacts) -> str:
+    """Return why no live worker runs a handler, and what to do."""
+    if facts.draining:
+        one = len(facts.draining) == 1
+        some = f"the only live worker that runs {task.handler} drains" if one else f"all live workers that run {task.handler} drain"
+        named = ", ".join(facts.draining[:MOST_NAMED]) + (", …" if len(facts.draining) > MOST_NAMED else "")
+        return f"{some}: nothing more starts there ({named}). Start another one, or: duetime workers drain --undo {facts.draining[0]}"
+    others = f"{count(facts.live_workers, 'worker')} of other handlers" if facts.live_workers else "no worker at all"
+    match facts.source:
+        case HandlerSource.STORED:
+            text = f"the target of {task.handler} is stored, and no live worker serves it; there is {others}."
+            return f"{text} Start one: duetime worker --targets"
+        case HandlerSource.STORED_COMMAND:
+            return (
+                f"the target of {task.handler} is a stored command, and no live worker runs those; there is {others}. "
+                "Start one where it may run: duetime worker --targets --allow command"
+            )
+        case HandlerSource.NOWHERE:
+            return (
+                f"nothing says how to run {task.handler}: no code declares it, and no target is stored under its name (any more). "
+                "Put one, `duetime handlers put`, or start a worker that declares it; or cancel the task"
+            )
+        case HandlerSource.CODE:
+            return f"no live worker runs {task.handler}; there is {others}. Start one: duetime worker APP"
+
+
+def _full(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
+    """Return what keeps every worker from starting it: the slots of its handler, those of the worker over all handlers, or both."""
+    if any(worker.free for worker in facts.workers):
+        return []
+    reasons = []
+    of_handler = [worker for worker in facts.workers if worker.handler_full]
+    if of_handler:
+        running = sum(worker.running for worker in of_handler)
+        slots = count(sum(worker.slots for worker in of_handler), "slot")
+        text = f"all slots of {task.handler}{_some(of_handler, facts)} are taken: {running} run in {slots}{_ahead(facts)}"
+        reasons.append(Reason(kind=ReasonKind.SLOTS_FULL, text=text))
+    of_worker = [worker for worker in facts.workers if worker.full]
+    if of_worker:
+        running_of: Counter[str] = Counter()
+        for worker in of_worker:
+            running_of.update(worker.by_handler)
+        most = ", ".join(f"{number:,} of {handler}" for handler, number in running_of.most_common(MOST_NAMED))
+        others = ", …" if len(running_of) > MOST_NAMED else ""
+        slots = count(sum(worker.concurrency or 0 for worker in of_worker), "slot")
+        text = (
+            f"all slots over all handlers{_some(of_worker, facts)} are taken: {running_of.total():,} run in {slots} ({most}{others})"
+            f"{'' if of_handler else _ahead(facts)}. More of them: duetime worker --concurrency, or another worker"
+        )
+        reasons.append(Reason(kind=ReasonKind.WORKER_FULL, text=text))
+    return reasons
+
+
+def _some(workers: Sequence[WorkerLoad], facts: WhyFacts) -> str:
+    return "" if len(workers) == len(facts.workers) else f" in {len(workers):,} of {count(len(facts.workers), 'worker')}"
+
+
+def _ahead(facts: WhyFacts) -> str:
+    if not facts.due_before:
+        return ""
+    due = f"{facts.due_before:,}+ due tasks" if facts.more_due else count(facts.due_before, "due task")
+    return f", and {due} of it {'waits' if facts.due_before == 1 else 'wait'}"
+
+
+def _parked(task: TaskRecord, facts: WhyFacts) -> Reason:
+    problem = "" if task.error is None else f" ({task.error.message})"
+    running = count(len(facts.workers), "live worker")
+    text = (
+        f"it is parked: its payload does not fit the code of any worker that has tried it{problem}; {running} of {task.handler} now. "
+        "It runs when a worker with fitting code starts, or when its payload is edited: duetime edit --payload"
+    )
+    return Reason(kind=ReasonKind.PARKED, text=text)
 
 
 def _later(task: TaskRecord, facts: WhyFacts) -> Reason:
@@ -91,11 +252,20 @@ def _later(task: TaskRecord, facts: WhyFacts) -> Reason:
     left = _span(task.due_at - facts.now)
     if facts.last_outcome is Outcome.RETRY_LATER:
         text = f"its handler asked to run later: again in {left}, at {due_at:%Y-%m-%d %H:%M:%S} UTC{_said(facts.last_error)}"
-        return Reason(kind=ReasonKind.RETRY, text=text, until_at=due_at)
+        return Reason(kind=ReasonKind.RETRY, text=text + _repeats(task), until_at=due_at)
+    if facts.last_outcome in (Outcome.RELEASED, Outcome.LOST) and (repeats := _repeats(task)):
+        return Reason(kind=ReasonKind.RETRY, text=f"it runs again in {left}, at {due_at:%H:%M:%S} UTC{repeats}", until_at=due_at)
     if task.tries > 0:
         text = f"try {task.tries} of {facts.tries_allowed} failed{_said(facts.last_error)}; the next is in {left}, at {due_at:%H:%M:%S} UTC"
         return Reason(kind=ReasonKind.RETRY, text=text, until_at=due_at)
     return Reason(kind=ReasonKind.LATER, text=f"it is due in {left}, at {due_at:%Y-%m-%d %H:%M:%S} UTC", until_at=due_at)
+
+
+def _repeats(task: TaskRecord) -> str:
+    """Return why a task waits longer than asked for after many attempts without a try: the rest of the sentence, or nothing."""
+    repeats = task.attempt - task.tries
+    pause = repeat_pause(repeats)
+    return f"; after {repeats:,} attempts that used up no try the next waits at least {pause:g} s" if pause else ""
 
 
 def _gate(gate: Gate) -> Reason:
@@ -104,22 +274,31 @@ def _gate(gate: Gate) -> Reason:
     until_at = None if gate.until_at is None else to_datetime(gate.until_at)
     ending = "until it is opened" if until_at is None else f"until {until_at:%Y-%m-%d %H:%M:%S} UTC"
     note = f": {gate.note}" if gate.note else ""
+    if gate.automatic and gate.probe_at is not None:
+        ending = "until a task of it succeeds"
+        note += f". From {to_datetime(gate.probe_at):%Y-%m-%d %H:%M:%S} UTC on, one tries; to open it now: duetime gates open"
     text = f"a gate {verb} {tasks} {ending}; set by {gate.set_by or 'somebody'}{note}"
     return Reason(kind=ReasonKind.GATE, text=text, until_at=until_at, by=gate.set_by or None)
 
 
 def _ready(task: TaskRecord, facts: WhyFacts) -> Reason:
-    free = _count(facts.slots - facts.running, "slot")
-    return Reason(
-        kind=ReasonKind.READY,
-        text=f"nothing holds it: it has been due for {_span(facts.now - task.due_at)} and {free} of {task.handler} are free",
-    )
+    free = sum(worker.free for worker in facts.workers)
+    slots = f"{count(free, 'slot')} of {task.handler} {'is' if free == 1 else 'are'} free"
+    return Reason(kind=ReasonKind.READY, text=f"nothing holds it: it has been due for {_span(facts.now - task.due_at)} and {slots}")
 
 
 def _running(task: TaskRecord, facts: WhyFacts) -> Reason:
     since = "" if task.started_at is None else f" for {_span(facts.now - task.started_at)}"
     far = "" if task.progress is None else f", {task.progress:.0%} done"
     said = f" ({task.progress_text})" if task.progress_text else ""
+    if task.deadline_at is not None:
+        left = task.deadline_at - facts.now
+        ending = f"in {_span(left)}, at {to_datetime(task.deadline_at):%Y-%m-%d %H:%M:%S} UTC" if left > 0 else "at once"
+        after = "it ends as cancelled" if task.cancelling else "it times out"
+        asked = "; a cancel has been asked for" if task.cancelling else ""
+        work = f"somebody outside works on attempt {task.attempt}{since}{far}{said}{asked}"
+        text = f"{work}; unless something is reported, {after} {ending}"
+        return Reason(kind=ReasonKind.ACCEPTED, text=text, until_at=to_datetime(task.deadline_at))
     stop = "; a cancel has been asked for and it ends when its code does" if task.cancelling else ""
     text = f"attempt {task.attempt} has been running{since} on worker {task.worker or '?'}{far}{said}{stop}"
     return Reason(kind=ReasonKind.RUNNING, text=text, by=task.worker)
@@ -133,7 +312,7 @@ def _finished(task: TaskRecord, facts: WhyFacts) -> Reason:
         case State.FAILED if task.error is not None and task.error.type == "Quarantined":
             text = f"it was quarantined{ago}: {task.error.message}"
         case State.FAILED:
-            tries = f"{task.tries} of {_count(facts.tries_allowed, 'try', 'tries')}"
+            tries = f"{task.tries} of {count(facts.tries_allowed, 'try', 'tries')}"
             text = f"it failed{ago} after {tries}{_said(task.error)}; to run it again: retry"
         case State.CANCELLED:
             text = f"it was cancelled{ago}{_said(task.error)}"
@@ -147,11 +326,7 @@ def _finished(task: TaskRecord, facts: WhyFacts) -> Reason:
 def _said(error: ErrorInfo | None) -> str:
     if error is None:
         return ""
-    return f" ({error.type}: {error.message})" if error.message else f" ({error.type})"
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f" ({error}, at {error.location})" if error.location else f" ({error})"
 
 
 def _span(micros: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
@@ -11,11 +11,13 @@ import msgspec
 from msgspec import UNSET
 
 from duetime.client.admission import HANDLERS_OWN, Admission, refuse_others
-from duetime.client.client import AnyTask, Bulk, Client, TaskPage, id_of, taken_keys, waiting_time
+from duetime.client.client import AnyTask, Client, id_of, taken_keys, waiting_time
+from duetime.client.operations import Asked, Bulk, bulk_of
 from duetime.client.services import Program
-from duetime.clock import Instant, Seconds, to_instant, to_seconds
-from duetime.errors import DuetimeError, PayloadTooLarge, TaskNotFound, UnknownHandler
-from duetime.model.query import MAX_PAGE, Query
+from duetime.clock import Instant, Seconds, to_instant
+from duetime.errors import DuetimeError, InvalidValue, PayloadTooLarge, TaskNotFound, UnknownHandler
+from duetime.model.operation import Verb
+from duetime.model.query import MAX_PAGE, USUAL_COUNT, USUAL_SCAN, Page, Query, TaskCount
 from duetime.model.task import (
     FINAL,
     NewTask,
@@ -24,9 +26,6 @@ from duetime.model.task import (
     TaskRecord,
     accepted,
     check_name,
-    check_priority,
-    delay_micros,
-    due_instant,
     due_of,
     shown,
 )
@@ -34,15 +33,16 @@ from duetime.remote.address import needs_store
 from duetime.remote.calendars import RemoteCalendars
 from duetime.remote.gates import RemoteGates
 from duetime.remote.handlers import ServerHandlers
+from duetime.remote.operations import RemoteOperations, change_of
 from duetime.remote.problems import error_of
 from duetime.remote.query import query_params
 from duetime.remote.schedules import RemoteSchedules
 from duetime.remote.transport import NDJSON, Transport
+from duetime.remote.workers import RemoteWorkers
 from duetime.store.requests import NamedRequest, Requested
 from duetime.store.shard import Listener
-from duetime.store.values import Added, CancelVerdict, Hint
+from duetime.store.values import Added, CancelVerdict, ChangeVerdict, Hint
 from duetime.targets.spec import HandlerSpec
-from duetime.wire.fields import optional
 from duetime.wire.tasks import (
     BatchAnswer,
     BatchItem,
@@ -50,9 +50,10 @@ from duetime.wire.tasks import (
     BulkBody,
     BulkEditBody,
     CancelAnswer,
-    Change,
+    CopyBody,
     RawTask,
     RawTaskList,
+    TaskChange,
     Verdict,
     body_of,
     filter_of,
@@ -75,8 +76,8 @@ class RemoteAdmission(Admission):
     async def declare(self, specs: Iterable[HandlerSpec]) -> None:
         """Do nothing: the workers that run the handlers declare them."""
 
-    async def check(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
-        await super().check(tasks, allow_unknown=False)
+    async def check(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool, on_loop: bool = False) -> None:
+        await super().check(tasks, allow_unknown=False, on_loop=on_loop)
         for handler in {task.handler for task in tasks} - self._declared.keys():
             await self.declaration(handler)
 
@@ -88,9 +89,9 @@ class RemoteAdmission(Admission):
         """Return the priority of a task that the server has stored."""
         return super().priority_of(task.handler) if task.priority == HANDLERS_OWN else task.priority
 
-    def _unknown(self, handler: str) -> UnknownHandler:
-        hint = self._meant(handler) or "start a worker that declares it"
-        return UnknownHandler(f"the server knows no handler {handler!r} that may be used here; {hint}")
+    def _unknown(self, handler: str, *, hint: bool = True) -> UnknownHandler:
+        what = (self._meant(handler) if hint else "") or "start a worker that declares it"
+        return UnknownHandler(f"the server knows no handler {handler!r} that may be used here; {what}")
 
 
 class RemoteClient(Client):
@@ -103,6 +104,8 @@ class RemoteClient(Client):
         self.user = program.user
         self.admission = RemoteAdmission(ServerHandlers(transport), user=program.user, own=program.specs.__contains__, hooks=program.hooks)
         self.gates = RemoteGates(transport, user=program.user, opened=program.opened)
+        self.operations = RemoteOperations(transport, opened=program.opened)
+        self.workers = RemoteWorkers(transport, opened=program.opened)
         self.schedules = RemoteSchedules(transport, program)
         self.calendars = RemoteCalendars(transport, opened=program.opened)
 
@@ -187,11 +190,14 @@ class RemoteClient(Client):
         raise needs_store("this", self._transport.url)
 
     async def prepare(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
-        raise needs_store("connection=, a task in your own transaction,", self._transport.url)
+        raise self._no_transaction()
 
     def _refuse(self, connection: object | None) -> None:
         if connection is not None:
-            raise needs_store("connection=, a task in your own transaction,", self._transport.url)
+            raise self._no_transaction()
+
+    def _no_transaction(self) -> InvalidValue:
+        return needs_store("connection=, a part of your own transaction,", self._transport.url)
 
     # ---- reading ----
 
@@ -221,11 +227,17 @@ class RemoteClient(Client):
         live = [task for task in found if not task.final]
         return live[0] if live else max(found, key=lambda task: task.finished_at or task.submitted_at)
 
-    async def page(self, query: Query) -> TaskPage:
-        page = await self._transport.ask(
-            RawTaskList, "GET", "/v1/tasks", query=query_params({**filter_of(query), "limit": query.limit, "cursor": query.cursor})
-        )
-        return TaskPage([shown(record_of(task)) for task in page.items], page.next)
+    async def record_page(self, query: Query) -> Page:
+        if query.nothing:
+            return Page([], None)
+        more = {"limit": query.limit, "cursor": query.cursor, "brief": query.brief or None, "scan": min(query.scan, USUAL_SCAN)}
+        page = await self._transport.ask(RawTaskList, "GET", "/v1/tasks", query=query_params({**filter_of(query), **more}))
+        return Page([record_of(task) for task in page.items], page.next, page.looked)
+
+    async def count(self, query: Query, limit: int = USUAL_COUNT) -> TaskCount:
+        if query.nothing:
+            return TaskCount(0, False)
+        return await self._transport.ask(TaskCount, "GET", "/v1/tasks/count", query=query_params({**filter_of(query), "limit": limit}))
 
     async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
         task_id = id_of(task)
@@ -252,6 +264,13 @@ class RemoteClient(Client):
     async def retry(self, task: AnyTask) -> Task[Any]:
         return shown(await self._task("POST", id_of(task), "/retry"))
 
+    async def copy(self, task: AnyTask, *, payload: Mapping[str, Any] | None = None, submitted_by: str = "") -> Task[Any]:
+        body = CopyBody(UNSET if payload is None else dict(payload))  # the server knows from the token who submits it
+        return shown(await self._task("POST", id_of(task), "/copy", body=body))
+
+    async def delete(self, task: AnyTask) -> None:
+        await self._transport.send("DELETE", f"/v1/tasks/{id_of(task)}")
+
     async def edit(
         self,
         task: AnyTask,
@@ -260,12 +279,36 @@ class RemoteClient(Client):
         delay: Seconds | None = None,
         priority: int | None = None,
         collection: str | None = None,
+        payload: Mapping[str, Any] | None = None,
         seen: TaskRecord | None = None,
     ) -> Task[Any]:
         if seen is not None:
             raise needs_store("a change that expects a task as it was seen", self._transport.url)
-        task_id, change = id_of(task), _change(due_at, delay, priority, collection)
-        return shown(await self._task("PATCH", task_id, body=change, again=True))
+        asked = Asked(verb=Verb.EDIT, query=Query(), due_at=due_at, delay=delay, priority=priority, collection=collection)
+        changes = msgspec.structs.asdict(change_of(asked))
+        change = TaskChange(**changes, payload=UNSET if payload is None else dict(payload))
+        return shown(await self._task("PATCH", id_of(task), body=change, again=True))
+
+    async def cancel_on(
+        self, connection: object, task: AnyTask | None = None, *, handler: str | None = None, key: str | None = None
+    ) -> CancelVerdict:
+        raise self._no_transaction()
+
+    async def edit_on(
+        self,
+        connection: object,
+        task: AnyTask,
+        *,
+        due_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: int | None = None,
+        collection: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+    ) -> ChangeVerdict:
+        raise self._no_transaction()
+
+    async def prepare_edit(self, task: AnyTask, payload: Mapping[str, Any]) -> None:
+        raise self._no_transaction()
 
     async def _task(self, method: str, task_id: str, verb: str = "", **options: Any) -> TaskRecord:
         return record_of(await self._transport.ask(RawTask, method, f"/v1/tasks/{task_id}{verb}", **options))
@@ -273,10 +316,10 @@ class RemoteClient(Client):
     # ---- many at once ----
 
     async def cancel_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
-        return await self._bulk_verb("cancel", BulkBody(**filter_of(query), dry_run=dry_run))
+        return await self._bulk(Asked(verb=Verb.CANCEL, query=query), dry_run)
 
     async def retry_many(self, query: Query, *, dry_run: bool = False) -> Bulk:
-        return await self._bulk_verb("retry", BulkBody(**filter_of(query), dry_run=dry_run))
+        return await self._bulk(Asked(verb=Verb.RETRY, query=query), dry_run)
 
     async def edit_many(
         self,
@@ -288,12 +331,18 @@ class RemoteClient(Client):
         collection: str | None = None,
         dry_run: bool = False,
     ) -> Bulk:
-        change = _change(due_at, delay, priority, collection)
-        return await self._bulk_verb("edit", BulkEditBody(**filter_of(query), dry_run=dry_run, set=change))
+        asked = Asked(verb=Verb.EDIT, query=query, due_at=due_at, delay=delay, priority=priority, collection=collection)
+        return await self._bulk(asked, dry_run)
 
-    async def _bulk_verb(self, verb: str, body: BulkBody) -> Bulk:
+    async def _bulk(self, asked: Asked, dry_run: bool) -> Bulk:
+        """Start an operation and wait for its end, or count what it would act on."""
+        if not dry_run:
+            started = await self.operations.start(asked)
+            return bulk_of(await self.operations.wait(started.id))
+        fields = {**filter_of(asked.query), "dry_run": True}
+        body = BulkEditBody(**fields, set=change_of(asked)) if asked.verb is Verb.EDIT else BulkBody(**fields)
         # the duration depends on how many tasks match; the server keeps working, so its silence means nothing
-        done = await self._transport.ask(BulkAnswer, "POST", f"/v1/tasks/{verb}", body=body, again=body.dry_run, wait=LONGEST_BULK)
+        done = await self._transport.ask(BulkAnswer, "POST", f"/v1/tasks/{asked.verb}", body=body, again=True, wait=LONGEST_BULK)
         return Bulk(done.matched, done.answers)
 
 
@@ -340,20 +389,6 @@ def _batches(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
         size += len(line) + 1
     if start < len(lines):
         yield start, len(lines)
-
-
-def _change(due_at: datetime | None, delay: Seconds | None, priority: int | None, collection: str | None) -> Change:
-    """Check the values to change. The server checks whether they are too many or none."""
-    if due_at is not None:
-        due_instant(due_at)
-    if delay is not None:
-        delay_micros(delay)
-    return Change(
-        due_at=optional(due_at),
-        delay=UNSET if delay is None else to_seconds(delay),
-        priority=UNSET if priority is None else check_priority(priority),
-        collection=UNSET if collection is None else check_name(collection, "collection"),
-    )
 
 
 def _declared_only(error: UnknownHandler) -> UnknownHandler:

@@ -22,7 +22,7 @@ class ServerHandlers:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def declarations(self) -> list[Declaration]:
+    async def declarations(self, *, former: bool = False) -> list[Declaration]:
         return [
             Declaration(name=each.name, schema=msgspec.json.encode(each.schema), doc=each.doc, timeout=each.timeout, priority=each.priority)
             for each in await handlers(self._transport)

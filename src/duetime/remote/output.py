@@ -40,7 +40,7 @@ class RemoteOutputs(Outputs):
             page = await self._transport.ask(OutputList, "GET", _path(task), query=query)
             found += page.items
             cursor = None if page.next is None else int(page.next)
-            if limit is not None:
+            if limit is not None:  # the caller goes on from here
                 break
         return OutputPage(found, cursor)
 

@@ -16,8 +16,9 @@ from duetime.client.schedules.backfill import read as read_backfill
 from duetime.client.schedules.declaring import SchedulePlan, refuse_twice
 from duetime.client.schedules.forecasting import LONGEST, Ahead
 from duetime.client.schedules.info import ScheduleInfo, SkipInfo
-from duetime.client.schedules.schedule import RULES, Named, Schedule
-from duetime.client.schedules.service import MOST_PREVIEWED, MOST_SKIPS, Refuse, Schedules, Stored
+from duetime.client.schedules.reconciling import Refuse
+from duetime.client.schedules.schedule import RULES, Schedule
+from duetime.client.schedules.service import MOST_PREVIEWED, MOST_SKIPS, Schedules, Stored
 from duetime.client.services import Program
 from duetime.clock import to_instant
 from duetime.errors import ChangedMeanwhile, Conflict, DuetimeError, InvalidValue
@@ -72,28 +73,6 @@ class RemoteSchedules(Schedules):
 
     async def get(self, name: str) -> ScheduleInfo:
         return info_of(await self._ask(ScheduleView, "GET", _path(name)))
-
-    async def list(
-        self,
-        *,
-        handler: str | Named | None = None,
-        paused: bool | None = None,
-        prefix: str | None = None,
-        declared: bool | None = None,
-        after: str = "",
-        limit: int | None = None,
-    ) -> list[ScheduleInfo]:
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise InvalidValue(f"limit must be a whole number of at least 1, got {limit!r}; leave it out for all")
-        name = None if handler is None else handler if isinstance(handler, str) else handler.name
-        chosen = ScheduleFilter(handler=name, paused=paused, prefix=prefix, declared=declared)
-        found: list[ScheduleInfo] = []
-        cursor: str | None = after
-        while cursor is not None and (limit is None or len(found) < limit):
-            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
-            page, cursor = await self.page(msgspec.structs.replace(chosen, after=cursor, limit=size))
-            found += page
-        return found
 
     async def page(self, chosen: ScheduleFilter) -> tuple[builtins.list[ScheduleInfo], str | None]:
         query = query_params(
@@ -162,7 +141,7 @@ class RemoteSchedules(Schedules):
 
     # ---- changing ----
 
-    async def put_telling(
+    async def upsert(
         self,
         schedule: Schedule,
         *,

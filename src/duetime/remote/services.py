@@ -8,9 +8,15 @@ from duetime.config import Config
 
 def server_services(config: Config, program: Program) -> Services:
     """Return the services over a server; the first request connects."""
+    from duetime.remote.artifacts import RemoteArtifacts
     from duetime.remote.client import RemoteClient
+    from duetime.remote.doctor import RemoteDoctor
+    from duetime.remote.failures import RemoteFailures
     from duetime.remote.output import RemoteOutputs
     from duetime.remote.overview import RemoteInsight
+    from duetime.remote.secrets import RemoteSecrets
+    from duetime.remote.targets import RemoteTargets
+    from duetime.remote.tokens import RemoteTokens
     from duetime.remote.transport import Transport
 
     transport = Transport(config.url, config.token)
@@ -23,6 +29,12 @@ def server_services(config: Config, program: Program) -> Services:
         client=RemoteClient(transport, program),
         insight=RemoteInsight(transport),
         output=RemoteOutputs(transport, opened=program.opened),
+        failures=RemoteFailures(transport, opened=program.opened),
+        secrets=RemoteSecrets(transport, opened=program.opened),
+        artifacts=RemoteArtifacts(transport, opened=program.opened),
+        targets=RemoteTargets(transport, opened=program.opened),
+        tokens=RemoteTokens(transport, opened=program.opened),
+        doctor=RemoteDoctor(transport, opened=program.opened),
         open=open,
         close=transport.close,
     )

@@ -13,13 +13,15 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from duetime.clock import SECOND, Instant, SystemClock
-from duetime.config import Secret
-from duetime.errors import DuetimeError, InvalidValue, NotAllowed, StoreUnavailable
+from duetime.config import Masked
+from duetime.errors import DuetimeError, InvalidValue, MissingExtra, NotAllowed, StoreUnavailable
+from duetime.model.retry_after import read_retry_after
 from duetime.remote.address import in_the_clear, read_address
 from duetime.remote.problems import error_of, read_problem
 
@@ -27,7 +29,7 @@ try:
     import aiohttp
     from yarl import URL
 except ModuleNotFoundError as missing:
-    raise InvalidValue(f"a server is reached with the package {missing.name}: pip install 'duetime[http]'") from None
+    raise MissingExtra(f"a server is reached with the package {missing.name}: pip install 'duetime[http]'") from None
 
 T = TypeVar("T")
 
@@ -122,7 +124,7 @@ def _close_all() -> None:
 class Transport:
     """Sends requests to one server. The token goes there and nowhere else: redirects are not followed."""
 
-    def __init__(self, url: str, token: Secret | None) -> None:
+    def __init__(self, url: str, token: Masked | None) -> None:
         self.url = read_address(url)
         self._headers = {"accept": JSON, "user-agent": f"duetime/{version('duetime')}"}
         if token is not None:
@@ -219,13 +221,31 @@ class Transport:
                 problem = self._error(method, path, answer)
                 if answer.status not in _AGAIN or (answer.status != 429 and not repeated):
                     raise problem
-                told = _seconds(answer.headers.get("Retry-After"))
+                told = read_retry_after(answer.headers.get("Retry-After"), self._clock.now())
             delay = max(told or 0.0, pause * random.uniform(0.5, 1.0))
             longest = patience if patience is not None else PATIENCE if self._answered else FIRST_PATIENCE
             if time.monotonic() + delay > began + longest:
                 raise problem
             await asyncio.sleep(delay)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def upload(self, url: str, path: Path, size: int) -> None:
+        """Send a file to an address that the server has given, without the token: it may be that of somebody else.
+
+        An address without a host is one of the server. Nothing is repeated: a caller begins anew.
+        """
+        whole = URL(self.url).join(URL(url, encoded=True)) if url.startswith("/") else URL(url, encoded=True)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN, sock_read=ANSWER_WITHIN)
+        headers = {"content-length": str(size), "content-type": "application/octet-stream"}
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+            with self._translated("PUT", whole), await asyncio.to_thread(path.open, "rb") as file:
+                async with session.put(whole, data=file, headers=headers, timeout=timeout, allow_redirects=False) as response:
+                    answer = Answer(response.status, response.headers, await response.read())
+        if not 200 <= answer.status < 300:
+            if read_problem(answer.data) is not None:
+                raise self._error("PUT", whole.path, answer)
+            said = answer.data[:200].decode("utf-8", "replace")
+            raise StoreUnavailable(f"the upload to {whole.host} was answered {answer.status}: {said}")
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -327,11 +347,3 @@ class Transport:
             ahead = email.utils.parsedate_to_datetime(date).timestamp() - self._clock.now() / SECOND
             self._ahead = round(ahead * SECOND) if abs(ahead) >= CLOCKS_APART else 0
             self._compared_at = now
-
-
-def _seconds(text: str | None) -> float | None:
-    """Read Retry-After in seconds. For a date, which some proxies send, our own pause is used."""
-    try:
-        return None if text is None else max(0.0, float(text))
-    except ValueError:
-        return None

@@ -67,6 +67,10 @@ class Portal:
     def run(self, call: Awaitable[T], *, loop: asyncio.AbstractEventLoop | None = None) -> T:
         """Run an awaitable to its end, in another thread's event loop or the portal's own, with the caller's context variables."""
         refuse_inside_loop(call)
+        return self.block_on(call, loop)
+
+    def block_on(self, call: Awaitable[T], loop: asyncio.AbstractEventLoop | None = None) -> T:
+        """Run an awaitable as `run` does, also inside a running event loop, which stands still meanwhile: the call must not need it."""
         loop = loop or self._started()
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
         context = contextvars.copy_context()

@@ -9,10 +9,13 @@ import asyncio
 import logging
 import math
 import random
-import time
 from collections.abc import Callable
 
+from duetime.clock import monotonic
 from duetime.errors import StoreUnavailable
+from duetime.model.wording import count
+from duetime.runtime.forks import Original
+from duetime.runtime.outage import FIRST_REMINDER, LONGEST_REMINDER, Outage, outage_of
 from duetime.runtime.wheel import Timer, Wheel
 
 logger = logging.getLogger("duetime")
@@ -23,8 +26,6 @@ _TICKS = 10_000  # per second: a due instant is met to a tenth of a millisecond
 FIRST_BACK_OFF = 0.05
 LONGEST_BACK_OFF = 5.0
 NO_PROGRESS = 10.0  # seconds without progress after which a loop counts as stalled
-FIRST_REMINDER = 5.0  # seconds between the first log line of a failure and the next; each interval is twice the last
-LONGEST_REMINDER = 300.0
 
 
 class Alarms:
@@ -32,9 +33,11 @@ class Alarms:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self.original = Original(self._loop)  # all that these alarms serve must not go on in a fork
         self._wheel: Wheel[Call] = Wheel(int(self._loop.time() * _TICKS))
         self._handle: asyncio.TimerHandle | None = None
         self._armed_for = 0
+        self.outage = outage_of(self._loop)
 
     def after(self, seconds: float, call: Call) -> Timer[Call]:
         """Call so many seconds from now, never earlier."""
@@ -47,6 +50,7 @@ class Alarms:
         self._wheel.remove(timer)
 
     def close(self) -> None:
+        self.original.close()
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -101,12 +105,13 @@ class Wake:
 class Pulse:
     """The health of a loop: when it last succeeded, what keeps it from succeeding, and for how long it has made no progress.
 
-    Only the loop writes it; any thread may read it. Instants are of `time.monotonic`. A loop that pauses is healthy. One whose `run_once`
-    does not return, or keeps failing, makes no progress.
+    Only the loop writes it; any thread may read it. Instants are monotonic. A loop that pauses is healthy. One whose `run_once`
+    does not return, or keeps failing, makes no progress. What all loops suffer from, an `outage` of the store, is logged for all of them.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, outage: Outage | None = None) -> None:
         self.name = name
+        self.outage = Outage() if outage is None else outage
         self.succeeded_at: float | None = None
         self.failures = 0  # in a row
         self.store_errors = 0  # since it began
@@ -125,9 +130,10 @@ class Pulse:
     def succeed(self, now: float, pause: float | None = None) -> None:
         """Note a run that succeeded, or progress within a long one. If a problem was logged before, log that it is over."""
         lost = self._without_progress(now)
-        if self.failures:
-            again = f"{self.name}: the store answers again" if self._store_fails else f"{self.name} works again"
-            logger.warning("%s after %.1f s, %d failure%s", again, lost, self.failures, "s" if self.failures > 1 else "")
+        if self.failures and self._store_fails:
+            self.outage.leave(self, now)
+        elif self.failures:
+            logger.warning("%s works again after %.1f s, %s", self.name, lost, count(self.failures, "failure"))
         elif self._logged:
             logger.warning("%s goes on after %.1f s without progress", self.name, lost)
         self._began_at = self._failing_since = self.error = None
@@ -140,7 +146,7 @@ class Pulse:
         self._began_at = None
 
     def fail(self, error: Exception, now: float) -> None:
-        """Note a run that failed. Log the first failure, then at growing intervals. An outage of the store has no traceback."""
+        """Note a run that failed. Log the first one, then at growing intervals, with the traceback. An outage is logged apart."""
         self._store_fails = isinstance(error, StoreUnavailable)
         self.failures += 1
         self.store_errors += self._store_fails
@@ -148,13 +154,17 @@ class Pulse:
         if self._failing_since is None:
             self._failing_since = now if self._began_at is None else self._began_at
         self._began_at = None
+        if self._store_fails:
+            self.outage.join(self, self.name, self.error, self._failing_since, now)
+            return
+        self.outage.leave(self)
         if self.failures > 1 and now < self._remind_at:
             return
         if self.failures > 1:
             self._interval = min(self._interval * 2, LONGEST_REMINDER)
         self._remind_at = now + self._interval
         how_often = f"failed {self.failures} times in {now - self._failing_since:.1f} s" if self.failures > 1 else "failed"
-        logger.warning("%s %s: %s", self.name, how_often, self.error, exc_info=None if self._store_fails else error)
+        logger.warning("%s %s: %s", self.name, how_often, self.error, exc_info=error)
 
     def stalled_for(self, now: float) -> float:
         """Return for how many seconds it has made no progress; 0 while that is not long enough to matter."""
@@ -190,10 +200,11 @@ class Service:
 
     def __init__(self, alarms: Alarms) -> None:
         self._wake = Wake(alarms)
+        self._original = alarms.original
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._skipped = False
-        self.pulse = Pulse(self.name)
+        self.pulse = Pulse(self.name, alarms.outage)
 
     async def run_once(self) -> float | None:
         raise NotImplementedError
@@ -212,10 +223,11 @@ class Service:
         if self._task is not None:
             task, self._task = self._task, None
             await task
+        self.pulse.outage.leave(self.pulse)
 
     def progressed(self) -> None:
         """Note progress in the middle of a run that goes on as long as there is work."""
-        now = time.monotonic()
+        now = monotonic()
         self.pulse.succeed(now)
         self.pulse.begin(now)
 
@@ -226,17 +238,19 @@ class Service:
     async def _run(self) -> None:
         pulse = self.pulse
         while not self._stopping:
-            pulse.begin(time.monotonic())
+            if self._original.copied:
+                self._original.leave()
+            pulse.begin(monotonic())
             self._skipped = False
             try:
                 pause = await self.run_once()
             except Exception as error:
-                pulse.fail(error, time.monotonic())
+                pulse.fail(error, monotonic())
                 pause = min(FIRST_BACK_OFF * 2 ** min(pulse.failures, 16), LONGEST_BACK_OFF) * random.uniform(0.5, 1.0)
             else:
                 if self._skipped:
                     pulse.pause()
                 else:
-                    pulse.succeed(time.monotonic(), pause)
+                    pulse.succeed(monotonic(), pause)
             if not self._stopping:
                 await self._wake.wait(pause)

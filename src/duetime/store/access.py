@@ -1,4 +1,4 @@
-"""The role of the seam that is about tokens and the audit; a part of `store.control`."""
+"""The role of the seam that is about tokens, sessions and the audit; a part of `store.control`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.errors import InvalidValue
-from duetime.model.access import AuditEntry, TokenRecord
+from duetime.model.access import AuditEntry, SessionRecord, TokenRecord
 from duetime.model.query import MAX_PAGE
 
 
@@ -46,7 +46,7 @@ class AuditPage(msgspec.Struct, frozen=True):
 
 
 class AccessStore(Protocol):
-    """Where tokens and the audit live."""
+    """Where tokens, sessions and the audit live."""
 
     async def put_token(self, token: TokenRecord) -> TokenVerdict:
         """Store a token of version 1 if there is none of its id, or one of a higher version if the version before it is stored.
@@ -71,6 +71,24 @@ class AccessStore(Protocol):
 
     async def note_use(self, uses: Mapping[str, Instant]) -> None:
         """Note when tokens were last used; an earlier instant than the stored one changes nothing. Unknown ids are ignored."""
+        ...
+
+    async def put_session(self, session: SessionRecord) -> None:
+        """Store a session, and remove those that are over by the store's clock. One whose digest is stored already changes nothing."""
+        ...
+
+    async def find_sessions(self, digests: Sequence[str]) -> list[SessionRecord | None]:
+        """Return sessions by digest, also those that are over and not yet removed."""
+        ...
+
+    async def renew_session(self, digest: str, idle_at: Instant) -> None:
+        """Move the end that a session has if it is not used; an earlier instant than the stored one changes nothing, nor does an unknown
+        digest.
+        """
+        ...
+
+    async def remove_session(self, digest: str) -> bool:
+        """Remove a session; return whether there was one."""
         ...
 
     async def add_audit(self, entries: Sequence[AuditEntry]) -> None:

@@ -2,30 +2,65 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
 from duetime.clock import Clock
-from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.errors import InvalidValue, MissingExtra
 from duetime.store import Store
+
+if TYPE_CHECKING:
+    from duetime.store.postgres.store import PostgresStore
+
+Engine: TypeAlias = Literal["sqlite", "postgresql"]
 
 EXAMPLES = "sqlite:///duetime.db, sqlite:////var/lib/app/duetime.db, sqlite:///:memory: or postgresql://user@host/database"
 
 
 def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
     """Make the store that a URL names; nothing is opened or created yet."""
-    scheme = url.partition(":")[0].strip().lower()  # not urlsplit, which may refuse the rest with a text that shows it
-    if scheme == "sqlite":
+    engine, url = engine_of(url)
+    if engine == "sqlite":
         from duetime.store.sqlite.store import SqliteStore
 
         return SqliteStore.from_url(url, clock=clock)
-    if scheme in ("postgresql", "postgres"):
-        try:
-            from duetime.store.postgres.store import PostgresStore
-        except ModuleNotFoundError as error:
-            if error.name != "asyncpg":
-                raise
-            raise StoreUnavailable("a PostgreSQL store needs asyncpg: pip install 'duetime[postgres]'") from error
+    return _postgres_store().from_url(url, clock=clock)
 
-        return PostgresStore.from_url(url, clock=clock)
+
+def engine_of(url: str) -> tuple[Engine, str]:
+    """Return which kind of store a URL names, and the URL without SQLAlchemy's name of a driver."""
+    scheme = url.partition(":")[0].strip().lower()  # not urlsplit, which may refuse the rest with a text that shows it
+    if "+" in scheme:  # SQLAlchemy's way to name a driver; ours are fixed
+        scheme = scheme.partition("+")[0]
+        url = scheme + url[url.index(":") :]
+    if scheme == "sqlite":
+        return "sqlite", url
+    if scheme in ("postgresql", "postgres"):
+        _postgres_store()
+        return "postgresql", url
     raise InvalidValue(f"{_hidden(url)!r} names no store that this version knows; expected a URL such as {EXAMPLES}")
+
+
+def _postgres_store() -> type[PostgresStore]:
+    try:
+        from duetime.store.postgres.store import PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise MissingExtra("a PostgreSQL store needs asyncpg: pip install 'duetime[postgres]'") from error
+    return PostgresStore
+
+
+def file_of(url: str) -> Path | None:
+    """Return the file that a SQLite URL names; None for any other URL."""
+    scheme, separator, path = url.partition(":///")
+    return Path(path) if separator and scheme == "sqlite" and path != ":memory:" else None
+
+
+def artifacts_beside(url: str) -> Path | None:
+    """Return the folder for artifacts beside the file of a SQLite URL; None for any other URL."""
+    path = file_of(url)
+    return None if path is None else Path(f"{path}-duetime") / "artifacts"
 
 
 def _hidden(url: str) -> str:

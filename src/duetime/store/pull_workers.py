@@ -16,24 +16,31 @@ import msgspec
 from duetime.clock import Instant
 from duetime.store.values import Claim, ClaimedTask
 
+MOST_CLAIMED_BYTES = 32 * 1_024 * 1_024  # of payloads in a claim of a pull worker; on PostgreSQL in any claim
 CONFIRMED_ALL = 2**63 - 1  # the version of the gates that a pull worker counts as having confirmed
 
 
 class PullWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that claims through a server. `name` is for people; `lease` is how many seconds it counts as alive without a beat."""
+    """A worker that claims through a server. `name` is for people; `lease` is how many seconds it counts as alive without a beat.
+
+    `declared` is the digest of its declaration, of the handlers whose parameters it has declared. `draining`: it is given nothing; only
+    `drain` says that.
+    """
 
     id: str
     name: str
     slots: Mapping[str, int]
     lease: float
+    declared: Mapping[str, str] = {}
+    draining: bool = False
 
 
 class RunningTask(ClaimedTask, frozen=True, gc=False):
     """A task with an attempt that the store counts as a worker's own: all that is needed to hand it out again and to end it."""
 
-    claim: int
-    cancelling: bool
-    claimed_at: Instant
+    claim: int = 0
+    cancelling: bool = False
+    claimed_at: Instant = 0
 
 
 class PullWorkers(Protocol):
@@ -58,10 +65,14 @@ class PullWorkers(Protocol):
     async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
         """Claim for a pull worker as `claim` does, but hand out nothing new under a number of which the worker still runs attempts.
 
-        So a claim that is repeated, at any server, takes no further tasks; `running_tasks` returns what the first one took.
+        So a claim that is repeated, at any server, takes no further tasks; `running_tasks` returns what the first one took. It takes no
+        more than `MOST_CLAIMED_BYTES` of payloads, but at least one task: the rest stays due.
         """
         ...
 
-    async def running_tasks(self, worker: str, ids: Sequence[str] | None = None) -> list[RunningTask]:
-        """Return the tasks that a worker runs, all or only `ids`, by claim; within a claim higher priority first, then by due time."""
+    async def running_tasks(self, worker: str, ids: Sequence[str] | None = None, *, payloads: bool = True) -> list[RunningTask]:
+        """Return the tasks that a worker runs, all or only `ids`, by claim; within a claim higher priority first, then by due time.
+
+        Without `payloads` they are not read, and empty: a worker with a thousand slots may run a gigabyte of them.
+        """
         ...

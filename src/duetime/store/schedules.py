@@ -94,7 +94,11 @@ class ScheduleStore(Protocol):
         ...
 
     async def list_schedules(self, filter: ScheduleFilter) -> list[ScheduleRecord]:
-        """Return one page of schedules in the order of their names (by code point)."""
+        """Return one page of schedules in the order of their names (by code point).
+
+        It has fewer than the limit where their specs would exceed `MAX_PAGE_BYTES` together, but at least one if there is one: only an
+        empty page says that no more follow.
+        """
         ...
 
     async def skips(self, schedule: str, limit: int, before: Instant | None = None) -> list[Skip]:

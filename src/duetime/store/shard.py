@@ -5,24 +5,28 @@ Every sentence of a docstring here is a promise that `tests/conformance` checks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from duetime.clock import Instant
+from duetime.model.gate import Gate
 from duetime.model.outcome import AttemptRecord, Settlement, SettleVerdict
-from duetime.model.task import NewTask, TaskRecord
+from duetime.model.task import Edge, NewTask, TaskRecord
+from duetime.store.accepting import Accepting
 from duetime.store.pull_workers import PullWorkers
 from duetime.store.values import (
     Added,
     CancelVerdict,
     ChangeVerdict,
     Claim,
+    DeleteVerdict,
     Edit,
     Hint,
     NewWorker,
     Progress,
     Renewal,
     RunningAttempt,
+    RunningCount,
     WorkerRecord,
 )
 
@@ -149,6 +153,23 @@ class Claiming(Protocol):
         """
         ...
 
+    async def claim_probe(self, worker: str, claim: int, names: Collection[str], gate: Gate) -> Claim:
+        """Hand out the first task that an automatic gate holds, and no other gate, to the worker that has taken its probe (`take_probe`).
+
+        `names` are those of the gate's handler. Apart from the gate the task is chosen, and becomes `running`, as by `claim`.
+        """
+        ...
+
+    async def claim_parked(self, worker: str, claim: int, declared: Mapping[str, str], wants: Mapping[str, int]) -> Claim:
+        """Hand parked tasks to a worker that has code for them which has not refused them yet, at most `wants[handler]` per handler.
+
+        `declared` is the digest of the worker's declaration of each handler. A parked task that is due, not past its expiry and not under a
+        closed gate becomes `running` as by `claim`, without being pending for others in between; so no declaration meets a
+        task twice that it refused, and a task that fits no code of any worker stays where it is. Higher priority goes first. A call may
+        hand out fewer than it could; one that hands out nothing found nothing.
+        """
+        ...
+
 
 class Settling(Protocol):
     """How a worker reports on its attempts."""
@@ -159,6 +180,8 @@ class Settling(Protocol):
         ACCEPTED if the worker runs exactly this (task, attempt): the task moves to the settlement's state. If a cancel was requested
         meanwhile, a settlement that would go back to pending ends as `cancelled` instead. Going back to
         pending takes the position of the later of its due time and now; one that was claimed ahead is not due before it was.
+        With the outcome PARKED the task is parked as well: no claim but `claim_parked` hands it out, and `refused_by` is remembered
+        until it ends or gets another payload.
         A final state frees the key, frees children whose edges are now met, and cancels those whose edges can no longer be met,
         and their children likewise.
         ALREADY if this (task, attempt, worker) was settled before; STALE otherwise. Neither changes anything.
@@ -181,6 +204,18 @@ class Registering(Protocol):
         """Make a worker known before its first claim. From now on gates wait for its confirmation."""
         ...
 
+    async def change_slots(self, worker: NewWorker) -> bool:
+        """Record what a registered worker runs now: its slots, concurrency and declarations; return whether it is registered."""
+        ...
+
+    async def drain(self, worker: str, draining: bool) -> bool:
+        """Let a worker claim nothing more, or let it claim again; return whether it is registered.
+
+        Once this has returned every claim of a draining worker is answered with nothing, whoever sends it. Its renewals tell it, so that
+        it gives back what it has claimed and not started; what runs goes on. It stays registered, and drains until this is undone.
+        """
+        ...
+
     async def unregister(self, worker: str) -> None:
         """Forget a worker that stopped. Attempts that it has not ended go back to pending as Released, without a try."""
         ...
@@ -193,6 +228,10 @@ class Registering(Protocol):
         """List the attempts that the store counts as the worker's, with their cancel marks."""
         ...
 
+    async def running_counts(self) -> list[RunningCount]:
+        """Count the attempts of each worker by handler. Workers and handlers without any are left out."""
+        ...
+
     async def workers(self) -> list[WorkerRecord]:
         """List registered workers, also dead ones that have not been reaped."""
         ...
@@ -203,7 +242,8 @@ class Registering(Protocol):
         Each lost task goes back to pending at once; `crashes` grows by one, and a task that was the worker's only
         attempt is quarantined as `failed` when its crashes reach the limit. A task with a cancel mark ends `cancelled`.
         Returns how many attempts were taken, or None if nothing was done because the worker is unknown, its beat is not
-        `beat` any more, or the store knows it to be alive.
+        `beat` any more, or the store knows it to be alive. Where the store cannot tell (`alive` is None), the caller has seen
+        that beat for a whole lease, or has seen the worker's process end.
         """
         ...
 
@@ -219,11 +259,23 @@ class Changing(Protocol):
         """Take finished tasks back to pending, due now: same id, attempt numbers go on, no tries or crashes counted.
 
         Any final state but `succeeded` allows it; others are REFUSED. DUPLICATE if a live task has its key by now.
+        Children that were cancelled because it did not succeed are `blocked` again, and their children likewise, unless they need another
+        task that did not succeed, or whose success is not stored any more, or a live task has their key by now.
+        """
+        ...
+
+    async def delete(self, ids: Sequence[str]) -> list[DeleteVerdict]:
+        """Remove tasks that wait or have ended, with their attempts and output. A running one is left as it is.
+
+        Children that wait for a deleted task fare as if it had been cancelled. Its key is free.
         """
         ...
 
     async def edit(self, edits: Sequence[Edit]) -> list[ChangeVerdict]:
-        """Change due time, priority or collection of waiting tasks. Running and finished ones are REFUSED.
+        """Change due time, priority, collection or payload of waiting tasks. Running and finished ones are REFUSED.
+
+        A parked task that gets another payload is parked no more: every declaration may fit it. The payload alone can also be changed of a
+        task that ended without success; it stays as it is until an operator's retry.
 
         One that differs from what was `seen` is OUTDATED and left alone, whatever its state: the comparison and the change are one
         step, so of several edits with the same `seen` that change anything exactly one succeeds.
@@ -254,10 +306,23 @@ class LookingUp(Protocol):
         """Return the live task that has a key, or the latest finished one that had it, or None."""
         ...
 
-    async def attempts(self, task: str) -> list[AttemptRecord]:
-        """Return all attempts of a task in order, the running one last with no outcome; empty for an unknown id."""
+    async def unmet_edges(self, task: str) -> list[Edge]:
+        """Return what a blocked task waits for, in the order of the parents' ids; nothing for any other task."""
+        ...
+
+    async def attempts(self, task: str, *, after: int = 0, limit: int | None = None) -> list[AttemptRecord]:
+        """Return attempts of a task in order, the running one last with no outcome; empty for an unknown id.
+
+        Those with numbers above `after`, at most `limit`, and fewer where their errors would exceed `MAX_PAGE_BYTES`, but at least one if
+        there is one: only an empty answer, or the task's newest attempt, is the end.
+
+        A task keeps its first 100 attempts and at least its last 400. The end of each further one that is not the task's removes one
+        between them, with its output. Numbers have no other gaps, so they tell how many.
+        """
         ...
 
 
-class Shard(Timekeeping, Listening, Submitting, Claiming, Settling, Registering, PullWorkers, Changing, Sweeping, LookingUp, Protocol):
+class Shard(
+    Timekeeping, Listening, Submitting, Claiming, Settling, Accepting, Registering, PullWorkers, Changing, Sweeping, LookingUp, Protocol
+):
     """Tasks on their way, in one atomic whole."""

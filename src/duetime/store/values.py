@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 import msgspec
 
 from duetime.clock import Instant
+from duetime.errors import InvalidValue
+from duetime.model.fences import fence_of
 from duetime.model.lazy import Lazy
 from duetime.model.task import Extras, State, TaskRecord
+
+MAX_COLLECTIONS = 10_000  # of a handler
+
+
+class TooManyCollections(InvalidValue):
+    """Tasks would give a handler more collections than it may have. `refused` are all of this call that it may not have.
+
+    Nothing was stored. The same call without the tasks of these collections is accepted.
+    """
+
+    def __init__(self, handler: str, refused: Iterable[str]) -> None:
+        self.handler = handler
+        self.refused = frozenset(refused)
+        super().__init__(self.about(min(self.refused)))
+
+    def about(self, collection: str) -> str:
+        """Return what to tell whoever submitted a task of one of these collections."""
+        return (
+            f"handler {self.handler} has {MAX_COLLECTIONS:,} collections already and {collection!r} would be one more; "
+            "a collection is a label of few values (region, tenant class): put other values into the payload or meta"
+        )
 
 
 class AddVerdict(StrEnum):
@@ -34,7 +58,12 @@ class AllNew(Lazy[Added]):
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """A handler as a process declared it. `schema` is the JSON Schema of its payload, `retry` policy numbers."""
+    """A handler as a process declared it. `schema` is the JSON Schema of its payload, `retry` policy numbers.
+
+    `aliases` are its former names. `upgrades` changes with the code that reads payloads of former schemas. `keep` is for how many seconds
+    its finished tasks are kept, by state, where that differs from the settings. `declared_at` is when this was first declared; all the
+    rest is what `digest` stands for.
+    """
 
     name: str
     schema: bytes = b"{}"
@@ -45,25 +74,40 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     isolation: str = "auto"
     retry: bytes = b"{}"
     declared_at: Instant = 0
+    aliases: tuple[str, ...] = ()
+    upgrades: str = ""
+    keep: dict[State, float] = {}
+
+    @property
+    def digest(self) -> str:
+        """What tells it from other declarations of the same handler, in every process."""
+        return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(self, declared_at=0))).hexdigest()[:16]
 
 
 class NewWorker(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that is about to claim: `id` is random per start, `slots` how many attempts it runs at once per handler.
 
-    `lease` is how many seconds it counts as alive without a beat, where the store cannot tell by itself.
+    `concurrency` is how many it runs at once over all handlers; None: as many as the slots of its handlers add up to. `lease` is how many
+    seconds it counts as alive without a beat, where the store cannot tell by itself. `declared` is the digest of its declaration of each
+    handler. `draining`: it registers again, and was draining before. `version` and `python` are those of Duetime and Python in it.
     """
 
     id: str
     host: str
     pid: int
     slots: Mapping[str, int]
+    concurrency: int | None = None
     lease: float = 15.0
+    declared: Mapping[str, str] = {}
+    draining: bool = False
+    version: str | None = None
+    python: str | None = None
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A registered worker. `alive` is known at once where the store can tell (file lock), else None: judge by `beat`.
 
-    `pull`: it is a pull worker.
+    `pull`: it is a pull worker. `draining`: it claims nothing. `version` and `python` are those of Duetime and Python in it, if known.
     """
 
     id: str
@@ -76,12 +120,21 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     seen_gates: int
     running: int
     alive: bool | None
+    concurrency: int | None = None
     lease: float = 15.0
     pull: bool = False
+    draining: bool = False
+    version: str | None = None
+    python: str | None = None
+
+    def slots_of(self, handler: str) -> int:
+        """Return how many attempts of a handler it can run at once; none if it does not run the handler."""
+        slots = self.slots.get(handler, 0)
+        return slots if self.concurrency is None else min(slots, self.concurrency)
 
 
 class ClaimedTask(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One task handed to a worker: all that an attempt needs. `attempt` is the fence of this claim.
+    """One task handed to a worker: all that an attempt needs. `epoch` is the store's, for the attempt's fence.
 
     Payload and retry numbers are JSON as text, and the whole is an array in JSON: a store may read a batch in one step.
     """
@@ -105,6 +158,12 @@ class ClaimedTask(msgspec.Struct, frozen=True, gc=False, array_like=True):
     priority: int
     schedule: str | None
     planned_at: Instant | None
+    epoch: int = 0
+
+    @property
+    def fence(self) -> int:
+        """A number that is higher than that of every earlier attempt of the task."""
+        return fence_of(self.epoch, self.attempt)
 
     @property
     def meta(self) -> Mapping[str, str]:
@@ -123,6 +182,11 @@ class Claim(msgspec.Struct, frozen=True):
     next_at: Instant | None
 
 
+def may_fit(digest: str | None, refused: str) -> bool:
+    """Return whether a declaration may fit tasks that others have refused; `refused` names those, between spaces."""
+    return digest is not None and digest not in refused.split(" ")
+
+
 class RunningAttempt(msgspec.Struct, frozen=True, gc=False):
     """An attempt that the store counts as a worker's own, with the counts that it was claimed with."""
 
@@ -134,41 +198,76 @@ class RunningAttempt(msgspec.Struct, frozen=True, gc=False):
     crashes: int = 0
 
 
+class RunningCount(msgspec.Struct, frozen=True):
+    """How many attempts a worker has of a handler, by the name that their tasks were submitted by."""
+
+    worker: str
+    handler: str
+    count: int
+
+
 class Renewal(msgspec.Struct, frozen=True):
-    """The reply to a renewal. `known` False: the worker was reaped and must stop all its attempts now."""
+    """The reply to a renewal. `known` False: the worker was reaped and must stop all its attempts now.
+
+    `draining`: it must start nothing more.
+    """
 
     known: bool
     gates_version: int
     attempts: list[RunningAttempt]
+    targets_version: int = 0
+    draining: bool = False
 
 
 class CancelVerdict(StrEnum):
-    """CANCELLED: never starts (again). CANCELLING: running, told to stop. FINISHED: too late. UNKNOWN: no such task."""
+    """CANCELLED: never starts (again). CANCELLING: running, told to stop. FINISHED: too late. UNKNOWN: no such task.
+
+    REQUESTED: part of the caller's transaction, and carried out after its commit; no store answers that.
+    """
 
     CANCELLED = "cancelled"
     CANCELLING = "cancelling"
     FINISHED = "finished"
     UNKNOWN = "unknown"
+    REQUESTED = "requested"
 
 
 class ChangeVerdict(StrEnum):
-    """The answer to an operator's retry or edit. REFUSED: the task's state does not allow it. OUTDATED: it differs from what was `seen`."""
+    """The answer to an operator's retry or edit. REFUSED: the task's state does not allow it. OUTDATED: it differs from what was `seen`.
+
+    REQUESTED: part of the caller's transaction, and carried out after its commit; no store answers that.
+    """
 
     CHANGED = "changed"
     REFUSED = "refused"
     OUTDATED = "outdated"
     DUPLICATE = "duplicate"
     UNKNOWN = "unknown"
+    REQUESTED = "requested"
+
+
+class DeleteVerdict(StrEnum):
+    """DELETED: nothing of it is left. RUNNING: it was left alone, because its attempt goes on. UNKNOWN: no such task."""
+
+    DELETED = "deleted"
+    RUNNING = "running"
+    UNKNOWN = "unknown"
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change on a waiting task; None leaves a part as it is. `seen`: only if the task is still exactly so."""
+    """What to change on a task; None leaves a part as it is. `seen`: only if the task is still exactly so."""
 
     id: str
     due_at: Instant | None = None
     priority: int | None = None
     collection: str | None = None
+    payload: bytes | None = None
     seen: TaskRecord | None = None
+
+    @property
+    def repairs(self) -> bool:
+        """Whether it changes the payload alone, as a task can have it changed that has ended without success."""
+        return self.payload is not None and (self.due_at, self.priority, self.collection) == (None, None, None)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -180,8 +279,14 @@ class Progress(msgspec.Struct, frozen=True):
     text: str
 
 
+MOST_IN_LANE = 1_000_000  # tasks of a lane that are counted one by one
+
+
 class LaneCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks a lane holds, by what they wait for. `oldest_due_at` is of those that are due."""
+    """How many tasks a lane holds, by what they wait for. `oldest_due_at` is of those that are due, `accepted` are among the running.
+
+    `more`: counting ended at its bound. Then more tasks are due than `due` says, and `later` need not be right.
+    """
 
     handler: str
     collection: str | None
@@ -191,6 +296,9 @@ class LaneCount(msgspec.Struct, frozen=True, kw_only=True):
     blocked: int
     running: int
     oldest_due_at: Instant | None
+    parked: int = 0
+    accepted: int = 0
+    more: bool = False
 
 
 class FinalCount(msgspec.Struct, frozen=True):
@@ -213,9 +321,8 @@ MOST_COUNTED = 1_000
 
 
 class HandlerLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy a handler is. `due` is counted up to MOST_COUNTED; `more`: there are further ones. `oldest_due_at` is of those counted."""
+    """What of a handler is due: counted up to MOST_COUNTED; `more`: there are further ones. `oldest_due_at` is of those counted."""
 
-    running: int
     due: int
     more: bool
     oldest_due_at: Instant | None
@@ -238,13 +345,20 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 class HintKind(StrEnum):
-    """What a wake-up is about. ANY: something was written, nobody said what."""
+    """What a wake-up is about. INTENTS: a caller's transaction has left some. OPERATIONS: one has started, changed or ended.
+
+    ANY: something was written, nobody said what.
+    """
 
     DUE = "due"
     DONE = "done"
     GATES = "gates"
     CANCEL = "cancel"
     SCHEDULES = "schedules"
+    PARKED = "parked"
+    TARGETS = "targets"
+    INTENTS = "intents"
+    OPERATIONS = "operations"
     ANY = "any"
 
 

@@ -92,8 +92,8 @@ class Context:
 
     @property
     def fence(self) -> int:
-        """A number that grows with every attempt: pass it to resources that can refuse older writers."""
-        return self._claimed.attempt
+        """A number that grows with every attempt, also after a fail-over: pass it to resources that can refuse older writers."""
+        return self._claimed.fence
 
     @property
     def idempotency_key(self) -> str:
@@ -127,7 +127,7 @@ class Context:
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that names the task and attempt."""
         if self._log is None:
-            self._log = _TaskLog(_logger, {"task": self._claimed.id, "handler": self._claimed.handler, "attempt": self._claimed.attempt})
+            self._log = _TaskLog(_logger, log_fields(self._claimed))
         return self._log
 
     def progress(self, fraction: float, text: str = "") -> None:
@@ -144,6 +144,11 @@ class Context:
         """Set `cancelled`, and keep how the attempt will count if its code ends because of that."""
         self._cancelled = True
         self.stopped_as = stopped_as
+
+
+def log_fields(claimed: ClaimedTask) -> dict[str, object]:
+    """Return the fields of log records that name an attempt."""
+    return {"duetime_task": claimed.id, "duetime_handler": claimed.handler, "duetime_attempt": claimed.attempt}
 
 
 class _TaskLog(logging.LoggerAdapter[logging.Logger]):

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import traceback
-
 import msgspec
 
-from duetime.clock import to_seconds
-from duetime.errors import DuetimeError, Fatal, InvalidPayload, InvalidValue, PayloadTooLarge, RetryLater
+from duetime.clock import SECOND, to_micros
+from duetime.errors import (
+    ArtifactNotFound,
+    DuetimeError,
+    Fatal,
+    InvalidPayload,
+    InvalidValue,
+    PayloadTooLarge,
+    RetryLater,
+    SecretNotFound,
+    SecretUnreadable,
+)
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo
-from duetime.targets.payload import encode_result
+from duetime.targets.payload import UnfitPayload, encode_result
+from duetime.targets.tracebacks import trace_of
 
-MAX_TRACEBACK = 16_384
+MAX_TYPE = 200
 MAX_MESSAGE = 2_000
 NOTHING = Ended(Outcome.SUCCEEDED)
 
@@ -32,23 +41,36 @@ def failed(error: BaseException, policy: RetryPolicy) -> Ended:
     """Turn an exception into the outcome that it stands for."""
     if isinstance(error, RetryLater):
         try:
-            delay = to_seconds(error.delay, "RetryLater")
-            if delay < 0:
-                raise InvalidValue(f"RetryLater must not be negative, got {error.delay}")
-        except InvalidValue as invalid:
-            return Ended(Outcome.FATAL, error=describe(invalid))
+            delay = _delay(error)
+        except InvalidValue as invalid:  # uses up a try, so that it ends
+            return Ended(Outcome.FAILED, error=describe(invalid), retriable=policy.accepts(invalid))
         return Ended(Outcome.RETRY_LATER, delay=delay, error=ErrorInfo("RetryLater", _message(error)))
-    if isinstance(error, Fatal | InvalidPayload | PayloadTooLarge):
+    if isinstance(error, UnfitPayload):
+        return Ended(Outcome.PARKED, error=ErrorInfo("InvalidPayload", _message(error)))
+    if isinstance(error, Fatal | InvalidPayload | PayloadTooLarge | ArtifactNotFound | SecretNotFound | SecretUnreadable):
         return Ended(Outcome.FATAL, error=describe(error))
     return Ended(Outcome.FAILED, error=describe(error), retriable=policy.accepts(error))
 
 
+def _delay(later: RetryLater) -> float:
+    delay = to_micros(later.delay, "the delay of RetryLater") / SECOND
+    if delay < 0:
+        raise InvalidValue(f"the delay of RetryLater must not be negative, got {later.delay}; RetryLater(0) runs it again at once")
+    return delay
+
+
 def describe(error: BaseException) -> ErrorInfo:
-    """Return an exception as it is stored: type, message and the end of its traceback."""
-    text = "".join(traceback.format_exception(error))
-    if len(text) > MAX_TRACEBACK:
-        text = "… (cut)\n" + text[-MAX_TRACEBACK:]
-    return ErrorInfo(type(error).__name__, _message(error), _clean(text))
+    """Return an exception as it is stored: type, message, the end of its traceback, and where it was raised."""
+    text, location = trace_of(error)
+    return ErrorInfo(_clean(type(error).__name__[:MAX_TYPE]), _message(error), _clean(text), _clean(location))
+
+
+def timed_out(error: BaseException, timeout: float) -> Ended:
+    """Return the end of an attempt that was stopped at its timeout. The exception that stopped it says where its code was then."""
+    text, location = trace_of(error)
+    return Ended(
+        Outcome.TIMED_OUT, error=ErrorInfo("TimedOut", f"ran longer than its timeout of {timeout:g} s", _clean(text), _clean(location))
+    )
 
 
 def _message(error: BaseException) -> str:
@@ -57,7 +79,7 @@ def _message(error: BaseException) -> str:
         message = str(error)
     except BaseException as broken:
         message = f"(its message cannot be shown: {type(broken).__name__})"
-    return _clean(message)[:MAX_MESSAGE]
+    return _clean(message[:MAX_MESSAGE])
 
 
 def _clean(text: str) -> str:

@@ -2,7 +2,7 @@
 
 A payload is an object of the arguments that were given, by name. Binding encodes them and decodes the bytes again, so what is
 stored is proved to be what the handler will get; with two integers that takes 0.4 µs, `Signature.bind` and `msgspec.convert` 8 µs.
-Annotations are resolved at the first use, because imports under TYPE_CHECKING cannot be resolved any earlier, if at all.
+Annotations are resolved where the handler is declared. Those that name something which is not there yet are resolved at the first use.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from duetime.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
 from duetime.model.task import MAX_PAYLOAD
 from duetime.targets.context import Context
 from duetime.targets.signature import resolve
+from duetime.targets.upgrades import Upgrade, fingerprint
 
 _ABSENT = object()
 _LOCATED = re.compile(r"(?P<what>.*) - at `\$\.?(?P<path>[^`]*)`\Z", re.DOTALL)
@@ -38,13 +39,15 @@ def _is_pydantic(kind: object) -> bool:
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
-def _to_json(value: Any) -> Any:
+def to_json(value: Any) -> Any:
+    """Return a value that msgspec does not know as JSON; for `enc_hook`."""
     if _is_pydantic(type(value)):
         return value.model_dump(mode="json")
     raise TypeError(f"the type {type(value).__name__} has no JSON form")
 
 
-def _from_json(kind: Any, value: object) -> Any:
+def from_json(kind: Any, value: object) -> Any:
+    """Return JSON as a type that msgspec does not know; for `dec_hook`."""
     if _is_pydantic(kind):
         # its JSON mode, because a strict model refuses a date that comes as text in any other
         return kind.model_validate_json(_encode(value))
@@ -56,7 +59,7 @@ def _schema_of(kind: Any) -> dict[str, Any]:
     return schema
 
 
-_encode = msgspec.json.Encoder(enc_hook=_to_json).encode
+_encode = msgspec.json.Encoder(enc_hook=to_json).encode
 
 
 def encode_result(value: object) -> bytes:
@@ -96,11 +99,30 @@ def _bounded(data: bytes, what: str) -> bytes:
     return data
 
 
+def check_result(handler: str, kind: Any) -> None:
+    """Raise InvalidHandler if the declared type of a result cannot be made from JSON."""
+    try:
+        foreign = [each for each in _foreign(kind) if not _is_pydantic(each)]
+    except TypeError as error:
+        raise InvalidHandler(f"{handler}: result={kind!r} cannot be checked: {error}") from None
+    if foreign:
+        raise InvalidHandler(f"{handler}: result={foreign[0].__name__} cannot be made from JSON")
+
+
+class UnfitPayload(InvalidPayload):
+    """A stored payload does not fit the handler's parameters as they are here. `problem` says what is wrong, without the handler."""
+
+    def __init__(self, message: str, *, problem: str) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
 class OpenPayloads:
     """The parameters of a handler that is known by name only: any keyword arguments that are JSON."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, result: Any = _ABSENT) -> None:
         self._name = name
+        self._result = Any if result is _ABSENT else result
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
         if args:
@@ -110,17 +132,32 @@ class OpenPayloads:
     def decode(self, payload: bytes | str) -> dict[str, Any]:
         return msgspec.json.decode(payload, type=dict[str, Any])
 
+    def decode_result(self, result: bytes | None) -> Any:
+        return None if result is None else _decoded_result(result, self._result)
+
     def positional_decoder(self) -> None:
         return None
 
     def schema(self) -> bytes:
         return b"{}"
 
+    def upgrades(self) -> str:
+        return ""
+
+
+def _decoded_result(result: bytes, kind: Any) -> Any:
+    """Return a result in a type, or as plain JSON if it does not fit that."""
+    try:
+        return msgspec.json.decode(result, type=kind, dec_hook=from_json)
+    except Exception:  # a result can always be shown as plain JSON
+        return msgspec.json.decode(result)
+
 
 class FunctionPayloads:
-    """The parameters of a Python function."""
+    """The parameters of a Python function. `result` is the type of its result; if left out, that of the return annotation."""
 
-    def __init__(self, name: str, function: Callable[..., object], parameters: Sequence[inspect.Parameter]) -> None:
+    def __init__(self, name: str, function: Callable[..., object], parameters: Sequence[inspect.Parameter], result: Any = _ABSENT) -> None:
+        self._result = result
         self._name = name
         self._function = function
         self._parameters = {parameter.name: parameter for parameter in parameters}
@@ -129,6 +166,22 @@ class FunctionPayloads:
         self._lock = threading.Lock()
         self._decode: Callable[[bytes | str], msgspec.Struct] | None = None
         self._decode_result: Callable[[bytes], Any] | None = None
+        self._upgrades: list[Upgrade] = []
+
+    def upgrade_with(self, upgrade: Upgrade) -> None:
+        """Try this function on stored payloads that do not fit; those that were given before are tried before it."""
+        self._upgrades.append(upgrade)
+
+    def upgrades(self) -> str:
+        return fingerprint(self._upgrades)
+
+    def check(self) -> None:
+        """Raise InvalidHandler if a parameter cannot be made from JSON; one whose annotation cannot be resolved yet is checked later."""
+        try:
+            types = self._types()
+        except InvalidHandler:
+            return
+        self._decode = self._decoder(types)
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
         decode = self._decode or self._compile()
@@ -149,7 +202,7 @@ class FunctionPayloads:
         try:
             arguments = msgspec.structs.asdict(decode(payload))
         except msgspec.MsgspecError as error:
-            raise self._misfit(str(error), None) from None
+            arguments = msgspec.structs.asdict(self._upgraded(payload, error))
         if self._all_required:
             return arguments
         return {name: value for name, value in arguments.items() if value is not _ABSENT}
@@ -162,9 +215,22 @@ class FunctionPayloads:
             try:
                 return astuple((self._decode or self._compile())(payload))
             except msgspec.MsgspecError as error:
-                raise self._misfit(str(error), None) from None
+                return astuple(self._upgraded(payload, error))
 
         return decode_by_position
+
+    def _upgraded(self, payload: bytes | str, error: Exception) -> msgspec.Struct:
+        """Return a payload that does not fit as the first of the upgrades makes it fit; UnfitPayload if none does."""
+        decode = self._decode or self._compile()
+        problems = [_unfit(str(error))]
+        for upgrade in self._upgrades:
+            try:
+                return decode(_encode(upgrade(msgspec.json.decode(payload, type=dict[str, Any]))))
+            except msgspec.MsgspecError as still:
+                problems.append(f"after {upgrade.__name__}: {_unfit(str(still))}")
+            except Exception as failure:  # the upgrade is not for this payload
+                problems.append(f"{upgrade.__name__} raised {type(failure).__name__}: {failure}")
+        raise UnfitPayload(f"{self._name}: {'; '.join(problems)}", problem="; ".join(problems))
 
     def decode_result(self, result: bytes | None) -> Any:
         """Return a stored result in the type of the function's annotation, or as plain JSON if it does not fit that."""
@@ -179,8 +245,13 @@ class FunctionPayloads:
     def schema(self) -> bytes:
         """Return the JSON Schema of the payload, with the defaults that are JSON."""
         optional = msgspec.field(default_factory=object)
-        struct = self._struct(self._types(), optional)
-        _, components = msgspec.json.schema_components([struct], schema_hook=_schema_of, ref_template="#/$defs/{name}")
+        types = self._types()
+        self._refuse_unless_json(types)
+        struct = self._struct(types, optional)
+        try:
+            _, components = msgspec.json.schema_components([struct], schema_hook=_schema_of, ref_template="#/$defs/{name}")
+        except Exception as error:  # a pydantic model can have fields without one
+            raise InvalidHandler(f"{self._name}: its parameters have no JSON Schema: {error}") from None
         schema = {**components.pop("Payload"), "title": self._name}
         for name, parameter in self._parameters.items():
             if parameter.default is not inspect.Parameter.empty:
@@ -223,33 +294,37 @@ class FunctionPayloads:
 
     def _compile(self) -> Callable[[bytes | str], msgspec.Struct]:
         with self._lock:
-            types = self._types()
-            for name, kind in types.items():
-                self._refuse_unless_json(name, kind)
-            struct = self._struct(types, _ABSENT)
-            self._decode = msgspec.json.Decoder(struct, dec_hook=_from_json).decode
+            self._decode = self._decoder(self._types())
             return self._decode
+
+    def _decoder(self, types: Mapping[str, Any]) -> Callable[[bytes | str], msgspec.Struct]:
+        self._refuse_unless_json(types)
+        return msgspec.json.Decoder(self._struct(types, _ABSENT), dec_hook=from_json).decode
 
     def _compile_result(self) -> Callable[[bytes], Any]:
         try:
-            annotation = inspect.signature(self._function).return_annotation
-            kind = Any if annotation is inspect.Signature.empty else resolve(self._function, annotation)
+            kind = self._result if self._result is not _ABSENT else self._return_type()
             if any(not _is_pydantic(each) for each in _foreign(kind)):
                 kind = Any
-            decode = msgspec.json.Decoder(kind, dec_hook=_from_json).decode
+            decode = msgspec.json.Decoder(kind, dec_hook=from_json).decode
         except Exception:  # a result can always be shown as plain JSON
             decode = msgspec.json.decode
         self._decode_result = decode
         return decode
 
-    def _refuse_unless_json(self, name: str, kind: Any) -> None:
-        try:
-            foreign = [each for each in _foreign(kind) if not _is_pydantic(each)]
-        except TypeError as error:
-            raise InvalidHandler(f"{self._name}: {name} cannot be checked: {error}") from None
-        if foreign:
-            hint = "the context must be the first parameter" if Context in foreign else "pass an id and load it in the handler"
-            raise InvalidHandler(f"{self._name}: {name} is a {foreign[0].__name__}, which cannot be made from JSON; {hint}")
+    def _return_type(self) -> Any:
+        annotation = inspect.signature(self._function).return_annotation
+        return Any if annotation is inspect.Signature.empty else resolve(self._function, annotation)
+
+    def _refuse_unless_json(self, types: Mapping[str, Any]) -> None:
+        for name, kind in types.items():
+            try:
+                foreign = [each for each in _foreign(kind) if not _is_pydantic(each)]
+            except TypeError as error:
+                raise InvalidHandler(f"{self._name}: {name} cannot be checked: {error}") from None
+            if foreign:
+                hint = "the context must be the first parameter" if Context in foreign else "pass an id and load it in the handler"
+                raise InvalidHandler(f"{self._name}: {name} is a {foreign[0].__name__}, which cannot be made from JSON; {hint}")
 
     def _misfit(self, problem: str, kwargs: Mapping[str, object] | None) -> InvalidPayload:
         """Say which argument is wrong, and if it is a name, which one may have been meant."""
@@ -303,6 +378,14 @@ def _is_plain(function: Callable[..., object]) -> bool:
 
 def _invalid(handler: str, path: str, problem: str) -> InvalidPayload:
     return InvalidPayload(f"{handler}: {path} {problem}", field=path)
+
+
+def _unfit(problem: str) -> str:
+    """Say in few words what is wrong with a stored payload: `order: unknown`."""
+    located, named = _LOCATED.match(problem), _NAMED.match(problem)
+    if named is not None:
+        return f"{named['path']}: {'missing' if 'missing' in problem else 'unknown'}"
+    return problem if located is None else f"{located['path']}: {located['what']}"
 
 
 def _encoded(handler: str, kwargs: Mapping[str, object]) -> bytes:

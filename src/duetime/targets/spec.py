@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from duetime.model.disabling import Disabling
 from duetime.model.retry import RetryPolicy
+from duetime.model.task import State
 
 if TYPE_CHECKING:
     from duetime.targets.host import TargetHost
@@ -25,7 +27,11 @@ class Payloads(Protocol):
         ...
 
     def decode(self, payload: bytes | str) -> dict[str, Any]:
-        """Validate a stored payload and return the keyword arguments; InvalidPayload if it does not fit."""
+        """Validate a stored payload and return the keyword arguments; UnfitPayload if it does not fit."""
+        ...
+
+    def decode_result(self, result: bytes | None) -> Any:
+        """Return a stored result in its declared type, or as plain JSON if it does not fit that."""
         ...
 
     def positional_decoder(self) -> Callable[[str], tuple[Any, ...]] | None:
@@ -34,6 +40,10 @@ class Payloads(Protocol):
 
     def schema(self) -> bytes:
         """Return the JSON Schema of the payload."""
+        ...
+
+    def upgrades(self) -> str:
+        """Return a text that changes with the code that reads payloads of former schemas; empty if there is none."""
         ...
 
 
@@ -51,7 +61,10 @@ class TargetSpec(Protocol):
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One declared handler."""
+    """One declared handler. `keep`: for how many seconds its finished tasks are kept, by state; of others the settings say it.
+
+    `disabling`: its target is watched, because it may break as a whole.
+    """
 
     name: str
     target: TargetSpec
@@ -61,4 +74,6 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = DEFAULT_CONCURRENCY
     priority: int = 5
     aliases: tuple[str, ...] = ()
+    keep: Mapping[State, float] = {}
+    disabling: Disabling | None = None
     doc: str = ""

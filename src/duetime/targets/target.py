@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from duetime.clock import Instant
 from duetime.model.outcome import Ended
+from duetime.model.secrets import Secret
 from duetime.store.values import ClaimedTask
 from duetime.targets.context import Context
 from duetime.targets.output import Sink
@@ -28,14 +29,21 @@ class Stop(Enum):
     LOST = "lost"
 
 
+Withdraw = Callable[[], Coroutine[Any, Any, None]]
+
+
 class Accepted(msgspec.Struct, frozen=True):
     """Somebody else has taken the work over and reports its end later (HTTP 202).
 
     Such an attempt takes no slot and belongs to no worker. It times out at `deadline_at`, or after `silence` seconds without a report.
+    `withdraw` tells whoever has it that it was cancelled; it raises nothing and takes a few seconds at most.
     """
+
+    outcome: ClassVar[None] = None  # there is none yet
 
     deadline_at: Instant
     silence: float | None = None
+    withdraw: Withdraw | None = None
 
 
 class AttemptHandle(Protocol):
@@ -60,6 +68,18 @@ class AttemptHandle(Protocol):
     @property
     def sink(self) -> Sink | None:
         """Where its output goes; None if output is not kept."""
+        ...
+
+    async def reveal(self, secret: Secret) -> tuple[str, ...]:
+        """Return the live values of a secret, the newest first. A target sends that one, and signs with all of them.
+
+        From now on they are blanked in all that is kept of this attempt: result, error, detail, progress, and what its sink is given.
+        Raises SecretNotFound or SecretUnreadable, which end the task as Fatal does. Usually answered from memory: call it per attempt.
+        """
+        ...
+
+    def blanked(self, ended: Ended) -> Ended:
+        """Return an end without the values of secrets that it has used, for others than the worker, which does that by itself."""
         ...
 
     def report(self, fraction: float, text: str) -> None:

@@ -7,6 +7,8 @@
 
 Nothing runs in the background. Attempts run one at a time, in the order in which they come due, so every run of a test is the same.
 What a worker does in the background (apply gates and cancels, sweep, settle) happens here between two attempts.
+
+`simulate` is for what such tests cannot show: it runs whole workers in virtual time, lets them crash, and finds what handlers do twice.
 """
 
 from __future__ import annotations
@@ -23,20 +25,23 @@ from duetime.clock import SECOND, ManualClock, SystemClock, to_instant
 from duetime.errors import InvalidValue
 from duetime.runtime.portal import running_loop
 from duetime.testing.kit import Kit, Ran
-from duetime.testing.parts import SteppedStore
+from duetime.testing.requests import SentRequest, UnansweredRequest
+from duetime.testing.simulation.simulate import NeverEnded, NotIdempotent, Simulation, simulate
+from duetime.testing.stores import SteppedSqlite, closing, stepped_store
 
-__all__ = ["Kit", "Ran", "using"]
+__all__ = ["Kit", "NeverEnded", "NotIdempotent", "Ran", "SentRequest", "Simulation", "UnansweredRequest", "simulate", "using"]
 
 DEFAULT_LIMIT = 1_000
 
 
 class using:  # noqa: N801  # lower case, like contextlib.suppress
-    """Run an app in memory, on a clock that the test moves, for the length of a block: `async with using(app) as t`.
+    """Run an app on an empty store, on a clock that the test moves, for the length of a block: `async with using(app) as t`.
 
     In synchronous code: `with using(app) as t`, then `app.sync(t.advance(minutes=30))`.
 
     The clock starts at `now`, by default the next full second. `resources` are what `ctx.get` finds; without them the app's own
-    lifespan runs. `file` is a SQLite file to use instead of memory, for code that submits on a `connection=` to it. With
+    lifespan runs. `url` names a database to use instead of memory, for code that submits on a `connection=` to it: on PostgreSQL
+    the kit makes a schema of its own there and drops it at the end. `file` is short for the URL of a SQLite file. With
     `raise_errors`, `advance` and `drain` raise the first failure of a handler. `limit` is how many attempts may run at one instant
     beyond those that were already due; more count as an endless loop.
     """
@@ -47,6 +52,7 @@ class using:  # noqa: N801  # lower case, like contextlib.suppress
         *,
         now: datetime | None = None,
         resources: Sequence[object] | None = None,
+        url: str | None = None,
         file: str | os.PathLike[str] | None = None,
         raise_errors: bool = False,
         limit: int = DEFAULT_LIMIT,
@@ -55,9 +61,12 @@ class using:  # noqa: N801  # lower case, like contextlib.suppress
             raise InvalidValue(f"using takes an App, got {type(app).__name__}")
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InvalidValue(f"limit must be a whole number of at least 1, got {limit!r}")
+        if url is not None and file is not None:
+            raise InvalidValue("using takes either url or file; file is short for the URL of a SQLite file")
         self._app = app
         self._start_at = -(-SystemClock().now() // SECOND) * SECOND if now is None else to_instant(now, "now")
         self._resources = resources
+        self._url = url
         self._path = ":memory:" if file is None else os.fspath(file)
         self._raise_errors = raise_errors
         self._limit = limit
@@ -67,10 +76,10 @@ class using:  # noqa: N801  # lower case, like contextlib.suppress
         if self._stack is not None:
             raise RuntimeError("this block has been entered already; call using(app) again for another one")
         app, clock = self._app, ManualClock(self._start_at)
-        store = SteppedStore(self._path, clock)
         self._stack = AsyncExitStack()
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(store.close)
+            opening = closing(SteppedSqlite(self._path, clock=clock)) if self._url is None else stepped_store(self._url, clock)
+            store = await stack.enter_async_context(opening)
             stack.callback(_restoring(app))
             await stack.enter_async_context(app.using_store(store))
             kit = Kit(app, store, clock, raise_errors=self._raise_errors, limit=self._limit)

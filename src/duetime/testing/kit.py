@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from itertools import count
@@ -22,7 +22,7 @@ from duetime.app.filters import Filters, name_of, query_of
 from duetime.app.handlers import AnyHandler, Handler
 from duetime.client.client import AnyTask
 from duetime.clock import LATEST, Instant, ManualClock, Seconds, to_datetime, to_instant, to_micros
-from duetime.duties import Firing, Sweeper
+from duetime.duties import Deadlines, Firing, Sweeper
 from duetime.errors import InvalidValue, TaskFailed, TaskNotFound, UnknownHandler
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome
@@ -30,12 +30,18 @@ from duetime.model.query import Query
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, State, Task, TaskRecord, shown
 from duetime.runtime.service import Alarms
+from duetime.secrets.reading import GivenSecrets
 from duetime.store.values import Claim, ClaimedTask, NewWorker
 from duetime.targets.context import Resources, current
+from duetime.targets.endings import failed, succeeded
 from duetime.targets.spec import HandlerSpec
-from duetime.targets.target import Stop
+from duetime.targets.target import Accepted, Stop
 from duetime.testing.matching import as_call, as_line, check_names, has_arguments
-from duetime.testing.parts import SteppedExecutor, SteppedStore
+from duetime.testing.messages import BrokerAnswer, Messages
+from duetime.testing.parts import SteppedExecutor
+from duetime.testing.requests import Requests, SentRequest, answer_from, exit_from
+from duetime.testing.stores import SteppedStore
+from duetime.worker.disabling import TargetWatch
 from duetime.worker.settler import Settler
 
 R = TypeVar("R")
@@ -43,16 +49,20 @@ R = TypeVar("R")
 logger = logging.getLogger("duetime.testing")
 
 CLEAN_UP = 5.0  # seconds that an attempt may take to end when the block ends while it runs
+INTENTS_AT_ONCE = 1_000
 SHOWN_TASKS = 10  # in the message of an assertion
-FAILURES = (Outcome.FAILED, Outcome.FATAL, Outcome.TIMED_OUT)
+FAILURES = (Outcome.FAILED, Outcome.FATAL, Outcome.TIMED_OUT, Outcome.PARKED)  # a payload that does not fit is a failure in a test
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt that ran. `task` is the task after it, `error` the exception that the handler raised."""
+    """One attempt that ran. `task` is the task after it, `error` the exception that the handler raised.
+
+    `outcome` None: its work was accepted elsewhere (202), and `complete` ends it.
+    """
 
     task: Task[Any]
     attempt: int
-    outcome: Outcome
+    outcome: Outcome | None
     at: datetime
     error: BaseException | None = None
 
@@ -73,13 +83,19 @@ class Kit:
         self.clock = clock
         self.raise_errors = raise_errors
         self.limit = limit
+        self.secrets: dict[str, str] = {}
+        """Values of secrets for targets, by name. They need no key, and come before stored ones."""
         self._store = store
         self._worker = secrets.token_hex(8)
         self._claims = count(1)
         self._next_at: Instant | None = None
+        self._probe_at: Instant | None = None  # of the next probe of an automatic gate
         self._moving = False
         self._declared = False
         self._wait_for_hints = app.client.wait
+        self._requests = Requests(clock)
+        self._messages = Messages(self._requests)
+        self._accepted: set[str] = set()  # tasks whose work was accepted elsewhere, and may not have ended
 
     # ---- time ----
 
@@ -143,10 +159,17 @@ class Kit:
         return ran
 
     def _next_instant(self) -> Instant | None:
-        """Return when something can happen next: a task comes due, a gate opens, a task expires, a schedule fires."""
+        """Return when something can happen next: a task comes due, a gate opens or is probed, a task expires, a schedule fires."""
         now = self.clock.now()
-        instants = [self._next_at, self._store.next_expiry(now), self._firing.next_at]
+        instants = [self._next_at, self._probe_at, self._store.notices.next_expiry(now), self._firing.next_at, *self._deadline_instants()]
         return min((instant for instant in instants if instant is not None and instant > now), default=None)
+
+    def _deadline_instants(self) -> list[Instant]:
+        """Return when work times out that was accepted elsewhere."""
+        records = {task_id: self._store.look_at(task_id) for task_id in self._accepted}
+        instants = {task_id: record.deadline_at for task_id, record in records.items() if record is not None and record.deadline_at}
+        self._accepted = set(instants)
+        return list(instants.values())
 
     async def _run_due(self, into: list[Ran], strict: bool) -> None:
         done, allowed, counted = 0, self.limit, False
@@ -168,11 +191,14 @@ class Kit:
         """Run the next attempt; return None if none is due."""
         await self._register_new_handlers()
         await self._fire()
+        await self._carry_out()
+        while self._accepted and await self._deadlines.sweep():
+            pass
         swept = False
         while True:
-            claim = await self._claim()
+            claim = await self._claim(self._store.claim(self._worker, next(self._claims), self._executor.ready(), 1))
             self._next_at = claim.next_at
-            for claimed in claim.tasks:
+            for claimed in claim.tasks or await self._claim_probe():
                 return await self._perform(claimed)
             if swept:
                 return None
@@ -186,7 +212,7 @@ class Kit:
         if not self._declared:
             await self.app.schedules.declare()
             self._declared = True
-        if not self._store.has_schedules:
+        if not self._store.notices.has_schedules:
             return
         for _ in range(self.limit):
             await self._firing.fire_due()
@@ -196,8 +222,34 @@ class Kit:
             f"schedules at {self.now.isoformat()} are still due after {self.limit:,} looks; use using(app, limit=…) if so many are meant"
         )
 
-    async def _claim(self) -> Claim:
-        claiming = asyncio.ensure_future(self._store.claim(self._worker, next(self._claims), self._executor.ready(), 1))
+    async def _carry_out(self) -> None:
+        """Carry out the cancels and edits of transactions that were committed."""
+        if not self._store.notices.has_intents:
+            return
+        while await self._store.carry_out(INTENTS_AT_ONCE):
+            pass
+        for attempt in await self._store.attempts_of(self._worker):
+            if attempt.cancelling:
+                self._executor.cancel(attempt.id)
+
+    async def _claim_probe(self) -> list[ClaimedTask]:
+        """Claim a task that passes an automatic gate, if its probe is due."""
+        starts, ready = self._executor.starts, self._executor.ready()
+        probing = {gate.handler for gate in starts.gates if gate.probe_at is not None} & ready.keys()
+        gate, self._probe_at = await self._store.take_probe(sorted(probing)) if probing else (None, None)
+        if gate is None:
+            return []
+        spec = self._executor.queues.by_name[gate.handler].spec
+        claim = await self._claim(self._store.claim_probe(self._worker, next(self._claims), (spec.name, *spec.aliases), gate))
+        if claim.tasks:
+            starts.probes.update(claimed.id for claimed in claim.tasks)
+        else:
+            await self._store.put_off_probe(gate, self.clock.now())
+            self._probe_at = claim.next_at
+        return claim.tasks
+
+    async def _claim(self, claim: Coroutine[Any, Any, Claim]) -> Claim:
+        claiming = asyncio.ensure_future(claim)
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
@@ -221,11 +273,16 @@ class Kit:
             raise
         ended, error = end.result()
         await self._settler.run_once()
+        await self._target_watch.tell()
+        if isinstance(ended, Accepted):
+            self._accepted.add(claimed.id)
         if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
             raise error  # such as pytest.fail() in a handler, or an interrupt: not meant as an outcome
         [record] = await self._store.get([claimed.id])
         assert record is not None
         task = shown(record)
+        if isinstance(ended, Accepted):
+            return Ran(task=task, attempt=claimed.attempt, outcome=None, at=at)
         return Ran(task=task, attempt=claimed.attempt, outcome=ended.outcome, at=at, error=_exception(ended, error, claimed))
 
     # ---- looking ----
@@ -303,6 +360,66 @@ class Kit:
         name = self._known(handler).name
         crashes[name] = crashes.get(name, 0) + times
 
+    def answer_next(
+        self,
+        handler: str | AnyHandler,
+        *,
+        status: int | None = None,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        exit: int | None = None,
+        output: str | bytes = "",
+        result: object = None,
+        broker: BrokerAnswer | None = None,
+        times: int = 1,
+    ) -> None:
+        """Answer the next requests of an HTTP handler, the next messages of one that publishes, or say how the next commands end.
+
+        Nothing is sent over the network and no process is started; what has no answer fails the test. `status`, `body` and `headers` answer
+        a request; a `body` is bytes or text as it is, anything else becomes JSON. `exit`, `output` and `result` end a command; a negative
+        `exit` is a signal. To a message a `broker` says "confirmed" (also if nothing is said), "refused" or "unreachable".
+        """
+        spec = self._known(handler)
+        for_request = status is not None or body is not None or headers is not None
+        for_command = exit is not None or bool(output) or result is not None
+        match spec.target.kind:
+            case "http" if not for_command and broker is None:
+                self._requests.prepare(spec.name, answer_from(200 if status is None else status, body, headers), times)
+            case "command" if not for_request and broker is None:
+                self._requests.prepare_exit(spec.name, exit_from(exit or 0, output, result), times)
+            case "publish" if not for_request and not for_command:
+                self._messages.prepare(spec.name, broker or "confirmed", times)
+            case "http":
+                raise InvalidValue(f"{spec.name} is an HTTP handler: answer it with status, body and headers")
+            case "command":
+                raise InvalidValue(f"{spec.name} is a command: answer it with exit, output and result")
+            case "publish":
+                raise InvalidValue(f"{spec.name} publishes messages: answer it with broker")
+            case _:
+                raise InvalidValue(f"{spec.name} is neither an HTTP handler nor a command, nor does it publish; use fail_next")
+
+    async def complete(self, task: AnyTask, /, *, result: object = None, error: Exception | None = None) -> Task[Any]:
+        """End work that was accepted elsewhere (202), as whoever does it would report: with a result, or with an error. Return the task.
+
+        A `Fatal` error is not tried again.
+        """
+        task_id = task.id if isinstance(task, Task) else task
+        attempts = [each for each in await self._store.open_attempts([task_id]) if each.deadline_at is not None]
+        if not attempts:
+            state = self.task(task_id).state
+            raise InvalidValue(f"nobody outside works on task {task_id}, which is {state}; answer_next(…, status=202) accepts it")
+        claimed, now = attempts[0].task, self.clock.now()
+        policy = msgspec.structs.replace(self._known(claimed.handler).retry, jitter=0.0)
+        policy = policy if claimed.retry is None else policy.with_numbers(claimed.retry)
+        ended = succeeded(result) if error is None else failed(error, policy)
+        await self._store.complete([conclude(claimed, ended, policy, started_at=claimed.claimed_at, now=now, chance=0.0)])
+        return self.task(task_id)
+
+    def requests(self, handler: str | AnyHandler) -> list[SentRequest]:
+        """Return the requests or messages that a handler has sent, or the commands that were run, in order."""
+        name = self._known(handler).name
+        return [sent for sent in self._requests.sent if sent.handler == name]
+
     def _known(self, handler: str | AnyHandler) -> HandlerSpec:
         spec = self._spec(handler)
         if spec is None:
@@ -320,9 +437,14 @@ class Kit:
         alarms = Alarms()
         self._settler = Settler(self._store, self._worker, alarms)
         self._sweeper = Sweeper(self._store, alarms)
+        self._deadlines = Deadlines(self._store, alarms, chance=lambda: 0.0)
         self._firing = Firing(self._store, alarms)
-        self._executor = SteppedExecutor(self._store, alarms, self._settler)
-        self._store.apply_gates, self._store.stop = self._apply_gates, self._executor.cancel
+        advice = 'In a test, give its value: t.secrets["name"] = "value"'
+        secrets = GivenSecrets(self.secrets, self.app.secret_reader(self._store), advice)
+        self._executor = SteppedExecutor(self._store, alarms, self._settler, self._requests, self._messages, secrets)
+        self._target_watch = TargetWatch(self._store, self._worker, self._executor.starts, alarms)
+        self._executor.target_watch = self._target_watch
+        self._store.notices.apply_gates, self._store.notices.stop = self._apply_gates, self._executor.cancel
         self.app.client.wait = self._wait  # type: ignore[method-assign]  # no hints arrive here
         lifespan = AsyncExitStack()
         try:
@@ -399,8 +521,8 @@ def _exception(ended: Ended, error: BaseException | None, claimed: ClaimedTask) 
     info = ended.error
     if ended.outcome is Outcome.TIMED_OUT:
         return TimeoutError(f"{claimed.handler} {info.message if info else 'ran too long'}")
-    if ended.outcome in (Outcome.FAILED, Outcome.FATAL) and error is None:
+    if ended.outcome in FAILURES and error is None:
         text = f"{info.type}: {info.message}" if info else ended.outcome.value
         message = f"attempt {claimed.attempt} of {claimed.handler} ended {ended.outcome}: {text}"
         return TaskFailed(message, task_id=claimed.id, state=ended.outcome.value, error_type=info.type if info else None)
-    return error if ended.outcome in (Outcome.FAILED, Outcome.FATAL, Outcome.RETRY_LATER) else None
+    return error if ended.outcome in (*FAILURES, Outcome.RETRY_LATER) else None

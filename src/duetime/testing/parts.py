@@ -3,111 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
 
 from duetime.app.app import App
-from duetime.clock import Instant, ManualClock
-from duetime.model.gate import Gate
+from duetime.clock import Instant
 from duetime.model.outcome import Ended, Outcome
-from duetime.model.query import MAX_PAGE, Query
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import ErrorInfo, NewTask, TaskRecord, due_of, expiry_of
+from duetime.model.task import ErrorInfo
 from duetime.runtime.service import Alarms
-from duetime.store.schedules import ScheduleWrite
-from duetime.store.sqlite import read
-from duetime.store.sqlite.records import records_by_id
-from duetime.store.sqlite.store import SqliteStore
-from duetime.store.values import Added, CancelVerdict, ClaimedTask
+from duetime.secrets.reading import SecretReader
+from duetime.store.values import ClaimedTask
 from duetime.targets.host import TargetHost
+from duetime.targets.http.callbacks import CallbackDoor
 from duetime.targets.python.function import PythonFunction
 from duetime.targets.spec import HandlerSpec
 from duetime.targets.target import Accepted, AttemptHandle, Stop
+from duetime.testing.messages import Messages
+from duetime.testing.requests import Requests, TestArtifacts, TestCommands
+from duetime.testing.stores import SteppedStore
 from duetime.worker.attempt import Attempt
 from duetime.worker.executor import Executor
 from duetime.worker.queues import HandlerQueue
 from duetime.worker.settler import Settler
 
-
-class SteppedStore(SqliteStore):
-    """The SQLite store. It reports gates, cancels and expiries to the kit at once; a worker learns of them in the background."""
-
-    def __init__(self, path: str, clock: ManualClock) -> None:
-        super().__init__(path, synchronous="normal", clock=clock)
-        self._expiries: list[Instant] = []
-        self.has_schedules = False  # or had some: otherwise looking for due ones is not worth the time
-        self.apply_gates: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self.stop: Callable[[str], None] | None = None
-
-    def look(self, query: Query) -> list[TaskRecord]:
-        """Return all tasks that match, in the order of submitting. Runs in the caller's thread: an assertion must not need an await."""
-        wanted = query.state
-        query = msgspec.structs.replace(query, state=None, limit=MAX_PAGE)  # a page of a final state has another order
-        found: list[TaskRecord] = []
-        while True:
-            page = self.read_now(partial(read.page, query=query))
-            found.extend(page.items)
-            if page.next is None:
-                break
-            query = msgspec.structs.replace(query, cursor=page.next)
-        return [record for record in reversed(found) if wanted in (None, record.state)]
-
-    def look_at(self, task_id: str) -> TaskRecord | None:
-        return self.read_now(partial(records_by_id, ids=[task_id])).get(task_id)
-
-    def next_expiry(self, now: Instant) -> Instant | None:
-        """Return the next instant at which a task may expire; finished ones are included, because an extra look is harmless."""
-        while self._expiries and self._expiries[0] <= now:
-            heapq.heappop(self._expiries)
-        return self._expiries[0] if self._expiries else None
-
-    async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
-        return self._with_expiries(await super().add(tasks))
-
-    async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
-        return self._with_expiries(await super().add_on(connection, tasks))
-
-    async def write_schedules(self, writes: Sequence[ScheduleWrite], *, together: bool = False) -> list[bool]:
-        accepted = await super().write_schedules(writes, together=together)
-        self.has_schedules = True
-        for task in [task for write, stored in zip(writes, accepted, strict=True) if stored for task in write.tasks]:
-            expires_at = expiry_of(task, due_of(task, self.now()))
-            if expires_at is not None:
-                heapq.heappush(self._expiries, expires_at)
-        return accepted
-
-    def _with_expiries(self, answers: list[Added]) -> list[Added]:
-        for added in answers:
-            if added.record.expires_at is not None:
-                heapq.heappush(self._expiries, added.record.expires_at)
-        return answers
-
-    async def cancel(self, ids: Sequence[str]) -> list[CancelVerdict]:
-        verdicts = await super().cancel(ids)
-        for task_id, verdict in zip(ids, verdicts, strict=True):
-            if verdict is CancelVerdict.CANCELLING and self.stop is not None:
-                asyncio.get_running_loop().call_soon(self.stop, task_id)  # not inside the code that is to stop
-        return verdicts
-
-    async def put_gate(self, gate: Gate) -> int:
-        version = await super().put_gate(gate)
-        if self.apply_gates is not None:
-            await self.apply_gates()
-        return version
-
-    async def remove_gate(self, handler: str, collection: str | None) -> int | None:
-        version = await super().remove_gate(handler, collection)
-        if self.apply_gates is not None:
-            await self.apply_gates()
-        return version
-
-
-_End = tuple[Ended, BaseException | None]
+_End = tuple[Ended | Accepted, BaseException | None]
 
 
 class SteppedTarget:
@@ -143,18 +66,25 @@ class SteppedExecutor(Executor):
         store: SteppedStore,
         alarms: Alarms,
         settler: Settler,
+        requests: Requests,
+        messages: Messages,
+        secrets: SecretReader,
     ) -> None:
         super().__init__(
             store,
             {},
             alarms,
-            TargetHost(),
+            TargetHost(secrets=secrets, callback_door=CallbackDoor("https://duetime.test", (b"a key of the testing kit",))),
             settler,
             concurrency=1 << 30,  # the slots of each handler are the limit
             output=None,  # what handlers print belongs to the test's output
             freed=lambda: None,
             stuck=self._give_up,
         )
+        self.host.sender = requests.sender
+        self.host.supervising = TestCommands(requests)
+        self.host.artifacts = TestArtifacts()
+        self.host.publisher = messages.publisher
         self.failures: dict[str, deque[BaseException]] = {}
         self.crashes: dict[str, int] = {}
         self._ends: dict[str, asyncio.Future[_End]] = {}
@@ -170,6 +100,7 @@ class SteppedExecutor(Executor):
                 failures = self.failures.setdefault(spec.name, deque())
                 queue = HandlerQueue(spec, SteppedTarget(spec, self.host, failures))
                 queue.settles_directly = False  # `expect` must see every end
+                self.queues.free += queue.concurrency  # a process has no more slots than its handlers, and this one began without any
             self.queues.by_name[name] = queue
         return bool(new)
 
@@ -196,7 +127,7 @@ class SteppedExecutor(Executor):
         self._errors[attempt.claimed.id] = error
         return super()._ended_by(attempt, error)
 
-    def _conclude(self, attempt: Attempt, ended: Ended, started_at: Instant | None, now: Instant | None = None) -> None:
+    def _conclude(self, attempt: Attempt, ended: Ended | Accepted, started_at: Instant | None, now: Instant | None = None) -> None:
         task_id, name = attempt.claimed.id, attempt.spec.name
         error = self._errors.pop(task_id, None)
         if self.crashes.get(name, 0) and started_at is not None:

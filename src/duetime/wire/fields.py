@@ -8,6 +8,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from duetime.model.query import MIN_ID_PREFIX
+from duetime.model.query_text import LONGEST as QUERY_LENGTH
 from duetime.model.task import MAX_NAME
 
 T = TypeVar("T")
@@ -22,6 +24,10 @@ Duration = Annotated[float, Meta(ge=0, le=LONGEST)]
 Lasting = Annotated[float, Meta(gt=0, le=LONGEST)]
 Priority = Annotated[int, Meta(ge=0, le=9, description="9 first.")]
 SearchText = Annotated[str, Meta(min_length=1, max_length=1_000)]
+QueryText = Annotated[str, Meta(max_length=QUERY_LENGTH, description="Filters in one text, such as state:failed handler:shop.*")]
+IdPrefix = Annotated[str, Meta(min_length=MIN_ID_PREFIX, max_length=36, pattern="^[0-9a-f-]*$", description="How their ids begin.")]
+TaskId = Annotated[str, Meta(min_length=36, max_length=36, description="The id of a task.")]
+Fingerprint = Annotated[str, Meta(pattern="^[0-9a-f]{16}$", description="The kind of failure that finished tasks ended with.")]
 Arguments = Annotated[dict[str, Any], Meta(description="The handler's arguments by name.")]
 Cursor = Annotated[str, Meta(min_length=1, max_length=1_000, description="The `next` of the page before.")]
 

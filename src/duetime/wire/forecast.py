@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from duetime.client.schedules.forecasting import Ahead
 from duetime.clock import to_datetime, to_instant
-from duetime.model.forecast import Collision, Forecast, Hour, Minute, Outlook
+from duetime.model.forecast import Collision, Forecast, Hour, Minute, Outlook, Quarter
 
 
 class ForecastQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -38,6 +38,15 @@ class MinuteView(msgspec.Struct, frozen=True):
     further: int
 
 
+class QuarterView(msgspec.Struct, frozen=True):
+    """A quarter of an hour: the runs that begin in it, and their schedules; `further` counts those that are not named."""
+
+    at: datetime
+    runs: int
+    schedules: Sequence[str]
+    further: int
+
+
 class CollisionView(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of one handler that need more slots at once than there are."""
 
@@ -54,7 +63,7 @@ class ForecastView(msgspec.Struct, frozen=True, kw_only=True):
     """The expected load until `until_at`.
 
     `cut`: there were too many occurrences to look further. `paused` and `broken` schedules are left out; the latter are listed with the
-    reason.
+    reason. `quarters` are those of the first 24 hours, without the ones in which nothing begins.
     """
 
     start_at: datetime
@@ -66,6 +75,7 @@ class ForecastView(msgspec.Struct, frozen=True, kw_only=True):
     busy: float
     most: int
     hours: list[HourView]
+    quarters: list[QuarterView]
     busiest: MinuteView | None
     collisions: list[CollisionView]
     further_collisions: int
@@ -87,6 +97,7 @@ def view_of(ahead: Ahead) -> ForecastView:
         busy=found.busy,
         most=found.most,
         hours=[HourView(to_datetime(each.at), each.runs, each.busy, each.most) for each in found.hours],
+        quarters=[QuarterView(to_datetime(each.at), each.runs, each.schedules, each.further) for each in found.quarters],
         busiest=None if busiest is None else MinuteView(to_datetime(busiest.at), busiest.runs, busiest.schedules, busiest.further),
         collisions=[_collision_view(each) for each in found.collisions],
         further_collisions=found.further_collisions,
@@ -109,6 +120,7 @@ def forecast_of(view: ForecastView) -> Ahead:
         busy=view.busy,
         most=view.most,
         hours=tuple(Hour(to_instant(each.at), each.runs, each.busy, each.most) for each in view.hours),
+        quarters=tuple(Quarter(to_instant(each.at), each.runs, tuple(each.schedules), each.further) for each in view.quarters),
         busiest=None if busiest is None else Minute(to_instant(busiest.at), busiest.runs, tuple(busiest.schedules), busiest.further),
         collisions=tuple(_collision_of(each) for each in view.collisions),
         further_collisions=view.further_collisions,

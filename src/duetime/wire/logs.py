@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta, UnsetType
 from duetime.client.output import AttemptOutput, OutputEvent
 from duetime.model.outcome import Outcome
 from duetime.model.query import MAX_PAGE
-from duetime.model.task import State
-from duetime.wire.fields import Cursor, Instant, Name, SearchText, given
+from duetime.model.task import ErrorInfo, State
+from duetime.wire.fields import Cursor, Instant, Name, SearchText, given, optional
 
 
 class LogsQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -45,13 +45,14 @@ class OutputList(msgspec.Struct, frozen=True):
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The data of an event of the stream that `follow` answers with; `event` and `id` of the stream are its kind and position.
 
-    `output` has a `text`; `attempt` an `outcome`, null for one that begins; `end` the `state` of the task.
+    `output` has a `text`; `attempt` an `outcome`, null for one that begins, and an `error` if it failed; `end` the `state` of the task.
     """
 
     attempt: int
     text: str | UnsetType = UNSET
     outcome: Outcome | UnsetType | None = UNSET
     state: State | UnsetType | None = UNSET
+    error: ErrorInfo | UnsetType = UNSET
 
 
 def log_event(event: OutputEvent) -> LogEvent:
@@ -59,7 +60,7 @@ def log_event(event: OutputEvent) -> LogEvent:
         case "output":
             return LogEvent(attempt=event.attempt, text=event.text)
         case "attempt":
-            return LogEvent(attempt=event.attempt, outcome=event.outcome)
+            return LogEvent(attempt=event.attempt, outcome=event.outcome, error=optional(event.error))
         case "end":
             return LogEvent(attempt=event.attempt, state=event.state)
 
@@ -72,4 +73,5 @@ def event_of(kind: Literal["output", "attempt", "end"], position: str, data: Log
         position=position,
         outcome=given(data.outcome),
         state=given(data.state),
+        error=given(data.error),
     )

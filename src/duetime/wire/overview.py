@@ -1,13 +1,18 @@
-"""Workers, handlers and the server's health in JSON. `WorkerInfo`, `HandlerInfo` and `Stats` are what is shown of each."""
+"""Workers, handlers, series and the server's health in JSON. `WorkerInfo`, `HandlerInfo` and `Stats` are what is shown of each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
-from duetime.client.insight import HandlerInfo, WorkerInfo
+from duetime.client.insight import HandlerInfo
+from duetime.client.series import Series
+from duetime.client.workers import WorkerInfo
+from duetime.model.series import STEPS, SeriesName
+from duetime.wire.fields import Instant, Name
 
 
 class WorkerList(msgspec.Struct, frozen=True):
@@ -21,6 +26,27 @@ class HandlerList(msgspec.Struct, frozen=True):
     """All declared handlers, by name, with the JSON Schema of their payloads."""
 
     items: list[HandlerInfo]
+    next: None = None
+
+
+class SeriesQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Which values, and of when. Without `since` fifteen minutes, without `until` up to now, without `step` as fine as is kept."""
+
+    names: (
+        Annotated[str, Meta(min_length=1, max_length=1_000, description=f"Some, with commas between them, of: {', '.join(SeriesName)}.")]
+        | UnsetType
+    ) = UNSET
+    handler: Name | UnsetType = UNSET
+    by: Annotated[Literal["handler"], Meta(description="One series of each handler.")] | UnsetType = UNSET
+    since: Instant | UnsetType = UNSET
+    until: Instant | UnsetType = UNSET
+    step: Annotated[int, Meta(description=f"Seconds: {', '.join(map(str, STEPS))}.")] | UnsetType = UNSET
+
+
+class SeriesList(msgspec.Struct, frozen=True):
+    """One series, or one of each handler by name."""
+
+    items: list[Series]
     next: None = None
 
 

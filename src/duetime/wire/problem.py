@@ -77,19 +77,22 @@ BAD_REQUEST = Kind("bad-request", 400, "The request is not well-formed")
 UNAUTHORIZED = Kind("unauthorized", 401, "A good token is needed")
 FORBIDDEN = Kind("forbidden", 403, "The caller may not do this")
 NO_ROUTE = Kind("no-such-route", 404, "There is nothing at this address")
-NO_WORKER = Kind("worker-not-found", 404, "There can be no such worker")
+NO_WORKER = Kind("worker-not-found", 404, "There is no such worker")
+NO_TASK = Kind("task-not-found", 404, "There is no such task")
 NO_GATE = Kind("gate-not-found", 404, "There is no such gate")
 NO_METHOD = Kind("method-not-allowed", 405, "The address does not know this method")
 TOO_SLOW = Kind("request-timeout", 408, "The request did not arrive in time")
 LEASE_OVER = Kind("lease-over", 410, "The lease of the worker is over")
 CHANGED = Kind("precondition-failed", 412, "It is not as it was expected to be")
 TOO_LARGE = Kind("content-too-large", 413, "The request is too large")
+TARGET_TOO_LONG = Kind("target-too-long", 414, "The address is too long")
 WRONG_MEDIA = Kind("unsupported-media-type", 415, "The body has a content type that is not understood here")
 INVALID = Kind("invalid-request", 422, "The request does not fit")
 KEY_REUSED = Kind("idempotency-key-reused", 422, "The Idempotency-Key was used for another request")
 TOO_FAST = Kind("too-many-requests", 429, "The token makes more requests than it may")
 HEADERS_TOO_LARGE = Kind("headers-too-large", 431, "The head of the request is too large")
 UNEXPECTED = Kind("unexpected", 500, "Something went wrong in the server")
+BUSY = Kind("busy", 503, "The server has no connection left")
 STOPPING = Kind("stopping", 503, "The server is stopping")
 NOT_READY = Kind("not-ready", 503, "The server cannot accept tasks now")
 STUCK = Kind("stuck", 503, "A loop of the server makes no progress")
@@ -99,8 +102,16 @@ TABLE: Final[tuple[tuple[type[BaseException], Kind], ...]] = (
     (errors.InvalidPayload, Kind("invalid-payload", 422, "The payload does not fit the handler")),
     (errors.PayloadTooLarge, Kind("payload-too-large", 413, "The payload of a task is too large")),
     (errors.UnknownHandler, Kind("unknown-handler", 404, "No process has declared this handler")),
-    (errors.TaskNotFound, Kind("task-not-found", 404, "There is no such task")),
+    (errors.TaskNotFound, NO_TASK),
     (errors.ScheduleNotFound, Kind("schedule-not-found", 404, "There is no such schedule or calendar")),
+    (errors.OperationNotFound, Kind("operation-not-found", 404, "There is no such operation")),
+    (errors.WorkerNotFound, NO_WORKER),
+    (errors.SecretNotFound, Kind("secret-not-found", 404, "There is no such secret")),
+    (errors.TargetNotFound, Kind("target-not-found", 404, "No target is stored under this name")),
+    (errors.SecretUnreadable, Kind("secret-unreadable", 409, "No key of the server opens the secret")),
+    (errors.FailureNotFound, Kind("failure-not-found", 404, "There is no such kind of failure")),
+    (errors.ArtifactNotFound, Kind("artifact-not-found", 404, "There is no such artifact, version or upload")),
+    (errors.TokenNotFound, Kind("token-not-found", 404, "There is no such token")),
     (errors.DuplicateKey, Kind("duplicate-key", 409, "A live task holds the key")),
     (errors.ChangedMeanwhile, CHANGED),
     (errors.Conflict, Kind("conflict", 409, "The state of things forbids this")),
@@ -114,6 +125,7 @@ TABLE: Final[tuple[tuple[type[BaseException], Kind], ...]] = (
 SERVER_ONLY: Final[Mapping[Kind, type[errors.DuetimeError]]] = {
     TOO_LARGE: errors.PayloadTooLarge,
     KEY_REUSED: errors.Conflict,
+    BUSY: errors.StoreUnavailable,
     STOPPING: errors.StoreUnavailable,
     NOT_READY: errors.StoreUnavailable,
     TOO_SLOW: errors.StoreUnavailable,
@@ -122,6 +134,5 @@ SERVER_ONLY: Final[Mapping[Kind, type[errors.DuetimeError]]] = {
     TOO_FAST: errors.NotAllowed,
 }
 
-KINDS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Kind)) + tuple(
-    kind for _, kind in TABLE if kind not in (INVALID, CHANGED, UNEXPECTED)
-)
+_named = [value for value in globals().values() if isinstance(value, Kind)]
+KINDS: Final = tuple(dict.fromkeys([*_named, *(kind for _, kind in TABLE)]))

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from duetime.clock import Instant, to_datetime
 from duetime.model.shapes import derive
-from duetime.model.task import INSTANTS, State
+from duetime.model.task import INSTANTS, LONGEST_KEPT, State
 from duetime.store.pull_workers import RunningTask
 from duetime.wire.fields import MOST_WAIT, Duration, Name, RetryNumbers
 from duetime.worker.pull.values import MOST_NUMBER
@@ -23,9 +23,20 @@ MOST_CLAIMED = 1_000
 MOST_TEXT = 1_000_000
 
 Number = Annotated[int, Meta(ge=1, le=MOST_NUMBER)]
-Attempt = Annotated[int, Meta(ge=1, le=2**31 - 1, description="The attempt's number, which is its fence.")]
+Attempt = Annotated[int, Meta(ge=1, le=2**31 - 1, description="The attempt's number.")]
 WorkerId = Annotated[str, Meta(min_length=1, max_length=100)]
 Timeout = Annotated[float, Meta(gt=0, le=31_536_000, description="Seconds that an attempt may take.")]
+Kept = Annotated[float, Meta(ge=0, le=LONGEST_KEPT, description="Seconds that a finished task is kept.")]
+
+
+class KeepBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How long finished tasks of a handler are kept, by state; of those that are left out the settings say it."""
+
+    succeeded: Kept | UnsetType = UNSET
+    failed: Kept | UnsetType = UNSET
+    cancelled: Kept | UnsetType = UNSET
+    dropped: Kept | UnsetType = UNSET
+    expired: Kept | UnsetType = UNSET
 
 
 class OfferBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -36,6 +47,7 @@ class OfferBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     doc: Annotated[str, Meta(max_length=10_000)] | UnsetType = UNSET
     timeout: Timeout | UnsetType = UNSET
     retry: RetryNumbers | UnsetType = UNSET
+    keep: KeepBody | UnsetType = UNSET
 
 
 class NewWorkerBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -64,7 +76,10 @@ class ClaimBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
 
 class ClaimedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A task to run now. `fence` and `attempt` are the same number; `idempotency_key` is the same for every attempt of the task."""
+    """A task to run now. `attempt` is for this API; `fence` and `idempotency_key` are for those that the worker writes to.
+
+    `fence` grows with every attempt, also after a fail-over of the store; `idempotency_key` is the same for every attempt of the task.
+    """
 
     id: str
     handler: str
@@ -87,9 +102,10 @@ class ClaimedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True):
-    """Tasks to run, the first one first."""
+    """Tasks to run, the first one first. `draining`: the worker is given none until an operator undoes that."""
 
     items: list[ClaimedItem]
+    draining: bool = False
 
 
 class RenewBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -104,11 +120,15 @@ class RenewBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
 
 class RenewAnswer(msgspec.Struct, frozen=True):
-    """`cancelled`: stop these and report `released`. `lost`: these are no longer the worker's; stop them and report nothing."""
+    """`cancelled`: stop these and report `released`. `lost`: these are no longer the worker's; stop them and report nothing.
+
+    `draining`: an operator wants the worker to finish what it runs; it is given nothing more until that is undone.
+    """
 
     lease_until: datetime
     cancelled: list[str]
     lost: list[str]
+    draining: bool = False
 
 
 class Saying(StrEnum):
@@ -130,13 +150,14 @@ class ErrorBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     type: Annotated[str, Meta(min_length=1, max_length=200)] = "Error"
     message: Annotated[str, Meta(max_length=100_000)] = ""
     details: Annotated[str, Meta(max_length=MOST_TEXT, description="For people: a stack trace, for example.")] = ""
+    location: Annotated[str, Meta(max_length=300, description="Where it failed: `src/charge.js:42 in charge`, for example.")] = ""
 
 
 class CompleteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """How an attempt ended."""
+    """How an attempt ended. Without `worker`: of work that was accepted with 202. With a callback token `attempt` may be left out too."""
 
-    worker: WorkerId
-    attempt: Attempt
+    worker: WorkerId | UnsetType = UNSET
+    attempt: Attempt | UnsetType = UNSET
     outcome: Saying = Saying.SUCCEEDED
     result: Annotated[Any, Meta(description="Any JSON; with `succeeded`.")] | UnsetType = UNSET
     error: ErrorBody | UnsetType | None = UNSET
@@ -160,12 +181,16 @@ class CompleteAnswer(msgspec.Struct, frozen=True):
 
 
 class ProgressBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """How far an attempt is."""
+    """How far an attempt is. Without `worker`: of work that was accepted with 202, whose silence begins anew.
 
-    worker: WorkerId
-    attempt: Attempt
-    fraction: Annotated[float, Meta(ge=0, le=1)]
+    `extend`: seconds for which it may be silent from now, instead of the handler's `silence`; never beyond its deadline.
+    """
+
+    worker: WorkerId | UnsetType = UNSET
+    attempt: Attempt | UnsetType = UNSET
+    fraction: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
     text: Annotated[str, Meta(max_length=1_000)] = ""
+    extend: Annotated[float, Meta(gt=0, le=31_622_400)] | UnsetType = UNSET
 
 
 class LogsBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -193,4 +218,4 @@ _claimed_item = derive(
 
 def claimed_item(task: RunningTask, deadline_at: Instant) -> ClaimedItem:
     """Return a claimed task as its worker receives it."""
-    return _claimed_item(task, task.attempt, task.id, to_datetime(deadline_at), dict(task.meta))
+    return _claimed_item(task, task.fence, task.id, to_datetime(deadline_at), dict(task.meta))

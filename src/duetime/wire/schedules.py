@@ -17,6 +17,7 @@ from duetime.clock import to_seconds
 from duetime.model.query import MAX_PAGE
 from duetime.model.retry import RetryPolicy
 from duetime.model.schedule import DEFAULT_GRACE
+from duetime.model.shapes import derive
 from duetime.targets.occurrence import LastRunView
 from duetime.wire.fields import MOST_ITEMS, Arguments, Instant, Lasting, Name, Priority, RetryNumbers, given_fields, optional
 from duetime.wire.problem import pointing
@@ -293,106 +294,54 @@ def _fields(schedule: Schedule, handler: str, payload: dict[str, Any], priority:
     }
 
 
+def _numbers(retry: RetryPolicy) -> RetryNumbers:
+    return msgspec.json.decode(retry.numbers(), type=RetryNumbers)
+
+
+def _retry(numbers: RetryNumbers) -> RetryPolicy:
+    return RetryPolicy().with_numbers(msgspec.json.encode(numbers))
+
+
+def _utc(when: datetime) -> datetime:
+    return when.astimezone(UTC)
+
+
+_stored = derive(
+    Schedule,
+    StoredSchedule,
+    {
+        "payload": dict,
+        "calendars": list,
+        "jitter": to_seconds,
+        "grace": to_seconds,
+        "timeout": to_seconds,
+        "expires": to_seconds,
+        "meta": dict,
+        "retry": _numbers,
+    },
+    given=("handler", "rule", "overlap", "priority"),
+)
+_view = derive(
+    ScheduleInfo,
+    ScheduleView,
+    dict.fromkeys(("next_at", "planned_at", "fired_at", "created_at", "changed_at"), _utc),
+    given=("schedule",),
+)
+_schedule = derive(StoredSchedule, Schedule, {"retry": _retry}, given=("name", "rule"))
+_info = derive(ScheduleView, ScheduleInfo, given=("schedule", "rule", "next_at", "planned_at", "fired_at"))
+
+
 def view_of(info: ScheduleInfo) -> ScheduleView:
     """Return a stored schedule as JSON shows it."""
     schedule = info.schedule
-    stored = StoredSchedule(
-        handler=info.handler,
-        rule=body_of(info.rule),
-        payload=dict(schedule.payload),
-        calendars=list(schedule.calendars),
-        start=schedule.start,
-        end=schedule.end,
-        count=schedule.count,
-        jitter=to_seconds(schedule.jitter),
-        missed=schedule.missed,
-        overlap=schedule.overlap or "skip",
-        grace=to_seconds(schedule.grace),
-        pause_after=schedule.pause_after,
-        collection=schedule.collection,
-        priority=schedule.priority or 0,
-        timeout=None if schedule.timeout is None else to_seconds(schedule.timeout),
-        retry=None if schedule.retry is None else _numbers(schedule.retry),
-        expires=None if schedule.expires is None else to_seconds(schedule.expires),
-        meta=dict(schedule.meta),
-        note=schedule.note,
-    )
-    return ScheduleView(
-        name=info.name,
-        handler=info.handler,
-        schedule=stored,
-        description=info.description,
-        zone=info.zone,
-        next_at=_on(info.next_at, UTC),
-        health=info.health,
-        problem=info.problem,
-        last=info.last,
-        paused=info.paused,
-        fired=info.fired,
-        missed=info.missed,
-        failures=info.failures,
-        running=info.running,
-        planned_at=_on(info.planned_at, UTC),
-        fired_at=_on(info.fired_at, UTC),
-        revision=info.revision,
-        declared=info.declared,
-        created_at=info.created_at.astimezone(UTC),
-        changed_at=info.changed_at.astimezone(UTC),
-        changed_by=info.changed_by,
-        tag=info.tag,
-    )
+    return _view(info, _stored(schedule, info.handler, body_of(info.rule), schedule.overlap or "skip", schedule.priority or 0))
 
 
 def info_of(view: ScheduleView) -> ScheduleInfo:
     """Return the schedule that a view shows, with instants in local time of the rule's zone."""
-    stored, zone, rule = view.schedule, ZoneInfo(view.zone), read_body(view.schedule.rule)
-    schedule = Schedule(
-        view.name,
-        stored.handler,
-        rule,
-        payload=stored.payload,
-        calendars=stored.calendars,
-        start=stored.start,
-        end=stored.end,
-        count=stored.count,
-        jitter=stored.jitter,
-        missed=stored.missed,
-        overlap=stored.overlap,
-        grace=stored.grace,
-        pause_after=stored.pause_after,
-        collection=stored.collection,
-        priority=stored.priority,
-        timeout=stored.timeout,
-        retry=None if stored.retry is None else RetryPolicy().with_numbers(msgspec.json.encode(stored.retry)),
-        expires=stored.expires,
-        meta=stored.meta,
-        note=stored.note,
-    )
-    return ScheduleInfo(
-        name=view.name,
-        handler=view.handler,
-        schedule=schedule,
-        rule=rule,
-        description=view.description,
-        zone=view.zone,
-        next_at=_on(view.next_at, zone),
-        health=view.health,
-        problem=view.problem,
-        last=view.last,
-        paused=view.paused,
-        fired=view.fired,
-        missed=view.missed,
-        failures=view.failures,
-        running=view.running,
-        planned_at=_on(view.planned_at, zone),
-        fired_at=_on(view.fired_at, zone),
-        revision=view.revision,
-        declared=view.declared,
-        created_at=view.created_at,
-        changed_at=view.changed_at,
-        changed_by=view.changed_by,
-        tag=view.tag,
-    )
+    zone, rule = ZoneInfo(view.zone), read_body(view.schedule.rule)
+    instants = (_on(when, zone) for when in (view.next_at, view.planned_at, view.fired_at))
+    return _info(view, _schedule(view.schedule, view.name, rule), rule, *instants)
 
 
 def planned_list(instants: Sequence[datetime]) -> PlannedList:
@@ -404,10 +353,6 @@ def difference_list(plan: SchedulePlan, *, dry_run: bool) -> DifferenceList:
     for each in plan.differences:
         counts[each.action] = counts.get(each.action, 0) + 1
     return DifferenceList(plan.differences, counts, dry_run)
-
-
-def _numbers(retry: RetryPolicy) -> RetryNumbers:
-    return msgspec.json.decode(retry.numbers(), type=RetryNumbers)
 
 
 def _on(when: datetime | None, zone: tzinfo) -> datetime | None:

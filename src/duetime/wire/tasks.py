@@ -12,9 +12,12 @@ from msgspec import UNSET, Meta, UnsetType
 
 from duetime.client.admission import HANDLERS_OWN
 from duetime.client.insight import AttemptInfo
+from duetime.client.operations import OperationInfo
 from duetime.clock import SECOND, to_datetime, to_instant
 from duetime.errors import InvalidValue
-from duetime.model.query import MAX_PAGE, Query
+from duetime.model.needs import MAX_NEEDS, Need, ended
+from duetime.model.query import MAX_PAGE, MOST_COUNTED, USUAL_COUNT, USUAL_SCAN, Query
+from duetime.model.query_text import write_query
 from duetime.model.shapes import derive
 from duetime.model.task import INSTANTS, IfExists, NewTask, State, Stored, Task, TaskRecord
 from duetime.model.why import Reason
@@ -25,24 +28,39 @@ from duetime.wire.fields import (
     Arguments,
     Cursor,
     Duration,
+    Fingerprint,
+    IdPrefix,
     Instant,
     Lasting,
     Name,
     Priority,
+    QueryText,
     RetryNumbers,
     SearchText,
+    TaskId,
     optional,
 )
 from duetime.wire.problem import Problem
 
 Wait = Annotated[float, Meta(ge=0, le=MOST_WAIT, description="Seconds to wait until the task is final; the answer is its state then.")]
 
-_BOUNDS = ("_after", "_before")
 _NULL = msgspec.Raw(b"null")
 _numbers = msgspec.json.Decoder(RetryNumbers)
 
 
 # ---- requests ----
+
+
+class NeedsEnd(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The end of a task, whatever it is."""
+
+    ended: TaskId
+
+
+Needs = Annotated[
+    list[TaskId | NeedsEnd],
+    Meta(max_length=MAX_NEEDS, description="Tasks that must succeed before it starts; those in `ended` need only end."),
+]
 
 
 class _NewTask(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -62,6 +80,7 @@ class _NewTask(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
         | None
     ) = UNSET
     meta: Annotated[dict[str, str], Meta(description="A small map of texts that travels with the task.")] | UnsetType | None = UNSET
+    needs: Needs | UnsetType | None = UNSET
 
 
 class NewTaskBody(_NewTask, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -85,6 +104,18 @@ class Change(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     collection: Name | UnsetType = UNSET
 
 
+class TaskChange(Change, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What to change on a waiting task; at least one field. The payload alone can also be changed of one that ended without success."""
+
+    payload: Arguments | UnsetType = UNSET
+
+
+class CopyBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    """How a copy of a task differs from it."""
+
+    payload: Arguments | UnsetType = UNSET
+
+
 class Filter(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """Which tasks; all that are given must hold. Times `after` are inclusive, `before` exclusive."""
 
@@ -94,6 +125,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     key: Name | UnsetType = UNSET
     schedule: Name | UnsetType = UNSET
     retrying: bool | UnsetType = UNSET
+    parked: bool | UnsetType = UNSET
     due_after: Instant | UnsetType = UNSET
     due_before: Instant | UnsetType = UNSET
     submitted_after: Instant | UnsetType = UNSET
@@ -101,20 +133,46 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     finished_after: Instant | UnsetType = UNSET
     finished_before: Instant | UnsetType = UNSET
     error: SearchText | UnsetType = UNSET
+    fingerprint: Fingerprint | UnsetType = UNSET
     logs: SearchText | UnsetType = UNSET
+    id_prefix: IdPrefix | UnsetType = UNSET
+    priority_min: Priority | UnsetType = UNSET
+    priority_max: Priority | UnsetType = UNSET
+    worker: Name | UnsetType = UNSET
+    submitted_by: Name | UnsetType = UNSET
+    q: QueryText | UnsetType = UNSET
 
 
 class ListQuery(Filter, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The filter of a list, and the cursor of a page."""
+    """The filter of a list, and the cursor of a page. `brief`: payloads are cut, results and tracebacks left out.
+
+    `scan`: where tasks have to be looked at one by one, the page ends after so many.
+    """
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | UnsetType = UNSET
+    brief: bool = False
+    scan: Annotated[int, Meta(ge=1, le=USUAL_SCAN)] = USUAL_SCAN
+
+
+class CountQuery(Filter, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A filter, and up to how many tasks to count."""
+
+    limit: Annotated[int, Meta(ge=1, le=MOST_COUNTED)] = USUAL_COUNT
+
+
+class AttemptQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The cursor of a page of attempts."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | UnsetType = UNSET
 
 
 class BulkBody(Filter, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A filter; a dry run only counts the tasks that match."""
+    """A filter; a dry run only counts the tasks that match. `rate` is at most so many tasks per second."""
 
     dry_run: bool = False
+    rate: Annotated[float, Meta(gt=0, le=1_000_000)] | UnsetType | None = UNSET
 
 
 class BulkEditBody(BulkBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -133,10 +191,11 @@ class WaitQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
 
 class TaskList(msgspec.Struct, frozen=True):
-    """Some tasks and the cursor of the next page, null on the last."""
+    """Some tasks and the cursor of the next page, null on the last. `looked`: it ended after looking at so many one by one."""
 
     items: list[Task]  # type: ignore[type-arg]  # one schema for both: `Task` and `Task[Any]` would be two
     next: str | None
+    looked: int | None = None
 
 
 class Verdict(StrEnum):
@@ -177,18 +236,19 @@ class CancelAnswer(msgspec.Struct, frozen=True):
 
 
 class BulkAnswer(msgspec.Struct, frozen=True):
-    """How many tasks matched, and the number of each verdict; none after a dry run."""
+    """How many tasks matched, the number of each verdict, and the operation that acts on them; neither of these after a dry run."""
 
     matched: int
     answers: Mapping[str, int]
     dry_run: bool
+    operation: OperationInfo | None = None
 
 
 class AttemptList(msgspec.Struct, frozen=True):
-    """All attempts of a task, the first one first."""
+    """Attempts of a task, the first one first, and the cursor of the next page, null on the last."""
 
     items: list[AttemptInfo]
-    next: None = None
+    next: str | None = None
 
 
 class ReasonList(msgspec.Struct, frozen=True):
@@ -219,11 +279,25 @@ class RawTaskList(msgspec.Struct, frozen=True):
 
     items: list[RawTask]
     next: str | None = None
+    looked: int | None = None
 
 
 _record_of = derive(
     RawTask, TaskRecord, {**dict.fromkeys(INSTANTS, to_instant), "payload": bytes, "retry": _json, "result": _json}, given=("meta",)
 )
+
+
+_raw_of = derive(
+    TaskRecord,
+    RawTask,
+    {**dict.fromkeys(INSTANTS, to_datetime), **dict.fromkeys(("payload", "retry", "result"), msgspec.Raw)},
+    given=("meta",),
+)
+
+
+def raw_of(record: TaskRecord) -> RawTask:
+    """Return a task as it is sent, without decoding its payload and result: as values they can take twenty times the memory."""
+    return _raw_of(record, record.meta or {})
 
 
 def record_of(task: RawTask) -> TaskRecord:
@@ -233,10 +307,9 @@ def record_of(task: RawTask) -> TaskRecord:
 
 def body_of(task: NewTask[Any]) -> RawNewTask:
     """Return the body that submits a task. A delay stays a delay: it is measured by the store's clock."""
-    if task.schedule is not None or task.planned_at is not None or task.edges:
+    if task.schedule is not None or task.planned_at is not None:
         raise InvalidValue(
-            f"a task of {task.handler} is planned around an event or waits for other tasks, which a server cannot be told; "
-            "submit it where the store is reached"
+            f"a task of {task.handler} is planned around an event, which a server cannot be told; submit it where the store is reached"
         )
     return RawNewTask(
         handler=task.handler,
@@ -251,7 +324,13 @@ def body_of(task: NewTask[Any]) -> RawNewTask:
         retry=UNSET if task.retry is None else _numbers.decode(task.retry),
         expires=_expires(task),
         meta=dict(task.meta) if task.meta else UNSET,
+        needs=[edge.parent if edge.needs == "success" else NeedsEnd(edge.parent) for edge in task.edges] or UNSET,
     )
+
+
+def needs_of(needs: Sequence[str | NeedsEnd]) -> list[Need]:
+    """Return what a body says that a task needs, as `Handler.options` takes it."""
+    return [each if isinstance(each, str) else ended(each.ended) for each in needs]
 
 
 def _expires(task: NewTask[Any]) -> float | datetime | UnsetType:
@@ -261,6 +340,6 @@ def _expires(task: NewTask[Any]) -> float | datetime | UnsetType:
 
 
 def filter_of(query: Query) -> dict[str, Any]:
-    """Return the fields of a query that choose tasks, as `Filter` has them."""
-    given = {name: getattr(query, name) for name in Query.__struct_fields__ if name not in ("limit", "cursor")}
-    return {name: to_datetime(value) if name.endswith(_BOUNDS) else value for name, value in given.items() if value is not None}
+    """Return the fields of `Filter` that choose the same tasks as a query."""
+    text = write_query(query)
+    return {"q": text} if text else {}

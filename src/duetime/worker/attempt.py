@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, overload
 
 import msgspec
 
 from duetime.clock import DAY, Instant
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import ErrorInfo
+from duetime.model.secrets import Secret
+from duetime.runtime.forks import Original
 from duetime.runtime.service import Call
 from duetime.runtime.wheel import Timer
+from duetime.secrets.redacting import Redactor
 from duetime.store.values import ClaimedTask
 from duetime.targets.context import Context, Resources
-from duetime.targets.endings import failed
+from duetime.targets.declaring import refused
+from duetime.targets.endings import failed, timed_out
+from duetime.targets.host import TargetHost
 from duetime.targets.output import OutputFiles, Sink
+from duetime.targets.spawned import Spawned
 from duetime.targets.spec import HandlerSpec
-from duetime.targets.target import Stop
+from duetime.targets.target import Accepted, Stop
 
 _COUNTS_AS = {
     Stop.TIMEOUT: Outcome.TIMED_OUT,
@@ -38,6 +43,7 @@ class AttemptOwner(Protocol):
     """What an attempt needs of its executor."""
 
     resources: Resources
+    host: TargetHost
 
     @property
     def output(self) -> OutputFiles | None: ...
@@ -66,6 +72,9 @@ class Attempt(msgspec.Struct, eq=False):
     timer: Timer[Call] | None = None
     stop: Stop | None = None
     made: Context | None = None
+    raised: BaseException | None = None  # until its end is logged: its traceback refers to this attempt
+    spawned: Spawned | None = None  # what its code has started beside itself, if anything
+    redactor: Redactor | None = None  # once it has used a secret
     _sink: Sink | None = None
 
     _beginning: ClassVar[threading.RLock] = threading.RLock()  # reentrant: a signal handler may print too
@@ -94,18 +103,35 @@ class Attempt(msgspec.Struct, eq=False):
         """Where its output goes, made when it is first read; None if output is not kept. Closed once the attempt has ended."""
         files = self.owner.output
         if self._sink is None and files is not None:
-            sink = Sink(files, self.claimed.id, self.claimed.attempt)
+            sink = Sink(files, self.claimed.id, self.claimed.attempt, self.claimed.handler)
             with self._beginning:
                 if self._sink is None:
+                    sink.redact(self.redactor)
                     self._sink = sink
             # no lock is needed: `end` sets this before it looks for the sink, and here the sink is set before this is read
             if self.ended:
                 self._sink.close()
         return self._sink
 
+    def spawning(self) -> Spawned:
+        """Return what its code has started beside itself, from any thread."""
+        with self._beginning:
+            if self.spawned is None:
+                self.spawned = Spawned()
+            return self.spawned
+
+    async def reveal(self, secret: Secret) -> tuple[str, ...]:
+        """Return the live values of a secret, the newest first, and blank them from now on in all that is kept of this attempt."""
+        revealed = await self.owner.host.secrets.reveal(secret.name)
+        with self._beginning:
+            self.redactor = revealed.redactor if self.redactor is None else self.redactor | revealed.redactor
+            if self._sink is not None:
+                self._sink.redact(self.redactor)
+        return revealed.values
+
     def report(self, fraction: float, text: str) -> None:
         """Pass on its progress, from any thread."""
-        self.owner.report(self, fraction, text)
+        self.owner.report(self, fraction, text if self.redactor is None else self.redactor.text(text))
 
     def postpone(self) -> None:
         """Let its time not run before `may_begin`."""
@@ -126,17 +152,32 @@ class Attempt(msgspec.Struct, eq=False):
 
     def ended_by(self, error: BaseException, policy: RetryPolicy) -> Ended:
         """Return what an exception means, given that the attempt may have been told to stop."""
+        ended = self._ended_by(error, policy)
+        if self.redactor is not None:
+            self.raised = None  # its message cannot be blanked, and whoever formats the log record would show it
+        return self.blanked(ended)
+
+    def _ended_by(self, error: BaseException, policy: RetryPolicy) -> Ended:
         if isinstance(error, Interrupted):
             self.stop = self.stop or Stop.TIMEOUT
         match self.stop:
             case Stop.TIMEOUT:
-                return Ended(Outcome.TIMED_OUT, error=ErrorInfo("TimedOut", f"ran longer than its timeout of {self.timeout:g} s"))
+                return timed_out(error, self.timeout)
             case Stop.CANCEL:
                 return Ended(Outcome.CANCELLED)
             case Stop.RELEASE | Stop.LOST:
                 return Ended(Outcome.RELEASED)
             case None:
-                return failed(error, policy)
+                self.raised = error
+                return refused(failed(error, policy), self.spec)
+
+    @overload
+    def blanked(self, ended: Ended) -> Ended: ...
+    @overload
+    def blanked(self, ended: Ended | Accepted) -> Ended | Accepted: ...
+    def blanked(self, ended: Ended | Accepted) -> Ended | Accepted:
+        """Return its end without the values of secrets that it has used."""
+        return ended if self.redactor is None or isinstance(ended, Accepted) else self.redactor.ended(ended)
 
     def end(self) -> None:
         """Release what its code used. What its threads print from now on goes to the process's own streams."""
@@ -153,9 +194,13 @@ class Attempt(msgspec.Struct, eq=False):
 
 
 class Current:
-    """The attempt that runs on the event loop's thread right now; the keeper reads it from its own thread."""
+    """The attempt that runs on the event loop's thread right now; the keeper reads it from its own thread.
 
-    __slots__ = ("attempt",)
+    When an attempt's code gives the thread back, `original` says whether this is still the worker, or a fork that the code made.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("attempt", "original")
+
+    def __init__(self, original: Original) -> None:
         self.attempt: Attempt | None = None
+        self.original = original

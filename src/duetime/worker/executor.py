@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
@@ -17,7 +18,7 @@ from functools import partial
 
 from duetime.clock import SECOND, Instant
 from duetime.model.lifecycle import conclude, succeed
-from duetime.model.outcome import Ended, Outcome, Settlement
+from duetime.model.outcome import Acceptance, Ended, Outcome, Settlement
 from duetime.model.retry import RetryPolicy
 from duetime.runtime.service import Alarms
 from duetime.store import Store
@@ -25,21 +26,29 @@ from duetime.store.values import ClaimedTask, Progress
 from duetime.targets.context import Resources
 from duetime.targets.host import TargetHost
 from duetime.targets.output import OutputFiles
+from duetime.targets.python import threads
+from duetime.targets.spawned import Spawned
 from duetime.targets.spec import HandlerSpec
-from duetime.targets.target import Stop
+from duetime.targets.target import Accepted, Stop, Target
 from duetime.worker.attempt import Attempt, Current, Interrupted
 from duetime.worker.claimed_ahead import AheadTimer
+from duetime.worker.disabling import TargetWatch
+from duetime.worker.failures import FailureLog
 from duetime.worker.metrics import Tally
+from duetime.worker.parked import ToldParked
 from duetime.worker.queues import HandlerQueue, HandlerQueues
 from duetime.worker.settler import Settler
 from duetime.worker.starts import Starts
-from duetime.worker.steps import Waiting, drive, end_of, first_step, has_ended, unambiguous
+from duetime.worker.steps import Waiting, drive, end_of, first_step, has_ended, raising, returning, unambiguous
+from duetime.worker.withdrawals import Withdrawals
 
 logger = logging.getLogger("duetime.worker")
 
 BURST = 2_000  # microseconds that runners may keep the event loop to themselves
 IN_A_ROW = 8  # attempts of one handler in a row while others have some queued too
 STUCK_AFTER = 10.0  # seconds after which the worker gives up on code that continues although it was interrupted
+REST_AFTER = 2.0  # seconds for interrupted code to end what it has started, before that is killed and interrupted too
+LOOK_AGAIN = 0.05  # seconds, at most, between looks whether what an attempt has started is gone
 
 _SUCCEEDED = Outcome.SUCCEEDED
 
@@ -66,7 +75,11 @@ class Executor:
         self._settler = settler
         self._freed = freed
         self._stuck = stuck
+        self._failures = FailureLog(alarms.after)
         self._watcher: Callable[[Attempt, Settlement], None] | None = None
+        self._told_parked = ToldParked()
+        self.target_watch: TargetWatch | None = None
+        self.withdrawals: Withdrawals | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         own = {spec.name: HandlerQueue(spec, spec.target.open(spec, host)) for spec in specs.values()}
@@ -82,12 +95,14 @@ class Executor:
         self.resources = Resources()
         self.starts = Starts(store.now)
         self.running: dict[str, Attempt] = {}
-        self.current = Current()
+        self.former: dict[str, Target] = {}  # of running attempts whose handler has another target now
+        self._behind: dict[str, ClaimedTask] = {}  # claimed again while an attempt still runs that the store took away
+        self.current = Current(alarms.original)
         self.finished = 0
 
     # ---- what to claim ----
 
-    def wants(self) -> tuple[dict[str, int], int]:
+    def wants(self) -> tuple[Mapping[str, int], int]:
         """Return how many attempts each handler could take, and all together; empty while nothing is worth a claim."""
         if not self.starts.allowed:
             return {}, 0
@@ -95,6 +110,10 @@ class Executor:
             while queue.tasks:
                 self._give_back(queue.tasks.popleft(), Outcome.RELEASED)
         return self.queues.wants()
+
+    def free_slots(self) -> dict[str, int]:
+        """Return how many attempts of each handler could start now; empty while nothing may."""
+        return self.queues.free_slots() if self.starts.allowed else {}
 
     @property
     def busy(self) -> int:
@@ -104,13 +123,35 @@ class Executor:
     def attempts(self) -> dict[str, int]:
         """Return all tasks that this worker has, started or not, with their attempt numbers."""
         running = (attempt.claimed for attempt in self.running.values())
-        return {claimed.id: claimed.attempt for claimed in (*running, *self.queues.waiting())}
+        return {claimed.id: claimed.attempt for claimed in (*running, *self.queues.waiting(), *self._behind.values())}
 
     def watch(self, watcher: Callable[[Attempt, Settlement], None]) -> None:
         """Call a function at the end of every attempt, as it is about to be stored. This is for people: every attempt gets slower."""
         self._watcher = watcher
         for queue in self.queues.by_name.values():
             queue.settles_directly = False
+
+    def serve(self, spec: HandlerSpec, target: Target, slots: int) -> None:
+        """Run a handler from now on, or in another way, or no more (no slots). Running attempts go on as they began."""
+        queue = self.queues.by_name.get(spec.name)
+        if queue is None:
+            queue = HandlerQueue(spec, target)
+            queue.settles_directly = self._watcher is None
+            self.queues.add(queue)
+        else:
+            self.former |= {
+                each.claimed.id: queue.target
+                for each in self.running.values()
+                if each.claimed.handler == spec.name and each.claimed.id not in self.former
+            }
+            self.queues.change(queue, spec, target, slots)
+        if not slots:
+            self.queues.retain(lambda claimed: claimed.handler != spec.name or self._returned(claimed))
+        self._freed()
+
+    def _returned(self, claimed: ClaimedTask) -> bool:
+        self._give_back(claimed, Outcome.RELEASED)
+        return False
 
     def tallies(self) -> dict[str, Tally]:
         """Return what was counted of each handler."""
@@ -120,7 +161,26 @@ class Executor:
 
     def offer(self, tasks: Sequence[ClaimedTask]) -> None:
         """Take claimed tasks and start what can start; those that are not due yet wait for that."""
+        again = [claimed for claimed in tasks if claimed.attempt > 1]
+        if again:
+            self._drop_older(again)
+            tasks = [claimed for claimed in tasks if claimed.id not in self._behind]
         self._start(self._ahead.filter_due(tasks) if self._store.traits.claim_ahead else tasks)
+
+    def _drop_older(self, again: Sequence[ClaimedTask]) -> None:
+        """Drop what this worker still has of earlier attempts: the store would not have handed these out if it counted those.
+
+        An attempt whose code still runs is stopped, and the next one waits for its end.
+        """
+        ids = {claimed.id for claimed in again}
+        self.starts.cancels -= ids
+        self.queues.retain(lambda older: older.id not in ids)
+        for claimed in again:
+            older = self.running.get(claimed.id)
+            if older is not None:
+                logger.error("task %s is claimed again while attempt %d runs here: it waits", claimed.id, older.claimed.attempt)
+                self._behind[claimed.id] = claimed
+                self.stop(older, Stop.LOST)
 
     def _start(self, tasks: Iterable[ClaimedTask]) -> None:
         self.queues.put(tasks, self._now())
@@ -159,6 +219,8 @@ class Executor:
 
     def _burst(self, runner: asyncio.Task[None]) -> Waiting | None:
         """Perform attempts until one waits, none may start, or the burst is over."""
+        if self.current.original.copied:
+            self.current.original.leave()
         now = self._now()
         if self._burst_began is None:
             self._burst_began = now
@@ -191,6 +253,7 @@ class Executor:
         """
         tasks, target, spec, timeout = queue.tasks, queue.target, queue.spec, queue.timeout
         starts, current, clock, settles_directly = self.starts, self.current, self._now, queue.settles_directly
+        original = current.original
         left = IN_A_ROW if self.queues.several else len(tasks)
         began_at, ends_at, count = now, (self._burst_began or now) + BURST, 0
         directly = target.direct_call is not None
@@ -212,15 +275,23 @@ class Executor:
                     ended = variables.run(begin, attempt)
                 finally:
                     current.attempt = None
+                    if original.copied:
+                        original.leave(sys.exception())
             except BaseException as error:
                 if isinstance(error, Interrupted) and attempt.work is not None and not has_ended(attempt.work):
                     waiting = Waiting(attempt, queue, attempt.work, begin, directly and begin is usual, variables, None, error)
                     break
                 usual = first_step(target, direct=directly)
+                if attempt.spawned is not None:  # its threads and processes have to end first
+                    waiting = Waiting(attempt, queue, raising(unambiguous(error)), begin, False, variables, None, None)
+                    break
                 ended = self._ended_by(attempt, unambiguous(error))
             else:
                 if attempt.work is not None:
                     waiting = Waiting(attempt, queue, attempt.work, begin, directly and begin is usual, variables, ended, None)
+                    break
+                if attempt.spawned is not None:
+                    waiting = Waiting(attempt, queue, returning(ended), begin, False, variables, None, None)
                     break
             attempt.end()
             if starts.beginning:
@@ -228,7 +299,7 @@ class Executor:
             now = clock()
             count += 1
             if settles_directly and ended.outcome is _SUCCEEDED:
-                settled.append(succeed(claimed, ended.result, attempt.started_at, now))
+                settled.append(succeed(claimed, ended.result, ended.detail, attempt.started_at, now))
                 due.append(claimed.due_at)
                 if claimed.schedule is not None:
                     self._settler.expect(claimed.id, claimed.schedule)
@@ -256,15 +327,38 @@ class Executor:
         if self._active == 0 and self._runner_handle is None and self.queues.startable:
             # not at once: a runner that comes back from waiting until then spares us a new one
             self._runner_handle = self._loop.call_soon(self._ensure_runner)
+        ended: Ended | Accepted
         try:
-            ended = end_of(await drive(waiting, self.current), waiting.direct)
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            ended = self._ended_by(attempt, error)
+            try:
+                ended = attempt.blanked(end_of(await drive(waiting, self.current), waiting.direct))
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                ended = self._ended_by(attempt, error)
+            if attempt.spawned is not None:
+                await self._until_over(attempt.spawned, succeeded=ended.outcome in (_SUCCEEDED, None))
         finally:
             self._active += 1
         self._end(attempt, queue, ended)
+
+    async def _until_over(self, spawned: Spawned, *, succeeded: bool) -> None:
+        """Wait until nothing runs that an attempt's code has started, however often the waiting is cancelled meanwhile.
+
+        After a success its threads may finish, and its processes are left alone; otherwise the one is interrupted and the other killed.
+        """
+        interrupt = None if succeeded else self._loop.call_later(threads.THROW_AFTER, spawned.interrupt)
+        pause = 0.001
+        try:
+            while spawned.calling if succeeded else spawned.end():
+                try:
+                    await asyncio.sleep(pause)
+                except asyncio.CancelledError:
+                    if self.host.threads.closed:  # nobody waits for the end of code any more
+                        raise
+                pause = min(2 * pause, LOOK_AGAIN)
+        finally:
+            if interrupt is not None:
+                interrupt.cancel()
 
     # ---- starting ----
 
@@ -277,6 +371,7 @@ class Executor:
 
     def _give_back(self, claimed: ClaimedTask, outcome: Outcome) -> None:
         """End an attempt that never started."""
+        self.starts.cancels.discard(claimed.id)  # or an operator's retry of the cancelled task would be cancelled by this worker
         self._conclude(Attempt(claimed, self.queues.by_name[claimed.handler].spec, self, None, 0, 0), Ended(outcome), None)
 
     def may_begin(self, attempt: Attempt) -> bool:
@@ -326,12 +421,27 @@ class Executor:
         attempt.tell_to_stop(why)
         if self.current.attempt is not attempt:
             try:
-                interrupted_in = self.queues.by_name[attempt.claimed.handler].target.stop(attempt, why)
+                target = self.former.get(attempt.claimed.id) or self.queues.by_name[attempt.claimed.handler].target
+                interrupted_in = target.stop(attempt, why)
             except Exception:  # it must not keep others from being stopped; if the code goes on, it is found stuck
                 claimed = attempt.claimed
                 logger.exception("the target of %s failed to stop attempt %d of task %s", claimed.handler, claimed.attempt, claimed.id)
                 interrupted_in = 0.0
+            self._alarms.after(interrupted_in + REST_AFTER, partial(self._stop_spawned, attempt))
             self._alarms.after(interrupted_in + STUCK_AFTER, partial(self._check_stuck, attempt))
+
+    def _stop_spawned(self, attempt: Attempt) -> None:
+        """Interrupt and kill what an attempt's code has started: the code may wait for that, and had its time to end it."""
+        if self.running.get(attempt.claimed.id) is attempt and attempt.spawned is not None:
+            attempt.spawned.interrupt()
+            attempt.spawned.kill()
+
+    def kill_processes(self) -> None:
+        """Kill all processes that attempts have started, and all sub-processes; from any thread."""
+        self.host.kill()
+        for attempt in tuple(self.running.values()):
+            if attempt.spawned is not None:
+                attempt.spawned.kill()
 
     def _check_stuck(self, attempt: Attempt) -> None:
         if self.running.get(attempt.claimed.id) is attempt:
@@ -340,7 +450,9 @@ class Executor:
     def cancel(self, task_id: str) -> None:
         """Stop an attempt because its task was cancelled; one that has not started never will."""
         attempt = self.running.get(task_id)
-        if attempt is not None:
+        if task_id in self._behind:
+            self.starts.cancels.add(task_id)
+        elif attempt is not None:
             self.stop(attempt, Stop.CANCEL)
         elif any(claimed.id == task_id for claimed in self.queues.waiting()):
             self.starts.cancels.add(task_id)
@@ -348,6 +460,9 @@ class Executor:
 
     def lose(self, task_id: str) -> None:
         """Stop an attempt that the store has taken from this worker; nothing is written for it."""
+        self._behind.pop(task_id, None)
+        self.starts.cancels.discard(task_id)
+        self.starts.probes.discard(task_id)
         attempt = self.running.get(task_id)
         if attempt is not None:
             self.stop(attempt, Stop.LOST)
@@ -359,6 +474,7 @@ class Executor:
 
     async def close(self) -> None:
         self._ahead.close()
+        self._failures.tell()
         await self.host.close()
 
     # ---- ending ----
@@ -371,31 +487,54 @@ class Executor:
         stored = attempt.claimed.retry
         return attempt.spec.retry if stored is None else attempt.spec.retry.with_numbers(stored)
 
-    def _end(self, attempt: Attempt, queue: HandlerQueue, ended: Ended) -> None:
+    def _end(self, attempt: Attempt, queue: HandlerQueue, ended: Ended | Accepted) -> None:
         """Free the slot of an attempt that waited, and pass its end on."""
         if attempt.timer is not None:
             self._alarms.remove(attempt.timer)
         attempt.end()
         del self.running[attempt.claimed.id]
-        self.starts.cancels.discard(attempt.claimed.id)
+        if self.former:
+            self.former.pop(attempt.claimed.id, None)
+        behind = self._behind.pop(attempt.claimed.id, None)
+        if behind is None:
+            self.starts.cancels.discard(attempt.claimed.id)
         self.starts.begun(attempt.claimed.id)
         self.queues.free_slot(queue)
         self.finished += 1
         now = self._now()
         queue.measure(now - attempt.started_at, 1, waited=True)
         # only the store knows whether the attempt is still ours: the lease may have held after all, and then a success must not be lost
-        if attempt.stop is not Stop.LOST or ended.outcome is _SUCCEEDED:
+        if attempt.stop is not Stop.LOST or ended.outcome in (_SUCCEEDED, None):
             self._conclude(attempt, ended, attempt.started_at, now)
+        if behind is not None:
+            self._start([behind])
         if queue.more and len(queue.tasks) <= queue.low:
             self._freed()
 
-    def _conclude(self, attempt: Attempt, ended: Ended, started_at: Instant | None, now: Instant | None = None) -> None:
+    def _conclude(self, attempt: Attempt, ended: Ended | Accepted, started_at: Instant | None, now: Instant | None = None) -> None:
+        watch = None if attempt.spec.disabling is None else self.target_watch
+        if isinstance(ended, Accepted):  # it goes on elsewhere: nothing is counted before its end
+            if watch is not None:
+                watch.accepted(attempt.claimed, attempt.spec)
+            acceptance = Acceptance(attempt.claimed.id, attempt.claimed.attempt, ended.deadline_at, ended.silence)
+            self._settler.hand_over(acceptance)
+            if ended.withdraw is not None and self.withdrawals is not None:
+                self.withdrawals.remember(acceptance, ended.withdraw)
+            return
         policy = attempt.spec.retry if ended.outcome is Outcome.SUCCEEDED else self._policy(attempt)
         now = self._now() if now is None else now
         if attempt.claimed.schedule is not None:
             self._settler.expect(attempt.claimed.id, attempt.claimed.schedule)
-        settlement = conclude(attempt.claimed, ended, policy, started_at=started_at, now=now, chance=random.random())
+        probe = watch is not None and watch.spares(attempt.claimed, attempt.spec)
+        settlement = conclude(attempt.claimed, ended, policy, started_at=started_at, now=now, chance=random.random(), probe=probe)
+        if watch is not None:
+            watch.note(attempt.claimed, attempt.spec, ended, settlement)
+        if settlement.outcome is Outcome.PARKED:
+            self._told_parked.tell(attempt.claimed, settlement)
         self.queues.by_name[attempt.claimed.handler].tally.note(settlement, attempt.claimed.due_at)
         self._settled = self._settler.put(settlement)
+        if settlement.error is not None:
+            self._failures.note(attempt.claimed.handler, settlement, attempt.raised)
+            attempt.raised = None
         if self._watcher is not None:
             self._watcher(attempt, settlement)

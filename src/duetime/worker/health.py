@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from duetime.clock import monotonic
+from duetime.model.wording import count
 from duetime.runtime.service import Alarms, Pulse, Service
 
 logger = logging.getLogger("duetime.worker")
@@ -34,6 +35,7 @@ class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     `unsettled` counts outcomes that wait in memory to be written. `proved`: whether the store has taken the worker's
     proof of life recently enough for it to start attempts. `blocked_for`: seconds for which the event loop has not answered.
+    `store_away`: whether some loop could not reach the store when it last tried.
     """
 
     problems: tuple[str, ...]
@@ -43,6 +45,7 @@ class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
     blocked_for: float
     running: int
     unsettled: int
+    store_away: bool
 
     @property
     def ok(self) -> bool:
@@ -68,6 +71,7 @@ def judge(
     blocked_for: float,
     running: int,
     unsettled: int,
+    store_away: bool,
     stuck: str | None,
 ) -> WorkerHealth:
     """Return what is wrong, in sentences."""
@@ -86,6 +90,7 @@ def judge(
         blocked_for=blocked_for,
         running=running,
         unsettled=unsettled,
+        store_away=store_away,
     )
 
 
@@ -105,10 +110,10 @@ class Watch(Service):
 
     async def run_once(self) -> float | None:
         self._fence()
-        self.look(time.monotonic())
+        self.look(monotonic())
         return self._every
 
     def look(self, now: float) -> None:
         complaints = [complaint for pulse in self._pulses if (complaint := pulse.problem_to_log(now)) is not None]
         if complaints:
-            logger.error("%s. %d outcomes wait to be written", "; ".join(complaints), self._unsettled())
+            logger.error("%s. %s to be written", "; ".join(complaints), count(self._unsettled(), "outcome waits", "outcomes wait"))

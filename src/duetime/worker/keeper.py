@@ -7,10 +7,10 @@ import contextlib
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from duetime.clock import Instant
+from duetime.clock import Instant, monotonic
 from duetime.runtime.service import NO_PROGRESS, Pulse
 from duetime.store.shard import Lease
 from duetime.store.values import Renewal
@@ -29,6 +29,13 @@ RENEW, HOLD, STOP, KILL = 0.2, 0.6, 0.7, 0.9
 # A real-time signal that nobody uses by habit; it makes the main thread run our handler between two steps of Python code,
 # and ends a blocking system call there.
 INTERRUPT = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
+
+
+class Sent(NamedTuple):
+    """When a renewal was sent: by the monotonic clock, and by that of the dead-man timer."""
+
+    at: float
+    armed_at: float | None
 
 
 class Keeper:
@@ -70,7 +77,7 @@ class Keeper:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._interrupts = INTERRUPT is not None and threading.current_thread() is threading.main_thread()
-        self._deadman = DeadMan() if deadly else None
+        self._deadman = self._new_deadman() if deadly else None
         self._ended = threading.Event()
         self._beat_answered = True
         self._beat_asked_at = 0.0
@@ -84,12 +91,15 @@ class Keeper:
         self.blocked = 0  # how often the loop was found blocked
         self._thread = threading.Thread(target=self._run, name="duetime-keeper", daemon=True)
 
+    def _new_deadman(self) -> DeadMan:
+        return DeadMan()
+
     def start(self) -> None:
         if self._interrupts and INTERRUPT is not None:
             self._previous = signal.signal(INTERRUPT, self._interrupt)
         if self._deadman is not None:
             # from the start, because even the first renewal may fail
-            self._deadman.arm(self._period * KILL, since=self._deadman.now() - (time.monotonic() - self.proved_at))
+            self._deadman.arm(self._period * KILL, since=self._deadman.now() - (monotonic() - self.proved_at))
         self._thread.start()
 
     def stop(self) -> None:
@@ -104,7 +114,7 @@ class Keeper:
     def arm(self, seconds: float) -> None:
         """Let the kernel end this process after so many seconds, whatever it does until then."""
         self._doomed = True
-        self._deadman = self._deadman or DeadMan()
+        self._deadman = self._deadman or self._new_deadman()
         self._deadman.arm(seconds)
 
     def proves(self, now: float) -> bool:
@@ -118,30 +128,41 @@ class Keeper:
 
     def _run(self) -> None:
         """Look ten times a second; renew every fifth of the lease."""
-        renew_at = time.monotonic()
+        renew_at = monotonic()
         while not self._ended.wait(LOOK):
-            if time.monotonic() >= renew_at:
+            if monotonic() >= renew_at:
                 renew_at = self._renew()
             self.fence()
-            self._watch(time.monotonic())
+            self._watch(monotonic())
 
     def _renew(self) -> float:
         """Prove that the worker lives; return the instant of the next try."""
-        sent_at = time.monotonic()
-        armed_at = None if self._deadman is None else self._deadman.now()
-        self.pulse.begin(sent_at)
+        sent = self._begin_renewal()
         try:
             renewal = self._lease.renew()
         except Exception as error:
-            self.pulse.fail(error, time.monotonic())
-            return sent_at + self._period * RENEW / 4
+            return self._not_renewed(sent, error)
+        return self._has_renewed(sent, renewal)
+
+    def _begin_renewal(self) -> Sent:
+        sent = Sent(monotonic(), None if self._deadman is None else self._deadman.now())
+        self.pulse.begin(sent.at)
+        return sent
+
+    def _not_renewed(self, sent: Sent, error: Exception) -> float:
+        """Note a renewal that failed; return the instant of the next try."""
+        self.pulse.fail(error, monotonic())
+        return sent.at + self._period * RENEW / 4
+
+    def _has_renewed(self, sent: Sent, renewal: Renewal) -> float:
+        """Note a renewal whose answer has come; return the instant of the next one."""
         with self._fence_lock:
-            self.proved_at, self._carried_out = sent_at, 0
+            self.proved_at, self._carried_out = sent.at, 0
             if self._deadman is not None and self._deadly and not self._doomed:
-                self._deadman.arm(self._period * KILL, since=armed_at)
-        self.pulse.succeed(time.monotonic())
+                self._deadman.arm(self._period * KILL, since=sent.armed_at)
+        self.pulse.succeed(monotonic())
         self._call(self._renewed, renewal)
-        return sent_at + self._period * RENEW
+        return sent.at + self._period * RENEW
 
     def fence(self) -> None:
         """Stop the worker's attempts before anyone else may have them.
@@ -151,7 +172,7 @@ class Keeper:
         if not self._fenced:
             return
         with self._fence_lock:
-            unproved = time.monotonic() - self.proved_at
+            unproved = monotonic() - self.proved_at
             due = 2 if unproved >= self._period * STOP else 1 if unproved >= self._period * HOLD else 0
             done, self._carried_out = self._carried_out, max(due, self._carried_out)
         if done < 1 <= due:
@@ -205,7 +226,7 @@ class Keeper:
 
     def _answer(self) -> None:
         if self._reported_nobody:
-            logger.warning("the event loop goes on after %.1f s", time.monotonic() - self._beat_asked_at)
+            logger.warning("the event loop goes on after %.1f s", monotonic() - self._beat_asked_at)
         self._beat_answered, self._reported_nobody = True, False
         self._reported = None
 

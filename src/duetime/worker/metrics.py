@@ -14,7 +14,7 @@ from operator import sub
 from typing import Protocol, runtime_checkable
 
 from duetime.clock import Instant
-from duetime.model.figures import ATTEMPTS, BEYOND, BOUNDS, DURATION, LATENESS, RETRIES, SUM, FigureKey
+from duetime.model.figures import ATTEMPTS, BEYOND, BOUNDS, DURATION, LATENESS, RETRIES, SUM, TASKS_FAILED, FigureKey
 from duetime.model.outcome import Outcome, Settlement
 from duetime.model.task import State
 from duetime.runtime.service import Alarms, Service
@@ -24,6 +24,7 @@ WRITE_EVERY = 5.0
 FEW = 4  # attempts that are quicker to count one by one
 
 _PARTS = (*map(str, BOUNDS), BEYOND)
+_SUCCEEDED = Outcome.SUCCEEDED
 _SPENT = frozenset({Outcome.FAILED, Outcome.TIMED_OUT})
 
 
@@ -66,20 +67,23 @@ class Spread:
         self.sum += max(0, sum(values))
 
     def parts(self) -> Iterable[tuple[str, int]]:
-        yield from zip(_PARTS, self.counts, strict=True)
-        yield SUM, self.sum
+        """Return what is not zero: of a thousand handlers with nineteen buckets each, that is little."""
+        yield from ((part, count) for part, count in zip(_PARTS, self.counts, strict=True) if count)
+        if self.sum:
+            yield SUM, self.sum
 
 
 class Tally:
     """What the attempts of one handler came to, since this process began. Those that never began are left out."""
 
-    __slots__ = ("duration", "lateness", "outcomes", "retries")
+    __slots__ = ("duration", "failed", "lateness", "outcomes", "retries")
 
     def __init__(self) -> None:
         self.lateness = Spread()
         self.duration = Spread()
         self.outcomes: Counter[Outcome] = Counter()
         self.retries = 0
+        self.failed = 0  # tasks, not attempts
 
     def note(self, settlement: Settlement, due_at: Instant) -> None:
         """Count one attempt."""
@@ -89,7 +93,9 @@ class Tally:
         self.lateness.add(started_at - due_at)
         self.duration.add(settlement.finished_at - started_at)
         self.outcomes[settlement.outcome] += 1
-        self.retries += settlement.state is State.PENDING and settlement.outcome in _SPENT
+        if settlement.outcome is not _SUCCEEDED:
+            self.retries += settlement.state is State.PENDING and settlement.outcome in _SPENT
+            self.failed += settlement.state is State.FAILED
 
     def note_successes(self, settlements: Sequence[Settlement], due: Sequence[Instant], began_at: Instant | None) -> None:
         """Count attempts that succeeded, all at once if they followed one another: `bench/ceiling.py` shows no difference beyond its noise.
@@ -115,9 +121,12 @@ class Tally:
         for name, spread in ((LATENESS, self.lateness), (DURATION, self.duration)):
             for part, count in spread.parts():
                 yield FigureKey(name, handler, part), count
-        for outcome, count in self.outcomes.items():
+        for outcome, count in list(self.outcomes.items()):  # at once: a health port reads it from another thread
             yield FigureKey(ATTEMPTS, handler, outcome.value), count
-        yield FigureKey(RETRIES, handler), self.retries
+        if self.retries:
+            yield FigureKey(RETRIES, handler), self.retries
+        if self.failed:
+            yield FigureKey(TASKS_FAILED, handler), self.failed
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from operator import attrgetter
@@ -50,7 +50,7 @@ class HandlerQueue:
         self.timeout = int(spec.timeout * SECOND)  # microseconds for one attempt, unless its task says otherwise
         self.tasks: deque[ClaimedTask] = deque()
         self.names: dict[str, bool] = {}  # its name and aliases, and whether the last claim had tasks of that name
-        self.settles_directly = True  # whether a plain success needs nothing but its settlement
+        self.settles_directly = spec.disabling is None  # whether a plain success needs nothing but its settlement
         self.duration: float | None = None  # microseconds from start to end, of recent attempts
         self.pace = 0.0  # microseconds from one start to the next, if all goes as it went lately
         self.more = True  # whether the store may have due tasks for it
@@ -60,14 +60,14 @@ class HandlerQueue:
 
     def buffer(self) -> int:
         """Return how many attempts may wait beyond the slots: at most 50 ms of work, so none of a slow handler."""
-        if self.duration is None or self.duration > BUFFERED_TIME:
+        if self.duration is None or self.duration > BUFFERED_TIME or not self.concurrency:
             return 0
         return min(LARGEST_BUFFER, int(BUFFERED_TIME / max(self.pace, 1.0)))
 
     def measure(self, duration: float, count: int, *, waited: bool) -> None:
         """Learn how long attempts take. Attempts that never waited ran one after the other, however many slots there are."""
         weight = 1 - 0.9 ** min(count, 100)
-        pace = duration / self.concurrency if waited else duration
+        pace = duration / (self.concurrency or 1) if waited else duration
         if self.duration is None:
             self.duration, self.pace = duration, pace
         else:
@@ -95,45 +95,107 @@ def shares(names: Mapping[str, bool], want: int) -> dict[str, int]:
 
 
 class HandlerQueues:
-    """The queues of all handlers in one worker, and the slots of the process that they share. Queues are served round robin."""
+    """The queues of all handlers in one worker, and the slots of the process that they share. Queues are served round robin.
+
+    Most of a thousand handlers are idle, so only *active* queues are looked at for each claim: those that have tasks or running attempts,
+    have just had some, or may have more due tasks. An idle one wants what it wanted when it was last active.
+    """
 
     def __init__(self, queues: Iterable[HandlerQueue], by_name: dict[str, HandlerQueue], slots: int | None) -> None:
         self._own = list(queues)
-        self._with_tasks: deque[HandlerQueue] = deque()  # queues that may hold tasks, the next one to serve first
+        self._active = set(self._own)
+        self._more_for_buffers = self._more_for_others = True  # whether there may be due tasks for idle queues, with and without a buffer
+        self._with_tasks: OrderedDict[HandlerQueue, None] = OrderedDict()  # queues that may hold tasks, the next one to serve first
+        self._wants: dict[str, int] = {}  # of all queues that want some
+        self._buffers: dict[HandlerQueue, int] = {}  # of those among them that have a buffer
         self.ahead = ClaimedAhead()
         self.by_name = by_name  # an alias shares its handler's queue
-        self.free = sum(queue.concurrency for queue in self._own) if slots is None else slots
+        self._most = slots
+        self.slots = self.free = self._slots()
         for name, queue in by_name.items():
             queue.names[name] = False
 
+    def _slots(self) -> int:
+        of_all = sum(queue.concurrency for queue in self._own)
+        return of_all if self._most is None else min(self._most, of_all)
+
+    def add(self, queue: HandlerQueue) -> None:
+        """Add the queue of a handler that this worker did not have when it started."""
+        self._own.append(queue)
+        self.by_name[queue.spec.name] = queue
+        queue.names[queue.spec.name] = False
+        self._resized(queue)
+
+    def change(self, queue: HandlerQueue, spec: HandlerSpec, target: Target, slots: int) -> None:
+        """Let a queue's next attempts be performed in another way, in so many slots; without any it claims nothing more."""
+        queue.spec, queue.target, queue.timeout = spec, target, int(spec.timeout * SECOND)
+        queue.free += slots - queue.concurrency
+        queue.concurrency = slots
+        self._resized(queue)
+
+    def _resized(self, queue: HandlerQueue) -> None:
+        before, self.slots = self.slots, self._slots()
+        self.free += self.slots - before
+        queue.more = True
+        self._active.add(queue)
+
     # ---- what to claim ----
 
-    def wants(self) -> tuple[dict[str, int], int]:
+    def wants(self) -> tuple[Mapping[str, int], int]:
         """Return how many attempts each handler could take, and all together; empty while nothing is worth a claim.
 
         Handlers that may have due tasks decide whether to claim: half an empty buffer, or an idle slot, is worth a round trip. The claim is
-        then for all handlers, so that none waits for another.
+        then for all handlers, so that none waits for another; but if no slot of the process is left, only for those with a buffer.
         """
-        wants: dict[str, int] = {}
-        sum_of_wants = largest = 0
-        worth_it = False
-        ahead = self.ahead.by_handler
-        queued = sum(len(queue.tasks) for queue in self._own) + len(self.ahead)
-        for queue in self._own:
-            waiting, buffer = len(queue.tasks) + sum(ahead[name] for name in queue.names), queue.buffer()
+        queued = self.queued + len(self.ahead)
+        slots_left = self.free > queued
+        worth_it = self._more_for_buffers and not self._active.issuperset(self._buffers)
+        if slots_left and self._more_for_others:
+            worth_it = worth_it or len(self._active.union(self._buffers)) < len(self._own)
+        for queue in tuple(self._active):
+            waiting, buffer = len(queue.tasks) + self._ahead_of(queue), queue.buffer()
             queue.low = buffer // 2
             want = queue.free + buffer - waiting
-            if want > 0 and (buffer or self.free > queued):
-                wants |= shares(queue.names, want)
-                sum_of_wants += want
-                largest = max(largest, buffer)
-                worth_it = worth_it or (queue.more and (waiting <= queue.low if buffer else queue.free > waiting))
-        total = min(sum_of_wants, LARGEST_CLAIM, self.free + largest - queued)
-        return (wants, total) if worth_it and total > 0 else ({}, 0)
+            self._note_want(queue, want, buffer)
+            if queue.more:
+                enough = waiting > queue.low if buffer else queue.free <= waiting or not slots_left
+                worth_it = worth_it or (want > 0 and not enough)
+            elif not waiting and queue.free == queue.concurrency:
+                self._active.remove(queue)
+        total = min(LARGEST_CLAIM, self.free + max(self._buffers.values(), default=0) - queued)
+        if not worth_it or total <= 0:
+            return {}, 0
+        return (self._wants if slots_left else {name: self._wants[name] for queue in self._buffers for name in queue.names}), total
+
+    def _ahead_of(self, queue: HandlerQueue) -> int:
+        return sum(self.ahead.by_handler.get(name, 0) for name in queue.names) if len(self.ahead) else 0
+
+    def _note_want(self, queue: HandlerQueue, want: int, buffer: int) -> None:
+        if want > 0:
+            self._wants |= shares(queue.names, want)
+        else:
+            for name in queue.names:
+                self._wants.pop(name, None)
+        if want > 0 and buffer:
+            self._buffers[queue] = buffer
+        else:
+            self._buffers.pop(queue, None)
+
+    def free_slots(self) -> dict[str, int]:
+        """Return how many attempts could start now or soon, by name; the names of a handler share its slots."""
+        ahead, free = self.ahead.by_handler, self.free - self.queued - len(self.ahead)
+        slots: dict[str, int] = {}
+        for queue in self._own:
+            waiting, buffer = len(queue.tasks) + sum(ahead[name] for name in queue.names), queue.buffer()
+            left = min(queue.free + buffer - waiting, free + buffer)
+            if left > 0:
+                slots |= dict.fromkeys(queue.names, left)
+        return slots
 
     def expect_more(self) -> None:
         """Note that there may be due tasks for any handler."""
-        for queue in self._own:
+        self._more_for_buffers = self._more_for_others = True
+        for queue in self._active:
             queue.more = True
 
     def note_claimed(self, wants: Mapping[str, int], tasks: Iterable[ClaimedTask], *, full: bool) -> None:
@@ -142,13 +204,15 @@ class HandlerQueues:
         A claim serves handlers round robin. If it ended at its total, a handler that got some may have more; one that got none has none.
         """
         taken = Counter(map(_handler_of, tasks))
-        for queue in self._own:
+        self._active.update(self.by_name[name] for name in taken)
+        for queue in self._active:
             queue.names = {name: taken[name] > 0 for name in queue.names}
             queue.more = any(taken[name] >= wants.get(name, 0) or (full and taken[name] > 0) for name in queue.names)
+        self._more_for_buffers, self._more_for_others = False, wants is not self._wants
 
     def stalled(self, now: Instant) -> list[HandlerQueue]:
         """Return the queues whose tasks wait for slots that do not become free."""
-        return [queue for queue in self._own if (queue.free <= 0 or self.free <= 0) and queue.has_stalled(now)]
+        return [queue for queue in self._with_tasks if (queue.free <= 0 or self.free <= 0) and queue.has_stalled(now)]
 
     # ---- queues and slots ----
 
@@ -161,19 +225,19 @@ class HandlerQueues:
                 queue = self.by_name[name]
                 if not queue.tasks:
                     queue.served_at = now
-                    if queue not in self._with_tasks:
-                        self._with_tasks.append(queue)
+                    self._active.add(queue)
+                    self._with_tasks.setdefault(queue)
             queue.tasks.append(claimed)
 
     def next(self) -> HandlerQueue | None:
         """Return the next queue that has a task and a slot for it."""
         queues = self._with_tasks
         for _ in range(len(queues)):
-            queue = queues[0]
+            queue = next(iter(queues))
             if not queue.tasks:
-                queues.popleft()
+                del queues[queue]
                 continue
-            queues.rotate(-1)
+            queues.move_to_end(queue)
             if queue.free > 0 and self.free > 0:
                 return queue
         return None
@@ -206,6 +270,7 @@ class HandlerQueues:
 
     def take_slot(self, queue: HandlerQueue) -> None:
         """Take a slot."""
+        self._active.add(queue)
         queue.free -= 1
         self.free -= 1
 

@@ -10,8 +10,9 @@ from itertools import accumulate, chain
 import msgspec
 
 from duetime.errors import StoreUnavailable
-from duetime.model.outcome import Settlement, SettleVerdict
+from duetime.model.outcome import Acceptance, Settlement, SettleVerdict
 from duetime.model.task import ErrorInfo
+from duetime.model.wording import count
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 from duetime.store.values import Progress
@@ -42,6 +43,7 @@ class Settler(Service):
         self._worker = worker
         self._waiting: list[Settlement] = []
         self._in_flight: list[list[Settlement]] = []
+        self._handed_over: list[Acceptance] = []
         self._marks: dict[str, Progress] = {}
         self._marked_at = 0.0
         self._schedules: dict[str, str] = {}  # of tasks whose end is not written yet and that came from a schedule
@@ -54,11 +56,12 @@ class Settler(Service):
 
     def __len__(self) -> int:
         """How many outcomes are not written yet."""
-        return len(self._waiting) + sum(map(len, self._in_flight))
+        return len(self._waiting) + len(self._handed_over) + sum(map(len, self._in_flight))
 
     def ids(self) -> set[str]:
         """Return the tasks whose end is not written yet."""
-        return {settlement.id for settlement in chain(self._waiting, *self._in_flight)}
+        ended = {settlement.id for settlement in chain(self._waiting, *self._in_flight)}
+        return ended.union(acceptance.id for acceptance in self._handed_over)
 
     def put(self, *settlements: Settlement) -> asyncio.Future[None] | None:
         """Take outcomes, always. If too many wait by now, return a future to wait for before there are more."""
@@ -72,6 +75,12 @@ class Settler(Service):
         if self._space is None:
             self._space = asyncio.get_running_loop().create_future()
         return self._space
+
+    def hand_over(self, acceptance: Acceptance) -> None:
+        """Take an attempt whose work somebody else has accepted."""
+        if not self._handed_over:
+            self.wake()
+        self._handed_over.append(acceptance)
 
     @property
     def overfull(self) -> bool:
@@ -94,12 +103,14 @@ class Settler(Service):
         self._marks[progress.id] = progress
 
     async def run_once(self) -> float | None:
+        await self._write_handed_over()
         while self._waiting:
             if wait := self._grouping.wait(self._waiting, self._largest):
                 return wait
             await self.write()
             self.progressed()
             await self._wake_schedules()
+            await self._write_handed_over()
             await self._pass_marks_on()  # even if there are more outcomes for hours
         self._largest = LARGEST_BATCH
         await self._wake_schedules()
@@ -127,6 +138,19 @@ class Settler(Service):
             await self._store.wake_schedules(sorted(names))
         except StoreUnavailable:
             self._ended |= names  # woken with the next ones; outcomes must not wait for this
+
+    async def _write_handed_over(self) -> None:
+        """Write which attempts go on elsewhere; those that could not be written stay here until they can."""
+        while self._handed_over:
+            batch = self._handed_over[:LARGEST_BATCH]
+            verdicts = await self._store.accept(self._worker, batch)
+            del self._handed_over[: len(batch)]
+            for acceptance, verdict in zip(batch, verdicts, strict=True):
+                self._schedules.pop(acceptance.id, None)
+                if verdict is SettleVerdict.STALE:
+                    self.stale += 1
+                    text = "attempt %d of task %s was accepted elsewhere, but the task is no longer this worker's; nothing was changed"
+                    logger.warning(text, acceptance.attempt, acceptance.id)
 
     async def write(self) -> None:
         """Write one batch; on failure it stays first in line."""
@@ -177,17 +201,21 @@ class Settler(Service):
         if settlement.error is not None and settlement.error.type == NOT_STORED:
             logger.error("how task %s ended cannot be stored; it will run again", settlement.id)
             return []
-        said = ErrorInfo(NOT_STORED, f"how it ended could not be stored: {type(error).__name__}")
+        text = f"how it ended could not be stored: {type(error).__name__}"
+        said = ErrorInfo(NOT_STORED, text, fingerprint=settlement.fingerprint or "")
         return [msgspec.structs.replace(settlement, result=None, error=said)]
 
     async def drain(self) -> None:
         """Write all that is left; gives up when the store does not take it, because the tasks then run again."""
         try:
+            await self._write_handed_over()
             while self._waiting:
                 await self.write()
             await self._wake_schedules()
         except StoreUnavailable as error:
-            logger.error("%d outcomes could not be written; these tasks will run again: %s", len(self._waiting), error)
+            logger.error(
+                "%s could not be written; the same number of tasks will run again: %s", count(len(self._waiting), "outcome"), error
+            )
         finally:
             self._make_space()
 

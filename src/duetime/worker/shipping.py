@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from duetime.clock import monotonic
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
@@ -132,7 +132,7 @@ class Shipper(Service):
     # ---- packing, in a thread ----
 
     def _adopt(self) -> None:
-        now = time.monotonic()
+        now = monotonic()
         if now >= self._look_for_dead_at:
             self._look_for_dead_at = now + LOOK_FOR_THE_DEAD
             found = list(abandoned(self._root, self._own))

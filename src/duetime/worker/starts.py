@@ -28,6 +28,7 @@ class Starts:
         self.beginning: dict[str, ClaimedTask] = {}
         self.gated = False  # whether there are gates at all
         self.cancels: set[str] = set()  # tasks that wait in memory
+        self.probes: set[str] = set()  # tasks that were claimed to pass an automatic gate
         self.on_begun: Callable[[], None] | None = None
 
     @property
@@ -47,7 +48,10 @@ class Starts:
 
     def held_back(self, claimed: ClaimedTask) -> bool:
         """Return whether the worker or a gate keeps an attempt from starting."""
-        return not self.allowed or (self.gated and self._gates.holding(claimed.handler, claimed.collection, self._now()) is not None)
+        if not self.allowed:
+            return True
+        gate = self._gates.holding(claimed.handler, claimed.collection, self._now()) if self.gated else None
+        return gate is not None and not (gate.automatic and claimed.id in self.probes)
 
     @property
     def too_late(self) -> bool:

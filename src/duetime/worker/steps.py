@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context as Variables
 from types import coroutine
 from typing import Any, NamedTuple, TypeAlias
 
-from duetime.clock import to_datetime
-from duetime.model.outcome import Ended, Outcome
-from duetime.model.task import ErrorInfo
+from duetime.model.outcome import Ended
 from duetime.targets.endings import NOTHING, succeeded
 from duetime.targets.output import current_attempt
 from duetime.targets.target import Accepted, Target
@@ -47,27 +46,16 @@ def _steps(call: Callable[[Attempt], Coroutine[Any, Any, Any]], direct: bool) ->
         attempt.work = work = call(attempt)
         value = yield from work
         attempt.work = None
-        value = NOTHING if direct and value is None else end_of(value, direct)
+        value = NOTHING if direct and value is None else attempt.blanked(end_of(value, direct))
 
 
-def end_of(value: Any, direct: bool) -> Ended:
+def end_of(value: Any, direct: bool) -> Ended | Accepted:
     """Return how an attempt ended whose coroutine returned a value: a result if it was called directly, else the target's word."""
     if direct:
         return succeeded(value)
-    if isinstance(value, Accepted):
-        return refused(value)
-    if not isinstance(value, Ended):
+    if not isinstance(value, Ended | Accepted):
         raise TypeError(f"a target returns Ended or Accepted, not {type(value).__name__}")
     return value
-
-
-def refused(accepted: Accepted) -> Ended:
-    """End an attempt that its target handed to somebody else: nobody could record its end yet.
-
-    Fatal, because the work is done elsewhere: another attempt would do it twice.
-    """
-    text = f"the target handed the work over until {to_datetime(accepted.deadline_at).isoformat()}, but later completion is not supported"
-    return Ended(Outcome.FATAL, error=ErrorInfo("AcceptedNotSupported", text))
 
 
 class Waiting(NamedTuple):
@@ -117,6 +105,18 @@ def drive(waiting: Waiting, current: Current) -> Generator[Any, Any, Any]:
             raise RuntimeError("the handler raised GeneratorExit") from error
         finally:
             current.attempt = None
+            if current.original.copied:
+                current.original.leave(sys.exception())
+
+
+async def raising(error: BaseException) -> None:
+    """Raise an error, for an attempt whose code has already done so."""
+    raise error
+
+
+async def returning(ended: Ended | Accepted) -> Ended | Accepted:
+    """Return an end, for an attempt whose code has already returned."""
+    return ended
 
 
 def has_ended(work: Coroutine[Any, Any, Any]) -> bool:

@@ -6,45 +6,56 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
+import platform
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
+from importlib.metadata import version
 from types import TracebackType
 from typing import Literal, NoReturn, Self, get_args
 
 import msgspec
 
-from duetime.clock import SECOND
+from duetime.artifacts.source import ArtifactSource
+from duetime.clock import SECOND, monotonic
 from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.ids import token
+from duetime.model.addresses import AddressRules
 from duetime.model.figures import BLOCKED_LOOPS, LEASE_LOSSES, STALE_WRITES, STORE_ERRORS, FigureKey
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Running
 from duetime.model.retry import RetryPolicy
+from duetime.model.wording import count
 from duetime.runtime.service import Alarms, Pulse, Service
+from duetime.secrets.reading import SecretReader
 from duetime.store import Store
 from duetime.store.shard import HintReceiver, Lease
 from duetime.store.values import Hint, HintKind, NewWorker, Renewal
 from duetime.targets.context import Resources
+from duetime.targets.declaring import declaration_of
 from duetime.targets.host import TargetHost
-from duetime.targets.output import Capture
+from duetime.targets.http.callbacks import CallbackDoor
+from duetime.targets.output import Capture, Echo
 from duetime.targets.python.children import ChildPool
 from duetime.targets.python.middleware import Middleware
+from duetime.targets.spawned import Tracking
 from duetime.targets.spec import HandlerSpec
 from duetime.targets.target import Stop
 from duetime.worker.attempt import Attempt
+from duetime.worker.disabling import TargetWatch
 from duetime.worker.executor import Executor
-from duetime.worker.feeder import Feeder
+from duetime.worker.feeder import Feeder, ParkedLooks
 from duetime.worker.health import LOOK_EVERY, Watch, WorkerHealth, judge
 from duetime.worker.keeper import Keeper
 from duetime.worker.metrics import Counting, FigureWriter
 from duetime.worker.reconciler import Reconciler
 from duetime.worker.settler import Settler
 from duetime.worker.shipping import begin_shipping
+from duetime.worker.stored import Serving, StoredTargets
 from duetime.worker.updates import Updates
+from duetime.worker.withdrawals import Withdrawals
 
 logger = logging.getLogger("duetime.worker")
 
@@ -54,6 +65,7 @@ EXIT_STUCK = 70
 # How long a thread may keep Python's lock while another waits for it. With Python's own 5 ms the store's thread makes no progress
 # between its statements as long as handlers run: a drain of no-op tasks did 22,000 a second, with this 26,000.
 SWITCH_INTERVAL = 0.0005
+INTENTS_AT_ONCE = 1_000
 FIRST_PROOF = 5.0  # seconds, or the lease if that is longer, in which a worker must have renewed once before it begins
 LAST_WORD = 5.0  # seconds that a cancelled coroutine may use to clean up when the worker stops
 FENCE_EVERY = 0.02  # of the lease: how often the event loop, too, looks whether it must stop its attempts
@@ -73,6 +85,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     cancelled, children killed and threads told to stop at 0.7 of the lease. With "exit" the kernel ends the process at 0.9 if
     anything still runs there, so that nothing can overlap with its successor; with "cancel" it does not, and a blocked event
     loop or a thread that does not stop may overlap. The fence still keeps it from writing.
+
+    `echo` gets each line that an attempt prints, from any thread, beside its being kept. `addresses` says where HTTP handlers may
+    connect to, `callback_door` where servers report on work that they have accepted. `stored`: which stored targets it serves.
     """
 
     concurrency: int | None = None
@@ -82,6 +97,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     on_lease_lost: OnLeaseLost = "cancel"
     output_folder: str | None = None
     output_cap: int = 1 << 20
+    echo: Echo | None = None
+    addresses: AddressRules = AddressRules()
+    callback_door: CallbackDoor | None = None
+    stored: Serving | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency is not None and self.concurrency < 1:
@@ -97,7 +116,9 @@ class Worker:
     """Claims and executes tasks in this process. Use it as an async context manager, or call `start` and `stop`.
 
     `id` is random unless a supervisor chose it, so that the supervisor knows which worker ended. Every sub-process holds the
-    descriptors in `inherit` as long as it lives.
+    descriptors in `inherit` as long as it lives. `hold` is given the descriptors by which the worker counts as alive, before it claims:
+    whoever holds them too keeps its tasks from others until what it has started is gone. `keeper` is what renews its lease; a simulation
+    has one without a thread.
     """
 
     def __init__(
@@ -106,28 +127,37 @@ class Worker:
         specs: Mapping[str, HandlerSpec],
         *,
         middleware: Sequence[Middleware] = (),
+        secrets: SecretReader | None = None,
+        artifacts: ArtifactSource | None = None,
         lifespan: Lifespan | None = None,
         app_path: str | None = None,
         settings: WorkerSettings | None = None,
         duties: Callable[[Store, Alarms], Sequence[Service]] = lambda store, alarms: (),
         id: str | None = None,
         inherit: Sequence[int] = (),
+        hold: Callable[[Sequence[int]], None] | None = None,
+        keeper: type[Keeper] = Keeper,
     ) -> None:
-        self.id = secrets.token_hex(8) if id is None else id
+        self.id = token(8) if id is None else id
         self._inherit = tuple(inherit)
+        self._hold = hold
+        self._new_keeper = keeper
         self._store = store
         self._specs = specs
         self._middleware = middleware
+        self._secrets = secrets
+        self._artifacts = artifacts
         self._lifespan = lifespan
         self._app_path = app_path
         self._settings = settings or WorkerSettings()
         self._make_duties = duties
         self._resources = AsyncExitStack()
-        self._stopped = False
+        self._stopped = self._registered = False
         self._reconciler = Reconciler()
         self._confirmed_gates = -1
         self._lease_losses = 0
         self._lost = False
+        self.draining = False  # told by an operator, through the store, to start nothing more
         self.left = False  # whether it has unregistered
         self.stuck: Attempt | None = None
         self.on_stuck: Callable[[], None] | None = None
@@ -150,27 +180,50 @@ class Worker:
             self._store, self._alarms, settings.output_folder, settings.output_cap, running=lambda: self.executor.attempts()
         )
         output = self._shippers[0].files if self._shippers else None
+        if output is not None:
+            output.echo = settings.echo
         self._capture = Capture()
+        self._tracking = Tracking()
         self.settler = Settler(self._store, self.id, self._alarms)
         self.executor = Executor(
             self._store,
             self._specs,
             self._alarms,
-            TargetHost(self._middleware),
+            TargetHost(
+                self._middleware,
+                addresses=settings.addresses,
+                secrets=self._secrets,
+                artifacts=self._artifacts,
+                callback_door=settings.callback_door,
+            ),
             self.settler,
             concurrency=settings.concurrency,
             output=output,
             freed=lambda: self.feeder.freed(),
             stuck=self._on_stuck,
         )
-        self.feeder = Feeder(self._store, self.id, self.executor, self._alarms)
+        self.executor.target_watch = self._target_watch = TargetWatch(self._store, self.id, self.executor.starts, self._alarms)
+        self.executor.withdrawals = self._withdrawals = Withdrawals(self._store, self._alarms)
+        self._declared = {name: declaration_of(spec).digest for name, spec in self._specs.items()}
+        self.stored = StoredTargets(
+            self._store, self.executor, self._alarms, own=self._specs, serving=settings.stored, changed=self._on_targets_changed
+        )
+        self.feeder = Feeder(self._store, self.id, self.executor, self._alarms, declared=self._declared)
         try:
             if self._lifespan is not None:
                 self.executor.resources = Resources(await self._resources.enter_async_context(self._lifespan()))
+                if self._alarms.original.copied:
+                    self._alarms.original.leave()
             if output is not None:
                 self._capture.install()  # after the lifespan, in which programs set up their logging
+            self._tracking.begin()
+            # what was cancelled in a transaction while no worker was here must not start
+            while await self._store.carry_out(INTENTS_AT_ONCE) >= INTENTS_AT_ONCE:
+                pass
+            await self.stored.run_once()
             await self._register()
         except BaseException:
+            self._tracking.end()
             self._capture.uninstall()
             self._alarms.close()
             for shipper in self._shippers:
@@ -182,8 +235,10 @@ class Worker:
         self._hint_receivers = [duty for duty in self._duties if isinstance(duty, HintReceiver)]
         self._listener = self._store.listen(self._on_hint)
         settlers = (self.settler, self.settler.assistant) if self._store.traits.settles_at_once > 1 else (self.settler,)
-        self._figures = FigureWriter(self._store, f"worker {self.id}", self._alarms, self._totals)
-        loops = (self.feeder, *settlers, self._updates, self._figures, *self._shippers, *self._duties)
+        self._figures = FigureWriter(self._store, f"worker {self.id}", self._alarms, self.totals)
+        self._parked = ParkedLooks(self.feeder, self._alarms)
+        watching = (self.stored, self._target_watch, self._withdrawals)
+        loops = (self.feeder, *settlers, self._updates, self._parked, *watching, self._figures, *self._shippers, *self._duties)
         self._pulses = (*(service.pulse for service in loops), self._keeper.pulse)
         every = min(LOOK_EVERY, settings.lease * FENCE_EVERY) if self._store.traits.liveness == "lease" else LOOK_EVERY
         self._watch = Watch(self._pulses, self._alarms, unsettled=self._unsettled, fence=self._fence, every=every)
@@ -192,14 +247,23 @@ class Worker:
             service.start()
 
     async def _register(self) -> None:
-        lease, registered_at = await self._prove()
-        # registered before the gates are read: a gate that is set either waits for this worker or is seen by it
-        await self.confirm_gates()
+        try:
+            lease, registered_at = await self._prove()
+            if self._hold is not None:
+                self._hold(lease.inheritable())
+            # registered before the gates are read: a gate that is set either waits for this worker or is seen by it
+            await self.confirm_gates()
+        except BaseException:
+            with contextlib.suppress(StoreUnavailable):
+                await self._store.unregister(self.id)  # a write that was cancelled here may have been done all the same
+            raise
+        self._registered = True
+        self.executor.host.inherit = (*lease.inheritable(), *(shipper.descriptor for shipper in self._shippers), *self._inherit)
         if self._app_path is not None:
-            inherit = (*lease.inheritable(), *(shipper.descriptor for shipper in self._shippers), *self._inherit)
+            inherit = self.executor.host.inherit
             self.executor.host.children = ChildPool(self._app_path, inherit=inherit, output_cap=self._settings.output_cap)
         fenced = self._store.traits.liveness == "lease"
-        self._keeper = Keeper(
+        self._keeper = self._new_keeper(
             lease,
             self.executor.current,
             period=self._settings.lease,
@@ -213,12 +277,13 @@ class Worker:
             hopeless=self._on_hopeless,
             now=self._store.now,
         )
+        self._keeper.pulse.outage = self._alarms.outage
 
     async def _prove(self) -> tuple[Lease, float]:
         """Register, and renew once before anything else uses a connection: a worker that cannot prove that it lives must not begin."""
-        deadline = time.monotonic() + max(self._settings.lease, FIRST_PROOF)
+        deadline = monotonic() + max(self._settings.lease, FIRST_PROOF)
         while True:
-            registered_at = time.monotonic()
+            registered_at = monotonic()
             lease = await self._store.register(self._registration())
             if self._store.traits.liveness != "lease":
                 return lease, registered_at
@@ -226,28 +291,45 @@ class Worker:
                 if (await asyncio.to_thread(lease.renew)).known:
                     return lease, registered_at
             except StoreUnavailable:
-                if time.monotonic() > deadline:
+                if monotonic() > deadline:
                     lease.close()
-                    with contextlib.suppress(StoreUnavailable):
-                        await self._store.unregister(self.id)
                     raise
             lease.close()  # nothing has begun, so there is no hurry
             await asyncio.sleep(0.1)
 
     def _registration(self) -> NewWorker:
-        slots = {spec.name: spec.concurrency for spec in self._specs.values()}
-        slots |= {alias: spec.concurrency for alias, spec in self._specs.items()}
-        return NewWorker(id=self.id, host=socket.gethostname(), pid=os.getpid(), slots=slots, lease=self._settings.lease)
+        slots = {name: queue.concurrency for name, queue in self.executor.queues.by_name.items() if queue.concurrency}
+        return NewWorker(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            slots=slots,
+            concurrency=self.executor.queues.slots,
+            lease=self._settings.lease,
+            declared=self._declared,
+            draining=self.draining,
+            version=version("duetime"),
+            python=platform.python_version(),
+        )
 
     async def register_again(self) -> None:
         """Go on after this worker was taken for dead and everything that it had has ended."""
         (await self._store.register(self._registration())).close()
         self._confirmed_gates = -1
         await self.confirm_gates()
-        if self._keeper.proves(time.monotonic()):  # otherwise the next renewal does
+        if not self.draining and self._keeper.proves(monotonic()):  # otherwise the next renewal does
             self.executor.starts.allowed = True
         self.feeder.wake()
         logger.warning("worker %s is registered again", self.id)
+
+    async def _on_targets_changed(self) -> None:
+        """Tell the store what this worker runs now, unless it is still to register."""
+        for name in self._declared.keys() - self._specs.keys():
+            del self._declared[name]
+        self._declared |= self.stored.declared
+        if self._registered:
+            await self._store.change_slots(self._registration())
+            self.feeder.wake()
 
     async def confirm_gates(self) -> None:
         """Take the newest gates, give back what they hold, and only then confirm them."""
@@ -255,6 +337,8 @@ class Worker:
         if gates.version != self._confirmed_gates:
             self.executor.starts.gates = gates
             self.executor.release_queued()
+            if any(gate.probe_at is not None for gate in gates):
+                self.feeder.look_for_probes()
             if self.executor.starts.too_late:  # an attempt that they hold is beginning: `on_begun` is called when it has begun
                 self.executor.starts.on_begun = partial(self._updates.note, HintKind.GATES)
                 return
@@ -264,8 +348,8 @@ class Worker:
 
     # ---- metrics ----
 
-    def _totals(self) -> dict[FigureKey, int]:
-        """Return what this worker has counted since it started."""
+    def totals(self) -> dict[FigureKey, int]:
+        """Return what this worker has counted since it started; from any thread."""
         totals = {key: count for name, tally in self.executor.tallies().items() for key, count in tally.totals(name)}
         for duty in self._duties:
             if isinstance(duty, Counting):
@@ -282,7 +366,7 @@ class Worker:
 
     def health(self) -> WorkerHealth:
         """Return its health; from any thread, also while the event loop is blocked."""
-        now = time.monotonic()
+        now = monotonic()
         stuck = self.stuck
         return judge(
             self._pulses,
@@ -292,6 +376,7 @@ class Worker:
             blocked_for=self._keeper.blocked_for(now),
             running=len(self.executor.running),
             unsettled=self._unsettled(),
+            store_away=self._alarms.outage.lasts,
             stuck=None if stuck is None else f"attempt {stuck.claimed.attempt} of task {stuck.claimed.id} ({stuck.spec.name})",
         )
 
@@ -308,9 +393,18 @@ class Worker:
     def _on_hint(self, hint: Hint) -> None:
         if hint.kind is HintKind.GATES or hint.kind is HintKind.CANCEL:
             self._updates.note(hint.kind)
-        elif hint.kind is not HintKind.SCHEDULES:
-            self.feeder.on_hint(hint)
+            if hint.kind is HintKind.CANCEL:
+                self._withdrawals.wake()
+        elif hint.kind is HintKind.PARKED:
+            self._parked.wake()
             return
+        elif hint.kind is HintKind.TARGETS:
+            self.stored.wake()
+            return
+        elif hint.kind is not HintKind.SCHEDULES and hint.kind is not HintKind.INTENTS:
+            self.feeder.on_hint(hint)
+            if hint.kind is not HintKind.ANY:
+                return
         for duty in self._hint_receivers:
             duty.on_hint(hint)
 
@@ -323,21 +417,34 @@ class Worker:
             self._on_lost(Stop.LOST)
             return
         self._lost = False
-        if not self._stopped:
+        if renewal.draining is not self.draining:
+            self._on_draining(renewal.draining)
+        if not self._stopped and not self.draining:
             self.executor.starts.allowed = True
         if renewal.gates_version != self._confirmed_gates:
             self._updates.note(HintKind.GATES)
+        self.stored.on_version(renewal.targets_version)
         if any(attempt.cancelling for attempt in renewal.attempts):
             self._updates.note(HintKind.CANCEL)
         strays, losses = self._reconciler.compare(renewal.attempts, self.executor.attempts(), self.settler.ids(), self.feeder.known)
         now = self._store.now()
         for stray in strays:
             logger.warning("task %s was claimed for this worker but never arrived; it goes back", stray.id)
-            facts = Running(stray.id, stray.attempt, stray.tries, stray.crashes, now, None)
+            facts = Running(stray.id, "", stray.attempt, stray.tries, stray.crashes, now, None)
             self.settler.put(conclude(facts, Ended(Outcome.RELEASED), RetryPolicy(), started_at=None, now=now, chance=0.0))
         for task in losses:
             logger.error("task %s is no longer this worker's: stopping its attempt", task)
             self.executor.lose(task)
+
+    def _on_draining(self, draining: bool) -> None:
+        """Start nothing more and give back what waits here; or go on."""
+        self.draining = draining
+        if draining:
+            logger.info("worker %s drains: it finishes what runs and starts nothing more", self.id)
+            self.executor.hold_starts()
+        else:
+            logger.info("worker %s claims again", self.id)
+            self.feeder.wake()
 
     def _on_lost(self, why: Stop = Stop.RELEASE) -> None:
         """Stop everything. The ends are written when the store answers; they count for attempts that are still this worker's then."""
@@ -352,8 +459,8 @@ class Worker:
             self._keeper.spare()
 
     def kill_children(self) -> None:
-        """Kill all sub-processes; from any thread, because the event loop may be blocked."""
-        self.executor.host.kill()
+        """Kill all sub-processes, and what attempts have started; from any thread, because the event loop may be blocked."""
+        self.executor.kill_processes()
 
     def _on_stuck(self, attempt: Attempt) -> None:
         """Give up on an attempt whose code does not end; it stays claimed as long as this process lives."""
@@ -380,16 +487,23 @@ class Worker:
         """Claim nothing more, let attempts finish for a while, then stop them, and give everything back."""
         if self._stopped:
             return
+        if self._alarms.original.copied:
+            self._alarms.original.leave(sys.exception())
         self._stopped = True
         grace = self._settings.grace if grace is None else grace
+        await self._parked.stop()
+        await self.stored.stop()
         await self.feeder.stop()
         self.executor.hold_starts()
         await self._until_idle(grace)
         self.executor.stop_all(Stop.RELEASE)
         await self._until_idle(LAST_WORD)
-        for service in (*self._duties, *self._shippers, self._updates, self._figures, self.settler.assistant, self.settler, self._watch):
+        services = (*self._duties, *self._shippers, self._updates, self._target_watch, self._withdrawals, self._figures)
+        for service in (*services, self.settler.assistant, self.settler, self._watch):
             await service.stop()
         await self.settler.drain()
+        with contextlib.suppress(StoreUnavailable):
+            await self._target_watch.tell()
         try:
             await self._figures.write()
         except StoreUnavailable:
@@ -402,6 +516,8 @@ class Worker:
         for shipper in self._shippers:
             await shipper.finish()
         self._keeper.stop()
+        self._alarms.outage.leave(self._keeper.pulse)
+        self._tracking.end()
         self._capture.uninstall()
         self._alarms.close()
         await self._resources.aclose()
@@ -410,7 +526,8 @@ class Worker:
         """Unregister; but code that still runs keeps its claims, because nobody else may run them yet."""
         left = list(self.executor.running.values())
         if left and self._settings.on_stuck == "report":
-            logger.error("%d attempts still run in threads that do not end; their tasks stay claimed until this process ends", len(left))
+            still = count(len(left), "attempt still runs", "attempts still run")
+            logger.error("%s in threads that do not end; what they run stays claimed until this process ends", still)
             return
         if left:
             await self._leave_in_a_second(left)
@@ -433,6 +550,7 @@ class Worker:
             )
             self.settler.put(msgspec.structs.replace(settlement, due_at=now + 2 * SECOND))
         await self.settler.drain()
+        self.kill_children()
         os._exit(0 if len(back) == len(left) else EXIT_STUCK)
 
     async def _until_idle(self, seconds: float) -> None:

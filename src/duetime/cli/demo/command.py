@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 from duetime.cli.failures import DONE, REFUSED
+from duetime.errors import MissingExtra
 
 if TYPE_CHECKING:
     from duetime.cli.demo.report import Evidence
@@ -52,7 +54,8 @@ def run(arguments: Sequence[str]) -> int:
     help="normal: commits survive a killed process; full: a loss of power too, at the pace of the disk.",
 )
 @click.option("--keep", is_flag=True, help="Keep the folder, to look around in it.")
-def command(orders: int, seconds: float, synchronous: str, keep: bool) -> int:
+@click.option("--web", is_flag=True, help="Show it on the dashboard too, at an address that is printed, until ^C.")
+def command(orders: int, seconds: float, synchronous: str, keep: bool, web: bool) -> int:
     """Unpaid orders expire on time although a worker is killed."""
     console = Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="duetime-demo-"))
@@ -63,6 +66,8 @@ def command(orders: int, seconds: float, synchronous: str, keep: bool) -> int:
         os.environ["DUETIME_DEMO_FOLDER"] = str(folder)
         os.environ["DUETIME_DEMO_SYNCHRONOUS"] = synchronous
         demo = Demo(console, workers, orders, seconds)
+        if web:
+            return asyncio.run(demo.play_on_dashboard())
         asyncio.run(demo.play())
         workers.stop()
         return verdict(console, demo.evidence())
@@ -84,33 +89,37 @@ class Workers:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.deaths: dict[int, int] = {}  # process id and instant of those that were killed
 
-    def start(self) -> int:
-        """Start one more and return its process id. It has its own session, so that Ctrl-C reaches only the demo, which then stops it."""
+    def start(self) -> None:
+        """Start one more. It has its own session, so that Ctrl-C reaches only the demo, which then stops it."""
         with self._log(len(self.processes)).open("wb") as log:
             arguments = [sys.executable, "-m", "duetime.cli", "worker", "duetime.cli.demo.shop:app"]
             process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
-        return process.pid
+
+    def pid(self, number: int) -> int:
+        """Return the worker's own process id, which it says when it is ready; until then, that of the guard above it."""
+        said = re.search(r" process (\d+)\) runs ", self._log(number).read_text(errors="replace"))
+        return self.processes[number].pid if said is None else int(said[1])
 
     def kill(self, number: int) -> None:
         """Kill one without warning, wait until it is dead, and record the instant."""
         from duetime.cli.demo.shop import now
 
-        process = self.processes[number]
-        process.kill()
-        process.wait()
-        self.deaths[process.pid] = now()
+        pid = self.pid(number)
+        os.kill(pid, signal.SIGKILL)
+        self.processes[number].wait()
+        self.deaths[pid] = now()
 
     def check(self) -> None:
         """Raise if one has ended that was not killed."""
         for number, process in enumerate(self.processes):
-            if process.poll() is not None and process.pid not in self.deaths:
+            if process.poll() is not None and self.pid(number) not in self.deaths:
                 tail = self._log(number).read_text(errors="replace").strip()[-2_000:]
                 raise click.ClickException(f"worker {number + 1} ended with status {process.returncode}: {tail or 'it said nothing'}")
 
     def states(self) -> list[str]:
         """Describe each one for the display: alive or killed."""
-        return [f"{process.pid} {'✗ killed' if process.pid in self.deaths else '● alive'}" for process in self.processes]
+        return [f"{pid} {'✗ killed' if pid in self.deaths else '● alive'}" for pid in map(self.pid, range(len(self.processes)))]
 
     def stop(self) -> None:
         """Ask all to stop, and kill those that take too long."""
@@ -148,6 +157,24 @@ class Demo:
         self._paying: list[asyncio.Task[None]] = []
         self._cancelled: dict[int, int] = {}  # when the cancel of an order's expiry was answered with `cancelled`
         self._refused = 0
+
+    async def play_on_dashboard(self) -> int:
+        """Play with the dashboard beside, which stays when the story is over, until ^C."""
+        try:
+            from duetime.api.app import Api
+            from duetime.api.server import Server
+            from duetime.web.web import Web
+        except ModuleNotFoundError as missing:
+            raise MissingExtra(f"the dashboard needs the package {missing.name}: pip install 'duetime[server]'") from None
+        app = self._shop.app
+        async with Server(app, api=Api(app, extension=Web()), port=0).running() as server:
+            self._console.print(Text(f"Dashboard: {server.url}/ui/\n", "bold"))
+            await self.play()
+            code = verdict(self._console, self.evidence())
+            self._console.print(Text(f"Look around: {server.url}/ui/   ^C ends it.", "bold"))
+            with contextlib.suppress(asyncio.CancelledError):  # by ^C
+                await asyncio.Event().wait()
+        return code
 
     async def play(self) -> None:
         """Open the shop, run customers and workers, and wait until every order has ended."""
@@ -198,7 +225,7 @@ class Demo:
             await asyncio.sleep(0.1)
 
     async def _place_orders(self, group: asyncio.TaskGroup) -> None:
-        pids = " and ".join(str(process.pid) for process in self._workers.processes)
+        pids = " and ".join(str(self._workers.pid(number)) for number in range(len(self._workers.processes)))
         self._screen.say(f"Two workers run (processes {pids}). Each holds a file lock that nothing but its death frees.")
         self._screen.say("Orders come in. Order, stock and expiry task are written in one transaction: all of it or nothing.")
         window = self._seconds * PLACING
@@ -226,7 +253,7 @@ class Demo:
 
     async def _kill_a_worker(self) -> None:
         await asyncio.sleep(self._seconds * KILL)
-        victim = self._workers.processes[0].pid
+        victim = self._workers.pid(0)
         deadline = time.monotonic() + self._seconds / 4
         self._screen.look()
         while not self._screen.running(victim) and time.monotonic() < deadline:
@@ -237,7 +264,8 @@ class Demo:
         hit = self._screen.forget(victim)
         self._screen.say(f"Worker 1 (process {victim}) is killed by SIGKILL in the middle of {hit} attempts. Worker 2 goes on.", "bold red")
         await asyncio.sleep(self._seconds * REPLACE)
-        self._screen.say(f"A new worker takes its place (process {self._workers.start()}).")
+        self._workers.start()
+        self._screen.say("A new worker takes its place.")
 
     async def _wait_for_the_rest(self) -> None:
         (last,) = self._db.execute("select max(expires_at) from orders").fetchone()

@@ -10,9 +10,11 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
+from duetime.cli.hosting.log import LogChoice
 from duetime.cli.hosting.messages import MessageReader
 
 
@@ -23,9 +25,10 @@ class Launch(msgspec.Struct, frozen=True):
     link: int
     listener: int
     grace: float
-    log_level: str
+    log: LogChoice
     url: str | None = None
     folder: str | None = None
+    allow: tuple[Literal["command"], ...] = ()  # kinds of stored targets to run besides the usual ones
     quiet: bool = False  # the commands to try were printed already
 
 

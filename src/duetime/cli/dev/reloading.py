@@ -21,15 +21,13 @@ import msgspec
 from duetime.cli.dev.link import Launch, Loaded, WatcherEnd
 from duetime.cli.dev.watching import Watcher
 from duetime.cli.failures import DONE, INTERRUPTED, REFUSED, UNREACHABLE, USAGE
+from duetime.cli.hosting.log import said
+from duetime.starting import signal_held_back
 
 STOP_MARGIN = 10.0  # seconds beyond the grace for cleaning up, writing outcomes and unregistering
 LOOK_EVERY = 0.3
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.5, 30.0
 WELL_AFTER = 60.0  # after so many seconds of serving, the next end counts as the first
-
-
-def say(line: str) -> None:
-    click.echo(f"duetime: {line}", err=True)
 
 
 class ServingChild:
@@ -43,12 +41,13 @@ class ServingChild:
         self.told_to_stop_at: float | None = None
         self.served_at: float | None = None
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "duetime.cli.dev.serving", argument],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), listener.fileno()),
-                process_group=0,
-            )
+            with signal_held_back():
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "duetime.cli.dev.serving", argument],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(), listener.fileno()),
+                    process_group=0,
+                )
         except OSError:
             self.link.close()
             raise
@@ -109,7 +108,7 @@ class Reloading:
                 return self._kill_all()
             if stopping and not self._processes:
                 if self._code == DONE:
-                    say("stopped")
+                    self._say("stopped")
                 return self._code
             if not stopping:
                 self._look_at_files()
@@ -121,6 +120,9 @@ class Reloading:
     @property
     def _processes(self) -> list[ServingChild]:
         return [process for process in (self._current, self._successor, *self._discarded) if process is not None]
+
+    def _say(self, line: str) -> None:
+        click.echo(said(line, self._launch.log), err=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
@@ -165,7 +167,7 @@ class Reloading:
         changed = [] if self._watcher is None else self._watcher.changes()
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-            say(f"{changed[0]}{more} changed: loading the new code")
+            self._say(f"{changed[0]}{more} changed: loading the new code")
             self._ends = 0
             self._start()
 
@@ -193,23 +195,23 @@ class Reloading:
         if self._watcher is None or (not self._ever_served and self._current is None and code == USAGE):
             self._give_up(code)
         elif self._current is not None:
-            say("the old code goes on; waiting for the next change")
+            self._say("the old code goes on; waiting for the next change")
         else:
             self._watcher.note_imported(())
-            say("nothing serves; requests wait for the next change of the code")
+            self._say("nothing serves; requests wait for the next change of the code")
 
     def _on_unexpected_end(self, process: ServingChild) -> None:
         code = process.code or 0
         if not process.serving and (self._watcher is None or code in (USAGE, UNREACHABLE)) and not self._ever_served:
             self._give_up(code)
         elif not process.serving and self._watcher is not None:
-            say("nothing serves; requests wait for the next change of the code")
+            self._say("nothing serves; requests wait for the next change of the code")
         else:
             if process.served_at is not None and time.monotonic() - process.served_at > WELL_AFTER:
                 self._ends = 0
             self._ends += 1
             wait = min(FIRST_BACK_OFF * 2 ** min(self._ends - 1, 10), LONGEST_BACK_OFF)
-            say(f"the serving process {process.describe_end()}; it starts again in {wait:g} s, and what it ran runs again")
+            self._say(f"the serving process {process.describe_end()}; it starts again in {wait:g} s, and what it ran runs again")
             self._start_at = time.monotonic() + wait
 
     def _give_up(self, code: int) -> None:
@@ -220,12 +222,12 @@ class Reloading:
 
     def _stop_all(self) -> None:
         if self._code == DONE:
-            say("stopping; ^C again does not wait")
+            self._say("stopping; ^C again does not wait")
         for process in self._processes:
             process.stop()
 
     def _kill_all(self) -> int:
         for process in self._processes:
             process.kill()
-        say("ended at once; what was running runs again")
+        self._say("ended at once; what was running runs again")
         return INTERRUPTED

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import socket
 import sys
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-import duetime
 from duetime.api.app import Api
 from duetime.api.front_page import lines_to_try
 from duetime.api.server import Server, loop_factory
@@ -24,12 +22,14 @@ from duetime.cli.dev.link import Launch, Loaded, Serving, ServingEnd
 from duetime.cli.dev.sample import sample_of
 from duetime.cli.dev.watching import imported_below
 from duetime.cli.failures import DONE, report
+from duetime.cli.hosting.guard import Guarded, guard
 from duetime.cli.hosting.host import CLEAN_UP
-from duetime.cli.hosting.log import log_to_stderr
+from duetime.cli.hosting.log import LogChoice, log_to_stderr, said
 from duetime.cli.importing import find_app
 from duetime.clock import SECOND
-from duetime.model.outcome import Settlement
+from duetime.model.outcome import Outcome, Settlement
 from duetime.model.task import State
+from duetime.web.web import Web
 
 if TYPE_CHECKING:
     from duetime.app.app import App
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 1.0  # seconds between checks whether more files have been imported
 MAX_LINES = 20  # of an attempt's logs on the terminal; `duetime logs` has all
-NOT_SHOWN = {"/readyz", "/livez", "/healthz", "/metrics"}
-_TRACEBACK_LINE = re.compile(r'^[ |]*File "(.+)", line (\d+)', re.MULTILINE)
-_OWN = Path(duetime.__file__).parent
+NOT_SHOWN = {"/readyz", "/livez", "/healthz", "/metrics"}  # nor what open pages of the dashboard ask for
+
+_log = LogChoice("warning")  # what this process was started with
 
 
 def say(line: str) -> None:
-    """Write a line to the terminal, past the capture of what attempts print."""
+    """Write a line to the terminal, past the capture of what attempts print; as JSON if the log is."""
     stream = sys.__stderr__
     if stream is not None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-            stream.write(f"{line}\n")
+            stream.write(f"{said(line, _log) if _log.format == 'json' else line}\n")
             stream.flush()
 
 
@@ -68,14 +68,17 @@ class ShownApi(Api):
             await send(message)
 
         await super().__call__(scope, receive, noting)
-        if scope["type"] == "http" and scope["path"] not in NOT_SHOWN:
+        if scope["type"] == "http" and not _is_quiet(scope["path"]):
             took = time.perf_counter() - began
             address = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
             say(f"{_clock()}  {scope['method']} {printable(address[:200])} {status or 'gone'} ({_milliseconds(took)})")
 
 
 def show_end(attempt: Attempt, settlement: Settlement) -> None:
-    """Write what an attempt printed, and a line on how it ended: what is stored, whatever the handler's code did."""
+    """Write what an attempt printed, and a line on how it ended: what is stored, whatever the handler's code did.
+
+    The traceback of a failure follows. In JSON it is in the log instead.
+    """
     if settlement.started_at is None:  # it was released before it began
         return
     for line in _printed(attempt):
@@ -84,11 +87,16 @@ def show_end(attempt: Attempt, settlement: Settlement) -> None:
     again = f", attempt {claimed.attempt}" if claimed.attempt > 1 else ""
     took = (settlement.finished_at - settlement.started_at) / SECOND
     say(f"{_clock()}  {claimed.handler} {claimed.id}{again} {how_it_ended(settlement)} ({_milliseconds(took)})")
+    if settlement.error is not None and _log.format == "text":
+        for line in settlement.error.traceback.splitlines()[-MAX_LINES:]:
+            say(f"{_clock()}  │ {printable(line.expandtabs(4))}")
 
 
 def how_it_ended(settlement: Settlement) -> str:
     """Describe in one line how an attempt ended, why, and where its code failed."""
-    if settlement.state is State.PENDING:
+    if settlement.outcome is Outcome.PARKED:
+        ended = "parked until the handler's parameters change, or its payload"
+    elif settlement.state is State.PENDING:
         wait = 0 if settlement.due_at is None else (settlement.due_at - settlement.finished_at) / SECOND
         ended = f"{settlement.outcome.replace('_', ' ')}, runs again" + (f" in {wait:.3g} s" if wait >= 0.001 else "")
     else:
@@ -96,19 +104,9 @@ def how_it_ended(settlement: Settlement) -> str:
     error = settlement.error
     if error is None:
         return ended
-    said = f"{error.type}: {error.message}" if error.message else error.type
-    first_line = said.partition("\n")[0]
-    return f"{ended}: {printable(first_line[:300])}{_location(error.traceback)}"
-
-
-def _location(trace: str) -> str:
-    """Return where code failed: the last line of a traceback outside this package, if there is one."""
-    frames = [(Path(file), line) for file, line in _TRACEBACK_LINE.findall(trace)]
-    if not frames:
-        return ""
-    path, line = next((each for each in reversed(frames) if not each[0].is_relative_to(_OWN)), frames[-1])
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f" ({printable(str(shown))}, line {line})"
+    first_line = str(error).partition("\n")[0]
+    where = f" ({printable(error.location)})" if error.location else ""
+    return f"{ended}: {printable(first_line[:300])}{where}"
 
 
 def _printed(attempt: Attempt) -> list[str]:
@@ -123,6 +121,10 @@ def _printed(attempt: Attempt) -> list[str]:
     return lines
 
 
+def _is_quiet(path: str) -> bool:
+    return path in NOT_SHOWN or path.startswith("/ui/")
+
+
 def _clock() -> str:
     return time.strftime("%H:%M:%S")
 
@@ -134,8 +136,11 @@ def _milliseconds(seconds: float) -> str:
 class ServingProcess:
     """Loads the App, waits for `go`, and serves until it is asked to stop."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, guarded: Guarded | None = None) -> None:
+        global _log
         self._launch = launch
+        self._guarded = guarded
+        _log = launch.log
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._link = ServingEnd(launch.link, self._on_watcher_gone)
@@ -144,7 +149,8 @@ class ServingProcess:
 
     def run(self) -> int:
         app = find_app(self._launch.app, self._launch.url)
-        log_to_stderr(self._launch.log_level)
+        # in text, the line on an attempt's end has what the log would say
+        log_to_stderr(self._launch.log, without="duetime.failures" if self._launch.log.format == "text" else None)
         self._report_loaded()
         self._link.wait_for_go()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -168,11 +174,20 @@ class ServingProcess:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
-        api, grace = ShownApi(app), self._launch.grace
+        api, grace = ShownApi(app, extension=Web()), self._launch.grace
         # the worker is the inner one, so that requests are still answered while its attempts end
         async with (
             Server(app, api=api, listener=self._listener, grace=grace).running() as server,
-            app.worker(path=self._launch.app, grace=grace, on_stuck="exit", on_lease_lost="exit") as worker,
+            app.worker(
+                path=self._launch.app,
+                grace=grace,
+                on_stuck="exit",
+                on_lease_lost="exit",
+                hold=None if self._guarded is None else self._guarded.hold,
+                addresses=app.config.addresses(loopback=True, own=[self._listener.getsockname()[:2]]),
+                targets=True,
+                allow=self._launch.allow,
+            ) as worker,
         ):
             worker.executor.watch(show_end)
             worker.on_stuck = self._stop.set
@@ -183,6 +198,8 @@ class ServingProcess:
             running = len(worker.executor.running)
             if running:
                 say(f"duetime: {running} running; what is not done in {grace:g} s runs again")
+        if self._guarded is not None and worker.left:
+            self._guarded.leave()
 
     async def _until_stopped(self, worker: Any) -> None:
         assert self._stop is not None
@@ -203,6 +220,7 @@ class ServingProcess:
             say(f"duetime: the new code serves (handlers: {names})")
             return
         say(f"duetime {version('duetime')} at {server.url}   store: {app.url}   handlers: {names}")
+        say(f"Dashboard: {server.url}/ui/")
         if server.asks_for_tokens:
             say("The store has tokens, so requests need one: put it into DUETIME_TOKEN (`duetime tokens create` makes one).")
         if sample is None:
@@ -210,7 +228,8 @@ class ServingProcess:
         else:
             for line in lines_to_try(server.url, sample.handler, sample.payload, with_token=server.asks_for_tokens):
                 say(f"\n# {line.text}\n{line.command}")
-        say(f"\n{_watched(self._launch.folder)} ^C ends it.\n")
+        say("\nHTTP handlers may connect to loopback addresses here; in production name them in DUETIME_HTTP_ALLOW.")
+        say(f"{_watched(self._launch.folder)} ^C ends it.\n")
 
 
 def _watched(folder: str | None) -> str:
@@ -224,7 +243,9 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = ServingProcess(msgspec.json.decode(sys.argv[1], type=Launch)).run()
+        code = ServingProcess(msgspec.json.decode(sys.argv[1], type=Launch), guard()).run()
+    except SystemExit:  # a signal, before it served
+        code = DONE
     except (Exception, KeyboardInterrupt) as error:
         code = report(error)
     with contextlib.suppress(OSError, ValueError):

@@ -13,14 +13,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
 import click
 
 from duetime.cli import show
 from duetime.cli.failures import DONE, INTERRUPTED
+from duetime.cli.hosting.guard import Guarded
 from duetime.cli.hosting.lifeline import Found, Left, Lifeline, Ready
+from duetime.cli.hosting.log import Echoing, LogChoice, said
 from duetime.cli.hosting.status import ago, write_status
+from duetime.starting import let_signal_in, signal_held_back
 from duetime.targets.target import Stop
 
 if TYPE_CHECKING:
@@ -34,10 +37,29 @@ CLEAN_UP = 5.0  # seconds for attempts that were told to stop to clean up
 LOOK_EVERY = 0.02
 
 
-def host(app: App, *, path: str, handlers: Sequence[str] | None, concurrency: int | None, lifeline: Lifeline | None) -> int:
-    """Run an App's worker until a signal, or until its supervisor is gone, and return the exit code."""
-    hosted = HostedWorker(app, path, handlers, concurrency, lifeline)
-    with hosted.signals(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+class StoredChoice(NamedTuple):
+    """Whether a worker serves stored targets, and which kinds besides the usual ones."""
+
+    serves: bool = False
+    allow: tuple[Literal["command"], ...] = ()
+
+
+def host(
+    app: App,
+    *,
+    path: str,
+    handlers: Sequence[str] | None,
+    stored: StoredChoice,
+    concurrency: int | None,
+    lifeline: Lifeline | None,
+    log: LogChoice,
+    echo: bool,
+    guarded: Guarded | None = None,
+    health: tuple[str, int] | None = None,
+) -> int:
+    """Run an App's worker until a signal, or until its supervisor is gone, and return the exit code. `health`: host and port for probes."""
+    hosted = HostedWorker(app, path, handlers, concurrency, lifeline, guarded, log=log, echo=echo, stored=stored)
+    with hosted.signals(), hosted.probed(health), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(hosted.serve())
     return DONE
 
@@ -54,25 +76,63 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 class HostedWorker:
     """One worker, from its start line to its summary.
 
-    Under a supervisor a second signal does nothing: a service manager may signal both processes, and the supervisor decides when
-    this one is killed.
+    Under a guard or a supervisor a second signal does nothing: a service manager may signal all processes, and they decide when this
+    one is killed.
     """
 
     def __init__(
-        self, app: App, path: str, handlers: Sequence[str] | None, concurrency: int | None, lifeline: Lifeline | None = None
+        self,
+        app: App,
+        path: str,
+        handlers: Sequence[str] | None,
+        concurrency: int | None,
+        lifeline: Lifeline | None = None,
+        guarded: Guarded | None = None,
+        *,
+        log: LogChoice,
+        echo: bool,
+        stored: StoredChoice,
     ) -> None:
         self._app = app
+        self._stored = stored
         self._path = path
         self._handlers = handlers
         self._concurrency = concurrency
         self._folder = os.getcwd()
+        self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken: asyncio.Event | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._lifeline = lifeline
+        self._log = log
+        self._guarded = guarded
         self._name = "duetime" if lifeline is None else f"duetime worker {lifeline.number}"
+        self._number = None if lifeline is None else lifeline.number
+        self._echo = Echoing(log, self._number) if echo else None
         self._signals = 0
         self._asked_to_stop: str | None = None
         self._worker: Worker | None = None
+        self._listening: list[tuple[str, int]] = []
+
+    # ---- probes ----
+
+    @contextlib.contextmanager
+    def probed(self, address: tuple[str, int] | None) -> Iterator[None]:
+        """Answer probes at this address as long as the block lasts, also while the worker starts and stops."""
+        if address is None:
+            yield
+            return
+        from duetime.cli.hosting.health_port import HealthPort, bind, url_of
+        from duetime.cli.hosting.probes import Probes
+
+        listener = bind(*address)
+        self._listening.append(listener.getsockname()[:2])
+        self._say(f"health at {url_of(listener)}: /livez, /readyz and /metrics")
+        with HealthPort(listener, Probes(lambda: self._worker, self._is_draining).pages()).serving():
+            yield
+
+    def _is_draining(self) -> bool:
+        return self._asked_to_stop is not None or (self._worker is not None and self._worker.stuck is not None)
 
     # ---- signals ----
 
@@ -84,6 +144,7 @@ class HostedWorker:
         """
         before = {each: signal.signal(each, self._on_signal) for each in STOP_SIGNALS}
         before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._show)
+        let_signal_in()
         if self._lifeline is not None:
             # meant for the supervisor, but `pkill -HUP duetime` reaches this process too. A handler, unlike SIG_IGN, is not
             # inherited by sub-processes.
@@ -95,16 +156,25 @@ class HostedWorker:
                 signal.signal(each, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a fork that a handler made ends as it would without us: its parent may wait for that
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         self._signals += 1
-        if self._signals > 1 and self._lifeline is None:
+        if self._signals > 1 and self._lifeline is None and self._guarded is None:
             self._end_now()
         self._ask_to_stop(signal.Signals(number).name)
 
     def _ask_to_stop(self, why: str) -> None:
         self._asked_to_stop = self._asked_to_stop or why
-        if self._loop is not None and self._woken is not None:
+        if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it has stopped anyway
-                self._loop.call_soon_threadsafe(self._woken.set)
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()  # a lifespan may wait for something that never comes
+        if self._woken is not None:
+            self._woken.set()
 
     def _on_supervisor_gone(self) -> None:
         """Stop as after a first signal. From now on a second signal ends the process at once, as with any worker."""
@@ -139,13 +209,25 @@ class HostedWorker:
     # ---- running ----
 
     async def serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._woken = asyncio.Event()
+        """Run the worker until it is asked to stop. While it still starts, that is given up, and what it has opened is closed."""
+        self._loop, self._woken, self._starting = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
+        try:
+            if self._asked_to_stop is None:
+                await self._serve(self._woken)
+        except asyncio.CancelledError:
+            if self._starting is None or self._asked_to_stop is None:
+                raise
+            self._starting.uncancel()
+        if self._worker is None:
+            self._say(f"{self._asked_to_stop}: stopped before it began")
+
+    async def _serve(self, woken: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
         began = time.monotonic()
         lifeline = self._lifeline
         if lifeline is not None:
-            lifeline.watch(self._loop, self._on_supervisor_gone)
-            lifeline.send(Found(lifeline.worker, self._app.config.url, self._app.config.grace))
+            lifeline.watch(loop, self._on_supervisor_gone)
+            lifeline.send(Found(lifeline.worker, self._app.config.url, self._app.config.grace, os.getpid()))
         async with self._app.worker(
             handlers=self._handlers,
             concurrency=self._concurrency,
@@ -154,34 +236,44 @@ class HostedWorker:
             on_lease_lost="exit",
             id=None if lifeline is None else lifeline.worker,
             inherit=() if lifeline is None else (lifeline.descriptor,),
+            echo=self._echo,
+            hold=None if self._guarded is None else self._guarded.hold,
+            addresses=self._app.config.addresses(own=self._listening),
+            targets=self._stored.serves,
+            allow=self._stored.allow,
         ) as worker:
-            self._worker = worker
-            worker.on_stuck = self._woken.set
+            self._worker, self._starting = worker, None
+            worker.on_stuck = woken.set
             self._say(self._start_line(worker))
             if lifeline is not None:
                 lifeline.send(Ready())
             while self._asked_to_stop is None and worker.stuck is None:
-                await self._woken.wait()
-                self._woken.clear()
+                await woken.wait()
+                woken.clear()
             if self._asked_to_stop is None:
                 await self._hand_over(worker)
             self._say(self._stop_line(worker))
         if lifeline is not None and worker.left:
             lifeline.send(Left())
+        if self._guarded is not None and worker.left:
+            self._guarded.leave()
         self._say(f"stopped after {_seconds(time.monotonic() - began)}: {show.count(worker.executor.finished, 'attempt')} ended here")
 
     def _say(self, line: str) -> None:
         with contextlib.suppress(OSError):  # nobody reads it any more
-            click.echo(f"{self._name}: {line}", err=True)
+            click.echo(said(line, self._log, self._number), err=True)
 
     def _start_line(self, worker: Worker) -> str:
         app = self._app
         names = {spec.name: spec.concurrency for name, spec in app.specs.items() if self._handlers is None or name in self._handlers}
         slots = sum(names.values()) if self._total is None else self._total
         handlers = f"{show.count(len(names), 'handler')} ({', '.join(sorted(names)) or 'none'})"
+        if self._stored.serves:
+            handlers += f" and stored targets{', commands included' if self._stored.allow else ', but no commands'},"
+        durability = f" {app.insight.durability}" if self._number in (None, 1) else ""  # once for all processes
         return (
             f"worker {worker.id} ({version('duetime')}, process {os.getpid()}) runs {self._path} on {app.url}: "
-            f"{handlers} in {show.count(slots, 'slot')}. {app.insight.durability}"
+            f"{handlers} in {show.count(slots, 'slot')}.{durability}"
         )
 
     @property
@@ -200,10 +292,11 @@ class HostedWorker:
     # ---- continuing without a stuck attempt ----
 
     async def _hand_over(self, worker: Worker) -> None:
-        """Let the other attempts finish, then replace this process by a new one with `exec`.
+        """Let the other attempts finish, then replace this process by a new one.
 
         A single thread cannot be killed. Its task stays claimed as long as its process lives, so only a new process can run it
-        again. `exec` keeps the process id for a service manager. Returns only if a signal to stop arrives meanwhile.
+        again. The guards see to that; without them it is done with `exec`. Either way the process that was started stays, for a service
+        manager. Returns only if a signal to stop arrives meanwhile.
         """
         stuck = worker.stuck
         assert stuck is not None
@@ -219,6 +312,7 @@ class HostedWorker:
         await worker.settler.drain()
         await worker.executor.close()
         _logger.warning("restarting in process %d; task %s runs again or ends by its policy", os.getpid(), stuck.claimed.id)
+        worker.kill_children()
         self._restart()
 
     @property
@@ -235,10 +329,13 @@ class HostedWorker:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
+        if self._guarded is not None:
+            self._guarded.restart()
         os.chdir(self._folder)
         if self._lifeline is not None:
             os.environ.update(self._lifeline.pass_on(secrets.token_hex(8)))
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        with signal_held_back():
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _seconds(seconds: float) -> str:

@@ -22,11 +22,12 @@ _WORKER_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Found(msgspec.Struct, frozen=True, tag=True):
-    """The App was imported and its settings are valid. Names the worker that is about to register, its store, and its grace."""
+    """The App was imported and its settings are valid. Names the worker that is about to register, its store, grace and process."""
 
     worker: str
     url: str
     grace: float
+    pid: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

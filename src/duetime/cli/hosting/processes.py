@@ -10,13 +10,13 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from duetime.cli.failures import DONE, INTERRUPTED
+from duetime.cli.failures import DONE
 from duetime.cli.hosting.lifeline import Found, Left, Message, Ready, environment, read_message
 from duetime.cli.hosting.messages import MessageReader
+from duetime.starting import signal_held_back
 
 USUAL_GRACE = 30.0  # seconds, until the process has sent its own
 MEANINGS = {70: "code that was told to stop did not end"}  # of exit codes besides those of commands
-_ENDED_BY_SIGNAL = (-signal.SIGTERM, INTERRUPTED)
 
 
 class WorkerProcess:
@@ -41,25 +41,23 @@ class WorkerProcess:
         self.connection.setblocking(False)
         self._reader: MessageReader[Message] = MessageReader(self.connection, read_message)
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **environment(theirs.fileno(), self.worker, number)},
-                pass_fds=(theirs.fileno(),),
-                process_group=0,
-            )
+            with signal_held_back():
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, **environment(theirs.fileno(), self.worker, number)},
+                    pass_fds=(theirs.fileno(),),
+                    process_group=0,
+                )
         except OSError:
             self.connection.close()
             raise
         finally:
             theirs.close()
+        self.pid = self._process.pid  # until the worker has said its own, which is below two guards
 
     def __str__(self) -> str:
         return f"worker {self.number} (process {self.pid})"
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def code(self) -> int:
@@ -94,8 +92,9 @@ class WorkerProcess:
     def note(self, message: Message) -> str | None:
         """Record a message. Return its former worker id if it has restarted itself under another."""
         match message:
-            case Found(worker, url, grace):
+            case Found(worker, url, grace, pid):
                 before, self.worker = self.worker, worker
+                self.pid = pid
                 self.url, self.grace = url, grace
                 if before != worker:
                     self.ready_at, self.left = None, False
@@ -113,8 +112,8 @@ class WorkerProcess:
 
     @property
     def stopped_in_order(self) -> bool:
-        """Whether it stopped as requested. Before it is ready, the signal simply kills it."""
-        return self.told_to_stop_at is not None and (self.code == DONE or (self.ready_at is None and self.code in _ENDED_BY_SIGNAL))
+        """Whether it stopped as requested."""
+        return self.told_to_stop_at is not None and self.code == DONE
 
     @property
     def may_have_claims(self) -> bool:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 import msgspec
 
 from duetime.cli.failures import DONE, report
+from duetime.cli.hosting.log import LogChoice, log_to_stderr
+from duetime.model.wording import count
 
 _logger = logging.getLogger("duetime.supervisor")
 
@@ -27,14 +29,14 @@ class ReapRequest(msgspec.Struct, frozen=True):
 
     url: str
     workers: list[str]
-    log_level: str
+    log: LogChoice
 
 
 class Reaping:
     """The supervisor's side: one process at a time, for all workers that have ended meanwhile. A failure is only logged."""
 
-    def __init__(self, log_level: str) -> None:
-        self._log_level = log_level
+    def __init__(self, log: LogChoice) -> None:
+        self._log = log
         self._waiting: dict[str, list[str]] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._overdue: asyncio.TimerHandle | None = None
@@ -76,14 +78,15 @@ class Reaping:
         self._overdue = asyncio.get_running_loop().call_later(TIMEOUT, kill)
         try:
             with self._process.stdin as pipe:
-                pipe.write(msgspec.json.encode(ReapRequest(url, workers, self._log_level)))
+                pipe.write(msgspec.json.encode(ReapRequest(url, workers, self._log)))
         except OSError:
             pass  # it has ended already; `poll` reports its exit code
 
 
 async def reap(request: ReapRequest) -> None:
     """Reap those of the workers that the store still lists."""
-    from duetime.model.figures import ATTEMPTS_LOST, WORKERS_LOST, FigureKey
+    from duetime.duties.reaper import reap as reap_worker
+    from duetime.model.figures import ATTEMPTS_LOST, FigureKey
     from duetime.store.open import store_from_url
 
     store = store_from_url(request.url)
@@ -91,20 +94,19 @@ async def reap(request: ReapRequest) -> None:
     try:
         for record in await store.workers():
             if record.id in request.workers:
-                attempts = await store.reap(record.id, record.beat)
-                if attempts is not None:
-                    _logger.warning("worker %s (process %d) has ended; %d attempts go back", record.id, record.pid, attempts)
-                    lost = {FigureKey(WORKERS_LOST): 1, FigureKey(ATTEMPTS_LOST): attempts}
-                    await store.add_figures(f"reaping {record.id}", 1, lost)
+                counted = await reap_worker(store, record)
+                if counted is not None:
+                    back = count(counted[FigureKey(ATTEMPTS_LOST)], "attempt goes", "attempts go")
+                    _logger.warning("worker %s (process %d) has ended; %s back", record.id, record.pid, back)
+                    await store.add_figures(f"reaping {record.id}", 1, counted)
     finally:
         await store.close()
 
 
 def main() -> int:
-    from duetime.cli.hosting.log import log_to_stderr
 
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=ReapRequest)
-    log_to_stderr(request.log_level)
+    log_to_stderr(request.log)
     try:
         asyncio.run(reap(request))
     except (Exception, KeyboardInterrupt) as error:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from duetime.cli.hosting.log import log_level_option, log_to_stderr
+from duetime.cli.hosting.log import LogChoice, log_options, log_to_stderr, said
 from duetime.cli.session import given_url, store_option
+from duetime.errors import MissingExtra
 
 if TYPE_CHECKING:
     from duetime.api.server import Server
@@ -31,9 +32,9 @@ _ACCESS = {
     "--port", type=click.IntRange(0, 65535), metavar="N", default=8420, show_default=True, help="The port to listen on; 0: any free port."
 )
 @click.option("--body-limit", metavar="SIZE", default="64MB", show_default=True, help="The largest accepted body of a batch.")
-@log_level_option("info")
+@log_options("info")
 @store_option
-def server(app_path: str | None, host: str, port: int, body_limit: str, log_level: str) -> None:
+def server(app_path: str | None, host: str, port: int, body_limit: str, log_level: str, log_format: Literal["text", "json"]) -> None:
     """Serve the HTTP API until stopped.
 
     APP is module:name. Without it, and without DUETIME_APP, the server knows the handlers that workers have declared in the store.
@@ -48,28 +49,35 @@ def server(app_path: str | None, host: str, port: int, body_limit: str, log_leve
         from duetime.api.app import Api
         from duetime.api.server import Server, loop_factory
         from duetime.api.shared import Limits
+        from duetime.web.web import Web
     except ModuleNotFoundError as missing:
-        raise click.ClickException(f"the server needs the package {missing.name}: pip install 'duetime[server]'") from None
+        raise MissingExtra(f"the server needs the package {missing.name}: pip install 'duetime[server]'") from None
     from duetime.app.app import App
     from duetime.cli.importing import find_app
     from duetime.config import parse_size
 
     app = App(given_url()) if app_path is None else find_app(app_path, given_url())
-    log_to_stderr(log_level)
+    chosen = LogChoice(log_level, log_format)
+    log_to_stderr(chosen)
     limits = Limits(batch=parse_size(body_limit, "--body-limit"))
 
+    def say(line: str) -> None:
+        click.echo(said(line, chosen), err=True)
+
     async def serve() -> None:
-        await Server(app, api=Api(app, limits=limits), host=host, port=port).run_until_stopped(_say_where)
-        click.echo("duetime: the server has stopped", err=True)
+        await Server(app, api=Api(app, limits=limits, extension=Web()), host=host, port=port).run_until_stopped(
+            lambda server: say(_where(server))
+        )
+        say("the server has stopped")
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve())
 
 
-def _say_where(server: Server) -> None:
+def _where(server: Server) -> str:
     store = server.app.store
-    click.echo(
-        f"duetime: server ({version('duetime')}, process {os.getpid()}) at {server.url} on {store.url}. {store.traits.durability} "
-        f"{_ACCESS[server.asks_for_tokens]} The API is described at {server.url}/openapi.json",
-        err=True,
+    return (
+        f"server ({version('duetime')}, process {os.getpid()}) at {server.url} on {store.url}. {store.traits.durability} "
+        f"{_ACCESS[server.asks_for_tokens]} The dashboard is at {server.url}/ui/, and the API "
+        f"is described at {server.url}/openapi.json"
     )

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from duetime.cli import show
 from duetime.cli.failures import DONE, INTERRUPTED, NOT_FOUND, REFUSED, USAGE, print_error
 from duetime.cli.hosting.lifeline import Ready
+from duetime.cli.hosting.log import LogChoice
 from duetime.cli.hosting.processes import WorkerProcess
 from duetime.cli.hosting.reap import Reaping
 from duetime.cli.hosting.status import ago, span, write_status
@@ -33,9 +34,9 @@ LINGER = 5.0  # seconds in which the sub-processes of a dead worker end; the ker
 SLOW_START = 60.0
 
 
-def supervise(path: str, command: Sequence[str], count: int, *, log_level: str) -> int:
+def supervise(path: str, command: Sequence[str], count: int, *, log: LogChoice) -> int:
     """Run `count` worker processes until a signal, and return the exit code."""
-    return asyncio.run(Supervisor(path, command, count, log_level=log_level).run())
+    return asyncio.run(Supervisor(path, command, count, log=log).run())
 
 
 def back_off(failures: int) -> float:
@@ -68,12 +69,12 @@ class Replica:
 class Supervisor:
     """Keeps all replicas running until it is asked to stop."""
 
-    def __init__(self, path: str, command: Sequence[str], count: int, *, log_level: str) -> None:
+    def __init__(self, path: str, command: Sequence[str], count: int, *, log: LogChoice) -> None:
         self._path = path
         self._command = command
         self._replicas = [Replica(number) for number in range(1, count + 1)]
         self._processes: set[WorkerProcess] = set()
-        self._reaping = Reaping(log_level)
+        self._reaping = Reaping(log)
         self._generation = 0
         self._rolling_since: float | None = None
         self._ever_ready = False

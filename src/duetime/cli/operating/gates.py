@@ -19,7 +19,8 @@ COLUMNS = (
     show.Column("handler"),
     show.Column("collection", spare=1),
     show.Column("action"),
-    show.Column("until"),
+    show.Column("until", whole=True),
+    show.Column("probe", spare=5),
     show.Column("set by", spare=3),
     show.Column("set", spare=4),
     show.Column("note", spare=2),
@@ -53,7 +54,10 @@ def _list(as_json: bool) -> None:
         show.print_json_list(found)
         return
     rows = [
-        (gate.handler, gate.collection, gate.action, show.absolute(gate.until_at), gate.set_by, show.absolute(gate.set_at), gate.note)
+        (
+            *(gate.handler, gate.collection, gate.action, show.absolute(gate.until_at), show.absolute(gate.probe_at)),
+            *(gate.set_by, show.absolute(gate.set_at), gate.note),
+        )
         for gate in found
     ]
     show.print_table(COLUMNS, rows, empty="all gates are open")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from duetime.cli.session import file_of, given_url, on_store, store_option
+from duetime.cli.session import on_store, store_option, store_url
 
 if TYPE_CHECKING:
     from duetime.app.app import App
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 def migrate(sql: bool) -> None:
     """Create the store or update its tables."""
     from duetime.app.app import App
+    from duetime.store.open import file_of
 
-    app = App(given_url())
+    app = App(store_url())
     store = app.store_for("migrate")
     if sql:
         click.echo(store.script(), nl=False)

@@ -14,15 +14,14 @@ from duetime.model.access import Scope
 
 if TYPE_CHECKING:
     from duetime.app.app import App
-    from duetime.client.access.audit import AuditInfo, AuditList
-    from duetime.client.access.tokens import NewToken, TokenInfo
+    from duetime.client.access.service import AuditInfo, AuditList, NewToken, TokenInfo
 
 COLUMNS = (
     show.Column("name", whole=True),
     show.Column("scopes"),
     show.Column("handlers", spare=1),
-    show.Column("expires"),
-    show.Column("last use"),
+    show.Column("expires", whole=True),
+    show.Column("last use", whole=True),
     show.Column("rate", right=True, spare=2),
     show.Column("created", spare=5),
     show.Column("created by", spare=4),
@@ -41,7 +40,7 @@ AUDIT_COLUMNS = (
 PAGE = 1_000
 
 _expires = click.option(
-    "--expires", metavar=f"{parsing.DURATION}|ISO", callback=parsing.expiry, help="Valid for this long, or until an instant with a zone."
+    "--expires", metavar=f"{parsing.DURATION}|ISO", callback=parsing.expiry, help="Valid for this long, or until an instant."
 )
 
 
@@ -92,6 +91,7 @@ def _row(token: TokenInfo) -> tuple[object, ...]:
     "--handler", "handlers", metavar="NAME", multiple=True, help="Only for this handler, or all of a prefix: shop.*; may be repeated."
 )
 @_expires
+@parsing.tz_option
 @click.option("--rate", type=float, metavar="N", help="At most this many requests a second at each server process.")
 @click.option("--note", metavar="TEXT", default="", help="What it is for.")
 @json_option
@@ -112,6 +112,7 @@ def create(name: str, as_json: bool, **options: Any) -> None:
     help="How long the old secret stays valid; 0 if it has leaked.",
 )
 @_expires
+@parsing.tz_option
 @json_option
 @store_option
 def rotate(name: str, grace: float, expires: float | datetime | None, as_json: bool) -> None:
@@ -134,14 +135,15 @@ def _print_token(new: NewToken, as_json: bool) -> None:
 
 @tokens.command()
 @click.argument("name")
+@click.option("--force", is_flag=True, help="Also the token that makes the request, and the last one with the scope admin.")
 @json_option
 @store_option
-def revoke(name: str, as_json: bool) -> None:
+def revoke(name: str, force: bool, as_json: bool) -> None:
     """Revoke a token.
 
     NAME is a name, an id, or the token itself. Servers refuse it within five seconds.
     """
-    gone = on_store(lambda app: app.tokens.revoke(name))
+    gone = on_store(lambda app: app.tokens.revoke(name, force=force))
     if as_json:
         show.print_json(gone)
     else:
@@ -155,6 +157,7 @@ def revoke(name: str, as_json: bool) -> None:
 @click.option("--since", metavar=parsing.MOMENT, callback=parsing.past_moment, help="Only then or later; 1h is an hour ago.")
 @click.option("--until", metavar=parsing.MOMENT, callback=parsing.past_moment, help="Only before then.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most this many, the latest first.")
+@parsing.tz_option
 @json_option
 @store_option
 def audit(limit: int, as_json: bool, **filters: Any) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="How many may run at once.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be run.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@parsing.tz_option
 @json_option
 @store_option
 def backfill(name: str, start: datetime, end: datetime, existing: str, concurrency: int, dry_run: bool, yes: bool, as_json: bool) -> None:

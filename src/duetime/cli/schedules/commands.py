@@ -16,6 +16,7 @@ from duetime.cli.schedules.crontab import import_crontab
 from duetime.cli.schedules.declared import apply, plan
 from duetime.cli.schedules.forecast import forecast_command
 from duetime.cli.schedules.put import preview, put
+from duetime.cli.schedules.runs import runs
 from duetime.cli.session import Audited, json_option, now_of, on_store, store_option
 from duetime.cli.tasks.listing import print_task_json
 from duetime.cli.tasks.submit import print_result
@@ -194,5 +195,5 @@ def trigger(
     on_store(use, audited=Audited("schedules.trigger", name))
 
 
-for _command in (put, preview, backfill, plan, apply, import_crontab, forecast_command):
+for _command in (put, runs, preview, backfill, plan, apply, import_crontab, forecast_command):
     schedules.add_command(_command)

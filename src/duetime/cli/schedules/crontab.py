@@ -32,7 +32,7 @@ COLUMNS = (
 @click.option("--prefix", metavar="TEXT", default="", help="The beginning of the schedules' names.")
 @click.option("--system", is_flag=True, help="Each line has a user before the command, as in /etc/crontab.")
 @click.option(
-    "--tz", metavar="ZONE", default="UTC", show_default=True, callback=parsing.zone, help="The zone, until a line with CRON_TZ or TZ."
+    "--tz", metavar="ZONE", callback=parsing.zone, help="The zone, until a line with CRON_TZ or TZ; otherwise UTC, and it is said so."
 )
 @click.option("--leave-out", type=click.Choice(PARTS), multiple=True, help="Leave this out of the payload; may be repeated.")
 @click.option("--skip-refused", is_flag=True, help="Import the rest although some lines are refused.")
@@ -48,7 +48,7 @@ def import_crontab(
     handler: str,
     prefix: str,
     system: bool,
-    tz: str,
+    tz: str | None,
     leave_out: tuple[str, ...],
     skip_refused: bool,
     if_exists: IfExists,
@@ -62,7 +62,9 @@ def import_crontab(
     """
     from duetime.model.crontab import read_crontab
 
-    crontab = read_crontab(file.read(), system=system, tz=tz)
+    crontab = read_crontab(file.read(), system=system, tz=tz or "UTC")
+    if tz is None:
+        _report_zone(crontab)
     _report_refusals(crontab, skip_refused)
     schedules = [_schedule(entry, handler, prefix, leave_out) for entry in crontab.entries]
     if not dry_run:
@@ -75,6 +77,16 @@ def import_crontab(
     rows = [_row(entry, schedule) for entry, schedule in zip(crontab.entries, schedules, strict=True)]
     show.print_table(COLUMNS, rows, empty="the file has no entries")
     show.note(f"{show.count(len(schedules), 'schedule')} {'would be ' if dry_run else ''}imported")
+
+
+def _report_zone(crontab: Crontab) -> None:
+    """Say of how many entries nobody named the zone: cron would run them by the clock of its machine."""
+    unzoned = sum(not entry.zoned for entry in crontab.entries)
+    if unzoned:
+        show.note(
+            f"{show.count(unzoned, 'entry has', 'entries have')} no CRON_TZ or TZ above and {'runs' if unzoned == 1 else 'run'} by UTC; "
+            "if cron ran them by another zone, name it with --tz"
+        )
 
 
 def _report_refusals(crontab: Crontab, skip_refused: bool) -> None:

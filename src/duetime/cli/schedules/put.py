@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duetime.cli import parsing, show
+from duetime.cli.handlers.options import REQUEST, definition_of, request_from, request_options
+from duetime.cli.handlers.options import store_option as target_store_option
 from duetime.cli.schedules import tables
 from duetime.cli.schedules.rule_options import rule_from, rule_options
 from duetime.cli.session import Audited, json_option, now_of, on_store, store_option
@@ -26,8 +28,9 @@ _RULES = ("cron", "every", "at", "after_end", "rule", "tz")
 @click.command()
 @click.argument("name")
 @click.argument("arguments", metavar="[NAME=VALUE]...", nargs=-1, callback=parsing.argument_map)
-@click.option("--handler", metavar="NAME", required=True, help="The handler of its tasks.")
+@click.option("--handler", metavar="NAME", help="The handler of its tasks; with --url the name of the schedule unless given.")
 @rule_options
+@request_options
 @click.option(
     "--payload", metavar="JSON|@FILE|-", callback=parsing.payload, help="The arguments as a JSON object, from a file or standard input."
 )
@@ -50,7 +53,7 @@ _RULES = ("cron", "every", "at", "after_end", "rule", "tz")
 @click.option("--catch-up", is_flag=True, help="Treat what the changed rule had planned before now as missed.")
 @click.option("--allow-unknown", is_flag=True, help="Also if no process has declared the handler yet.")
 @json_option
-@store_option
+@target_store_option
 def put(
     name: str,
     arguments: dict[str, Any],
@@ -65,7 +68,15 @@ def put(
 
     Say when with --cron, --every, --at, --after-end or --rule; several are joined. Instants that a changed rule planned before now
     are not run, unless you add --catch-up.
+
+    With --url no code is needed: the handler is stored too, and workers with --targets call that address. It is not the store here;
+    that is --store.
     """
+    request = request_from(**{each: options.pop(each) for each in REQUEST})
+    if request is not None:
+        options["handler"] = options["handler"] or name
+    elif options["handler"] is None:
+        raise click.UsageError("say what runs: give --handler, or --url of what is to be called")
     rule = rule_from(**{each: options.pop(each) for each in _RULES})
     if rule is None:
         raise click.UsageError("say when: give --cron, --every, --at, --after-end or --rule")
@@ -76,12 +87,15 @@ def put(
     async def use(app: App) -> tuple[ScheduleInfo, datetime]:
         from duetime.client.schedules.schedule import Schedule
 
+        if request is not None:
+            await app.targets.put(options["handler"], definition_of(request))
         given = {each: value for each, value in options.items() if value is not None and value != () and value != {}}
         schedule = Schedule(name, rule=rule, payload={**(payload or {}), **arguments}, **given)
         info = await app.schedules.put(schedule, if_exists=if_exists, catch_up=catch_up, allow_unknown=allow_unknown)
         return info, now_of(app)
 
-    info, now = on_store(use, creates=allow_unknown, audited=Audited("schedules.put", name))
+    creates = allow_unknown or request is not None
+    info, now = on_store(use, creates=creates, audited=Audited("schedules.put", name))
     if as_json:
         show.print_json(tables.document(info))
     else:

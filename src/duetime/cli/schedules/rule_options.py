@@ -19,10 +19,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS = (
     click.option("--cron", metavar="EXPR", multiple=True, help='A cron expression: "30 9 * * MON-FRI", or six fields, seconds first.'),
     click.option("--every", metavar="DURATION", multiple=True, help='A fixed rate: 10m, or "10m phase 30s".'),
-    click.option("--at", metavar=parsing.INSTANT, multiple=True, callback=parsing.instants, help="An instant with a zone."),
+    click.option("--at", metavar=parsing.INSTANT, multiple=True, callback=parsing.instants, help="An instant."),
     click.option("--after-end", metavar="DURATION", multiple=True, help="This long after the end of the last run."),
     click.option("--rule", metavar="JSON|@FILE", multiple=True, callback=parsing.texts, help="Any rule, as JSON or in words."),
-    click.option("--tz", metavar="ZONE", callback=parsing.zone, help="The zone of --cron, such as Europe/Berlin; otherwise UTC."),
+    click.option(
+        "--tz",
+        metavar="ZONE",
+        is_eager=True,
+        callback=parsing.instants_zone,
+        help="The zone of --cron and of instants that do not say theirs, such as Europe/Berlin; otherwise UTC.",
+    ),
 )
 
 
@@ -39,8 +45,8 @@ def rule_from(
     from duetime.errors import InvalidValue
     from duetime.model.rules import At, Cron, read_rule
 
-    if tz is not None and not cron:
-        raise click.UsageError("--tz is the zone of --cron; instants carry their own, and a --rule names its zone inside")
+    if tz is not None and not cron and not parsing.was_zone_used(click.get_current_context()):
+        raise click.UsageError("--tz is the zone of --cron and of instants that do not say theirs; a --rule names its zone inside")
     try:
         rules: list[Rule] = [Cron(expression, tz=tz or "UTC") for expression in cron]
         rules += [read_rule(f"every {text}") for text in every]

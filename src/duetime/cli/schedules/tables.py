@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     show.Column("name"),
-    show.Column("rule", spare=1),
-    show.Column("next"),
-    show.Column("last", spare=2),
+    show.Column("rule", spare=2),
+    show.Column("next", whole=True),
+    show.Column("last", whole=True, spare=1),
     show.Column("health"),
     show.Column("handler", spare=3),
     show.Column("note", spare=4),
 )
 SKIP_COLUMNS = (
-    show.Column("skipped"),
-    show.Column("until", spare=1),
+    show.Column("skipped", whole=True),
+    show.Column("until", whole=True, spare=1),
     show.Column("count", right=True),
     show.Column("reason"),
     show.Column("note", spare=2),
@@ -103,7 +103,8 @@ def _facts(info: ScheduleInfo, now: datetime) -> Iterable[tuple[str, object]]:
         ("paused", paused),
         ("next", next_words(info, now)),
         ("last run", None if last is None else f"{last.state}, {both(last.finished_at)}, task {last.task}"),
-        ("last error", None if last is None or last.error is None else f"{last.error.type}: {last.error.message}"),
+        ("last error", None if last is None else last.error),
+        ("where", None if last is None or last.error is None else last.error.location),
         ("last result", None if last is None or last.result is None else _json(last.result)),
         ("running", ", ".join(info.running)),
         ("fired", f"{info.fired:,}"),

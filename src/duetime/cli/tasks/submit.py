@@ -11,9 +11,11 @@ import click
 from duetime.cli import parsing, show
 from duetime.cli.session import given_url, json_option, on_store, store_option
 from duetime.cli.tasks.listing import print_task_json
+from duetime.cli.tasks.naming import whole_id
 
 if TYPE_CHECKING:
     from duetime.app.app import App
+    from duetime.model.needs import Need
     from duetime.model.task import Task, TaskRecord
 
 LOOK_EVERY = 0.5
@@ -28,7 +30,7 @@ LOOK_EVERY = 0.5
 @click.option(
     "--in", "delay", metavar=parsing.DURATION, callback=parsing.duration, help="Due this long from now: 30s, 10m, 1h30m, 2d or seconds."
 )
-@click.option("--at", metavar=parsing.INSTANT, callback=parsing.instant, help="Due at an instant with a zone: 2030-01-31T07:00:00Z.")
+@click.option("--at", metavar=parsing.INSTANT, callback=parsing.instant, help="Due at an instant: 2030-01-31T07:00:00Z.")
 @click.option("--priority", type=int, help="0 to 9, 9 first; otherwise the handler's.")
 @click.option("--key", metavar="KEY", help="Your own name for the task; one live task per handler and key.")
 @click.option("--if-exists", type=click.Choice(["error", "keep", "replace"]), help="What to do when a live task holds the key.")
@@ -38,10 +40,12 @@ LOOK_EVERY = 0.5
     "--expires", metavar="DURATION|ISO", callback=parsing.expiry, help="Do not start after this instant, or this long after the due time."
 )
 @click.option("--meta", metavar="NAME=VALUE", multiple=True, callback=parsing.text_map, help="Travels with the task; may be repeated.")
+@click.option("--needs", metavar="[ended:]ID", multiple=True, help="A task that must succeed before, or only end; may be repeated.")
 @click.option("--allow-unknown", is_flag=True, help="Also if no process has declared the handler yet.")
 @click.option("--app", "app_path", metavar="APP", help="Declare the handlers of this App (module:name) first.")
 @click.option("--wait", is_flag=True, help="Wait until it ends and print its result.")
 @click.option("--wait-timeout", metavar=parsing.DURATION, callback=parsing.duration, help="Wait at most this long.")
+@parsing.tz_option
 @json_option
 @store_option
 def submit(
@@ -52,6 +56,7 @@ def submit(
     at: datetime | None,
     allow_unknown: bool,
     app_path: str | None,
+    needs: tuple[str, ...],
     wait: bool,
     wait_timeout: float | None,
     as_json: bool,
@@ -70,7 +75,8 @@ def submit(
         app = find_app(app_path, given_url())
 
     async def use(app: App) -> None:
-        task = await _submit(app, handler, {**(payload or {}), **arguments}, delay, at, {**options, "allow_unknown": allow_unknown})
+        chosen = {**options, "allow_unknown": allow_unknown, "needs": [await _needed(app, text) for text in needs] or None}
+        task = await _submit(app, handler, {**(payload or {}), **arguments}, delay, at, chosen)
         if wait or wait_timeout is not None:
             await print_result(app, task, wait_timeout, as_json)
         elif as_json:
@@ -88,6 +94,15 @@ async def _submit(
     if at is not None:
         return await chosen.at(at, **payload)
     return await chosen.after(delay or 0.0, **payload)
+
+
+async def _needed(app: App, text: str) -> Need:
+    """Read what --needs was given: a task's id or its beginning, perhaps behind `ended:`."""
+    from duetime.model.needs import ended
+
+    id_text = text.removeprefix("ended:")
+    task_id = await whole_id(app, id_text)
+    return task_id if id_text == text else ended(task_id)
 
 
 async def print_result(app: App, task: Task[Any], timeout: float | None, as_json: bool) -> None:

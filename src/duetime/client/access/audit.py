@@ -9,6 +9,7 @@ from datetime import datetime
 
 import msgspec
 
+from duetime.client.access.service import Act, Audit, AuditInfo, AuditList
 from duetime.clock import to_datetime, to_instant
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.ids import new_id
@@ -22,52 +23,17 @@ LONGEST_SUBJECT = 500
 LONGEST_DETAIL = 2_000
 
 
-class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry as people see it."""
+class LocalAudit(Audit):
+    """The audit of a store. `me` is the default caller."""
 
-    id: str
-    at: datetime
-    by: str
-    token: str | None
-    action: str
-    subject: str
-    origin: str
-    outcome: AuditOutcome
-    detail: str
-
-
-class AuditList(msgspec.Struct, frozen=True):
-    """Some entries, the latest first, and the cursor of the next page, None on the last."""
-
-    items: list[AuditInfo]
-    next: str | None
-
-
-class Act:
-    """An action in progress; the code that performs it may set its outcome and detail."""
-
-    def __init__(self, subject: str) -> None:
-        self.subject = subject
-        self.detail = ""
-        self.outcome: AuditOutcome | None = None
-
-
-class AuditLog:
-    """`app.tokens.audit`: records and lists what operators did. `me` is the default caller."""
-
-    def __init__(self, store: Callable[[], Store], *, me: Caller, opened: Callable[[], Awaitable[None]]) -> None:
-        self._its_store = store
+    def __init__(self, store: Store, *, me: Caller, opened: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
         self._me = me
         self._opened = opened
-
-    @property
-    def _store(self) -> Store:
-        return self._its_store()
 
     async def record(
         self, action: str, subject: str, *, by: Caller | None = None, outcome: AuditOutcome = AuditOutcome.DONE, detail: str = ""
     ) -> None:
-        """Record one action. If the store cannot, it is logged: the action has happened and must not look as if it had not."""
         caller = by or self._me
         entry = AuditEntry(
             id=new_id(),
@@ -88,7 +54,6 @@ class AuditLog:
 
     @asynccontextmanager
     async def acting(self, action: str, subject: str, *, by: Caller | None = None) -> AsyncIterator[Act]:
-        """Record how the block ended: done, refused by a DuetimeError, or failed. If the store cannot be opened, the block does not run."""
         await self._opened()
         act = Act(subject)
         try:
@@ -111,7 +76,6 @@ class AuditLog:
         limit: int = 100,
         cursor: str | None = None,
     ) -> AuditList:
-        """Return one page of the audit, the latest first."""
         filter = AuditFilter(
             by=by,
             action=action,

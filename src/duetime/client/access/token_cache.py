@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from duetime.clock import Clock
 from duetime.errors import StoreUnavailable
@@ -24,8 +23,8 @@ class TokenCache:
     All are read at once, because there are few, and an invented id then costs nothing while the cache is fresh.
     """
 
-    def __init__(self, store: Callable[[], Store], clock: Clock) -> None:
-        self._its_store = store
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
         self._clock = clock
         self._tokens: dict[str, TokenRecord] = {}
         self._read_at = float("-inf")
@@ -33,10 +32,6 @@ class TokenCache:
         self._reading: asyncio.Event | None = None
         self._trouble: tuple[float, StoreUnavailable] | None = None
         self._unknown: Bucket | None = None
-
-    @property
-    def _store(self) -> Store:
-        return self._its_store()
 
     def forget(self) -> None:
         """Read the tokens again at the next request, because this process has changed them. A read in progress does not count."""

@@ -1,4 +1,4 @@
-"""Tokens: created, listed, rotated, revoked, and checked at every request."""
+"""Tokens of a store: created, listed, rotated, revoked, and checked at every request."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 
-import msgspec
-
-from duetime.client.access.audit import AuditLog
+from duetime.client.access.audit import LocalAudit
+from duetime.client.access.service import GRACE, NewToken, TokenInfo, Tokens
 from duetime.client.access.token_cache import TokenCache
 from duetime.clock import LATEST, Clock, Instant, Seconds, SystemClock, to_datetime, to_instant, to_micros
 from duetime.errors import Conflict, InvalidValue, TokenNotFound
@@ -23,7 +22,6 @@ from duetime.model.access import (
     Caller,
     Denial,
     Refusal,
-    Scope,
     TokenRecord,
     TokenText,
     admit,
@@ -31,8 +29,10 @@ from duetime.model.access import (
     caller_of,
     check_rate,
     digest,
+    lockout,
     parse_handlers,
     parse_scopes,
+    public_name,
     read_token,
     rotated,
     take,
@@ -42,54 +42,25 @@ from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 from duetime.store.access import TokenVerdict
 
-GRACE = 86_400.0  # seconds for which the old secret stays valid after a rotation
 MOST_TOKENS = 10_000  # every server process caches all of them
 NOTE_EVERY = 10.0
 
 _LIKE_AN_ID = re.compile(r"[0-9a-f]{16}|dt_.*", re.ASCII)
 
 
-class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as people see it: everything but its secret. After a rotation the old secret is valid until `old_until_at`."""
-
-    id: str
-    name: str
-    scopes: tuple[Scope, ...]
-    handlers: tuple[str, ...]
-    rate: float | None
-    note: str
-    expired: bool
-    created_at: datetime
-    created_by: str
-    rotated_at: datetime | None
-    old_until_at: datetime | None
-    expires_at: datetime | None
-    last_used_at: datetime | None
-
-
-class NewToken(msgspec.Struct, frozen=True):
-    """A token that was created or rotated. `token` is its text with the secret, which cannot be shown again."""
-
-    token: str
-    info: TokenInfo
-
-
-class Tokens:
-    """`app.tokens`: manages tokens and checks them. `audit` records what operators did.
-
-    Changes by other processes take effect within five seconds, those of this process at once. Rate limits are per process.
-    """
+class LocalTokens(Tokens):
+    """The tokens of a store. Rate limits are per process."""
 
     def __init__(
         self,
-        store: Callable[[], Store],
+        store: Store,
         *,
         user: str,
         opened: Callable[[], Awaitable[None]],
         clock: Clock | None = None,
         random_hex: Callable[[int], str] = secrets.token_hex,
     ) -> None:
-        self._its_store = store
+        self._store = store
         self._opened = opened
         self._clock = clock or SystemClock()
         self._random_hex = random_hex
@@ -97,11 +68,7 @@ class Tokens:
         self._uses: dict[str, Instant] = {}
         self._buckets: dict[str, Bucket] = {}
         self.me = Caller(name=user, origin=f"a process on {socket.gethostname()}")
-        self.audit = AuditLog(store, me=self.me, opened=opened)
-
-    @property
-    def _store(self) -> Store:
-        return self._its_store()
+        self.audit = LocalAudit(store, me=self.me, opened=opened)
 
     # ---- managing ----
 
@@ -116,11 +83,7 @@ class Tokens:
         note: str = "",
         by: Caller | None = None,
     ) -> NewToken:
-        """Create a token. Its text is in the result and nowhere else.
-
-        `handlers` restricts it to these names, or prefixes such as `shop.*`. `rate` is how many requests per second it may make.
-        """
-        async with self.audit.acting("tokens.create", _shown(name), by=by) as act:
+        async with self.audit.acting("tokens.create", public_name(name), by=by) as act:
             now = self._store.now()
             text = TokenText(self._random_hex(ID_BYTES), self._random_hex(SECRET_BYTES))
             parsed = parse_scopes(scopes)
@@ -143,18 +106,13 @@ class Tokens:
             return NewToken(str(text), self._info(token))
 
     async def list(self) -> list[TokenInfo]:
-        """Return all tokens by name, expired ones included."""
         await self._opened()
         return [self._info(token) for token in await self._store.tokens()]
 
     async def rotate(
         self, name: str, *, grace: Seconds = GRACE, expires: Seconds | datetime | None = None, by: Caller | None = None
     ) -> NewToken:
-        """Replace a token's secret. The present one stays valid for `grace`; an older one ends now.
-
-        The expiry stays unless a new one is given.
-        """
-        async with self.audit.acting("tokens.rotate", _shown(name), by=by) as act:
+        async with self.audit.acting("tokens.rotate", public_name(name), by=by) as act:
             token, now = await self._find(name), self._store.now()
             act.subject = token.name
             text = TokenText(token.id, self._random_hex(SECRET_BYTES))
@@ -167,11 +125,13 @@ class Tokens:
             act.detail = f"{_described(changed)}; the old secret is good until {to_datetime(until_at):%Y-%m-%d %H:%M:%S} UTC"
             return NewToken(str(text), self._info(changed))
 
-    async def revoke(self, name: str, *, by: Caller | None = None) -> TokenInfo:
-        """Remove a token and return it. Its entries in the audit stay."""
-        async with self.audit.acting("tokens.revoke", _shown(name), by=by) as act:
+    async def revoke(self, name: str, *, force: bool = False, by: Caller | None = None) -> TokenInfo:
+        async with self.audit.acting("tokens.revoke", public_name(name), by=by) as act:
             token = await self._find(name)
             act.subject = token.name
+            locked_out = lockout(token, await self._store.tokens(), by or self.me, self._store.now())
+            if locked_out is not None and not force:
+                raise Conflict(f"{locked_out}; force=true revokes it all the same")
             if not await self._store.remove_token(token.id):
                 raise _not_found(name)
             self._cache.forget()
@@ -179,7 +139,6 @@ class Tokens:
             return self._info(token)
 
     async def in_use(self) -> bool:
-        """Return whether there is a token that has not expired; a server that others can reach needs one."""
         await self._opened()
         return any(not token.expired(self._store.now()) for token in await self._store.tokens())
 
@@ -220,19 +179,7 @@ class Tokens:
 
     # ---- checking ----
 
-    async def check(
-        self, text: str | None, scope: Scope, handler: str | None = None, *, origin: str = "", cost: float = 1.0
-    ) -> Caller | Refusal:
-        """Return the caller, or why it is refused: for this scope, and this handler if there is one."""
-        caller = await self.identify(text, origin=origin, cost=cost)
-        return caller if isinstance(caller, Refusal) else caller.refusal(scope, handler) or caller
-
     async def identify(self, text: str | None, *, origin: str = "", cost: float = 1.0) -> Caller | Refusal:
-        """Return the caller, or why the token is refused. The caller knows what it may do.
-
-        `origin` is where the request came from, `cost` how many requests it counts as. Raises StoreUnavailable if the tokens cannot
-        be read; known ones stay valid for a minute.
-        """
         if not text or text.isspace():
             return NO_TOKEN
         parts = read_token(text)
@@ -245,6 +192,15 @@ class Tokens:
         self._uses[token.id] = now
         return self._too_fast(token, cost) or caller_of(token, origin)
 
+    async def holder(self, id: str, secret_digest: str, *, origin: str = "") -> Caller | Refusal:
+        token, now = await self._cache.find(id), self._store.now()
+        if token is None or not token.has_digest(secret_digest, now):
+            return Refusal(Denial.UNKNOWN, "the token of this session was revoked or has another secret; sign in again")
+        if token.expired(now):
+            return Refusal(Denial.EXPIRED, f"the token {token.name} has expired; sign in with another")
+        self._uses[token.id] = now
+        return caller_of(token, origin)
+
     def _too_fast(self, token: TokenRecord, cost: float) -> Refusal | None:
         if token.rate is None:
             return None
@@ -256,7 +212,6 @@ class Tokens:
         return Refusal(Denial.TOO_FAST, message, taken.wait)
 
     async def note_uses(self) -> int:
-        """Store when tokens were used since the last call; return for how many."""
         uses, self._uses = self._uses, {}
         try:
             await self._store.note_use(uses)
@@ -322,13 +277,5 @@ def _datetime(at: Instant | None) -> datetime | None:
     return None if at is None else to_datetime(at)
 
 
-def _shown(name: str) -> str:
-    """Return a name without secrets: it may be a token's text, and its secret must not appear in a message or the audit."""
-    text = read_token(name)
-    if text is not None:
-        return text.id
-    return "dt_…" if name.strip().startswith("dt_") else name
-
-
 def _not_found(name: str) -> TokenNotFound:
-    return TokenNotFound(f"there is no token {_shown(name)!r}; `duetime tokens` lists all")
+    return TokenNotFound(f"there is no token {public_name(name)!r}; `duetime tokens` lists all")

@@ -14,6 +14,7 @@ from duetime.model.occurrences import task_of
 from duetime.model.rules import Plan
 from duetime.model.schedule import ScheduleRecord, occurrence_id
 from duetime.model.task import FINAL, Edge, NewTask, State, TaskRecord
+from duetime.runtime.slices import off_loop
 from duetime.store import Store
 
 Existing: TypeAlias = Literal["skip", "failed", "all"]
@@ -71,12 +72,12 @@ def read(start: datetime, end: datetime, existing: str, concurrency: int) -> Bac
 
 async def run(store: Store, record: ScheduleRecord, plan: Plan, request: BackfillRequest, *, user: str, dry_run: bool) -> Backfill:
     """Submit the tasks in batches. Their ids derive from the schedule, so repeating a backfill repeats no task."""
-    past = planned_between(plan, request, record.name)
+    past = await off_loop(planned_between, plan, request, record.name)
     ahead = sum(each.planned_at > record.state.cursor for each in past)
     past = past[: len(past) - ahead]
     await _find_latest(store, record, past)
     chosen = [each for each in past if wanted(each.latest, request.existing)]
-    tasks = tasks_of(record, plan, chosen, request.concurrency, now=store.now(), user=user)
+    tasks = await off_loop(tasks_of, record, plan, chosen, request.concurrency, now=store.now(), user=user)
     if not dry_run:
         for batch in _batches(tasks):
             await store.add(batch)

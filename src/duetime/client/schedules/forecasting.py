@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 
@@ -17,6 +16,7 @@ from duetime.model.query import Query
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord
 from duetime.model.task import State
+from duetime.runtime.slices import Slices, off_loop
 from duetime.store import Store
 
 SAMPLE = 100  # latest runs of a handler whose durations are used
@@ -48,7 +48,9 @@ async def look_ahead(
     prospects: list[ForecastInput] = []
     paused: list[str] = []
     broken: dict[str, str] = {}
+    slices = Slices()
     for record in records:
+        await slices.pause()
         if record.state.paused is not None:
             paused.append(record.name)
             continue
@@ -59,7 +61,7 @@ async def look_ahead(
     until_at: Instant = now + round(days * DAY)
     slots = await _slots(store)
     # in a thread: a million occurrences take seconds, and a server answers other requests meanwhile
-    ahead = await asyncio.to_thread(forecast, prospects, start_at=now, until_at=until_at, slots=slots, limit=limit)
+    ahead = await off_loop(forecast, prospects, start_at=now, until_at=until_at, slots=slots, limit=limit)
     return Ahead(ahead, tuple(paused), broken)
 
 
@@ -88,6 +90,6 @@ async def _slots(store: Store) -> dict[str, int]:
     running: dict[str, int] = {}
     for worker in await store.workers():
         if worker.alive is not False:
-            for handler, number in worker.slots.items():
-                running[handler] = running.get(handler, 0) + number
+            for handler in worker.slots:
+                running[handler] = running.get(handler, 0) + worker.slots_of(handler)
     return {**slots, **running}

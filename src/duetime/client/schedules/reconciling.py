@@ -12,6 +12,7 @@ from duetime.client.schedules.writes import MAX_RETRIES, Known, back_off, every_
 from duetime.errors import DuetimeError
 from duetime.model.firing import Step
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec
+from duetime.runtime.slices import off_loop
 from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 
@@ -35,7 +36,7 @@ class Reconciliation:
         """Return what `apply` would do."""
         stored = dict(zip(specs, await self._store.schedules(list(specs)), strict=True))
         self._check(stored)
-        return SchedulePlan(self._differences(specs, stored, await self._surplus(specs, prefix)))
+        return SchedulePlan(await off_loop(self._differences, specs, stored, await self._surplus(specs, prefix)))
 
     async def apply(self, specs: Mapping[str, ScheduleSpec], *, remove: bool, prefix: str) -> SchedulePlan:
         """Write what differs, and try again while others change it."""
@@ -47,7 +48,7 @@ class Reconciliation:
             known = await look(self._store, names)
             self._check(known.records)
             gone = [record for name, record in known.records.items() if name not in specs and record is not None]
-            differences = self._differences(specs, known.records, gone)
+            differences = await off_loop(self._differences, specs, known.records, gone)
             if await self._write(differences, specs, known, done, together=retry < TOGETHER):
                 outcome = {**{each.name: each for each in differences}, **done}
                 return SchedulePlan(list(outcome.values()))
@@ -67,12 +68,15 @@ class Reconciliation:
         # adoptions change nothing that runs: they need not be atomic, and would only make the rest harder to write
         marks = [each for each in differences if each.action == "adopt"]
         for chosen, at_once in (([each for each in differences if each.effective], together), (marks, False)):
-            writes = [self._declaration(each, specs, known) for each in chosen]
+            writes = await off_loop(self._declarations, chosen, specs, known)
             written = await self._store.write_schedules(writes, together=at_once) if writes else []
             done.update({each.name: each for each, stored in zip(chosen, written, strict=True) if stored})
             if not all(written):
                 return False
         return True
+
+    def _declarations(self, chosen: Sequence[Difference], specs: Mapping[str, ScheduleSpec], known: Known) -> list[ScheduleWrite]:
+        return [self._declaration(each, specs, known) for each in chosen]
 
     def _declaration(self, difference: Difference, specs: Mapping[str, ScheduleSpec], known: Known) -> ScheduleWrite:
         name = difference.name

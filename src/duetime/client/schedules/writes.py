@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -18,6 +18,7 @@ from duetime.model.occurrences import ends_of
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleFacts, ScheduleRecord
 from duetime.model.task import TaskRecord
+from duetime.runtime.slices import off_loop
 from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
 
@@ -57,7 +58,7 @@ async def change(store: Store, name: str, decide: Decide, *, with_runs: bool = F
     """
     for retry in range(MAX_RETRIES):
         known = await look(store, [name], with_runs=with_runs)
-        write = decide(known)
+        write = await off_loop(decide, known)  # a rule within calendars may look at thousands of instants before it finds the next
         if write is None:
             return known.records[name]
         if all(await store.write_schedules([write])):
@@ -75,22 +76,14 @@ def given_up(what: str) -> Conflict:
     return Conflict(f"{what} was changed by others {MAX_RETRIES} times while this change was tried; try again")
 
 
-async def pages(store: Store, filter: ScheduleFilter, limit: int | None = None) -> AsyncIterator[list[ScheduleRecord]]:
-    """Yield pages of the schedules that match, at most `limit` in all."""
-    left = limit
-    while left is None or left > 0:
-        size = PAGE if left is None else min(PAGE, left)
-        page = await store.list_schedules(msgspec.structs.replace(filter, limit=size))
-        yield page
-        if len(page) < size:
-            return
-        left = None if left is None else left - size
-        filter = msgspec.structs.replace(filter, after=page[-1].name)
-
-
 async def every_schedule(store: Store, filter: ScheduleFilter | None = None) -> list[ScheduleRecord]:
     """Return all schedules that match."""
-    return [record async for page in pages(store, filter or ScheduleFilter()) for record in page]
+    rest = msgspec.structs.replace(filter or ScheduleFilter(), limit=PAGE)
+    found: list[ScheduleRecord] = []
+    while page := await store.list_schedules(rest):
+        found += page
+        rest = msgspec.structs.replace(rest, after=page[-1].name)
+    return found
 
 
 async def gates_and_calendars(store: Store) -> tuple[Gates, Mapping[str, DayCalendar]]:

@@ -28,8 +28,8 @@ from duetime.model.rules.windows import Windows
 from duetime.model.rules.zones import zone_of
 
 _NO_CALENDARS: Final[Mapping[str, DayCalendar]] = {}
-# How many instants or stretches in a row calendars may refuse; 50 years of days are 18,262.
-_MOST_REFUSED = 100_000
+# How many instants or stretches in a row calendars may refuse; 50 years of days are 18,262. Each asks all rules of a union.
+_MOST_REFUSED, _MOST_REFUSED_OF_EACH = 100_000, 20_000
 
 
 class Part(Protocol):
@@ -171,7 +171,7 @@ class Plan:
     def _permitted(self, instant: Instant, permission: Permission, until: Instant) -> Instant | None:
         """Return the first instant after `instant` that all calendars permit, skipping refused stretches as a whole."""
         until = min(until, instant + HORIZON)
-        for _ in range(_MOST_REFUSED):
+        for _ in range(max(_MOST_REFUSED // len(self._parts), _MOST_REFUSED_OF_EACH) if self._parts else 0):
             found = self._after(instant)
             if found is None or found > until:
                 return None

@@ -1,4 +1,4 @@
-"""Tokens and the audit in the database."""
+"""Tokens, sessions and the audit in the database."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from duetime.clock import Instant
-from duetime.model.access import AuditEntry, TokenRecord
+from duetime.model.access import AuditEntry, SessionRecord, TokenRecord
 from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
 from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.runner import Runner
-from duetime.store.rows.access import audit_page, audit_row, read_audit_cursor, read_token_row, token_row
+from duetime.store.rows.access import audit_page, audit_row, read_audit_cursor, read_session_row, read_token_row, session_row, token_row
 from duetime.store.sql import Statements
 
 
@@ -30,7 +30,7 @@ async def put_token(run: Runner, sql: Statements, token: TokenRecord, now: Insta
 
 
 class Access(OpenSchema):
-    """Where tokens and the audit live."""
+    """Where tokens, sessions and the audit live."""
 
     async def put_token(self, token: TokenRecord) -> TokenVerdict:
         return await self._opened.transaction(lambda run: put_token(run, self._sql, token, self._clock.parameter))
@@ -50,6 +50,22 @@ class Access(OpenSchema):
     async def note_use(self, uses: Mapping[str, Instant]) -> None:
         if uses:
             await self._opened.rows(self._sql.note_token_uses, [list(uses), list(uses.values())])
+
+    async def put_session(self, session: SessionRecord) -> None:
+        await self._opened.rows(self._sql.delete_old_sessions, [self._clock.now()])
+        await self._opened.rows(self._sql.put_session, session_row(session))
+
+    async def find_sessions(self, digests: Sequence[str]) -> list[SessionRecord | None]:
+        if not digests:
+            return []
+        found = {row[0]: read_session_row(row) for row in await self._opened.rows(self._sql.sessions_by_digest, [list(digests)])}
+        return [found.get(digest) for digest in digests]
+
+    async def renew_session(self, digest: str, idle_at: Instant) -> None:
+        await self._opened.rows(self._sql.renew_session, [digest, idle_at])
+
+    async def remove_session(self, digest: str) -> bool:
+        return bool(await self._opened.rows(self._sql.delete_session, [digest]))
 
     async def add_audit(self, entries: Sequence[AuditEntry]) -> None:
         if entries:

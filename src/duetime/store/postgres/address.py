@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 import msgspec
 
 from duetime.errors import InvalidValue
+from duetime.store.postgres.settings import SESSION
 
 LONGEST_NAME = 63
 _SWITCH = {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}
@@ -36,18 +37,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def session_settings(self) -> Mapping[str, str]:
-        """Settings of our own sessions. A process that dies or is cut off inside a transaction must not keep its locks."""
-        return {
-            "application_name": "duetime",
-            "default_transaction_isolation": "read committed",  # each statement sees what was committed before it began
-            "idle_in_transaction_session_timeout": "10s",
-            "lock_timeout": "10s",
-            "tcp_keepalives_idle": "5",
-            "tcp_keepalives_interval": "2",
-            "tcp_keepalives_count": "3",
-            "jit": "off",
-            "max_parallel_workers_per_gather": "0",  # a page that finds little took 50 ms with parallel plans and 6 ms without
-        }
+        """Return what our own sessions set; a statement_timeout in the URL counts, because no value of it does harm to data."""
+        return {name: value for name, value in SESSION.items() if name != "statement_timeout" or name not in self.passed_on}
 
     @property
     def passed_on(self) -> Mapping[str, str]:

@@ -10,8 +10,9 @@ from typing import NoReturn
 
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.task import NewTask
+from duetime.store.alchemy import BEGIN_FIRST
 from duetime.store.postgres.connection import LANE_GONE
-from duetime.store.postgres.runner import BEGIN_FIRST, Runner, failure, runner_for
+from duetime.store.postgres.runner import Runner, failure, runner_for
 from duetime.store.postgres.submit import Submission, Submitting
 from duetime.store.postgres.work import LONGEST_POLL
 from duetime.store.sql import Statements
@@ -52,9 +53,9 @@ async def callers_transaction(connection: object, sql: Statements, store: str, h
 
 
 async def check_connection(runner: Runner, sql: Statements, store: str, home: str) -> None:
-    """Refuse a transaction in which a task would get lost: one of another database, or one that may not write."""
+    """Refuse a transaction in which a task would get lost or change: of another database, one that may not write, without nulls."""
     try:
-        [[here, read_only, database]] = await runner.rows(sql.whereabouts)
+        [[here, read_only, database, nulls]] = await runner.rows(sql.whereabouts)
     except Exception as error:
         failed = failure(error)
         if failed is None or failed.state not in _MISSING:
@@ -70,6 +71,8 @@ async def check_connection(runner: Runner, sql: Statements, store: str, home: st
         )
     if read_only:
         raise InvalidValue("connection= is in a read-only transaction, or on a replica; begin one that may write, on the primary server")
+    if not nulls:
+        raise InvalidValue("connection= has array_nulls = off, by which a null becomes the text NULL; set local array_nulls = on before")
 
 
 def _raise(error: BaseException, store: str) -> NoReturn:

@@ -18,8 +18,10 @@ from typing import Any, NoReturn, TypeVar
 import asyncpg
 
 from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.runtime.forks import Original
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.runner import Runner
+from duetime.store.postgres.settings import check, facts
 from duetime.store.postgres.translation import LANE_GONE, NO_PARTITION, Gone, Refused, Rejected, connection_refusal, translated
 
 __all__ = ["LANE_GONE", "Database", "Gone", "Link", "Refused", "Rejected", "connect", "translated"]
@@ -82,9 +84,8 @@ async def connect(address: Address, *, lazy_commits: bool = False, within: float
         raise refused from error
     _notice_silence(connection)
     try:
-        incarnation = await connection.fetchval(_INCARNATION)
-    except asyncpg.PostgresError:  # a service that does not report it
-        incarnation = _UNTOLD
+        incarnation, *found = await _look(connection, facts(pooled=address.pooled))
+        check(found, address.shown, pooled=address.pooled)
     except BaseException:
         connection.terminate()
         raise
@@ -94,7 +95,16 @@ async def connect(address: Address, *, lazy_commits: bool = False, within: float
 
 _UNTOLD = "unknown"
 # The timeline changes when a replica takes over; a replica itself has none and cannot serve as a store.
-_INCARNATION = "select case when pg_is_in_recovery() then 'replica' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end"
+_INCARNATION = "case when pg_is_in_recovery() then 'replica' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end"
+
+
+async def _look(connection: asyncpg.Connection, facts: str) -> Sequence[Any]:
+    """Return the server's incarnation and some facts of the session, in one round trip."""
+    try:
+        row: Sequence[Any] = await connection.fetchrow(f"select {_INCARNATION}, {facts}")
+    except asyncpg.PostgresError:  # a service that does not report its incarnation
+        row = await connection.fetchrow(f"select '{_UNTOLD}', {facts}")
+    return row
 
 
 def _notice_silence(connection: asyncpg.Connection) -> None:
@@ -117,6 +127,7 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._guard: AsyncGenerator[None, None] | None = None
         self._closed = False
+        self._original = Original()
         self._met = False
         self._incarnation: str | None = None
         self.repair: Callable[[], Awaitable[None]] | None = None  # makes partitions that a statement missed
@@ -124,6 +135,8 @@ class Database:
 
     async def close(self) -> None:
         self._closed = True
+        if self._original.copied:  # the connections are those of the process that this is a fork of
+            return
         links, self._idle = self._idle, []
         if self._loop is asyncio.get_running_loop():
             for link in links:
@@ -156,7 +169,7 @@ class Database:
 
     async def _admission(self) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()
-        if self._closed:
+        if self._closed or self._original.copied:
             raise StoreUnavailable(f"the store {self._address.shown} is not open; await open() first")
         if self._capacity is None or self._loop is not loop:
             self._idle.clear()  # they belonged to an earlier event loop

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from duetime.clock import Instant
 from duetime.model.figures import FigureKey
+from duetime.model.series import piece_of
 from duetime.store.postgres.database import OpenSchema
+from duetime.store.postgres.records import write_json
 from duetime.store.postgres.runner import Runner
 from duetime.store.sql import Statements
 
@@ -15,7 +17,8 @@ async def add(run: Runner, sql: Statements, source: str, number: int, increments
     # the source is locked first, in the same order as when counters of silent processes are merged
     if await run.rows(sql.note_figure_source, [source, number, now]):
         columns = zip(*((*key, count) for key, count in increments.items()), strict=True)
-        await run.rows(sql.add_figures, [source, *(list(column) for column in columns)])
+        piece = write_json(piece_of(increments))
+        await run.rows(sql.add_figures, [source, *(list(column) for column in columns), now, piece])
 
 
 async def fold(run: Runner, sql: Statements, before: Instant) -> int:

@@ -10,8 +10,9 @@ from duetime.model.outcome import Ended, Outcome
 from duetime.store.postgres import workers
 from duetime.store.postgres.control import write_time
 from duetime.store.postgres.database import OpenSchema
+from duetime.store.postgres.retention import HISTORY, partitions
 from duetime.store.postgres.runner import Runner
-from duetime.store.postgres.upkeep import HISTORY, partitions, release_orphans
+from duetime.store.postgres.upkeep import release_orphans
 from duetime.store.sql import Statements
 from duetime.store.values import Inconsistency
 
@@ -33,6 +34,7 @@ async def inspect(run: Runner, sql: Statements, now: Instant | None, *, repair: 
             inspection.twice_told,
             inspection.claims,
             inspection.ownerless,
+            inspection.accepted,
         ),
         *(inspection.homeless, inspection.edges, inspection.waiting, inspection.strays, inspection.floors, inspection.tally),
         inspection.output,
@@ -74,7 +76,7 @@ class _Inspection:
         match location:
             case "due":
                 await self._rows(self._sql.delete_due, [task_id])
-            case "held":
+            case "held" | "parked":
                 await self._rows(self._sql.delete_held, [task_id])
             case _:
                 await self._rows(self._sql.close_attempts, task_id, None, None)
@@ -132,6 +134,17 @@ class _Inspection:
                 f"runs for worker {worker}, which is not registered; goes back to pending",
                 self._repair,
             )
+
+    async def accepted(self) -> AsyncIterator[Inconsistency]:
+        for (task_id,) in await self._rows(self._sql.unbounded_attempts):
+            if self._repair:
+                await self._rows(self._sql.bound_attempts, self._at, [task_id])
+            detail = "would wait for its end for ever; it times out now"
+            yield Inconsistency("accepted attempt without a deadline", task_id, detail, self._repair)
+        for (task_id,) in await self._rows(self._sql.stray_deadlines):
+            if self._repair:
+                await self._rows(self._sql.delete_deadlines, [task_id])
+            yield Inconsistency("deadline without an attempt", task_id, "is not accepted any more; it is removed", self._repair)
 
     async def homeless(self) -> AsyncIterator[Inconsistency]:
         for (task_id,) in await self._rows(self._sql.homeless_tasks):

@@ -48,7 +48,9 @@ class PostgresLease:
             renewed = await self._link.rows(self._sql.renew, [self._clock.parameter, self._worker])
             if not renewed:
                 return Renewal(False, 0, [])
-            return Renewal(True, renewed[0][0], await attempts_of(self._link, self._sql, self._worker))
+            [[gates_version, targets_version, draining]] = renewed
+            attempts = await attempts_of(self._link, self._sql, self._worker)
+            return Renewal(True, gates_version, attempts, targets_version, draining)
         except asyncio.CancelledError:
             # At once, before the driver begins to ask the server over another connection to stop: this loop would end in the
             # middle of that, and what the driver never came to await would be in the log as an error.

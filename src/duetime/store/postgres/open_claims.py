@@ -74,7 +74,10 @@ class OpenClaims:
 
     def forget(self, settlements: Sequence[Settlement]) -> None:
         """Forget tasks that have ended, and claims of which all have."""
-        gone = Counter(map(self._numbers.pop, [settlement.id for settlement in settlements], repeat(None)))
+        self.forget_ids([settlement.id for settlement in settlements])
+
+    def forget_ids(self, ids: Sequence[str]) -> None:
+        gone = Counter(map(self._numbers.pop, ids, repeat(None)))
         for number, size in gone.items():
             if number is not None:
                 self._end(number, size)
@@ -95,9 +98,13 @@ class OpenClaims:
 
 
 def plain_successes(settlements: Sequence[Settlement]) -> bool:
-    """Return whether all of these are successes without a result."""
+    """Return whether all of these are successes without a result and a detail."""
     size = len(settlements)
-    return [each.state for each in settlements].count(_SUCCEEDED) == size and [each.result for each in settlements].count(None) == size
+    return (
+        [each.state for each in settlements].count(_SUCCEEDED) == size
+        and [each.result for each in settlements].count(None) == size
+        and [each.detail for each in settlements].count(None) == size
+    )
 
 
 def _in_common(these: list[str], those: list[str]) -> int:

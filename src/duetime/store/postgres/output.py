@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from duetime.clock import Instant
@@ -64,12 +64,15 @@ def query(term: Term) -> str:
     return "<->".join([*before, f"{last}:*" if term.prefix else last])
 
 
-async def remove_of(database: Database, sql: Statements, removing: str, batch: int) -> None:
-    """Remove the output of all tasks of a table that goes, in small transactions; `removing` is the statement for that table."""
+async def remove_of(database: Database, sql: Statements, removing: str, batch: int, but: Collection[str]) -> None:
+    """Remove the output of the tasks of a table that goes, except those of some handlers, in small transactions.
+
+    `removing` is the statement for that table.
+    """
     [[any_output]] = await database.rows(sql.any_output)
     last: str | None = "00000000-0000-0000-0000-000000000000" if any_output else None
     while last is not None:
-        rows = await database.rows(removing, [last, batch])
+        rows = await database.rows(removing, [last, batch, list(but)])
         last = rows[0][0] if rows else None
 
 
@@ -113,7 +116,7 @@ class Output(OpenSchema):
             beyond = part(part(sql.search_beyond, kept_at, "$instant"), task if is_uuid(task) else "0" * 32)
             conditions.append(part(beyond, min(attempt, 2**31 - 1), "$number"))
         if search.handler is not None or search.collection is not None:
-            lanes = [row[0] for row in await database.rows(sql.lanes_of, [search.handler, search.collection])]
+            lanes = [row[0] for row in await database.rows(sql.lanes_of, [search.handler, search.collection, None, None, None])]
             conditions.append(part(sql.search_lanes, lanes))
         if search.after is not None:
             conditions.append(part(sql.search_after, search.after))

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from duetime.store.postgres.connection import Rejected
-from duetime.store.postgres.records import is_uuid
+from duetime.store.postgres.records import is_uuid, write_json
 from duetime.store.postgres.work import Working
 from duetime.store.pull_workers import PullWorker, RunningTask
 from duetime.store.rows.extras import read_running_task
 from duetime.store.values import Claim
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
+_decode_declared = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class PullWorkers(Working):
@@ -21,12 +22,15 @@ class PullWorkers(Working):
 
     async def register_pull_worker(self, worker: PullWorker) -> None:
         slots = msgspec.json.encode(dict(worker.slots)).decode()
-        parameters = [self._clock.parameter, worker.id, worker.name, slots, worker.lease]
+        parameters = [self._clock.parameter, worker.id, worker.name, slots, worker.lease, write_json(worker.declared)]
         await self._opened.rows(self._sql.insert_pull_worker, parameters)
 
     async def pull_worker(self, id: str) -> PullWorker | None:
         rows = await self._opened.rows(self._sql.pull_worker_by_id, [id])
-        return PullWorker(id=id, name=rows[0][0], slots=_decode_slots(rows[0][1]), lease=rows[0][2]) if rows else None
+        if not rows:
+            return None
+        name, slots, lease, declared, draining = rows[0]
+        return PullWorker(id=id, name=name, slots=_decode_slots(slots), lease=lease, declared=_decode_declared(declared), draining=draining)
 
     async def renew_pull_worker(self, id: str) -> bool:
         return bool(await self._opened.rows(self._sql.renew_pull_worker, [self._clock.parameter, id]))
@@ -39,8 +43,8 @@ class PullWorkers(Working):
         finally:
             self._claims.forget(worker)  # it may settle at another server and claim there, and then what is remembered here is wrong
 
-    async def running_tasks(self, worker: str, ids: Sequence[str] | None = None) -> list[RunningTask]:
+    async def running_tasks(self, worker: str, ids: Sequence[str] | None = None, *, payloads: bool = True) -> list[RunningTask]:
         if ids is not None and not ids:
             return []
-        rows = await self._opened.rows(self._sql.holdings, [worker, None if ids is None else [id for id in ids if is_uuid(id)]])
+        rows = await self._opened.rows(self._sql.holdings, [worker, None if ids is None else [id for id in ids if is_uuid(id)], payloads])
         return [read_running_task(row) for row in rows]

@@ -5,18 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from duetime.clock import Instant
 from duetime.errors import InvalidValue
 from duetime.model.outcome import AttemptRecord, Outcome
-from duetime.model.query import Page, Query, read_cursor, write_cursor
-from duetime.model.task import FINAL, State, TaskRecord
+from duetime.model.query import (
+    BRIEF,
+    MAX_PAGE,
+    MAX_PAGE_BYTES,
+    USUAL_COUNT,
+    Page,
+    Query,
+    TaskCount,
+    fits_pattern,
+    page_of,
+    read_cursor,
+    write_cursor,
+)
+from duetime.model.scan import NOTHING, Found, Scan, counted
+from duetime.model.task import Edge, State, TaskRecord
 from duetime.model.text_search import read_terms
 from duetime.store.postgres import output
 from duetime.store.postgres.database import OpenSchema
-from duetime.store.postgres.records import all_records_by_id, is_uuid, live_tasks, read_error, read_record, since
+from duetime.store.postgres.gates import read_names
+from duetime.store.postgres.records import all_records_by_id, is_uuid, live_tasks, read_detail, read_error, read_record, since
 from duetime.store.postgres.runner import Runner
 from duetime.store.sql import Statements
-from duetime.store.values import MOST_COUNTED, Counts, FinalCount, HandlerLoad, LaneCount, RunningAttempt
+from duetime.store.values import MOST_COUNTED, MOST_IN_LANE, Counts, FinalCount, HandlerLoad, LaneCount, RunningAttempt
 
 
 class _Source(NamedTuple):
@@ -54,7 +70,9 @@ _RETRYING = _Source("picked_retrying", ("t.id",), "d.due_at", "d.tries")
 _DUE = _Source("picked_due", ("d.id",), "d.due_at", "d.tries", "d.lane", "coalesce(d.submitted_at, t.submitted_at)")
 _DUE_ROWS = _Source("picked_due_rows", ("t.id", "d.id"), "d.due_at", "d.tries", "d.lane")
 _HELD = _Source("picked_held", ("t.id", "h.id"), "h.due_at", "h.tries")
+_PARKED = _Source("picked_parked", ("t.id", "h.id"), "h.due_at", "h.tries")
 _OPEN = _Source("picked_open", ("r.id",), "r.due_at", "0", "r.lane", "coalesce(t.submitted_at, r.submitted_at)", opened=True)
+_ALL_WHOLE = _Source("picked_all_whole", ("r.id",), "r.due_at", "0", "r.lane", "r.submitted_at")
 _WHOLE = _Source("picked_whole", ("r.id",), "r.due_at", "0", "r.lane", "r.submitted_at")
 _FINISHED = _Source("", ("t.id",), "", "")
 _BY_STATE = {State.PENDING: _DUE, State.BLOCKED: _HELD, State.RUNNING: _OPEN}
@@ -80,16 +98,22 @@ _FINAL_FILTERS = _FILTERS | {
     "due_before": "only_due_before",
     "finished_after": "only_finished_after",
     "finished_before": "only_finished_before",
-    "error": "only_error",
+    "fingerprint": "only_fingerprint",
 }
-_ONLY_FINAL = ("finished_after", "finished_before", "error")
+_ONLY_FINAL = ("finished_after", "finished_before", "error", "fingerprint")
 
 
 def _sources(query: Query) -> list[_Source]:
-    """Return where to look; a task that two sources have is told once."""
+    """Return where to look for live tasks; a task that two sources have is told once."""
     rows_only = query.key is not None or query.schedule is not None  # a task that is stored whole in one table has neither
-    if query.state is not None:
-        return [_DUE_ROWS if rows_only and query.state is State.PENDING else _BY_STATE[query.state]]
+    if query.wanted:
+        found = [_BY_STATE[state] for state in query.wanted if state is not State.PENDING]
+        if State.PENDING not in query.wanted:
+            return found
+        due = _DUE_ROWS if rows_only else _DUE
+        return [*found, *([_PARKED] if query.parked else [due] if query.parked is False else [due, _PARKED])]
+    if query.parked:
+        return [_PARKED]
     if query.retrying:
         return [_RETRYING]
     rows = _ROWS if query.due_after is None and query.due_before is None else _ROWS_BY_DUE
@@ -100,9 +124,9 @@ class _Composition:
     """A page's statement, put together from named parts: a filter that is not given must not keep an index from being used.
 
     Parts have gaps: `$value` and `$instant` become numbers of parameters; `$id`, `$lane`, `$submitted`, `$due` and `$tries` become
-    columns of the source that the part is put into (`_Source.put_into`); `$kinds` and `$whole` become whole selects; `$limit` becomes a
-    number in the text. (Elsewhere `$tasks` is the columns of new tasks, `%partition` and `%parent` are names of tables, `%counted` is a
-    select.) To run a page by hand, take its text from the server's log.
+    columns of the source that the part is put into (`_Source.put_into`); `$kinds`, `$whole` and `$page` become whole selects; `$limit` and
+    `$bytes` become numbers in the text. (Elsewhere `$tasks` is the columns of new tasks, `%partition` and `%parent` are names of tables,
+    `%counted` is a select.) To run a page by hand, take its text from the server's log.
     """
 
     def __init__(self, sql: Statements, query: Query, lanes: list[int] | None, handlers: list[str] | None = None) -> None:
@@ -112,7 +136,7 @@ class _Composition:
         self._handlers = handlers
         self._numbers: dict[str, int] = {}
         self.parameters: list[Any] = []
-        self.by_end = query.state in FINAL
+        self.by_end = query.by_end
         self._after = self._read_cursor(query.cursor)
         self._terms = [] if query.logs is None else read_terms(query.logs)
 
@@ -148,6 +172,9 @@ class _Composition:
         if self._query.submitted_before is not None and not self.by_end:  # in the order of ends it would not say where to begin
             before = self._part("only_ids_before", "submitted_before", self._query.submitted_before)
             conditions += [before.replace("$id", each) for each in ids]
+        if self._query.id_bounds is not None:
+            for part, bound in zip(("only_ids_from", "only_ids_to"), self._query.id_bounds, strict=True):
+                conditions += [self._part(part, part, bound).replace("$id", each) for each in ids]
         for number, term in enumerate(self._terms):
             conditions.append(self._part("only_logs", f"logs {number}", output.query(term)))
         if self._after is not None and self.by_end:
@@ -162,20 +189,52 @@ class _Composition:
     @property
     def text(self) -> str:
         """Return a statement that walks one index of each table from the newest task on, and stops after a page."""
-        sql, state = self._sql, self._query.state
-        if self.by_end and state is not None:
-            return f"{sql.final_records}\n{getattr(sql, _FINALS[state])}\n{self._final_where()}\n{sql.by_finish}"
-        some_live = all(getattr(self._query, name) is None for name in _ONLY_FINAL)
-        some_final = state is None and self._query.retrying is not True
+        sql = self._sql
+        if self.by_end:
+            halves = [f"{sql.final_records}\n{part}\n{sql.by_finish}" for part in self._finals()]
+            if len(halves) == 1:
+                return halves[0]
+            return "select * from (\n(" + ")\nunion all\n(".join(halves) + f")\n) as t\n{sql.merged_by_finish}"
         head, halves = "", []
-        if some_live:
+        if self._some_live:
             head = self._live_head()
             halves.append(f"({sql.live_records})")
-        if some_final:
+        if self._some_final:
             halves.append(f"({sql.final_records}\n{sql.final_all}\n{self._final_where()}\n{_FINISHED.put_into(sql.by_id)})")
         if not halves:
             return ""
         return f"{head}\nselect * from (\n" + "\nunion all\n".join(halves) + f"\n) as t\n{sql.merged_by_id}"
+
+    @property
+    def count(self) -> str:
+        """Return a statement that counts what a list would have, up to the limit, without reading it."""
+        sql = self._sql
+        if self.by_end:
+            finals = [f"(select t.id {part} limit $limit)" for part in self._finals()]
+            return sql.count_matches.replace("$matches", "\nunion all\n".join(finals))
+        head, halves = "", []
+        if self._some_live:
+            sources = _sources(self._query)
+            if not self._query.wanted and len(sources) > 1:
+                sources = [*sources, _ALL_WHOLE]
+            head = f"with {sql.open}\n" if any(source.opened for source in sources) else ""
+            halves += [f"({self._picked(source)})" for source in sources]
+        if self._some_final:
+            halves.append(f"(select t.id {sql.final_all}\n{self._final_where()}\nlimit $limit)")
+        return head + sql.count_matches.replace("$matches", "\nunion\n".join(halves)) if halves else ""
+
+    @property
+    def _some_live(self) -> bool:
+        return all(getattr(self._query, name) is None for name in _ONLY_FINAL)
+
+    @property
+    def _some_final(self) -> bool:
+        return not self._query.wanted and self._query.retrying is not True and not self._query.parked
+
+    def _finals(self) -> list[str]:
+        """Return where to look for tasks in each of the final states."""
+        where = self._final_where()
+        return [f"{getattr(self._sql, _FINALS[state])}\n{where}" for state in self._query.wanted]
 
     def _live_head(self) -> str:
         sql, sources = self._sql, _sources(self._query)
@@ -183,6 +242,8 @@ class _Composition:
         before = [sql.open] if any(source.opened for source in sources) else []
         if len(kinds) == 1:
             return live_tasks(sql, kinds[0], *before)
+        if self._query.wanted:
+            return live_tasks(sql, sql.either.replace("$kinds", "\nunion all\n".join(f"({kind})" for kind in kinds)), *before)
         # what has neither a row nor a due entry runs, and is sought only as far back as a page of the others goes
         firsts = sql.firsts.replace("$kinds", "\nunion all\n".join(f"({kind})" for kind in kinds))
         return live_tasks(sql, sql.anywhere.replace("$whole", self._picked(_WHOLE)), *before, firsts)
@@ -191,10 +252,15 @@ class _Composition:
         conditions = self._conditions(_LIVE_FILTERS, "any_live", source.ids)
         if self._query.retrying is not None:
             conditions.append(self._sql.only_retrying if self._query.retrying else self._sql.only_untried)
+        if self._query.parked is False and not self._query.wanted:
+            conditions.append(self._sql.only_unparked)
         return source.put_into(f"{getattr(self._sql, source.picked)}\n{_where(conditions)}\n{self._sql.by_id}")
 
     def _final_where(self) -> str:
-        return _FINISHED.put_into(_where(self._conditions(_FINAL_FILTERS, "any_final")))
+        conditions = self._conditions(_FINAL_FILTERS, "any_final")
+        if self._query.error is not None:  # what is in it is looked at one by one
+            conditions.append(self._sql.only_with_error)
+        return _FINISHED.put_into(_where(conditions))
 
 
 def _where(conditions: Sequence[str]) -> str:
@@ -203,6 +269,13 @@ def _where(conditions: Sequence[str]) -> str:
 
 async def attempts_of(run: Runner, sql: Statements, worker: str) -> list[RunningAttempt]:
     return [RunningAttempt(*row) for row in await run.rows(sql.attempts_of_worker, [worker])]
+
+
+async def find_by_key(run: Runner, sql: Statements, handler: str, key: str) -> TaskRecord | None:
+    """Return the live task that has a key, or the latest finished one that had it."""
+    text = f"{live_tasks(sql, sql.picked_key)}\n({sql.live_records})\nunion all\n({sql.final_records}\n{sql.final_by_key})"
+    rows = await run.rows(text, [handler, key])
+    return read_record(rows[0]) if rows else None
 
 
 class LookingUp(OpenSchema):
@@ -215,22 +288,27 @@ class LookingUp(OpenSchema):
         return [found.get(task_id) for task_id in ids]
 
     async def find(self, handler: str, key: str) -> TaskRecord | None:
-        sql = self._sql
-        text = f"{live_tasks(sql, sql.picked_key)}\n({sql.live_records})\nunion all\n({sql.final_records}\n{sql.final_by_key})"
-        rows = await self._opened.rows(text, [handler, key])
-        return read_record(rows[0]) if rows else None
+        return await find_by_key(self._opened, self._sql, handler, key)
 
-    async def attempts(self, task: str) -> list[AttemptRecord]:
+    async def unmet_edges(self, task: str) -> list[Edge]:
+        return [Edge(*row) for row in await self._opened.rows(self._sql.unmet_edges, [task])] if is_uuid(task) else []
+
+    async def attempts(self, task: str, *, after: int = 0, limit: int | None = None) -> list[AttemptRecord]:
         database = self._opened
-        if not is_uuid(task):
+        if not is_uuid(task) or after >= 2**31:
             return []
-        rows = await database.rows(self._sql.attempts_of_task, [task, since([task])])
-        if (not rows or rows[0][0] != 1) and since([task]):
+        limit = MAX_PAGE if limit is None else min(limit, MAX_PAGE)
+        found = await database.rows(self._sql.attempts_of_task, [task, since([task]), after, limit, MAX_PAGE_BYTES])
+        if (not found or found[0][0] != after + 1) and since([task]):
             # the clock that its id was made by may have been far ahead; see `all_records_by_id`
-            rows = await database.rows(self._sql.attempts_of_task, [task, 0])
+            found = await database.rows(self._sql.attempts_of_task, [task, 0, after, limit, MAX_PAGE_BYTES])
+        rows, _ = page_of(found, limit, lambda row: len(row[-1] or "") + len(row[-2] or ""))
         return [
-            AttemptRecord(attempt, None if outcome is None else Outcome(outcome), worker, started_at, finished_at, read_error(error))
-            for attempt, outcome, worker, started_at, finished_at, error in rows
+            AttemptRecord(
+                *(attempt, None if outcome is None else Outcome(outcome), worker, started_at, finished_at),
+                *(read_error(error), read_detail(detail)),
+            )
+            for attempt, outcome, worker, started_at, finished_at, detail, error in rows
         ]
 
 
@@ -240,32 +318,64 @@ class Listing(OpenSchema):
     async def page(self, query: Query) -> Page:
         """Return a page by id, which begins with the millisecond of submitting; those of one millisecond may be in any order.
 
-        An id never changes, so a task that moves from a lane into history between two pages is met once. Lanes are looked up
-        first: they are never removed, and the server plans better for those that it knows.
+        An id never changes, so a task that moves from a lane into history between two pages is met once.
         """
-        database, sql = self._opened, self._sql
-        lanes = None
-        if query.handler is not None or query.collection is not None:
-            lanes = [row[0] for row in await database.rows(sql.lanes_of, [query.handler, query.collection])]
-        handlers = None
-        if query.key is not None:
-            handlers = [row[0] for row in await database.rows(sql.handlers_of, [])] if query.handler is None else [query.handler]
-        composition = _Composition(sql, query, lanes, handlers)
-        text = composition.text.replace("$limit", str(int(query.limit) + 1))
-        if not text or lanes == [] or (query.retrying and composition.by_end):
-            return Page([], None)
-        rows = await database.rows(text, composition.parameters)
-        items = [read_record(row) for row in rows[: query.limit]]
-        if len(rows) <= query.limit:
-            return Page(items, None)
-        last = items[-1]
-        return Page(items, write_cursor(last.finished_at or 0, last.id) if composition.by_end else write_cursor(last.id))
+        scan = Scan(query)
+        while (wanted := scan.next_query()) is not None:
+            scan.take(await self._read_page(wanted))
+        return scan.page
 
-    async def counts(self) -> Counts:
-        rows = await self._opened_patiently.rows(self._sql.counts, [self._clock.parameter])
+    async def _read_page(self, query: Query) -> Found:
+        """Return a page by what the statements can tell of a filter; `Scan` does the rest."""
+        composition = await self._compose(query)
+        if composition is None or not (text := composition.text):
+            return NOTHING
+        text = text.replace("$limit", str(int(query.limit) + 1))
+        whole = (self._sql.brief_page if query.brief else self._sql.bounded_page).replace("$brief", str(BRIEF + 1))
+        text = whole.replace("$page", text).replace("$bytes", str(MAX_PAGE_BYTES))
+        rows, more = page_of(await self._opened.rows(text, composition.parameters), query.limit, lambda row: row[-3])
+        items = [read_record(row[:-3]) for row in rows]
+
+        def after(index: int) -> str:
+            last = items[index]
+            return write_cursor(last.finished_at or 0, last.id) if query.by_end else write_cursor(last.id)
+
+        return Found(items, after(-1) if more else None, after)
+
+    async def _compose(self, query: Query) -> _Composition | None:
+        """Look up lanes first: they are never removed, and the server plans better for those that it knows. None: nothing matches."""
+        database, sql = self._opened, self._sql
+        if (query.retrying and query.by_end) or (query.parked and query.wanted and State.PENDING not in query.wanted):
+            return None
+        lanes = handlers = pattern = None
+        handler = query.handler
+        if handler is not None and "*" in handler:
+            names = await read_names(database, sql)
+            every = [row[0] for row in await database.rows(sql.handlers_of, [None])]
+            pattern, handler = [name for name in every if fits_pattern(handler, names.present(name))], None
+        bounds = (query.collection, pattern, query.priority_min, query.priority_max)
+        if handler is not None or any(bound is not None for bound in bounds):
+            lanes = [row[0] for row in await database.rows(sql.lanes_of, [handler, *bounds])]
+            if not lanes:
+                return None
+        if query.key is not None:
+            handlers = pattern or [row[0] for row in await database.rows(sql.handlers_of, [handler])]
+        return _Composition(sql, query, lanes, handlers)
+
+    async def count(self, query: Query, limit: int = USUAL_COUNT) -> TaskCount:
+        if query.walks:
+            return await counted(self.page, query, limit)
+        composition = None if query.nothing else await self._compose(msgspec.structs.replace(query, cursor=None))
+        if composition is None or not (text := composition.count):
+            return TaskCount(0, False)
+        [[number]] = await self._opened_patiently.rows(text.replace("$limit", str(int(limit) + 1)), composition.parameters)
+        return TaskCount(min(number, limit), number > limit)
+
+    async def counts(self, limit: int = MOST_IN_LANE) -> Counts:
+        rows = await self._opened_patiently.rows(self._sql.counts, [self._clock.parameter, limit + 1])
         now_at: Instant = 0
         lanes, finals = [], []
-        for kind, number, handler, collection, priority, due, later, blocked, running, oldest, state in rows:
+        for kind, number, handler, collection, priority, due, later, blocked, running, oldest, state, parked, accepted in rows:
             match kind:
                 case "now":
                     now_at = number
@@ -275,11 +385,14 @@ class Listing(OpenSchema):
                             handler=handler,
                             collection=collection or None,
                             priority=priority,
-                            due=due,
+                            due=min(due, limit),
                             later=later,
                             blocked=blocked,
                             running=running,
                             oldest_due_at=oldest,
+                            parked=parked,
+                            accepted=accepted,
+                            more=due > limit,
                         )
                     )
                 case _:
@@ -289,5 +402,5 @@ class Listing(OpenSchema):
         return Counts(now_at, lanes, finals)
 
     async def handler_load(self, handler: str) -> HandlerLoad:
-        [[running, due, oldest]] = await self._opened.rows(self._sql.handler_load, [self._clock.parameter, handler, MOST_COUNTED + 1])
-        return HandlerLoad(running=running, due=min(due, MOST_COUNTED), more=due > MOST_COUNTED, oldest_due_at=oldest)
+        [[due, oldest]] = await self._opened.rows(self._sql.handler_load, [self._clock.parameter, handler, MOST_COUNTED + 1])
+        return HandlerLoad(due=min(due, MOST_COUNTED), more=due > MOST_COUNTED, oldest_due_at=oldest)

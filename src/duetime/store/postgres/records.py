@@ -28,6 +28,14 @@ def write_error(error: ErrorInfo | None) -> str | None:
     return None if error is None else write_json(error)
 
 
+def write_detail(detail: bytes | None) -> str | None:
+    return None if detail is None else detail.decode()
+
+
+def read_detail(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
 def read_error(text: str | None) -> ErrorInfo | None:
     return None if text is None else _decode_error(text)
 
@@ -56,7 +64,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
     (
         task_id, handler, collection, priority, payload, submitted_at, submitted_by, key, expires_at, timeout, retry, extras,
         schedule, planned_at, state, due_at, attempt, tries, crashes, cancelling, worker, started_at, finished_at,
-        result, error, progress, progress_text,
+        result, error, progress, progress_text, parked, deadline_at,
     ) = row  # fmt: skip
     record = TaskRecord(
         id=task_id,
@@ -78,6 +86,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         tries=tries,
         crashes=crashes,
         cancelling=cancelling,
+        parked=bool(parked),
         worker=worker,
         started_at=started_at,
         finished_at=finished_at,
@@ -85,6 +94,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         error=read_error(error),
         progress=progress,
         progress_text=progress_text or "",
+        deadline_at=deadline_at,
     )
     return with_extras(record, read_extras(extras))
 

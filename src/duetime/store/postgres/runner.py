@@ -10,7 +10,6 @@ statements nor is changed by them.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import re
 import sys
@@ -18,10 +17,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from duetime.errors import InvalidValue
+from duetime.store.alchemy import (
+    BEGIN_FIRST,
+    Alchemy,
+    class_names,
+    inside_scope,
+    is_session,
+    kind_of,
+    refuse_without_loop,
+    refuse_without_transaction,
+)
 
 Row = tuple[Any, ...]
 
-BEGIN_FIRST = "connection= has no open transaction to be part of; begin one first: "
 ACCEPTED = (
     "connections of asyncpg, psycopg and psycopg2, and connections and sessions of SQLAlchemy over these drivers, "
     "each synchronous or asynchronous"
@@ -51,7 +59,7 @@ class AsyncpgRunner:
         self._connection = connection
 
     def look(self) -> None:
-        _refuse_without_loop()
+        refuse_without_loop()
         if self._connection.is_closed():
             raise _closed()
         if not self._connection.is_in_transaction():
@@ -84,7 +92,7 @@ class AsyncPsycopgRunner:
         self._connection = connection
 
     def look(self) -> None:
-        _refuse_without_loop()
+        refuse_without_loop()
         _look_at_psycopg(self._connection, "call it inside `async with connection.transaction():`")
 
     async def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Sequence[Any]]:
@@ -129,11 +137,10 @@ class AlchemyRunner:
         self._given = connection
 
     def look(self) -> None:
-        if not self._given.in_transaction():
-            raise InvalidValue(BEGIN_FIRST + "call it inside `with connection.begin():` or `with session.begin():`")
+        refuse_without_transaction(self._given, "synchronous")
 
     async def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Sequence[Any]]:
-        connection = self._given.connection() if _is_session(self._given) else self._given
+        connection = self._given.connection() if is_session(self._given) else self._given
         result = connection.exec_driver_sql(*_for_dialect(connection.dialect, sql, parameters), execution_options=_PLAINLY)
         return [tuple(row) for row in result] if result.returns_rows else []
 
@@ -145,18 +152,12 @@ class AsyncAlchemyRunner:
         self._given = connection
 
     def look(self) -> None:
-        _refuse_without_loop()
-        if not self._given.in_transaction():
-            raise InvalidValue(BEGIN_FIRST + "call it inside `async with connection.begin():` or `async with session.begin():`")
+        refuse_without_transaction(self._given, "asynchronous")
 
     async def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Sequence[Any]]:
-        connection = await self._given.connection() if _is_session(self._given) else self._given
+        connection = await self._given.connection() if is_session(self._given) else self._given
         result = await connection.exec_driver_sql(*_for_dialect(connection.dialect, sql, parameters), execution_options=_PLAINLY)
         return [tuple(row) for row in result] if result.returns_rows else []
-
-
-def _is_session(given: object) -> bool:
-    return hasattr(given, "get_bind")
 
 
 def _for_dialect(dialect: Any, sql: str, parameters: Sequence[Any]) -> tuple[str, Any]:
@@ -178,39 +179,21 @@ _KINDS: Mapping[tuple[str, str], Callable[[Any], CallersRunner]] = {
     ("psycopg", "Connection"): PsycopgRunner,
     ("psycopg", "AsyncConnection"): AsyncPsycopgRunner,
     ("psycopg2", "connection"): Psycopg2Runner,
-    ("sqlalchemy", "Connection"): AlchemyRunner,
-    ("sqlalchemy", "Session"): AlchemyRunner,
-    ("sqlalchemy", "AsyncConnection"): AsyncAlchemyRunner,
-    ("sqlalchemy", "AsyncSession"): AsyncAlchemyRunner,
 }
-_SCOPES = {("sqlalchemy", "scoped_session"), ("sqlalchemy", "async_scoped_session")}
+_ALCHEMY: Mapping[Alchemy, Callable[[Any], CallersRunner]] = {"synchronous": AlchemyRunner, "asynchronous": AsyncAlchemyRunner}
 
 
 def runner_for(connection: object) -> CallersRunner:
     """Choose by the kind of connection."""
-    names = _names(connection.__class__)  # not type(): what traces connections wraps them, and answers here for what is inside
-    if any(name in _SCOPES for name in names):
-        session: object = connection()  # type: ignore[operator]  # the session of this thread, or of this asyncio task
-        return runner_for(session)
-    for name in names:
+    given = inside_scope(connection)
+    alchemy = kind_of(given)
+    if alchemy is not None:
+        return _ALCHEMY[alchemy](given)
+    for name in class_names(connection.__class__):  # not type(): what traces connections wraps them, and answers here for what is inside
         if name in _KINDS:
             return _KINDS[name](connection)
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
     raise InvalidValue(f"connection= takes {ACCEPTED}, got {kind}")
-
-
-def _names(kind: type) -> list[tuple[str, str]]:
-    """Name a class and those that it is made of by their package."""
-    return [(each.__module__.partition(".")[0], each.__name__) for each in kind.__mro__]
-
-
-def _refuse_without_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        raise InvalidValue(
-            "connection= is an asynchronous connection, which app.sync cannot use; await the call in its event loop instead"
-        ) from None
 
 
 def _closed() -> InvalidValue:
@@ -298,7 +281,7 @@ class Failure(NamedTuple):
 
 def failure(error: BaseException) -> Failure | None:
     """Read an exception of one of the drivers; None for any other exception."""
-    packages = {package for package, _ in _names(type(error))}
+    packages = {package for package, _ in class_names(type(error))}
     if not packages & _DRIVERS:
         return None
     if "sqlalchemy" in packages:

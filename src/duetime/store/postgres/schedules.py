@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from duetime.clock import SECOND, Instant
 from duetime.errors import StoreUnavailable
+from duetime.model.query import MAX_PAGE_BYTES, page_of
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip, encode
 from duetime.model.task import NewTask, due_of
@@ -27,6 +28,7 @@ from duetime.store.rows.schedules import (
     read_schedule,
     read_skip,
     row_of,
+    size_of,
     write_calendar,
 )
 from duetime.store.schedules import FIRST_CURSOR, DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
@@ -234,7 +236,9 @@ class Scheduling(Submitting):
     async def list_schedules(self, filter: ScheduleFilter) -> list[ScheduleRecord]:
         prefix = filter.prefix or ""
         values = [filter.after, prefix, end_of_prefix(prefix), filter.handler, filter.paused, filter.declared, filter.limit]
-        return [read_schedule(row) for row in await self._opened.rows(self._sql.list_schedules, values)]
+        found = await self._opened.rows(self._sql.list_schedules, [*values, MAX_PAGE_BYTES])
+        rows, _ = page_of(found, filter.limit, size_of)
+        return [read_schedule(row) for row in rows]
 
     async def skips(self, schedule: str, limit: int, before: Instant | None = None) -> list[Skip]:
         return [read_skip(row) for row in await self._opened.rows(self._sql.skips_of, [schedule, before, limit])]

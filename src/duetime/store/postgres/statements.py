@@ -24,6 +24,8 @@ def in_schema(text: str, schema: str) -> str:
         return text
     quoted = '"' + schema.replace('"', '""') + '"'
     literal = "'" + schema.replace("'", "''") + "'"
+    if "\\" in schema:  # in e'…' a backslash is read the same whatever standard_conforming_strings says
+        literal = "e" + literal.replace("\\", "\\\\")
     return _QUALIFIED.sub(lambda _: f"{quoted}.", text).replace("'duetime'", literal)
 
 

@@ -10,21 +10,30 @@ import msgspec
 from duetime.clock import Clock, Instant
 from duetime.model.task import FINAL
 from duetime.store.postgres import schema
+from duetime.store.postgres.accepting import Accepting
 from duetime.store.postgres.access import Access
 from duetime.store.postgres.address import Address
+from duetime.store.postgres.artifacts import Artifacts
 from duetime.store.postgres.callers import CallersTransactions
 from duetime.store.postgres.clock import monotonic
 from duetime.store.postgres.connection import Database, Link
-from duetime.store.postgres.control import Changing, Declarations, Sweeping
+from duetime.store.postgres.control import Declarations, Sweeping
+from duetime.store.postgres.disabling import TargetWatching
+from duetime.store.postgres.failures import Failures
 from duetime.store.postgres.figures import Figures
 from duetime.store.postgres.gates import GateKeeping
 from duetime.store.postgres.inspection import Inspecting
 from duetime.store.postgres.lanes import Lanes
+from duetime.store.postgres.operations import Operations
 from duetime.store.postgres.output import AT_ONCE, Output
+from duetime.store.postgres.parked import Parking
 from duetime.store.postgres.pull_workers import PullWorkers
-from duetime.store.postgres.read import Listing, LookingUp
+from duetime.store.postgres.read import LookingUp
 from duetime.store.postgres.requests import Requests
 from duetime.store.postgres.schedules import Scheduling
+from duetime.store.postgres.secrets import Secrets
+from duetime.store.postgres.series import SeriesKeeping
+from duetime.store.postgres.targets import Targets
 from duetime.store.postgres.upkeep import Upkeep, width
 from duetime.store.postgres.wakeups import Wakeups
 from duetime.store.postgres.work import Claims
@@ -43,17 +52,24 @@ PATIENCE = 600.0  # seconds that a statement may take which looks at everything
 class PostgresStore(
     CallersTransactions,  # with Submitting
     Registering,  # with Working
+    Parking,
     PullWorkers,
-    Changing,
+    Accepting,
+    Operations,  # with Intents and Changing
     Sweeping,
     LookingUp,
-    Listing,
+    SeriesKeeping,  # with Listing
     Declarations,
     GateKeeping,
+    TargetWatching,
     Scheduling,
     Access,
+    Secrets,
+    Artifacts,
+    Targets,
     Requests,
     Figures,
+    Failures,
     Output,
     Upkeep,
     Inspecting,
@@ -114,7 +130,7 @@ class PostgresStore(
             sent_at = monotonic()
             [[now]] = await link.rows(self._sql.tell_time)
             self._clock.heard(now, sent_at)
-        [[self._whereabouts, _, _]] = await link.rows(self._sql.whereabouts)
+        [[self._whereabouts, *_]] = await link.rows(self._sql.whereabouts)
 
     async def close(self) -> None:
         self._door = asyncio.Lock()  # a later event loop needs its own

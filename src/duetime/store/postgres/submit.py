@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -123,27 +123,31 @@ class Submission:
         self._lock_parents = lock_parents
         self._answers: dict[int, Added] = {}
         self._live: set[str] = set()  # parents that have not ended
+        self._named: set[str] = set()  # handlers that have other names
         self.earliest: Instant | None = None
 
     async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
         """Add all; what could meet an earlier task of the same call waits until that is stored."""
-        [[self._now]] = await self._run.rows(self._sql.begin_adding, [self._given])
+        keyed = sorted({task.handler for task in tasks if task.key is not None})
+        if keyed:
+            [[self._now, named]] = await self._run.rows(self._sql.begin_adding_named, [self._given, keyed])
+            self._named = set(named)
+        else:
+            [[self._now]] = await self._run.rows(self._sql.begin_adding, [self._given])
         parents = sorted({edge.parent for task in tasks for edge in task.edges})
         if parents:
             await self._find_live(parents)  # all at once: two that lock one after another may wait for each other
         for batch in _batches(tasks):
-            if tasks[batch[0]].edges:
-                for index in batch:
-                    self._answers[index] = await self._add_child(tasks[index])
-            else:
-                await self._add_batch([(index, tasks[index]) for index in batch])
+            some = [(index, tasks[index]) for index in batch]
+            await (self._add_children(some) if some[0][1].edges else self._add_batch(some))
         return [self._answers[index] for index in range(len(tasks))]
 
     async def _add_batch(self, batch: Sequence[tuple[int, NewTask[object]]]) -> None:
         # keys in one order everywhere: two transactions that add the same ones wait for each other instead of locking up
         batch = sorted(batch, key=lambda entry: (entry[1].handler, entry[1].key or ""))
-        tasks = [task for _, task in batch]
-        stored = await self._store(tasks)
+        held = await self._held_by_other_names([task for _, task in batch])
+        tasks = [task for _, task in batch if task.id not in held]
+        stored = await self._store(tasks) if tasks else set()
         met = []
         for index, task in batch:
             if task.id in stored:
@@ -152,6 +156,19 @@ class Submission:
                 met.append((index, task))
         if met:
             await self._meet_all(met)
+
+    async def _held_by_other_names(self, tasks: Sequence[NewTask[object]]) -> set[str]:
+        """Return those whose key a live task has by another name of the handler; the index of keys knows each name alone.
+
+        The lock keeps two who add by different names apart. It is taken only for handlers that were renamed.
+        """
+        held = set()
+        for task in tasks:
+            if task.key is not None and task.handler in self._named:
+                await self._run.rows(self._sql.lock_key, [task.handler, task.key])
+                if await self._run.rows(self._sql.key_holder, [task.handler, task.key]):
+                    held.add(task.id)
+        return held
 
     async def _meet_all(self, met: Sequence[tuple[int, NewTask[object]]]) -> None:
         """Answer submissions that could not be stored: repeats and kept keys in few steps, the others one by one."""
@@ -208,10 +225,11 @@ class Submission:
             due_at = due_of(task, self._now)
             changed = [
                 *(self._now, holder, lane.id, task.payload.decode(), due_at, task.submitted_by, expiry_of(task, due_at), task.timeout),
-                *(None if task.retry is None else task.retry.decode(), ExtrasTexts().of(task), task.planned_at),
+                *(None if task.retry is None else task.retry.decode(), ExtrasTexts().of(task), task.planned_at, task.handler),
             ]
             if await self._run.rows(self._sql.lock_waiting, [[holder]]):
-                await self._run.rows(self._sql.replace_waiting, changed)
+                if [True] in map(list, await self._run.rows(self._sql.replace_waiting, changed)):  # it was parked; now it may fit
+                    await self._run.rows(self._sql.unpark, [self._now, [holder]])
                 self._note(due_at)
                 said = msgspec.structs.replace(accepted(task, State.PENDING, self._now, due_at), id=holder)
                 return Added(AddVerdict.REPLACED, await self._record(said))
@@ -222,57 +240,92 @@ class Submission:
             return None  # it was just moving
         return Added(AddVerdict.KEPT if task.if_exists == "keep" else AddVerdict.DUPLICATE, record)
 
-    async def _add_child(self, task: NewTask[object]) -> Added:
-        """Add a task that has edges: held, or free if all are met, or cancelled if one cannot be met any more."""
-        known = await records_by_id(self._run, self._sql, [task.id])
-        if task.id in known:
-            return Added(AddVerdict.REPEATED, known[task.id])
-        if task.key is not None:
-            holder = await self._run.rows(self._sql.key_holder, [task.handler, task.key])
-            answer = await self._meet_holder(task, holder[0][0]) if holder else None
-            if answer is not None:
-                return answer
-        open_edges, failed_parent = await self._judge_edges(task)
-        if not await self._store([task]):
-            return await self._meet(task)
-        if failed_parent:
-            await self._run.rows(self._sql.take_entry, [task.id])
-            error = unmet(failed_parent)
-            await self._run.rows(self._sql.end_task, [self._now, "cancelled", write_error(error), task.id])
-            said = accepted(task, State.CANCELLED, self._now, due_of(task, self._now))
-            return Added(AddVerdict.ADDED, await self._record(msgspec.structs.replace(said, finished_at=self._now, error=error)))
-        if not open_edges:
-            return self._added(task)
-        await self._run.rows(self._sql.hold, [task.id, len(open_edges)])
-        await self._run.rows(self._sql.add_edges, [task.id, list(open_edges), list(open_edges.values())])
-        return Added(AddVerdict.ADDED, accepted(task, State.BLOCKED, self._now, due_of(task, self._now)))
+    async def _add_children(self, batch: Sequence[tuple[int, NewTask[object]]]) -> None:
+        """Add tasks that have edges: held, or free if all are met, or cancelled if one cannot be met any more.
 
-    async def _judge_edges(self, task: NewTask[object]) -> tuple[dict[str, str], str]:
-        """Return the edges to live parents, and a parent that needed success and ended otherwise.
+        Later ones may need earlier ones; none has a key, unless it is alone.
+        """
+        known = await records_by_id(self._run, self._sql, [task.id for _, task in batch])
+        fresh = []
+        for index, task in batch:
+            if task.id in known:
+                self._answers[index] = Added(AddVerdict.REPEATED, known[task.id])
+            elif answer := await self._answer_of_key(task):
+                self._answers[index] = answer
+            else:
+                fresh.append((index, task))
+        judged = await self._judge_edges([task for _, task in fresh])
+        stored = await self._store([task for _, task in fresh]) if fresh else set()
+        held: list[tuple[str, dict[str, str]]] = []
+        for index, task in fresh:
+            open_edges, failed = judged[task.id]
+            if task.id not in stored:
+                if len(fresh) > 1:  # what others of this call need it for may differ from what is stored
+                    raise StoreUnavailable(f"task {task.id} was being submitted by somebody else at the same time; try again")
+                self._answers[index] = await self._meet(task)
+            elif failed:
+                self._answers[index] = await self._in_vain(task, open_edges, failed)
+            elif not open_edges:
+                self._answers[index] = self._added(task)
+            else:
+                held.append((task.id, open_edges))
+                self._answers[index] = Added(AddVerdict.ADDED, accepted(task, State.BLOCKED, self._now, due_of(task, self._now)))
+        if held:
+            await self._run.rows(self._sql.hold, [[child for child, _ in held], [len(edges) for _, edges in held]])
+            edges = [(child, parent, needs) for child, edges in held for parent, needs in edges.items()]
+            await self._run.rows(self._sql.add_edges, [list(column) for column in zip(*edges, strict=True)])
+
+    async def _answer_of_key(self, task: NewTask[object]) -> Added | None:
+        """Return the answer to a task whose key a live one has; None if it may be stored."""
+        if task.key is None:
+            return None
+        holder = await self._run.rows(self._sql.key_holder, [task.handler, task.key])
+        return await self._meet_holder(task, holder[0][0]) if holder else None
+
+    async def _in_vain(self, task: NewTask[object], open_edges: Mapping[str, str], failed: Sequence[str]) -> Added:
+        """End a task that was just stored, because parents whose success it needs have ended otherwise."""
+        await self._run.rows(self._sql.take_entry, [task.id])
+        error = unmet(min(failed))
+        waited = {**open_edges, **dict.fromkeys(failed, "success")}
+        await self._run.rows(self._sql.remember_vain, [task.id, self._now, list(waited), list(waited.values())])
+        await self._run.rows(self._sql.end_task, [self._now, "cancelled", write_error(error), task.id])
+        said = accepted(task, State.CANCELLED, self._now, due_of(task, self._now))
+        return Added(AddVerdict.ADDED, await self._record(msgspec.structs.replace(said, finished_at=self._now, error=error)))
+
+    async def _judge_edges(self, tasks: Sequence[NewTask[object]]) -> dict[str, tuple[dict[str, str], list[str]]]:
+        """Return of each task the edges to live parents, and the parents whose success it needed and that ended otherwise.
 
         On our own connection live parents are locked against ending until we have committed. In a caller's transaction they are
         not, because their end would wait for the caller; a duty later frees children whose parents have ended unnoticed.
         """
+        own = {task.id for task in tasks}
         for _ in range(MAX_RETRIES):
-            missing = sorted({edge.parent for edge in task.edges} - self._live)
+            missing = sorted({edge.parent for task in tasks for edge in task.edges} - self._live - own)
             if missing:
                 await self._find_live(missing)
             ended = await records_by_id(self._run, self._sql, [parent for parent in missing if parent not in self._live])
             if all(record.finished_at is not None for record in ended.values()):
                 break  # otherwise one was missed, because it was just moving
         else:
-            raise StoreUnavailable(f"the tasks that {task.id} shall wait for move too fast; try again")
-        live = self._live
-        open_edges: dict[str, str] = {}
-        failed_parent = ""
-        for edge in task.edges:
-            if edge.parent in live:
-                open_edges[edge.parent] = "success" if open_edges.get(edge.parent) == "success" else edge.needs
-            elif edge.parent not in ended:
-                raise TaskNotFound(f"no task {edge.parent} to wait for; it was never submitted, or it has been pruned")
-            elif edge.needs == "success" and ended[edge.parent].state is not State.SUCCEEDED:
-                failed_parent = edge.parent
-        return open_edges, failed_parent
+            raise StoreUnavailable(f"the tasks that {tasks[0].id} shall wait for move too fast; try again")
+        succeeded = {record.id: record.state is State.SUCCEEDED for record in ended.values()}
+        judged: dict[str, tuple[dict[str, str], list[str]]] = {}
+        for task in tasks:
+            open_edges: dict[str, str] = {}
+            failed: list[str] = []
+            for edge in task.edges:
+                if edge.parent in self._live:
+                    open_edges[edge.parent] = "success" if open_edges.get(edge.parent) == "success" else edge.needs
+                elif edge.parent not in succeeded:
+                    raise TaskNotFound(f"no task {edge.parent} to wait for; it was never submitted, or it has been pruned")
+                elif edge.needs == "success" and not succeeded[edge.parent]:
+                    failed.append(edge.parent)
+            judged[task.id] = open_edges, failed
+            if failed:
+                succeeded[task.id] = False
+            else:
+                self._live.add(task.id)
+        return judged
 
     async def _find_live(self, parents: Sequence[str]) -> None:
         statement = self._sql.lock_parents if self._lock_parents else self._sql.live_parents
@@ -284,14 +337,15 @@ class Submission:
 
 
 def _batches(tasks: Sequence[NewTask[object]]) -> list[list[int]]:
-    """Split a call where a task could meet an earlier one of the same call, and around tasks that wait for others."""
+    """Split a call where a task could meet an earlier one of the same call, and where tasks that wait for others begin or end."""
     batches: list[list[int]] = []
     ids: set[str] = set()
     keys: set[tuple[str, str]] = set()
     for index, task in enumerate(tasks):
         key = None if task.key is None else (task.handler, task.key)
-        alone = bool(task.edges)
-        if not batches or alone or tasks[batches[-1][0]].edges or task.id in ids or key in keys:
+        before = tasks[batches[-1][-1]] if batches else task
+        alone = bool(task.edges) and (key is not None or before.key is not None)
+        if not batches or alone or bool(before.edges) != bool(task.edges) or task.id in ids or key in keys:
             batches.append([])
             ids, keys = set(), set()
         batches[-1].append(index)

@@ -81,7 +81,9 @@ class Wakeups:
         self._closing = False
         self._sent_at = 0.0
         self.due_now = _encode(self._sender, {HintKind.DUE: None})
-        self.caught = _encode("caller", {HintKind.DUE: None})  # what a caller's transaction sends: always the same, so the server merges it
+        # what a caller's transaction sends: always the same, so the server merges it
+        self.caught = _encode("caller", {HintKind.DUE: None})
+        self.intents = _encode("caller", {HintKind.INTENTS: None})
 
     @property
     def channel(self) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import repeat
 from typing import Any, NamedTuple
 
 from duetime.clock import SECOND, Instant
 from duetime.model.claim_order import ClaimOrder, DueEntry, LaneFacts, choose
-from duetime.model.gate import Gates
-from duetime.model.outcome import Settlement, SettleVerdict
+from duetime.model.gate import Gate, GateAction, Gates
+from duetime.model.outcome import Outcome, Settlement, SettleVerdict
 from duetime.store.postgres import arrays
 from duetime.store.postgres import gates as gating
 from duetime.store.postgres.clock import ServerClock, monotonic
@@ -19,8 +19,10 @@ from duetime.store.postgres.connection import Database, Link, Rejected
 from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.lanes import Lane, Lanes
 from duetime.store.postgres.open_claims import OpenClaims, plain_successes
-from duetime.store.postgres.records import write_error
+from duetime.store.postgres.records import write_detail, write_error
+from duetime.store.postgres.runner import Runner
 from duetime.store.rows.extras import read_extras
+from duetime.store.rows.failures import write_kind
 from duetime.store.shard import Grouping
 from duetime.store.sql import Statements
 from duetime.store.values import Claim, ClaimedTask, HintKind, Progress
@@ -37,7 +39,7 @@ class _How(IntEnum):
 
     DONE = 0
     OUTDATED = 1
-    UNKNOWN_WORKER = 2
+    NOT_ALLOWED = 2  # the worker is not registered, or drains
     CLOSED = 3
 
 
@@ -55,39 +57,56 @@ class Claims:
         self._claim_order = ClaimOrder()
         self._open_claims: dict[str, OpenClaims] = {}  # by worker
 
-    async def claim(self, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int) -> Claim:
-        """Hand due tasks to a worker; see the contract in `store.shard`."""
+    async def claim(self, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int, through: Gate | None = None) -> Claim:
+        """Hand due tasks to a worker, or one that may pass a gate; see the contract in `store.shard`."""
         wants = {name: want for name, want in wants.items() if want > 0}
         for _ in range(MAX_RETRIES):
-            lanes, opens_at = self._open_lanes(wants, self._clock.now())
-            order, quotas = await self._plan(lanes, wants, total, lead)
-            how, claim = await self._take(worker, number, lanes, order, quotas, lead)
-            if how is _How.OUTDATED:
-                self._gates = await gating.read_gates(self._database, self._sql, self._clock.parameter)
-                await self._lanes.load()
+            if through is None:
+                lanes, dropping, opens_at = self._open_lanes(wants, self._clock.now())
             else:
+                lanes, dropping, opens_at = self._lanes_behind(through, wants, self._clock.now()), (), None
+            last_handler = self._claim_order.last_handler
+            order, quotas = await self._plan(lanes, wants, total, lead)
+            how, claim = await self._take(worker, number, [*lanes, *dropping] if dropping else lanes, order, quotas, lead)
+            if how is _How.DONE:
                 break
+            if order:  # or the handlers of this plan would be passed over, although they got nothing
+                by_id = self._lanes.by_id
+                self._claim_order.take_back([by_id[lane].handler for lane in order], last_handler)
+            if how is not _How.OUTDATED:
+                break
+            self._gates = await gating.read_gates(self._database, self._sql, self._clock.parameter)
+            await self._lanes.load()
         instants = [at for at in (claim.next_at, opens_at) if at is not None]
         if self._polls and how is _How.DONE:
             self._poll = FIRST_POLL if claim.tasks else min(LONGEST_POLL, self._poll * 2)
             instants.append(claim.now + self._poll)
         return Claim(claim.tasks, claim.now, min(instants, default=None))
 
-    def _open_lanes(self, wants: Mapping[str, int], now: Instant) -> tuple[list[Lane], Instant | None]:
-        """Return the lanes of the requested handlers, and when the first gate in the way opens by itself."""
+    def _open_lanes(self, wants: Mapping[str, int], now: Instant) -> tuple[list[Lane], Sequence[Lane], Instant | None]:
+        """Return the open lanes of the requested handlers, those that a gate drops, and when the first gate in the way opens by itself."""
         by_handler, gates = self._lanes.by_handler, self._gates
         if not gates:
-            return [lane for name in wants for lane in by_handler.get(name, ())], None
+            return [lane for name in wants for lane in by_handler.get(name, ())], (), None
         lanes: list[Lane] = []
+        dropping: list[Lane] = []
         opens_at: Instant | None = None
         for name in wants:
             for lane in by_handler.get(name, ()):
                 gate = gates.holding(name, lane.collection or None, now)
                 if gate is None:
                     lanes.append(lane)
-                elif gate.until_at is not None:
+                    continue
+                if gate.action is GateAction.DROP:
+                    dropping.append(lane)
+                if gate.until_at is not None:
                     opens_at = gate.until_at if opens_at is None else min(opens_at, gate.until_at)
-        return lanes, opens_at
+        return lanes, dropping, opens_at
+
+    def _lanes_behind(self, gate: Gate, wants: Mapping[str, int], now: Instant) -> list[Lane]:
+        """Return the lanes of the requested handlers that nothing holds but this gate, which one task may pass."""
+        every = [lane for name in wants for lane in self._lanes.by_handler.get(name, ())]
+        return [lane for lane in every if self._gates.probes(gate, lane.handler, lane.collection or None, now)]
 
     async def _plan(self, lanes: Sequence[Lane], wants: Mapping[str, int], total: int, lead: int) -> tuple[list[int], dict[int, int]]:
         """Return how many tasks to take from each lane, and the order of lanes in which to start them.
@@ -113,7 +132,7 @@ class Claims:
         self,
         worker: str,
         number: int,
-        lanes: Sequence[Lane],
+        watched: Sequence[Lane],
         order: Sequence[int],
         quotas: Mapping[int, int],
         lead: int,
@@ -122,14 +141,14 @@ class Claims:
         chosen = [by_id[lane] for lane in quotas]
         alone = len(chosen) == 1 and not order
         asked = sum(quotas.values())
-        looks = bool(lanes) and self._lanes.due_for_look()
+        looks = bool(watched) and self._lanes.due_for_look()
 
         async def send(link: Link) -> tuple[int, int, list[Sequence[Any]]]:
             parameters = [
                 *(self._clock.parameter, worker, number, [lane.id for lane in chosen]),
                 *([lane.start if alone else lane.floor for lane in chosen], [lane.floor for lane in chosen]),
-                *([quotas[lane.id] for lane in chosen], asked, [lane.id for lane in lanes]),
-                *([lane.floor for lane in lanes] if looks else None, self._gates.version, self._lanes.version, link.incarnation, lead),
+                *([quotas[lane.id] for lane in chosen], asked, [lane.id for lane in watched]),
+                *([lane.floor for lane in watched] if looks else None, self._gates.version, self._lanes.version, link.incarnation, lead),
             ]
             sent_at, era = monotonic(), self._lanes.era
             return sent_at, era, await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)
@@ -148,7 +167,7 @@ class Claims:
                 self._lanes.taken(chosen[0], last_pos or 0, full=size >= asked)
             self._claim_order.count(chosen[0].handler, size)
         if looks and current:
-            self._lanes.looked(seen_at, oldest, next_number, firsts, lanes)
+            self._lanes.looked(seen_at, oldest, next_number, firsts, watched)
         if ids is None:
             return how, Claim([], now, next_at)
         self._open_claims.setdefault(worker, OpenClaims()).add(number, ids)
@@ -171,7 +190,7 @@ class Claims:
                 pass  # it is not, or no longer, as this process remembers it
             else:
                 held.forget_slices(slices)
-                return Settled([SettleVerdict.ACCEPTED] * len(settlements), True, earliest)
+                return Settled([SettleVerdict.ACCEPTED] * len(settlements), True, earliest, False)
         return await self._settle_matched(worker, settlements, held)
 
     async def _settle_matched(self, worker: str, settlements: Sequence[Settlement], held: OpenClaims) -> Settled:
@@ -180,9 +199,13 @@ class Claims:
         claims = held.claims_of(once)
         held.forget(once)  # before anybody waits: they may be claimed again at once
         parameters = [self._clock.parameter, worker, claims, *columns(once)]
-        [[accepted, finals, earliest]] = await self._database.rows(self._sql.settle, parameters)
+        refused = [settlement for settlement in once if settlement.outcome is Outcome.PARKED]
+        if refused:
+            accepted, finals, earliest = await self._settle_and_park(parameters, once)
+        else:
+            [[accepted, finals, earliest]] = await self._database.rows(self._sql.settle, parameters)
         if accepted is None and once is settlements:
-            return Settled([SettleVerdict.ACCEPTED] * len(settlements), finals > 0, earliest)
+            return Settled([SettleVerdict.ACCEPTED] * len(settlements), finals > 0, earliest, bool(refused))
         taken = range(1, len(once) + 1) if accepted is None else set(accepted)
         accepted_by_attempt = {(s.id, s.attempt): index in taken for index, s in enumerate(once, 1)}
         before = await self._settled_before(worker, [s for s in once if not accepted_by_attempt[s.id, s.attempt]])
@@ -195,7 +218,19 @@ class Claims:
                 before.add(attempt)  # said twice in one call
             else:
                 verdicts.append(SettleVerdict.ALREADY if attempt in before else SettleVerdict.STALE)
-        return Settled(verdicts, finals > 0, earliest)
+        return Settled(verdicts, finals > 0, earliest, bool(refused))
+
+    async def _settle_and_park(self, parameters: Sequence[Any], settlements: Sequence[Settlement]) -> Sequence[Any]:
+        """Record ends, some of which are parked: these go on from where they went back to, before anybody can see them there."""
+
+        async def job(run: Runner) -> Sequence[Any]:
+            [reply] = await run.rows(self._sql.settle, parameters)
+            taken = range(1, len(settlements) + 1) if reply[0] is None else set(reply[0])
+            parked = [s for index, s in enumerate(settlements, 1) if index in taken and s.outcome is Outcome.PARKED]
+            await run.rows(self._sql.park, [[s.id for s in parked], [s.refused_by for s in parked]])
+            return reply
+
+        return await self._database.transaction(job)
 
     async def _settled_before(self, worker: str, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
         """Return which of these attempts this worker has ended already; what a reaper wrote does not count."""
@@ -205,13 +240,16 @@ class Claims:
         parameters = [worker, [s.id for s in settlements], [s.attempt for s in settlements], outcomes]
         return {(row[0], row[1]) for row in await self._database.rows(self._sql.settled_before, parameters)}
 
+    def forget_attempts(self, worker: str, ids: Sequence[str]) -> None:
+        self._open_claims.get(worker, _NOTHING).forget_ids(ids)
+
     def forget(self, worker: str) -> None:
         self._open_claims.pop(worker, None)
 
 
 def _claimed(reply: Sequence[Any], by_id: Mapping[int, Lane]) -> list[ClaimedTask]:
     """Make tasks of the columns of a claim's reply; most of them need no look at the single task."""
-    ids, lanes, payloads, attempts, tries, crashes, dues, sinces, submitted, submitters, *special = reply[8:]
+    ids, lanes, payloads, attempts, tries, crashes, dues, sinces, submitted, submitters, *special, epoch = reply[8:]
     of = [by_id[lane] for lane in lanes]
     handlers, collections, priorities = (
         [lane.handler for lane in of],
@@ -224,7 +262,7 @@ def _claimed(reply: Sequence[Any], by_id: Mapping[int, Lane]) -> list[ClaimedTas
         *(_filled(submitted), _filled(submitters), expiries, timeouts, retries),
         *(_NULLS if extras is _NULLS else map(read_extras, extras), keys, _filled(collections), _filled(priorities), schedules, planned),
     )
-    return list(map(ClaimedTask, *columns))
+    return list(map(ClaimedTask, *columns, repeat(epoch)) if epoch else map(ClaimedTask, *columns))
 
 
 _NULLS = repeat(None)
@@ -264,15 +302,29 @@ class WholeClaims:
 
 
 class Settled(NamedTuple):
-    """What a settle did: a verdict per settlement, whether anything ended for good, and the earliest new position."""
+    """What a settle did: a verdict per settlement, whether anything ended for good, the earliest new position, whether any was parked."""
 
     verdicts: list[SettleVerdict]
     finished: bool
     earliest: Instant | None
+    parked: bool
 
 
 def times(settlements: Sequence[Settlement]) -> list[str]:
     return [arrays.numbers([s.started_at for s in settlements]), arrays.numbers([s.finished_at for s in settlements])]
+
+
+def details(settlements: Sequence[Settlement]) -> str | None:
+    found = [write_detail(s.detail) for s in settlements]
+    return None if found.count(None) == len(found) else arrays.texts(found)
+
+
+def failing(settlements: Sequence[Settlement]) -> list[str | None]:
+    """Return what is counted of failures: their fingerprints, handlers and kinds; nothing if none failed."""
+    fingerprints = [s.fingerprint for s in settlements]
+    if fingerprints.count(None) == len(fingerprints):
+        return [None, None, None]
+    return [arrays.texts(fingerprints), arrays.texts([s.handler for s in settlements]), arrays.texts(list(map(write_kind, settlements)))]
 
 
 def columns(settlements: Sequence[Settlement]) -> list[Any]:
@@ -283,7 +335,7 @@ def columns(settlements: Sequence[Settlement]) -> list[Any]:
         *times(settlements),
     ]
     if plain_successes(settlements):
-        return [*parts, None, None, None, None, None, None, None]
+        return [*parts, *[None] * 11]
     return [
         *parts,
         arrays.plain([s.state.value for s in settlements]),
@@ -293,6 +345,8 @@ def columns(settlements: Sequence[Settlement]) -> list[Any]:
         arrays.numbers([s.due_at for s in settlements]),
         arrays.texts([None if s.result is None else s.result.decode() for s in settlements]),
         arrays.texts([write_error(s.error) for s in settlements]),
+        details(settlements),
+        *failing(settlements),
     ]
 
 
@@ -305,6 +359,10 @@ class Working(OpenSchema):
         self._opened  # noqa: B018  raises if it is not open
         return await self._claims.claim(worker, claim, wants, total, ahead)
 
+    async def claim_probe(self, worker: str, claim: int, names: Collection[str], gate: Gate) -> Claim:
+        self._opened  # noqa: B018
+        return await self._claims.claim(worker, claim, dict.fromkeys(names, 1), 1, 0, through=gate)
+
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         self._opened  # noqa: B018
         if not settlements:
@@ -314,6 +372,8 @@ class Working(OpenSchema):
             self._hint(HintKind.DUE, settled.earliest)
         if settled.finished:
             self._hint(HintKind.DONE)
+        if settled.parked:
+            self._hint(HintKind.PARKED)
         return settled.verdicts
 
     def grouping(self, worker: str) -> Grouping:

@@ -11,11 +11,12 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo
 from duetime.store.postgres.lease import PostgresLease
 from duetime.store.postgres.read import attempts_of
+from duetime.store.postgres.records import write_json
 from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.work import Working, columns
 from duetime.store.shard import Lease
 from duetime.store.sql import Statements
-from duetime.store.values import HintKind, NewWorker, RunningAttempt, WorkerRecord
+from duetime.store.values import HintKind, NewWorker, RunningAttempt, RunningCount, WorkerRecord
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 _NO_POLICY = RetryPolicy()
@@ -26,8 +27,8 @@ async def take_from(run: Runner, sql: Statements, worker: str, ended: Ended, now
     rows = await run.rows(sql.open_attempts, [worker])
     settlements = []
     said = msgspec.structs.replace(ended, alone=len(rows) == 1)
-    for task_id, attempt, tries, crashes, claimed_at, since_at, expires_at in rows:
-        running = Running(task_id, attempt, tries, crashes, since_at, expires_at)
+    for task_id, attempt, tries, crashes, claimed_at, since_at, expires_at, handler in rows:
+        running = Running(task_id, handler, attempt, tries, crashes, since_at, expires_at)
         settlements.append(conclude(running, said, _NO_POLICY, started_at=claimed_at, now=now, chance=0.0))
     if settlements:
         await run.rows(sql.settle, [now, worker, None, *columns(settlements)])
@@ -60,9 +61,17 @@ class Registering(Working):
 
     async def register(self, worker: NewWorker) -> Lease:
         slots = msgspec.json.encode(dict(worker.slots)).decode()
-        parameters = [self._clock.parameter, worker.id, worker.host, worker.pid, slots, worker.lease]
-        await self._opened.rows(self._sql.insert_worker, parameters)
+        identity = (worker.id, worker.host, worker.pid, slots, worker.lease, write_json(worker.declared), worker.concurrency)
+        facts = (worker.draining, worker.version, worker.python)
+        await self._opened.rows(self._sql.insert_worker, [self._clock.parameter, *identity, *facts])
         return PostgresLease(worker.id, worker.lease, self._address, self._clock)
+
+    async def change_slots(self, worker: NewWorker) -> bool:
+        values = [worker.id, write_json(dict(worker.slots)), write_json(dict(worker.declared)), worker.concurrency]
+        return bool(await self._opened.rows(self._sql.change_slots, values))
+
+    async def drain(self, worker: str, draining: bool) -> bool:
+        return bool(await self._opened.rows(self._sql.drain_worker, [worker, draining]))
 
     async def unregister(self, worker: str) -> None:
         released = await self._opened.transaction(lambda run: unregister(run, self._sql, worker, self._clock.parameter))
@@ -79,6 +88,9 @@ class Registering(Working):
     async def attempts_of(self, worker: str) -> list[RunningAttempt]:
         return await attempts_of(self._opened, self._sql, worker)
 
+    async def running_counts(self) -> list[RunningCount]:
+        return [RunningCount(*row) for row in await self._opened.rows(self._sql.running_by_worker)]
+
     async def workers(self) -> list[WorkerRecord]:
         """List workers; whether one is alive nobody can tell from outside but by watching its beat."""
         rows = await self._opened.rows(self._sql.all_workers)
@@ -94,10 +106,15 @@ class Registering(Working):
                 seen_gates=seen_gates,
                 running=running,
                 alive=None,
+                concurrency=concurrency,
                 lease=lease,
                 pull=pull,
+                draining=draining,
+                version=version,
+                python=python,
             )
-            for worker, host, pid, slots, started_at, beat, beat_at, seen_gates, lease, pull, running in rows
+            for worker, host, pid, slots, started_at, beat, beat_at, seen_gates, lease, pull, running, concurrency, *more in rows
+            for draining, version, python in [more]
         ]
 
     async def reap(self, worker: str, beat: int) -> int | None:

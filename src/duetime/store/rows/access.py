@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.access import AuditEntry, AuditOutcome, Scope, TokenRecord
+from duetime.model.access import AuditEntry, AuditOutcome, Scope, SessionRecord, TokenRecord
 from duetime.model.query import read_cursor, write_cursor
 from duetime.store.access import AuditFilter, AuditPage
 
@@ -48,6 +48,15 @@ def read_token_row(row: Sequence[Any]) -> TokenRecord:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def session_row(session: SessionRecord) -> list[Any]:
+    """Return the columns of a session in the order of the statements."""
+    return [getattr(session, name) for name in SessionRecord.__struct_fields__]
+
+
+def read_session_row(row: Sequence[Any]) -> SessionRecord:
+    return SessionRecord(**dict(zip(SessionRecord.__struct_fields__, row, strict=True)))
 
 
 def audit_row(entry: AuditEntry) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from duetime.model.schedule import ScheduleRecord, ScheduleSpec, Skip, SkipReaso
 from duetime.store.schedules import DutyLease, ScheduleWrite
 
 LONGEST_LEASE = 60.0  # seconds for which a process may take the lease of a duty
+SHORT_SPEC = 10_000  # characters of a spec that is kept in memory after it was read
 LAST_CHARACTER = "\U0010ffff"
 
 
@@ -65,9 +66,19 @@ def read_schedule(row: Sequence[Any]) -> ScheduleRecord:
     )
 
 
+def size_of(row: Sequence[Any]) -> int:
+    """Return how large the spec in such a row is; it has the payload."""
+    return len(row[9])
+
+
+def _read_spec(text: str) -> ScheduleSpec:
+    # four thousand long ones would be gigabytes
+    return _read_short_spec(text) if len(text) <= SHORT_SPEC else decode_spec(text)
+
+
 # A schedule that fires often is read again and again, with a new state and the same spec.
 @functools.lru_cache(maxsize=4_096)
-def _read_spec(text: str) -> ScheduleSpec:
+def _read_short_spec(text: str) -> ScheduleSpec:
     return decode_spec(text)
 
 

@@ -1,4 +1,4 @@
-"""Tokens and the audit in the file."""
+"""Tokens, sessions and the audit in the file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.access import AuditEntry, TokenRecord
+from duetime.model.access import AuditEntry, SessionRecord, TokenRecord
 from duetime.store.access import AuditFilter, AuditPage, TokenVerdict
-from duetime.store.rows.access import audit_page, audit_row, read_audit_cursor, read_token_row, token_row
+from duetime.store.rows.access import audit_page, audit_row, read_audit_cursor, read_session_row, read_token_row, session_row, token_row
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.statements import SQL
 
@@ -50,6 +50,25 @@ def note_use(connection: sqlite3.Connection, uses: Mapping[str, Instant]) -> Non
     connection.executemany(SQL.note_token_use, [{"id": id, "at": at} for id, at in uses.items()]).close()
 
 
+def put_session(connection: sqlite3.Connection, session: SessionRecord, now: Instant) -> None:
+    connection.execute(SQL.delete_old_sessions, {"now": now})
+    connection.execute(SQL.put_session, session_row(session))
+
+
+def find_sessions(connection: sqlite3.Connection, digests: Sequence[str]) -> list[SessionRecord | None]:
+    rows = connection.execute(SQL.sessions_by_digest, (msgspec.json.encode(list(digests)).decode(),))
+    found = {row[0]: read_session_row(row) for row in rows}
+    return [found.get(digest) for digest in digests]
+
+
+def renew_session(connection: sqlite3.Connection, digest: str, idle_at: Instant) -> None:
+    connection.execute(SQL.renew_session, {"digest": digest, "idle_at": idle_at})
+
+
+def remove_session(connection: sqlite3.Connection, digest: str) -> bool:
+    return connection.execute(SQL.delete_session, (digest,)).rowcount > 0
+
+
 def add_audit(connection: sqlite3.Connection, entries: Sequence[AuditEntry]) -> None:
     connection.executemany(SQL.insert_audit, [audit_row(entry) for entry in entries]).close()
 
@@ -76,7 +95,7 @@ def prune_audit(connection: sqlite3.Connection, before: Instant, limit: int) -> 
 
 
 class Access(OpenFile):
-    """Where tokens and the audit live."""
+    """Where tokens, sessions and the audit live."""
 
     async def put_token(self, token: TokenRecord) -> TokenVerdict:
         return await self._write(lambda connection: put_token(connection, token, self._clock.now()))
@@ -93,6 +112,18 @@ class Access(OpenFile):
     async def note_use(self, uses: Mapping[str, Instant]) -> None:
         if uses:
             await self._write(lambda connection: note_use(connection, uses))
+
+    async def put_session(self, session: SessionRecord) -> None:
+        await self._write(lambda connection: put_session(connection, session, self._clock.now()))
+
+    async def find_sessions(self, digests: Sequence[str]) -> list[SessionRecord | None]:
+        return await self._read(lambda connection: find_sessions(connection, digests)) if digests else []
+
+    async def renew_session(self, digest: str, idle_at: Instant) -> None:
+        await self._write(lambda connection: renew_session(connection, digest, idle_at))
+
+    async def remove_session(self, digest: str) -> bool:
+        return await self._write(lambda connection: remove_session(connection, digest))
 
     async def add_audit(self, entries: Sequence[AuditEntry]) -> None:
         if entries:

@@ -10,15 +10,17 @@ import msgspec
 from duetime.clock import Instant
 from duetime.model.gate import GateAction
 from duetime.model.task import State
-from duetime.store.sqlite import work
+from duetime.store.accepting import CANCEL_WITHIN, NO_WORKER
+from duetime.store.sqlite import parked, work
 from duetime.store.sqlite.database import OpenFile
-from duetime.store.sqlite.gates import read_gates
+from duetime.store.sqlite.gates import next_version, read_gates, read_names
 from duetime.store.sqlite.records import records_by_id, write_json
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import (
     CancelVerdict,
     ChangeVerdict,
     Declaration,
+    DeleteVerdict,
     Edit,
     HintKind,
 )
@@ -39,37 +41,93 @@ def cancel(connection: sqlite3.Connection, ids: Sequence[str], now: Instant) -> 
         if state is not None or seq in finals:
             verdicts.append(CancelVerdict.FINISHED)
             continue
-        waiting = connection.execute(SQL.take_due, (seq,)).fetchall() or connection.execute(SQL.take_held, (seq,)).fetchall()
-        if waiting:
-            _, _, attempt, tries, crashes = waiting[0]
-            connection.execute(SQL.drop_edges_to, (seq,))
-            finals[seq] = work.unstarted(seq, State.CANCELLED, attempt, tries, crashes, now)
+        final = _cancelled(connection, seq, now)
+        if final is not None:
+            finals[seq] = final
             verdicts.append(CancelVerdict.CANCELLED)
         else:
-            connection.execute(SQL.mark_cancelling, (seq,)).fetchall()
+            if connection.execute(SQL.mark_cancelling, (seq,)).fetchall() == [(NO_WORKER,)]:
+                connection.execute(SQL.hurry_accepted, {"task": seq, "at": now + CANCEL_WITHIN})
             verdicts.append(CancelVerdict.CANCELLING)
     work.finish(connection, list(finals.values()), now)
     return verdicts
 
 
+def delete(connection: sqlite3.Connection, ids: Sequence[str], now: Instant) -> list[DeleteVerdict]:
+    """Remove what has ended and what waits, and leave what runs. What waits is cancelled first, so that its children go on or end."""
+    verdicts = []
+    finals: dict[int, work.Final] = {}
+    gone: dict[int, None] = {}
+    for task_id in ids:
+        seq, state = connection.execute(SQL.task_state, (task_id,)).fetchone() or (None, None)
+        if seq is None or seq in gone:
+            verdicts.append(DeleteVerdict.UNKNOWN)
+            continue
+        final = None if state is not None else _cancelled(connection, seq, now)
+        if state is None and final is None:
+            verdicts.append(DeleteVerdict.RUNNING)
+            continue
+        if final is not None:
+            finals[seq] = final
+        gone[seq] = None
+        verdicts.append(DeleteVerdict.DELETED)
+    work.finish(connection, list(finals.values()), now)
+    work.remove(connection, list(gone))
+    return verdicts
+
+
+def _cancelled(connection: sqlite3.Connection, seq: int, now: Instant) -> work.Final | None:
+    """Take a waiting task from where it waits, and return its end, which is not written yet; None if it runs."""
+    waiting = connection.execute(SQL.take_due, (seq,)).fetchall() or connection.execute(SQL.take_held, (seq,)).fetchall()
+    if not waiting:
+        return None
+    _, _, attempt, tries, crashes = waiting[0]
+    connection.execute(SQL.drop_edges_to, (seq,))
+    return work.unstarted(seq, State.CANCELLED, attempt, tries, crashes, now)
+
+
 def retry(connection: sqlite3.Connection, ids: Sequence[str], now: Instant) -> list[ChangeVerdict]:
-    """Let finished tasks live again."""
-    return [_retry_one(connection, task_id, now) for task_id in ids]
+    """Let finished tasks live again, and those that were cancelled because they did not succeed."""
+    verdicts = [_retry_one(connection, task_id, now) for task_id in ids]
+    revived = [task_id for task_id, verdict in zip(ids, verdicts, strict=True) if verdict is ChangeVerdict.CHANGED]
+    while revived:
+        revived = _revive_children(connection, revived, now)
+    return verdicts
+
+
+def _revive_children(connection: sqlite3.Connection, parents: Sequence[str], now: Instant) -> list[str]:
+    """Let children wait again that were cancelled in vain, if nothing else of what they need has failed; return their ids."""
+    seqs = [connection.execute(SQL.task_state, (parent,)).fetchone()[0] for parent in parents]
+    revived = []
+    for (child,) in connection.execute(SQL.children_in_vain, (write_json(seqs),)).fetchall():
+        edges = connection.execute(SQL.waited_in_vain, (child,)).fetchall()
+        if any(needs == "success" and state not in (None, State.SUCCEEDED) for _, needs, state in edges):
+            continue
+        waits = [(parent, child, needs) for parent, needs, state in edges if state is None]
+        (task_id,) = connection.execute(SQL.id_of, (child,)).fetchone()
+        if _retry_one(connection, task_id, now) is not ChangeVerdict.CHANGED:
+            continue  # another live task has its key
+        [(lane, due_at, attempt, tries, crashes)] = connection.execute(SQL.take_due, (child,)).fetchall()
+        connection.execute(SQL.insert_held, (child, lane, "blocked", len(waits), due_at, attempt, tries, crashes))
+        connection.executemany(SQL.insert_edge, waits)
+        revived.append(task_id)
+    return revived
 
 
 def _retry_one(connection: sqlite3.Connection, task_id: str, now: Instant) -> ChangeVerdict:
     row = connection.execute(SQL.final_task, (task_id,)).fetchone()
     if row is None:
         return ChangeVerdict.UNKNOWN
-    seq, lane, state, key, attempt, outcome, worker, started_at, finished_at, error, expires_at, handler = row
+    seq, lane, state, key, attempt, outcome, worker, started_at, finished_at, detail, error, expires_at, handler = row
     if state is None or state == State.SUCCEEDED:
         return ChangeVerdict.REFUSED
     if key is not None:
-        if connection.execute(SQL.key_holder, (handler, key)).fetchone():
+        if connection.execute(SQL.key_holder, (write_json(read_names(connection).all(handler)), key)).fetchone():
             return ChangeVerdict.DUPLICATE
         connection.execute(SQL.insert_key, (handler, key, seq))
     if outcome is not None:
-        connection.execute(SQL.insert_attempt, (seq, attempt, outcome, worker, started_at, finished_at, error))
+        connection.execute(SQL.insert_attempt, (seq, attempt, outcome, worker, started_at, finished_at, detail, error))
+    connection.execute(SQL.forget_vain, (seq,))
     # an expiry in the past would end it again before it could start
     connection.execute(SQL.revive_task, (now, expires_at if expires_at is not None and expires_at > now else None, seq))
     work.put_due(connection, [(lane, seq, now, attempt or 0, 0, 0)], now)
@@ -88,6 +146,9 @@ def _edit_one(connection: sqlite3.Connection, change: Edit, now: Instant) -> Cha
     if change.seen is not None and records_by_id(connection, [change.id]).get(change.id) != change.seen:
         return ChangeVerdict.OUTDATED
     seq, state = row
+    if state is not None and state != State.SUCCEEDED and change.repairs:
+        connection.execute(SQL.change_payload, (change.payload, seq))
+        return ChangeVerdict.CHANGED
     if state is not None:
         return ChangeVerdict.REFUSED
     handler, collection, priority = connection.execute(SQL.lane_of, (seq,)).fetchone()
@@ -110,6 +171,9 @@ def _edit_one(connection: sqlite3.Connection, change: Edit, now: Instant) -> Cha
     else:
         return ChangeVerdict.REFUSED
     connection.execute(SQL.move_task, (lane, change.due_at, seq))
+    if change.payload is not None:
+        connection.execute(SQL.change_payload, (change.payload, seq))
+        parked.unpark(connection, seq, now)
     return ChangeVerdict.CHANGED
 
 
@@ -129,25 +193,47 @@ def drop(connection: sqlite3.Connection, limit: int, now: Instant) -> int:
         gate = gates.holding(handler, collection or None, now)
         if gate is None or gate.action is not GateAction.DROP or dropped >= limit:
             continue
-        entries = connection.execute(SQL.scan_lane, (lane, now, limit - dropped)).fetchall()
+        entries = connection.execute(SQL.scan_lane, (lane, now, limit - dropped, 0)).fetchall()
         connection.execute(SQL.delete_due, (write_json([entry[2] for entry in entries]),))
         finals = [work.unstarted(task, State.DROPPED, attempt, tries, crashes, now) for _, _, task, _, attempt, tries, crashes in entries]
         work.finish(connection, finals, now)
-        connection.execute(SQL.raise_lane, (lane,))
+        connection.execute(SQL.raise_lanes, (write_json([lane]),))
         dropped += len(entries)
-    return dropped
+    waiting = parked.due_under(connection, gates, GateAction.DROP, limit - dropped, now)
+    connection.execute(SQL.delete_held, (write_json([task for task, *_ in waiting]),))
+    finals = [work.unstarted(task, State.DROPPED, attempt, tries, crashes, now) for task, attempt, tries, crashes in waiting]
+    work.finish(connection, finals, now)
+    return dropped + len(waiting)
 
 
-def declare(connection: sqlite3.Connection, declarations: Sequence[Declaration], now: Instant) -> None:
-    rows = []
+def declare(connection: sqlite3.Connection, declarations: Sequence[Declaration], now: Instant) -> bool:
+    """Record what is new; return whether a handler has other names now, which gates depend on."""
+    changed = False
     for declaration in declarations:
         stamped = msgspec.structs.replace(declaration, declared_at=now)
-        rows.append((declaration.name, msgspec.json.encode(stamped).decode()))
-    connection.executemany(SQL.put_handler, rows)
+        row = (declaration.name, declaration.digest, msgspec.json.encode(stamped).decode())
+        if connection.execute(SQL.put_handler, row).rowcount:
+            connection.execute(SQL.forget_handlers, {"name": declaration.name})
+            changed = _name(connection, declaration) or changed
+    if changed:
+        next_version(connection)
+    return changed
 
 
-def declarations(connection: sqlite3.Connection) -> list[Declaration]:
-    return [_decode_declaration(text) for (text,) in connection.execute(SQL.all_handlers)]
+def _name(connection: sqlite3.Connection, declaration: Declaration) -> bool:
+    """Let a handler have the aliases that its new declaration says; return whether that changes anything."""
+    name, aliases = declaration.name, declaration.aliases
+    if {*read_names(connection).all(name)} - {name} == {*aliases}:
+        return False
+    connection.execute(SQL.forget_aliases, (name,))
+    for alias in aliases:
+        connection.execute(SQL.move_aliases, (name, alias))
+        connection.execute(SQL.put_alias, (alias, name))
+    return True
+
+
+def declarations(connection: sqlite3.Connection, former: bool) -> list[Declaration]:
+    return [_decode_declaration(text) for (text,) in connection.execute(SQL.all_handlers, {"former": former})]
 
 
 class Changing(OpenFile):
@@ -171,6 +257,15 @@ class Changing(OpenFile):
         self._hint(HintKind.DUE)
         return verdicts
 
+    async def delete(self, ids: Sequence[str]) -> list[DeleteVerdict]:
+        if not ids:
+            return []
+        verdicts = await self._write(lambda connection: delete(connection, ids, self._clock.now()))
+        if DeleteVerdict.DELETED in verdicts:
+            self._hint(HintKind.DONE)
+            self._hint(HintKind.DUE)  # a child may have waited only for its end
+        return verdicts
+
     async def edit(self, edits: Sequence[Edit]) -> list[ChangeVerdict]:
         if not edits:
             return []
@@ -179,8 +274,11 @@ class Changing(OpenFile):
         return verdicts
 
     async def declare(self, declarations: Sequence[Declaration]) -> None:
-        if declarations:
-            await self._write(lambda connection: declare(connection, declarations, self._clock.now()))
+        if not declarations:
+            return
+        renamed = await self._write(lambda connection: declare(connection, declarations, self._clock.now()))
+        if renamed:
+            self._hint(HintKind.GATES)
 
-    async def declarations(self) -> list[Declaration]:
-        return await self._read(declarations)
+    async def declarations(self, *, former: bool = False) -> list[Declaration]:
+        return await self._read(lambda connection: declarations(connection, former))

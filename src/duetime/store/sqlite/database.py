@@ -12,6 +12,7 @@ from typing import TypeVar
 from duetime.clock import Clock, Instant
 from duetime.errors import StoreUnavailable
 from duetime.model.claim_order import ClaimOrder
+from duetime.runtime.forks import Original
 from duetime.store.sqlite import liveness
 from duetime.store.sqlite.connection import DatabaseThread
 from duetime.store.sqlite.wakeups import Wakeups
@@ -35,6 +36,7 @@ class OpenFile:
         self._writer: DatabaseThread | None = None
         self._reader: DatabaseThread | None = None
         self._wakeups: Wakeups | None = None
+        self._original = Original()
 
     @property
     def url(self) -> str:
@@ -65,6 +67,6 @@ class OpenFile:
             self._wakeups.send(kind, at)
 
     def _opened(self, part: T | None) -> T:
-        if part is None:
+        if part is None or self._original.copied:  # a fork has neither the threads nor the right to the connections
             raise StoreUnavailable(f"the store {self.url} is not open; await open() first")
         return part

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from duetime.clock import Instant
 from duetime.model.figures import FigureKey
+from duetime.model.series import piece_of
 from duetime.store.sqlite.database import OpenFile
+from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 
 
@@ -15,6 +17,7 @@ def add(connection: sqlite3.Connection, source: str, number: int, increments: Ma
     begun = connection.execute(SQL.note_figure_source, {"source": source, "number": number, "now": now})
     if begun.rowcount:
         connection.executemany(SQL.add_figure, [(source, *key, count) for key, count in increments.items()]).close()
+        connection.execute(SQL.add_piece, (now, write_json(piece_of(increments))))
 
 
 def sums(connection: sqlite3.Connection) -> dict[FigureKey, int]:

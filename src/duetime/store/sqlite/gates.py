@@ -6,7 +6,9 @@ import sqlite3
 
 from duetime.clock import Instant
 from duetime.model.gate import Gate, GateAction, Gates
+from duetime.model.names import HandlerNames
 from duetime.store.sqlite.database import OpenFile
+from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import (
     HintKind,
@@ -14,20 +16,35 @@ from duetime.store.values import (
 
 
 def put_gate(connection: sqlite3.Connection, gate: Gate) -> int:
-    values = (gate.handler, gate.collection or "", gate.action.value, gate.until_at, gate.note, gate.set_by, gate.set_at)
+    write_gate(connection, gate)
+    return next_version(connection)
+
+
+def write_gate(connection: sqlite3.Connection, gate: Gate) -> None:
+    names = read_names(connection)
+    connection.execute(SQL.delete_gate, (write_json(names.all(gate.handler)), gate.collection or ""))
+    values = (
+        *(names.present(gate.handler), gate.collection or "", gate.action.value, gate.until_at, gate.note, gate.set_by, gate.set_at),
+        *(gate.automatic, gate.probe_at, gate.probe_every),
+    )
     connection.execute(SQL.put_gate, values)
-    return _next_version(connection)
 
 
 def remove_gate(connection: sqlite3.Connection, handler: str, collection: str | None, now: Instant) -> int | None:
     """Open a gate. Its lanes kept their next position, so the next claim looks into them."""
     connection.execute(SQL.delete_ended_gates, (now,))
-    if connection.execute(SQL.delete_gate, (handler, collection or "")).rowcount == 0:
+    key = write_json(read_names(connection).all(handler)), collection or ""
+    connection.execute(SQL.delete_streak, key)
+    if connection.execute(SQL.delete_gate, key).rowcount == 0:
         return None
-    return _next_version(connection)
+    return next_version(connection)
 
 
-def _next_version(connection: sqlite3.Connection) -> int:
+def read_names(connection: sqlite3.Connection) -> HandlerNames:
+    return HandlerNames(dict(connection.execute(SQL.all_aliases).fetchall()))
+
+
+def next_version(connection: sqlite3.Connection) -> int:
     ((version,),) = connection.execute(SQL.next_gates_version).fetchall()
     return int(version)
 
@@ -44,10 +61,13 @@ def read_gates(connection: sqlite3.Connection, now: Instant) -> Gates:
             note=note,
             set_by=set_by,
             set_at=set_at,
+            automatic=bool(automatic),
+            probe_at=probe_at,
+            probe_every=probe_every,
         )
-        for handler, collection, action, until_at, note, set_by, set_at in rows
+        for handler, collection, action, until_at, note, set_by, set_at, automatic, probe_at, probe_every in rows
     ]
-    return Gates(version, gates)
+    return Gates(version, gates, read_names(connection) if gates else None)
 
 
 class GateKeeping(OpenFile):

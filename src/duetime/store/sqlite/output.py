@@ -11,6 +11,7 @@ from duetime.model.query import read_cursor, write_cursor
 from duetime.model.text_search import LONGEST_WORD, Term, passage, read_terms
 from duetime.store.output import KeptOutput, OutputChunk, OutputHit, OutputHits, OutputPosition, OutputSearch, accepted
 from duetime.store.sqlite.database import OpenFile
+from duetime.store.sqlite.gates import read_names
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 
@@ -74,7 +75,7 @@ def hits(connection: sqlite3.Connection, search: OutputSearch) -> OutputHits:
         return OutputHits([], None)
     conditions += with_words(connection, terms, values, rare=SQL.search_word, common=SQL.search_common)
     filters = [
-        (SQL.only_handler, "handler", search.handler),
+        (SQL.only_handler, "handler", None if search.handler is None else write_json(read_names(connection).all(search.handler))),
         (SQL.only_collection, "collection", search.collection),
         (SQL.search_after, "after", search.after),
         (SQL.search_before, "before", search.before),
@@ -122,10 +123,21 @@ def written(term: Term) -> str:
 
 def remove(connection: sqlite3.Connection, tasks: str) -> None:
     """Remove the output of tasks, given by their numbers in JSON."""
+    _remove(connection, connection.execute(SQL.numbers_of, (tasks,)).fetchone()[0])
+
+
+def remove_between(connection: sqlite3.Connection, task: int, first: int, last: int) -> None:
+    """Remove the output of a task's attempts after `first`, up to `last`."""
+    _remove(connection, connection.execute(SQL.numbers_between, (task, first, last)).fetchone()[0])
+
+
+def _remove(connection: sqlite3.Connection, numbers: str) -> None:
+    if numbers == "[]":
+        return
     if has_fts5(connection) and connection.execute(SQL.has_words).fetchone()[0]:
-        connection.execute(SQL.forget_words, (tasks,))
-    connection.execute(SQL.delete_chunks, (tasks,))
-    connection.execute(SQL.delete_output, (tasks,))
+        connection.execute(SQL.forget_words, (numbers,))
+    connection.execute(SQL.delete_chunks, (numbers,))
+    connection.execute(SQL.delete_output, (numbers,))
 
 
 class Output(OpenFile):

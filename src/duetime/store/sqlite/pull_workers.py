@@ -9,7 +9,7 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.model.claim_order import ClaimOrder
-from duetime.store.pull_workers import PullWorker, RunningTask
+from duetime.store.pull_workers import MOST_CLAIMED_BYTES, PullWorker, RunningTask
 from duetime.store.rows.extras import read_running_task
 from duetime.store.sqlite import work
 from duetime.store.sqlite.database import OpenFile
@@ -20,16 +20,24 @@ from duetime.store.values import (
 )
 
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
+_decode_declared = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def register(connection: sqlite3.Connection, worker: PullWorker, now: Instant) -> None:
     slots = msgspec.json.encode(dict(worker.slots)).decode()
-    connection.execute(SQL.insert_pull_worker, {"id": worker.id, "name": worker.name, "slots": slots, "lease": worker.lease, "now": now})
+    declared = msgspec.json.encode(dict(worker.declared)).decode()
+    values = {"id": worker.id, "name": worker.name, "slots": slots, "lease": worker.lease, "now": now, "declared": declared}
+    connection.execute(SQL.insert_pull_worker, values)
 
 
 def by_id(connection: sqlite3.Connection, id: str) -> PullWorker | None:
     row = connection.execute(SQL.pull_worker_by_id, (id,)).fetchone()
-    return None if row is None else PullWorker(id=id, name=row[0], slots=_decode_slots(row[1]), lease=row[2])
+    if row is None:
+        return None
+    name, slots, lease, declared, draining = row
+    return PullWorker(
+        id=id, name=name, slots=_decode_slots(slots), lease=lease, declared=_decode_declared(declared), draining=bool(draining)
+    )
 
 
 def renew(connection: sqlite3.Connection, id: str, now: Instant) -> bool:
@@ -48,12 +56,12 @@ def hand_out_once(
     """Claim, unless the worker runs attempts under this number; in one write transaction, so that no repeat comes in between."""
     if connection.execute(SQL.claim_in_use, (worker, number)).fetchone() is not None:
         return Claim([], now, None)
-    return work.hand_out(connection, worker, number, wants, total, 0, now, order)
+    return work.hand_out(connection, worker, number, wants, total, 0, now, order, MOST_CLAIMED_BYTES)
 
 
-def running_tasks(connection: sqlite3.Connection, worker: str, ids: Sequence[str] | None) -> list[RunningTask]:
+def running_tasks(connection: sqlite3.Connection, worker: str, ids: Sequence[str] | None, payloads: bool) -> list[RunningTask]:
     among = "" if ids is None else SQL.running_tasks_among
-    values = {"worker": worker, "ids": write_json(list(ids or ()))}
+    values = {"worker": worker, "ids": write_json(list(ids or ())), "payloads": payloads}
     rows = connection.execute(f"{SQL.running_tasks_head} {among} {SQL.running_tasks_order}", values)
     return [read_running_task(row) for row in rows]
 
@@ -76,5 +84,7 @@ class PullWorkers(OpenFile):
             urgent=True,
         )
 
-    async def running_tasks(self, worker: str, ids: Sequence[str] | None = None) -> list[RunningTask]:
-        return [] if ids is not None and not ids else await self._read(lambda connection: running_tasks(connection, worker, ids))
+    async def running_tasks(self, worker: str, ids: Sequence[str] | None = None, *, payloads: bool = True) -> list[RunningTask]:
+        if ids is not None and not ids:
+            return []
+        return await self._read(lambda connection: running_tasks(connection, worker, ids, payloads))

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from duetime.clock import Instant
 from duetime.model.outcome import AttemptRecord, Outcome
-from duetime.model.query import Page, Query, read_cursor, write_cursor
-from duetime.model.task import FINAL, State, TaskRecord
+from duetime.model.query import BRIEF, MAX_PAGE, USUAL_COUNT, Page, Query, TaskCount, fits_pattern, page_of, read_cursor, write_cursor
+from duetime.model.scan import NOTHING, Found, Scan, counted
+from duetime.model.task import FINAL, Edge, State, TaskRecord
 from duetime.model.text_search import read_terms
 from duetime.store.pull_workers import CONFIRMED_ALL
 from duetime.store.sqlite import liveness, output
 from duetime.store.sqlite.database import OpenFile
-from duetime.store.sqlite.records import read_error, read_record, records_by_id
+from duetime.store.sqlite.gates import read_names
+from duetime.store.sqlite.records import bytes_of, read_detail, read_error, read_record, records_by_id, write_json
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import (
     MOST_COUNTED,
+    MOST_IN_LANE,
     Counts,
     FinalCount,
     HandlerLoad,
@@ -33,7 +38,7 @@ _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class _Walk(NamedTuple):
-    """How tasks are listed from the newest on: source, order, bounds, and `entry`, the condition for tasks that are found by their key."""
+    """How tasks are listed from the newest on: source, order, bounds, and `entry`, which also holds where they are found by their key."""
 
     source: str
     order: str
@@ -42,76 +47,171 @@ class _Walk(NamedTuple):
     entry: str = ""
 
 
+_PARKED = _Walk(SQL.from_parked, SQL.order_held, SQL.beyond_held, SQL.since_held, SQL.stands_parked)
 _ALL = _Walk(SQL.from_all, SQL.order_seq, SQL.beyond_seq, SQL.since_seq)
 _WALKS = {
-    State.PENDING: _Walk(SQL.from_due, SQL.order_due, SQL.beyond_due, SQL.since_due, SQL.stands_due),
+    State.PENDING: _Walk(SQL.from_due, SQL.order_due, SQL.beyond_due, SQL.since_due, SQL.stands_pending),
     State.BLOCKED: _Walk(SQL.from_held, SQL.order_held, SQL.beyond_held, SQL.since_held, SQL.stands_held),
     State.RUNNING: _Walk(SQL.from_running, SQL.order_running, SQL.beyond_running, SQL.since_running, SQL.stands_running),
 }
+_FINAL = {
+    state: _Walk(SQL.from_all, SQL.order_finished, "", "", f"{SQL.only_state}'{state.value}'") for state in FINAL
+}  # fmt: skip
 _FILTERS = {
-    "handler": SQL.only_handler,
     "collection": SQL.only_collection,
     "key": SQL.only_key,
     "schedule": SQL.only_schedule,
     "retrying": SQL.only_retrying,
+    "parked": SQL.only_parked,
     "due_after": SQL.only_due_after,
     "due_before": SQL.only_due_before,
     "submitted_after": SQL.only_submitted_after,
     "submitted_before": SQL.only_submitted_before,
     "finished_after": SQL.only_finished_after,
     "finished_before": SQL.only_finished_before,
-    "error": SQL.only_error,
+    "fingerprint": SQL.only_fingerprint,
+    "priority_min": SQL.only_priority_from,
+    "priority_max": SQL.only_priority_to,
 }
+# in as many bytes there are more characters than a brief payload has
+_BRIEF_RECORD = SQL.record.replace("t.payload", f"substr(t.payload, 1, {4 * (BRIEF + 1)})").replace("t.result", "null")
 
 
 def find(connection: sqlite3.Connection, handler: str, key: str) -> TaskRecord | None:
-    row = connection.execute(f"{SQL.record}\n{SQL.from_all}\n{SQL.where_key}", {"handler": handler, "key": key}).fetchone()
+    names = write_json(read_names(connection).all(handler))
+    row = connection.execute(f"{SQL.record}\n{SQL.from_all}\n{SQL.where_key}", {"names": names, "key": key}).fetchone()
     return None if row is None else read_record(row)
 
 
-def page(connection: sqlite3.Connection, query: Query) -> Page:
-    """Compose a page's statement from named parts: a filter that is not given must not keep an index from being used."""
-    by_end = query.state in FINAL
-    parameters: dict[str, object] = {"limit": query.limit + 1}
-    conditions = []
+class _Conditions(NamedTuple):
+    """What a filter asks of every task: conditions in SQL, and their parameters."""
+
+    texts: list[str]
+    parameters: dict[str, object]
+
+
+def _conditions(connection: sqlite3.Connection, query: Query) -> _Conditions | None:
+    """Compose a statement from named parts: a filter that is not given must not keep an index from being used. None: nothing matches."""
+    parameters: dict[str, object] = {}
+    texts = []
     for name, condition in _FILTERS.items():
         value = getattr(query, name)
         if value is not None:
             parameters[name] = value
-            conditions.append(condition)
-    if by_end and query.state is not None:
-        parameters["state"] = query.state.value
-        conditions.append(SQL.only_state)
+            texts.append(condition)
+    if query.handler is not None:
+        names = _handlers(connection, query.handler)
+        if not names:
+            return None
+        parameters["handler"] = write_json(names)
+        texts.append(SQL.only_handler)
+    if query.id_bounds is not None:
+        parameters["least_id"], parameters["greatest_id"] = query.id_bounds
+        texts.append(SQL.only_ids)
+    if query.error is not None:
+        texts.append(SQL.only_with_error)
     if query.logs is not None:
         terms = read_terms(query.logs)
         if not output.can_search(connection):
-            return Page([], None)
-        conditions += output.tasks_with_words(connection, terms, parameters)
-    if query.cursor is not None and by_end:
+            return None
+        texts += output.tasks_with_words(connection, terms, parameters)
+    return _Conditions(texts, parameters)
+
+
+def _handlers(connection: sqlite3.Connection, handler: str) -> list[str]:
+    """Return all names of a handler; of a pattern, those of all handlers that have or had tasks and that it fits."""
+    names = read_names(connection)
+    if "*" not in handler:
+        return names.all(handler)
+    return [name for (name,) in connection.execute(SQL.lane_handlers) if fits_pattern(handler, names.present(name))]
+
+
+def read_page(connection: sqlite3.Connection, query: Query) -> Found:
+    """Return a page by what the statements can tell of a filter; `Scan` does the rest."""
+    conditions = _conditions(connection, query)
+    if conditions is None:
+        return NOTHING
+    parameters = {**conditions.parameters, "limit": query.limit + 1}
+    by_end = query.by_end
+    since = before = None
+    if by_end and query.cursor is not None:
         parameters["finished_at"], parameters["seq"] = read_cursor(query.cursor, int, int)
-        conditions.append(SQL.beyond_finished)
-    walk = _ALL if query.state is None else _WALKS.get(query.state, _ALL)
-    if query.key is not None and walk.entry:  # a key has few tasks: they are found by it, not among all entries
-        conditions.append(walk.entry)
-        walk = _ALL
-    if not by_end:
+    elif not by_end:
         since, before = seq_bounds(connection, query)
         if query.cursor is not None:
             (before,) = read_cursor(query.cursor, int)
-        if before is not None:
-            parameters["seq"] = before
-            conditions.append(walk.beyond)
-        if since is not None:
-            parameters["since_seq"] = since
-            conditions.append(walk.since)
-    where = "where " + " and ".join(conditions) if conditions else ""
-    order = SQL.order_finished if by_end else walk.order
-    rows = connection.execute(f"{SQL.record}\n{walk.source}\n{where}\n{order}", parameters).fetchall()
-    items = [read_record(row) for row in rows[: query.limit]]
-    if len(rows) <= query.limit:
-        return Page(items, None)
-    seq, finished_at = rows[query.limit - 1][0], rows[query.limit - 1][19]
-    return Page(items, write_cursor(finished_at, seq) if by_end else write_cursor(seq))
+        parameters |= {name: seq for name, seq in (("seq", before), ("since_seq", since)) if seq is not None}
+    record = _BRIEF_RECORD if query.brief else SQL.record
+    rows: list[Any] = []
+    seen_from: Any = None  # the position from which on all walks were read; below it some have more
+    for walk in _walks(query):
+        bounds = [*([walk.beyond] if before is not None else []), *([walk.since] if since is not None else [])]
+        if by_end and query.cursor is not None:
+            bounds = [SQL.beyond_finished]
+        where = _where([*conditions.texts, *([walk.entry] if walk.entry else []), *bounds])
+        with contextlib.closing(connection.execute(f"{record}\n{walk.source}\n{where}\n{walk.order}", parameters)) as found:
+            some, more = page_of(found, query.limit, bytes_of)
+        rows += some
+        if more:
+            last = _position(some[-1], by_end=by_end)
+            seen_from = last if seen_from is None else max(seen_from, last)
+    rows = [row for row in rows if seen_from is None or _position(row, by_end=by_end) >= seen_from]
+    rows.sort(key=lambda row: _position(row, by_end=by_end), reverse=True)
+    rows, more = page_of(rows, query.limit, bytes_of)
+
+    def after(index: int) -> str:
+        return write_cursor(*_position(rows[index], by_end=by_end))
+
+    return Found([read_record(row) for row in rows], after(-1) if more or seen_from is not None else None, after)
+
+
+def _position(row: Sequence[Any], *, by_end: bool) -> tuple[int, ...]:
+    """Return where a row comes in the list."""
+    return (row[19], row[0]) if by_end else (row[0],)
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return "where " + " and ".join(conditions) if conditions else ""
+
+
+def page(connection: sqlite3.Connection, query: Query) -> Page:
+    """Return a page, all in one transaction."""
+    scan = Scan(query)
+    while (wanted := scan.next_query()) is not None:
+        scan.take(read_page(connection, wanted))
+    return scan.page
+
+
+def count(connection: sqlite3.Connection, query: Query, limit: int) -> TaskCount:
+    """Count tasks by what the statements can tell of a filter."""
+    conditions = _conditions(connection, query)
+    if conditions is None or query.nothing:
+        return TaskCount(0, False)
+    number = 0
+    since, before = (None, None) if query.by_end else seq_bounds(connection, query)
+    parameters = conditions.parameters | {name: seq for name, seq in (("seq", before), ("since_seq", since)) if seq is not None}
+    for walk in _walks(query):
+        bounds = [*([walk.beyond] if before is not None else []), *([walk.since] if since is not None else [])]
+        where = _where([*conditions.texts, *([walk.entry] if walk.entry else []), *bounds])
+        text = SQL.count_matches.replace(":matches", f"select 1 {walk.source}\n{where} limit :limit")
+        number += connection.execute(text, {**parameters, "limit": limit + 1 - number}).fetchone()[0]
+    return TaskCount(min(number, limit), number > limit)
+
+
+def _walks(query: Query) -> list[_Walk]:
+    """Return along which entries the tasks are found that a filter by state can match. No task is found along two of them."""
+    states = query.wanted
+    if query.by_end:
+        return [_FINAL[state] for state in states]
+    walks = [_WALKS[state] for state in states] or [_ALL]
+    if query.key is not None or query.id_prefix is not None:  # few tasks: they are found by key or id, not among all entries
+        entry = " or ".join(walk.entry for walk in walks)
+        return [_ALL._replace(entry=f"({entry})" if entry else "")]
+    if State.PENDING not in states:
+        return [_PARKED] if query.parked and not states else walks
+    if query.parked:
+        return [_PARKED]
+    return [*walks, _PARKED] if query.parked is None else walks
 
 
 def seq_bounds(connection: sqlite3.Connection, query: Query) -> tuple[int | None, int | None]:
@@ -146,10 +246,16 @@ def _first_from(connection: sqlite3.Connection, instant: Instant) -> int:
     return high
 
 
-def attempts(connection: sqlite3.Connection, task: str) -> list[AttemptRecord]:
+def attempts(connection: sqlite3.Connection, task: str, after: int, limit: int | None) -> list[AttemptRecord]:
+    limit = MAX_PAGE if limit is None else min(limit, MAX_PAGE)
+    with contextlib.closing(connection.execute(SQL.attempts_of_task, {"id": task, "after": after, "limit": limit})) as found:
+        rows, _ = page_of(found, limit, lambda row: len(row[-1] or "") + len(row[-2] or ""))
     return [
-        AttemptRecord(attempt, None if outcome is None else Outcome(outcome), worker, started_at, finished_at, read_error(error))
-        for attempt, outcome, worker, started_at, finished_at, error in connection.execute(SQL.attempts_of_task, {"id": task})
+        AttemptRecord(
+            *(attempt, None if outcome is None else Outcome(outcome), worker, started_at, finished_at),
+            *(read_error(error), read_detail(detail)),
+        )
+        for attempt, outcome, worker, started_at, finished_at, detail, error in rows
     ]
 
 
@@ -160,7 +266,8 @@ def attempts_of(connection: sqlite3.Connection, worker: str) -> list[RunningAtte
     ]
 
 
-def counts(connection: sqlite3.Connection, now: Instant) -> Counts:
+def lane_counts(connection: sqlite3.Connection, now: Instant, limit: int = MOST_IN_LANE) -> list[LaneCount]:
+    """Count what waits and runs, by lane. Finished tasks are not looked at: they are many, and nothing has added them up."""
     lanes: dict[tuple[str, str, int], LaneCount] = {}
 
     def lane(handler: str, collection: str, priority: int) -> LaneCount:
@@ -169,30 +276,50 @@ def counts(connection: sqlite3.Connection, now: Instant) -> Counts:
         )
         return lanes.get((handler, collection, priority), empty)
 
-    for *key, due, later, oldest in connection.execute(SQL.count_due, {"now": now}):
-        lanes[tuple(key)] = msgspec.structs.replace(lane(*key), due=due, later=later, oldest_due_at=oldest)
-    for *key, held in connection.execute(SQL.count_held):
-        lanes[tuple(key)] = msgspec.structs.replace(lane(*key), blocked=held)
-    for *key, running in connection.execute(SQL.count_running):
-        lanes[tuple(key)] = msgspec.structs.replace(lane(*key), running=running)
+    for *key, due, later, oldest in connection.execute(SQL.count_due, {"now": now, "limit": limit + 1}):
+        more = due > limit or later > limit
+        facts = {"due": min(due, limit), "later": min(later, limit), "oldest_due_at": oldest, "more": more}
+        lanes[tuple(key)] = msgspec.structs.replace(lane(*key), **facts)
+    for *key, blocked, parked in connection.execute(SQL.count_held):
+        lanes[tuple(key)] = msgspec.structs.replace(lane(*key), blocked=blocked, parked=parked)
+    for *key, running, accepted in connection.execute(SQL.count_running):
+        lanes[tuple(key)] = msgspec.structs.replace(lane(*key), running=running, accepted=accepted)
+    return [lanes[key] for key in sorted(lanes)]
+
+
+def counts(connection: sqlite3.Connection, now: Instant, limit: int = MOST_IN_LANE) -> Counts:
     finals = [FinalCount(handler, State(state), count) for handler, state, count in connection.execute(SQL.count_final)]
-    return Counts(now, [lanes[key] for key in sorted(lanes)], finals)
+    return Counts(now, lane_counts(connection, now, limit), finals)
 
 
 def handler_load(connection: sqlite3.Connection, handler: str, now: Instant) -> HandlerLoad:
-    values = {"handler": handler, "now": now, "limit": MOST_COUNTED + 1}
-    running, due, oldest = connection.execute(SQL.handler_load, values).fetchone()
-    return HandlerLoad(running=running, due=min(due, MOST_COUNTED), more=due > MOST_COUNTED, oldest_due_at=oldest)
+    values = {"names": write_json(read_names(connection).all(handler)), "now": now, "limit": MOST_COUNTED + 1}
+    due, oldest = connection.execute(SQL.handler_load, values).fetchone()
+    return HandlerLoad(due=min(due, MOST_COUNTED), more=due > MOST_COUNTED, oldest_due_at=oldest)
 
 
-def workers(connection: sqlite3.Connection, folder: Path) -> list[WorkerRecord]:
-    """List workers, with the beats and locks of their files."""
+class WorkerMark(NamedTuple):
+    """What a worker has shown of itself; `alive` is None if only its beat can tell."""
+
+    beat: int
+    beat_at: Instant | None
+    seen_gates: int
+    alive: bool | None
+
+
+def mark_in(folder: Path, worker: str, process: str) -> WorkerMark:
+    """Read the beat and the lock of a worker's file."""
+    return WorkerMark(*liveness.read_mark(folder / worker), liveness.is_alive(folder / worker, process))
+
+
+def workers(connection: sqlite3.Connection, mark_of: Callable[[str, str], WorkerMark]) -> list[WorkerRecord]:
+    """List workers, with the marks of those that are no pull workers: by their id and the mark of their process."""
     records = []
-    for worker, host, pid, slots, started_at, process, lease, pull, beat, beat_at, running in connection.execute(SQL.all_workers):
+    for row in connection.execute(SQL.all_workers):
+        worker, host, pid, slots, started_at, process, lease, pull, beat, beat_at, running, concurrency, draining, version, python = row
         seen_gates, alive = CONFIRMED_ALL, None
         if not pull:
-            beat, beat_at, seen_gates = liveness.read_mark(folder / worker)
-            alive = liveness.is_alive(folder / worker, process)
+            beat, beat_at, seen_gates, alive = mark_of(worker, process)
         records.append(
             WorkerRecord(
                 id=worker,
@@ -205,8 +332,12 @@ def workers(connection: sqlite3.Connection, folder: Path) -> list[WorkerRecord]:
                 seen_gates=seen_gates,
                 running=running,
                 alive=alive,
+                concurrency=concurrency,
                 lease=lease,
                 pull=bool(pull),
+                draining=bool(draining),
+                version=version,
+                python=python,
             )
         )
     return records
@@ -224,14 +355,25 @@ class Reading(OpenFile):
     async def find(self, handler: str, key: str) -> TaskRecord | None:
         return await self._read(lambda connection: find(connection, handler, key))
 
-    async def attempts(self, task: str) -> list[AttemptRecord]:
-        return await self._read(lambda connection: attempts(connection, task))
+    async def attempts(self, task: str, *, after: int = 0, limit: int | None = None) -> list[AttemptRecord]:
+        return await self._read(lambda connection: attempts(connection, task, after, limit))
+
+    async def unmet_edges(self, task: str) -> list[Edge]:
+        return await self._read(lambda connection: [Edge(*row) for row in connection.execute(SQL.unmet_edges, (task,))])
 
     async def page(self, query: Query) -> Page:
-        return await self._read(lambda connection: page(connection, query))
+        scan = Scan(query)
+        while (wanted := scan.next_query()) is not None:  # one read after the other, so that others need not wait for all of them
+            scan.take(await self._read(partial(read_page, query=wanted)))
+        return scan.page
 
-    async def counts(self) -> Counts:
-        return await self._read(lambda connection: counts(connection, self._clock.now()))
+    async def count(self, query: Query, limit: int = USUAL_COUNT) -> TaskCount:
+        if query.walks:
+            return await counted(self.page, query, limit)
+        return await self._read(lambda connection: count(connection, query, limit))
+
+    async def counts(self, limit: int = MOST_IN_LANE) -> Counts:
+        return await self._read(lambda connection: counts(connection, self._clock.now(), limit))
 
     async def handler_load(self, handler: str) -> HandlerLoad:
         return await self._read(lambda connection: handler_load(connection, handler, self._clock.now()))

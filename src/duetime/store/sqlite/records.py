@@ -12,6 +12,8 @@ from duetime.model.task import ErrorInfo, State, TaskRecord, with_extras
 from duetime.store.rows.extras import read_extras
 from duetime.store.sqlite.statements import SQL
 
+PARKED = "declaration"  # why a held task waits that is parked
+
 _decode_error = msgspec.json.Decoder(ErrorInfo).decode
 
 
@@ -23,8 +25,21 @@ def write_error(error: ErrorInfo | None) -> str | None:
     return None if error is None else write_json(error)
 
 
+def write_detail(detail: bytes | None) -> str | None:
+    return None if detail is None else detail.decode()
+
+
+def read_detail(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
 def read_error(text: str | None) -> ErrorInfo | None:
     return None if text is None else _decode_error(text)
+
+
+def bytes_of(row: Sequence[Any]) -> int:
+    """Return how large a row of the statement `record` is: payload, result and error."""
+    return len(row[2]) + len(row[20] or "") + len(row[21] or "")
 
 
 def read_record(row: Sequence[Any]) -> TaskRecord:
@@ -34,16 +49,17 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         (final, attempt, tries, crashes, worker, started_at, finished_at, result, error),
         (handler, collection, priority),
         (d_due, d_attempt, d_tries, d_crashes),
-        (h_due, h_attempt, h_tries, h_crashes),
-        (r_due, r_attempt, r_tries, r_crashes, r_worker, claimed_at, cancelling, progress, progress_text),
-    ) = row[:13], row[13:22], row[22:25], row[25:29], row[29:33], row[33:]
+        (h_due, h_attempt, h_tries, h_crashes, h_reason),
+        (r_due, r_attempt, r_tries, r_crashes, r_worker, claimed_at, cancelling, progress, progress_text, report_at),
+    ) = row[:13], row[13:22], row[22:25], row[25:29], row[29:34], row[34:]
     if final is not None:
         state = State(final)
     elif r_attempt is not None:
         state, due_at, attempt, tries, crashes = State.RUNNING, r_due, r_attempt, r_tries, r_crashes
-        worker, started_at = r_worker, max(claimed_at, r_due)
+        worker, started_at = r_worker or None, max(claimed_at, r_due)
     elif h_attempt is not None:
-        state, due_at, attempt, tries, crashes = State.BLOCKED, h_due, h_attempt, h_tries, h_crashes
+        state = State.PENDING if h_reason == PARKED else State.BLOCKED
+        due_at, attempt, tries, crashes = h_due, h_attempt, h_tries, h_crashes
     else:
         state, due_at, attempt, tries, crashes = State.PENDING, d_due if d_due is not None else due_at, d_attempt, d_tries, d_crashes
     record = TaskRecord(
@@ -66,6 +82,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         tries=tries or 0,
         crashes=crashes or 0,
         cancelling=bool(cancelling),
+        parked=h_reason == PARKED,
         worker=worker,
         started_at=started_at,
         finished_at=finished_at,
@@ -73,6 +90,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         error=read_error(error),
         progress=progress,
         progress_text=progress_text or "",
+        deadline_at=report_at,
     )
     return with_extras(record, read_extras(extras))
 

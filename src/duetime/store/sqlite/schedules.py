@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from duetime.clock import Instant
+from duetime.model.query import page_of
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip, encode
 from duetime.store.rows.schedules import (
@@ -20,10 +22,12 @@ from duetime.store.rows.schedules import (
     read_schedule,
     read_skip,
     row_of,
+    size_of,
     write_calendar,
 )
 from duetime.store.schedules import FIRST_CURSOR, DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter, ScheduleWrite
 from duetime.store.sqlite.database import OpenFile
+from duetime.store.sqlite.gates import read_names
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.runner import SyncRunner, drive
 from duetime.store.sqlite.statements import NEVER, SQL
@@ -136,12 +140,14 @@ def page(connection: sqlite3.Connection, filter: ScheduleFilter) -> list[Schedul
         "after": filter.after,
         "prefix": filter.prefix or "",
         "prefix_end": end_of_prefix(filter.prefix or ""),
-        "handler": filter.handler,
+        "handler": None if filter.handler is None else write_json(read_names(connection).all(filter.handler)),
         "paused": filter.paused,
         "declared": filter.declared,
         "limit": filter.limit,
     }
-    return [read_schedule(row) for row in connection.execute(SQL.list_schedules, values)]
+    with contextlib.closing(connection.execute(SQL.list_schedules, values)) as found:
+        rows, _ = page_of(found, filter.limit, size_of)
+    return [read_schedule(row) for row in rows]
 
 
 def skips(connection: sqlite3.Connection, schedule: str, limit: int, before: Instant | None) -> list[Skip]:

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from duetime.clock import Clock, Instant, SystemClock
 from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.runtime.permissions import make_file, make_folder
 from duetime.store.shard import Listener
 from duetime.store.sqlite import schema
+from duetime.store.sqlite.accepting import Accepting
 from duetime.store.sqlite.access import Access
+from duetime.store.sqlite.artifacts import Artifacts
 from duetime.store.sqlite.connection import DatabaseThread, connect
 from duetime.store.sqlite.control import Changing
+from duetime.store.sqlite.disabling import TargetWatching
+from duetime.store.sqlite.failures import Failures
 from duetime.store.sqlite.figures import Figures
 from duetime.store.sqlite.gates import GateKeeping
+from duetime.store.sqlite.intents import Intents
+from duetime.store.sqlite.operations import Operations
 from duetime.store.sqlite.output import AT_ONCE, Output
+from duetime.store.sqlite.parked import Parking
 from duetime.store.sqlite.pull_workers import PullWorkers
 from duetime.store.sqlite.read import Reading
 from duetime.store.sqlite.requests import Requests
 from duetime.store.sqlite.schedules import Scheduling
+from duetime.store.sqlite.secrets import Secrets
+from duetime.store.sqlite.series import SeriesKeeping
 from duetime.store.sqlite.statements import SQL
 from duetime.store.sqlite.submit import Submitting
+from duetime.store.sqlite.targets import Targets
 from duetime.store.sqlite.upkeep import Upkeep
 from duetime.store.sqlite.wakeups import Wakeups
-from duetime.store.sqlite.work import Working
 from duetime.store.sqlite.workers import Registering
 from duetime.store.traits import Traits
 from duetime.store.values import (
@@ -38,6 +50,7 @@ from duetime.store.values import (
 T = TypeVar("T")
 
 OLDEST_SQLITE = (3, 40, 0)
+SQLITE = sqlite3.sqlite_version  # that of this Python
 SYNCHRONOUS = {
     "extra": "A returned write survives a crash of the process, of the system and a loss of power (synchronous=extra).",
     "full": "A returned write survives a crash of the process, of the system and a loss of power (synchronous=full).",
@@ -47,16 +60,25 @@ SYNCHRONOUS = {
 
 class SqliteStore(
     Submitting,
-    Working,
+    Intents,
+    Operations,
+    Accepting,
+    Parking,
     Registering,
     PullWorkers,
     Changing,
     Reading,
     GateKeeping,
+    TargetWatching,
     Scheduling,
     Access,
+    Secrets,
+    Artifacts,
+    Targets,
     Requests,
     Figures,
+    SeriesKeeping,
+    Failures,
     Output,
     Upkeep,
 ):
@@ -64,7 +86,7 @@ class SqliteStore(
 
     def __init__(self, path: str, *, synchronous: str = "full", patience: float = 30.0, clock: Clock | None = None) -> None:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-            raise StoreUnavailable(f"SQLite 3.40 or newer is needed, this Python has {sqlite3.sqlite_version}")
+            raise StoreUnavailable(f"SQLite 3.40 or newer is needed, this Python has {SQLITE}")
         super().__init__(path, synchronous, clock or SystemClock())
         self._patience = patience
         self.now: Callable[[], Instant] = self._clock.now  # called twice per attempt, so without a call in between
@@ -74,11 +96,11 @@ class SqliteStore(
         self._door = asyncio.Lock()
 
     @classmethod
-    def from_url(cls, url: str, *, clock: Clock | None = None) -> SqliteStore:
+    def from_url(cls, url: str, *, clock: Clock | None = None) -> Self:
         """Read `sqlite:///relative.db`, `sqlite:////absolute.db` or `sqlite:///:memory:`, with options in the query."""
         parts = urlsplit(url)
         path = unquote(parts.path).removeprefix("/")
-        if parts.netloc or not path:
+        if parts.netloc or not path or not url.partition(":")[2].startswith("///"):
             raise InvalidValue(f"{url!r} names no file; write sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         synchronous = options.pop("synchronous", "full").lower()
@@ -103,6 +125,8 @@ class SqliteStore(
 
     async def _open(self, migrate: bool) -> None:
         memory = self._path == ":memory:"
+        if not memory:
+            self._make_files()
         threads: list[DatabaseThread] = []
         for name, writes in (("writer", True),) if memory else (("writer", True), ("reader", False)):
             opening = partial(connect, self._path, synchronous=self._synchronous, writes=writes)
@@ -119,6 +143,15 @@ class SqliteStore(
         self._writer, self._reader = writer, reader
         watch = partial(connect, self._path, synchronous=self._synchronous, writes=False)
         self._wakeups = Wakeups(None if memory else self._folder / "sockets", None if memory else watch)
+
+    def _make_files(self) -> None:
+        """Make what is missing of the file and the folders beside it, readable by those who may read the file."""
+        make_file(self._path)
+        if not os.path.exists(self._path):  # its own folder is missing or closed to us; whoever connects says so
+            return
+        with contextlib.suppress(OSError):  # somebody who may only read
+            for name in ("workers", "sockets", "output"):
+                make_folder(self._folder / name, like=self._path)
 
     async def _upgrade(self, writer: DatabaseThread, migrate: bool) -> None:
         try:

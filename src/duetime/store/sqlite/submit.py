@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from duetime.clock import Instant
-from duetime.errors import InvalidValue, StoreUnavailable, TaskNotFound
+from duetime.errors import StoreUnavailable, TaskNotFound
 from duetime.model.lifecycle import unmet
+from duetime.model.names import HandlerNames
 from duetime.model.task import NewTask, State, TaskRecord, accepted, due_of, expiry_of
 from duetime.store.rows.extras import ExtrasTexts
 from duetime.store.sqlite.connection import translated
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import read_record, write_json
-from duetime.store.sqlite.runner import Runner, SyncRunner, check_connection, drive, plain_text, runner_for
+from duetime.store.sqlite.runner import (
+    Runner,
+    SyncRunner,
+    begin_for_alchemy,
+    check_file,
+    check_transaction,
+    drive,
+    driver_connection,
+    plain_text,
+    runner_for,
+)
 from duetime.store.sqlite.statements import NEVER, SQL
 from duetime.store.sqlite.work import unstarted
-from duetime.store.values import (
-    Added,
-    AddVerdict,
-    HintKind,
-)
-
-MAX_COLLECTIONS = 10_000
+from duetime.store.values import MAX_COLLECTIONS, Added, AddVerdict, HintKind, TooManyCollections
 
 
 class _Lane:
@@ -45,8 +51,11 @@ class Submission:
         self._told = told
         self._extras = ExtrasTexts()
         self._seq = 0
+        self._asked: Sequence[NewTask[object]] = ()
         self._lanes: dict[tuple[str, str, int], _Lane] = {}
+        self._names = HandlerNames()
         self._holders: dict[tuple[str, str], int] = {}
+        self._collections: dict[str, set[str]] = {}  # of handlers that get a new lane, read once: a batch may bring thousands
         self._tasks: list[tuple[object, ...]] = []
         self._due: list[tuple[object, ...]] = []
         self._keys: list[tuple[object, ...]] = []
@@ -69,27 +78,29 @@ class Submission:
         return added
 
     async def _add(self, tasks: Sequence[NewTask[object]], repeats: frozenset[str]) -> list[Added]:
+        self._asked = tasks
         newest = await self._run.rows(SQL.last_task)
         if newest:
             self._seq, submitted_at = newest[0]
             if self._now < submitted_at:  # the clock was set back: lists must know how far, see `read.seq_bounds`
                 await self._run.rows(SQL.raise_submitted_high, (submitted_at,))
                 await self._run.rows(SQL.raise_submitted_back, (self._now,))
-        pairs = [(task.handler, task.key) for task in tasks if task.key is not None]
-        if pairs:
+        if any(task.key is not None for task in tasks):
+            self._names = HandlerNames({row[0]: row[1] for row in await self._run.rows(SQL.all_aliases)})
+            pairs = [(name, task.key) for task in tasks if task.key is not None for name in self._names.all(task.handler)]
             for handler, key, seq in await self._run.rows(SQL.key_holders, (write_json(pairs),)):
-                self._holders[handler, key] = seq
+                self._holders[self._names.present(handler), key] = seq
         seen: set[str] = set(repeats)
         added = []
         for task in tasks:
-            taken = task.key is not None and (task.handler, task.key) in self._holders
+            taken = task.key is not None and (self._names.present(task.handler), task.key) in self._holders
             # a repeat may meet its own key, or that of a later task, and its parents may be gone
             if task.id in seen or ((taken or task.edges) and await self._is_stored(task.id)):
                 await self._flush()
                 added.append(Added(AddVerdict.REPEATED, await self._record("where_ids", task.id)))
             elif taken and task.key is not None:
                 await self._flush()
-                added.append(await self._meet_holder(task, self._holders[task.handler, task.key]))
+                added.append(await self._meet_holder(task, self._holders[self._names.present(task.handler), task.key]))
             elif task.edges:
                 await self._flush()
                 added.append(await self._add_child(task))
@@ -100,9 +111,9 @@ class Submission:
                     added.append(self._added(task, due_at))
             seen.add(task.id)
         await self._flush()
-        for lane in self._lanes.values():
-            if lane.next_at < lane.known_at:
-                await self._run.rows(SQL.lower_lane, (lane.next_at, lane.id, lane.next_at))
+        lowered = [(lane.next_at, lane.id, lane.next_at) for lane in self._lanes.values() if lane.next_at < lane.known_at]
+        if lowered:
+            await self._run.many(SQL.lower_lane, lowered)
         return added
 
     def _add_due(self, task: NewTask[object], lane: _Lane) -> Instant:
@@ -124,7 +135,7 @@ class Submission:
         rows = await self._run.rows(SQL.parents, (write_json([edge.parent for edge in task.edges]),))
         parents = {row[0]: (row[1], row[2]) for row in rows}
         open_edges: dict[int, str] = {}
-        failed_parent = ""
+        failed: dict[int, str] = {}
         for edge in task.edges:
             if edge.parent not in parents:
                 raise TaskNotFound(f"no task {edge.parent} to wait for; it was never submitted, or it has been pruned")
@@ -132,19 +143,21 @@ class Submission:
             if state is None:
                 open_edges[seq] = "success" if open_edges.get(seq) == "success" else edge.needs
             elif edge.needs == "success" and state != State.SUCCEEDED:
-                failed_parent = edge.parent
+                failed[seq] = edge.parent
         lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
-        if not open_edges and not failed_parent:
+        if not open_edges and not failed:
             return self._added(task, self._add_due(task, lane))
         due_at = due_of(task, self._now)
         self._insert(task, lane, due_at)
         seq = self._seq
-        if failed_parent:
+        if failed:
             self._keys = [row for row in self._keys if row[2] != seq]
-            self._holders.pop((task.handler, task.key or ""), None)
+            self._holders.pop((self._names.present(task.handler), task.key or ""), None)
             await self._flush()
-            end = unstarted(seq, State.CANCELLED, 0, 0, 0, self._now, unmet(failed_parent))
+            end = unstarted(seq, State.CANCELLED, 0, 0, 0, self._now, unmet(min(failed.values())))
             await self._run.rows(SQL.finish_task, end)
+            waited = {**open_edges, **dict.fromkeys(failed, "success")}
+            await self._run.many(SQL.insert_vain, [(seq, parent, needs) for parent, needs in waited.items()])
             return Added(AddVerdict.ADDED, await self._record("where_seqs", seq))
         await self._flush()
         await self._run.rows(SQL.insert_held, (seq, lane.id, "blocked", len(open_edges), due_at, 0, 0, 0))
@@ -163,10 +176,15 @@ class Submission:
         expires_at = expiry_of(task, due_at)
         numbers = (task.timeout, task.retry, self._extras.of(task), task.planned_at)
         await self._run.rows(SQL.replace_task, (lane.id, task.payload, due_at, task.submitted_by, expires_at, *numbers, seq))
+        if record.handler != task.handler:  # it was submitted by another name of the handler
+            await self._run.rows(SQL.move_key, (task.handler, seq))
         if record.state is State.BLOCKED:
             await self._run.rows(SQL.move_held, (lane.id, due_at, 0, seq))
         else:
             await self._run.rows(SQL.take_due, (seq,))
+            if record.parked:  # its new payload may fit
+                await self._run.rows(SQL.take_held, (seq,))
+                await self._run.rows(SQL.forget_refusals, (seq,))
             position = max(due_at, self._now)
             lane.next_at = min(lane.next_at, position)
             self.earliest = min(self.earliest, position)
@@ -195,18 +213,19 @@ class Submission:
         )
         if task.key is not None:
             self._keys.append((task.handler, task.key, self._seq))
-            self._holders[task.handler, task.key] = self._seq
+            self._holders[self._names.present(task.handler), task.key] = self._seq
 
     async def _lane(self, task: NewTask[object]) -> _Lane:
         key = (task.handler, task.collection or "", task.priority)
         rows = await self._run.rows(SQL.find_lane, key)
         if not rows:
-            ((collections,),) = await self._run.rows(SQL.count_collections, (task.handler,))
-            if collections >= MAX_COLLECTIONS and task.collection:
-                raise InvalidValue(
-                    f"handler {task.handler} has {collections:,} collections already and {task.collection!r} would be one more; "
-                    "a collection is a label of few values (region, tenant class): put other values into the payload or meta"
-                )
+            used = self._collections.get(task.handler)
+            if used is None:
+                used = self._collections[task.handler] = {row[0] for row in await self._run.rows(SQL.collections, (task.handler,))}
+            if task.collection and task.collection not in used and len(used) >= MAX_COLLECTIONS:
+                asked = {each.collection for each in self._asked if each.handler == task.handler and each.collection}
+                raise TooManyCollections(task.handler, asked - used)
+            used.add(task.collection or "")
             rows = await self._run.rows(SQL.add_lane, key)
         lane = self._lanes[key] = _Lane(*rows[0])
         return lane
@@ -249,15 +268,26 @@ class Submitting(OpenFile):
         """Do nothing: the caller's transaction may hold the only write lock."""
 
     async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
-        runner = runner_for(connection)
-        try:
-            with plain_text(connection):
-                await check_connection(connection, runner, self._path)
-                return await Submission(runner, self._clock.now()).add(tasks) if tasks else []
-        except sqlite3.OperationalError as error:
-            raise translated_on(error, self._path) from error
-        except sqlite3.Error as error:
-            raise translated(error, self._path) from error
+        async with callers_transaction(connection, self._path) as run:
+            return await Submission(run, self._clock.now()).add(tasks) if tasks else []
+
+
+@asynccontextmanager
+async def callers_transaction(connection: object, path: str) -> AsyncIterator[Runner]:
+    """Run statements in a transaction that the caller has begun on the file, and will end."""
+    try:
+        own = await driver_connection(connection)
+        runner = runner_for(own)
+        with plain_text(own):
+            await check_file(runner, path)
+            if own is not connection:
+                await begin_for_alchemy(own, runner)
+            check_transaction(own)
+            yield runner
+    except sqlite3.OperationalError as error:
+        raise translated_on(error, path) from error
+    except sqlite3.Error as error:
+        raise translated(error, path) from error
 
 
 def translated_on(error: sqlite3.OperationalError, path: str) -> Exception:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from duetime.clock import Instant
+from duetime.runtime.permissions import make_folder, share
 from duetime.store.values import Hint, HintKind
 
 logger = logging.getLogger("duetime.store")
@@ -103,7 +104,7 @@ class Wakeups:
         """Return the sockets' folder by a short name: a socket's path may have only some hundred characters."""
         assert self._folder is not None
         if self._descriptor is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder, like=self._folder.parent)
             self._descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         short = f"/proc/self/fd/{self._descriptor}"
         return short if os.path.isdir(short) else str(self._folder)
@@ -143,6 +144,7 @@ class Subscription:
         self._path = f"{folder}/{self.name}"
         try:
             receiver.bind(self._path)
+            share(self._path, like=folder)
         except OSError:
             receiver.close()  # no sockets on this system: polling suffices
             self._path = None

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.claim_order import ClaimOrder, LaneFacts, choose
-from duetime.model.gate import Gates
+from duetime.model.claim_order import ClaimOrder, DueEntry, LaneFacts, choose
+from duetime.model.fences import next_epoch
+from duetime.model.gate import Gate, Gates
 from duetime.model.lifecycle import as_cancelled, conclude, unmet
-from duetime.model.outcome import Ended, Outcome, Running, Settlement, SettleVerdict
+from duetime.model.outcome import (
+    FIRST_ATTEMPTS_KEPT,
+    LAST_ATTEMPTS_KEPT,
+    MOST_ATTEMPTS_KEPT,
+    Ended,
+    Outcome,
+    Running,
+    Settlement,
+    SettleVerdict,
+)
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, State
 from duetime.store.shard import AsTheyCome, Grouping
+from duetime.store.sqlite import failures, output
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.gates import read_gates
-from duetime.store.sqlite.records import write_error, write_json
+from duetime.store.sqlite.records import write_detail, write_error, write_json
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import (
     Claim,
@@ -47,31 +58,42 @@ def hand_out(
     ahead: int,
     now: Instant,
     order: ClaimOrder,
+    most_bytes: int | None = None,
+    through: Gate | None = None,
 ) -> Claim:
-    """Hand due tasks to a worker; see the contract in `store.shard`."""
-    if connection.execute(SQL.worker_known, (worker,)).fetchone() is None:
+    """Hand due tasks to a worker; see the contract in `store.shard`. `most_bytes` bounds their payloads."""
+    if connection.execute(SQL.worker_may_claim, (worker,)).fetchone() is None:
         return Claim([], now, None)
     until = now + ahead
-    lanes, opens_at = _open_lanes(connection, wants, read_gates(connection, now), now, until)
+    lanes, opens_at = _open_lanes(connection, wants, read_gates(connection, now), now, until, through)
     chosen, exhausted = _choose(connection, lanes, wants, total, until, order)
     if connection.execute(SQL.expired_tasks, (now, 1)).fetchone():
         chosen = _without_expired(connection, chosen, now)
+    fitting = chosen if most_bytes is None else _fitting(connection, chosen, most_bytes)
+    is_cut = len(fitting) < len(chosen)
+    if is_cut:
+        chosen, exhausted = fitting, []  # what is left out stays due in its lane
     tasks = _take(connection, worker, number, chosen, now)
-    connection.executemany(SQL.raise_lane, [(lane,) for lane in exhausted])
+    if exhausted:
+        connection.execute(SQL.raise_lanes, (write_json(exhausted),))
     unfinished = lanes.keys() - set(exhausted)
     next_at = _next_at(connection, wants, until, unfinished)
-    instants = [at for at in (None if next_at is None else next_at - ahead, opens_at) if at is not None]
+    instants = [at for at in (None if next_at is None else next_at - ahead, opens_at, now if is_cut else None) if at is not None]
     return Claim(tasks, now, min(instants, default=None))
 
 
 def _open_lanes(
-    connection: sqlite3.Connection, wants: Mapping[str, int], gates: Gates, now: Instant, until: Instant
+    connection: sqlite3.Connection, wants: Mapping[str, int], gates: Gates, now: Instant, until: Instant, through: Gate | None
 ) -> tuple[dict[int, _Lane], Instant | None]:
     """Return the lanes that may have due work for us, and when the first of the gates in the way opens by itself."""
     lanes, opens_at = {}, None
     for row in connection.execute(SQL.lanes_with_work, (until,)):
         lane = _Lane(*row)
         if wants.get(lane.handler, 0) <= 0:
+            continue
+        if through is not None:
+            if gates.probes(through, lane.handler, lane.collection or None, now):
+                lanes[lane.id] = lane
             continue
         gate = gates.holding(lane.handler, lane.collection or None, now)
         if gate is None:
@@ -92,14 +114,38 @@ def _choose(
         tasks: list[int] = _read_rows(connection.execute(SQL.first_in_lane, (lane.id, now, limit)))
         order.count(lane.handler, len(tasks))
         return tasks, [lane.id] if len(tasks) < limit else []
+    if not lanes or total <= 0:
+        return [], []
+    first = frozenset(order.rotation({lane.handler for lane in lanes.values()})[:total])
+    near = [lane.id for lane in lanes.values() if lane.handler in first]
+    few = total // len(near) + 2
+    heads: dict[int, list[list[int]]] = dict(_read_rows(connection.execute(SQL.first_in_lanes, (write_json(near), now, few))))
 
-    def scan(lane: int, limit: int) -> Iterator[tuple[int, int]]:
-        # the task's number keeps the order of submitting among equal positions
-        return ((row[1], row[2]) for row in connection.execute(SQL.scan_lane, (lane, now, limit)))
+    def scan(lane: int, limit: int) -> Iterator[DueEntry]:
+        """Return entries; the task's number keeps the order of submitting among equal positions.
+
+        The lanes that come first have their share read in one step; one that has to give more, or comes later, is read by itself.
+        """
+        head = heads.get(lane, [])
+        yield from map(tuple, head)
+        if len(head) == few or lane not in heads:
+            yield from (row[1:3] for row in connection.execute(SQL.scan_lane, (lane, now, limit, len(head))))
 
     facts = [LaneFacts(lane.id, lane.handler, lane.priority) for lane in lanes.values()]
     entries, exhausted = choose(facts, wants, total, order, scan)
     return [entry[1] for _, entry in entries], exhausted
+
+
+def _fitting(connection: sqlite3.Connection, chosen: Sequence[int], most_bytes: int) -> list[int]:
+    """Return the first of these tasks, at least one, whose payloads have so many bytes together."""
+    sizes = dict(connection.execute(SQL.payload_sizes, (write_json(chosen),)).fetchall())
+    fitting: list[int] = []
+    for task in chosen:
+        most_bytes -= sizes[task]
+        if fitting and most_bytes < 0:
+            break
+        fitting.append(task)
+    return fitting
 
 
 def _take(connection: sqlite3.Connection, worker: str, number: int, chosen: Sequence[int], now: Instant) -> list[ClaimedTask]:
@@ -113,16 +159,28 @@ def _take(connection: sqlite3.Connection, worker: str, number: int, chosen: Sequ
     tasks = write_json(chosen)
     connection.execute(SQL.insert_running, {"worker": worker, "claim": number, "now": now, "tasks": tasks})
     connection.execute(SQL.delete_due, (tasks,))
-    return _read_claimed(connection, chosen)
+    return read_claimed(connection, chosen, now)
 
 
-def _read_claimed(connection: sqlite3.Connection, chosen: Sequence[int]) -> list[ClaimedTask]:
+def read_claimed(connection: sqlite3.Connection, chosen: Sequence[int], now: Instant) -> list[ClaimedTask]:
     """Read claimed tasks in one step; payloads that are too large together for one text are read in halves."""
     try:
-        return _decode_claimed(connection.execute(SQL.claimed_tasks, (write_json(chosen),)).fetchone()[0])
+        tasks = _decode_claimed(connection.execute(SQL.claimed_tasks, (write_json(chosen),)).fetchone()[0])
     except sqlite3.DataError:
         half = len(chosen) // 2
-        return _read_claimed(connection, chosen[:half]) + _read_claimed(connection, chosen[half:])
+        return read_claimed(connection, chosen[:half], now) + read_claimed(connection, chosen[half:], now)
+    epoch = _epoch(connection, now)
+    return [msgspec.structs.replace(task, epoch=epoch) for task in tasks] if epoch else tasks
+
+
+def _epoch(connection: sqlite3.Connection, now: Instant) -> int:
+    """Return the store's epoch. In a copy of a store (`backup`) it is below zero until the first claim begins one."""
+    epoch: int
+    (epoch,) = connection.execute(SQL.epoch).fetchone()
+    if epoch < 0:
+        epoch = next_epoch(-epoch, now)
+        connection.execute(SQL.begin_epoch, (epoch,))
+    return epoch
 
 
 def _read_rows(cursor: sqlite3.Cursor) -> list[Any]:
@@ -131,15 +189,15 @@ def _read_rows(cursor: sqlite3.Cursor) -> list[Any]:
     return rows
 
 
-def _next_at(connection: sqlite3.Connection, wants: Mapping[str, int], until: Instant, unfinished: Iterable[int]) -> Instant | None:
+def _next_at(connection: sqlite3.Connection, wants: Mapping[str, int], until: Instant, unfinished: Collection[int]) -> Instant | None:
     """Return the first position after an instant, in lanes that are empty until then and in those that are not."""
     instants = []
     for handler, next_at in connection.execute(SQL.lanes_later, (until,)):
         if wants.get(handler, 0) > 0:
             instants.append(next_at)
             break
-    for lane in unfinished:
-        (next_at,) = connection.execute(SQL.next_in_lane, (lane, until)).fetchone()
+    if unfinished:
+        (next_at,) = connection.execute(SQL.next_in_lanes, (until, write_json(list(unfinished)))).fetchone()
         if next_at is not None:
             instants.append(next_at)
     return min(instants, default=None)
@@ -157,13 +215,14 @@ class Final(NamedTuple):
     started_at: Instant | None
     finished_at: Instant
     result: bytes | None
+    detail: str | None
     error: str | None
     task: int
 
 
 def unstarted(task: int, state: State, attempt: int, tries: int, crashes: int, now: Instant, error: ErrorInfo | None = None) -> Final:
     """Return the end of a task that ends while it waits."""
-    return Final(state.value, None, attempt, tries, crashes, None, None, now, None, write_error(error), task)
+    return Final(state.value, None, attempt, tries, crashes, None, None, now, None, None, write_error(error), task)
 
 
 def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant, *, succeeded: Sequence[int] = ()) -> Instant | None:
@@ -183,6 +242,16 @@ def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant
     return earliest
 
 
+def remove(connection: sqlite3.Connection, ended: Sequence[int]) -> None:
+    """Remove tasks that have ended, with their attempts and output."""
+    tasks = write_json(ended)
+    connection.execute(SQL.forget_hopeless, {"tasks": tasks})
+    connection.execute(SQL.forget_vain_parents, (tasks,))
+    output.remove(connection, tasks)
+    connection.execute(SQL.delete_attempts, (tasks,))
+    connection.execute(SQL.delete_tasks, (tasks,))
+
+
 def release_children(connection: sqlite3.Connection, parent: int, state: State, now: Instant) -> None:
     """Free the children of one ended task, or cancel those whose edges cannot be met."""
     finish(connection, _follow_edges(connection, {parent: state}, now)[0], now)
@@ -193,18 +262,22 @@ def _follow_edges(connection: sqlite3.Connection, states: Mapping[int, State], n
 
     Also return the earliest position that a freed child took.
     """
+    if not connection.execute(SQL.edge_between, (min(states), max(states))).fetchone():  # one look-up, not one for each
+        return [], None
     edges = connection.execute(SQL.take_edges, (write_json(list(states)),)).fetchall()
     met: dict[int, int] = {}
     vain: dict[int, int] = {}
     for parent, child, needs in edges:
         if needs == "success" and states[parent] is not State.SUCCEEDED:
             vain[child] = parent
+            connection.execute(SQL.insert_vain, (child, parent, needs))
         else:
             met[child] = met.get(child, 0) + 1
     finals = []
     freed = []
     for child, parent in vain.items():
         held = connection.execute(SQL.take_held, (child,)).fetchall()
+        connection.execute(SQL.keep_open_edges, (child,))
         connection.execute(SQL.drop_edges_to, (child,))
         for _, _, attempt, tries, crashes in held:
             (parent_id,) = connection.execute(SQL.id_of, (parent,)).fetchone() or (f"number {parent}",)
@@ -256,17 +329,17 @@ def _expire(connection: sqlite3.Connection, tasks: Iterable[int], now: Instant) 
 
 
 class Settled(NamedTuple):
-    """What a settle did: a verdict per settlement, whether anything ended for good, and the earliest new position."""
+    """What a settle did: a verdict per settlement, whether anything ended for good, the earliest new position, whether any was parked."""
 
     verdicts: list[SettleVerdict]
     finished: bool
     earliest: Instant | None
+    parked: bool
 
 
 def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Settlement], now: Instant) -> Settled:
     """Record how attempts ended, if the worker runs exactly these attempts."""
-    ids = write_json([settlement.id for settlement in settlements])
-    held = {row[0]: row for row in _read_rows(connection.execute(SQL.held_by_worker, (worker, ids)))}
+    held = held_by(connection, worker, [settlement.id for settlement in settlements])
     verdicts: list[SettleVerdict] = []
     accepted: list[tuple[Sequence[Any], Settlement]] = []
     ended: set[tuple[str, int]] = set()
@@ -282,7 +355,13 @@ def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Se
         else:
             verdicts.append(SettleVerdict.STALE)
     earliest = _apply(connection, worker, accepted, now)
-    return Settled(verdicts, any(done.state is not State.PENDING for _, done in accepted), earliest)
+    finished = any(done.state is not State.PENDING for _, done in accepted)
+    return Settled(verdicts, finished, earliest, any(done.outcome is Outcome.PARKED for _, done in accepted))
+
+
+def held_by(connection: sqlite3.Connection, worker: str, ids: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Return the worker's attempts of these tasks: (id, task, lane, due_at, claimed_at, attempt, cancelling) by id."""
+    return {row[0]: row for row in _read_rows(connection.execute(SQL.held_by_worker, (worker, write_json(ids))))}
 
 
 def _settled_before(connection: sqlite3.Connection, worker: str, settlement: Settlement) -> bool:
@@ -296,20 +375,31 @@ def _apply(
     """Write accepted settlements; each comes with its row (id, task, lane, due_at, claimed_at, …). Return the earliest new position."""
     if not accepted:
         return None
-    plain, finals, again, attempts = [], [], [], []
+    plain, detailed, finals, again, attempts = [], [], [], [], []
+    parked: list[tuple[int, int, Instant, Settlement]] = []
+    failing: list[Settlement] = []
     for row, settlement in accepted:
         task = row[1]
         if settlement.state is State.SUCCEEDED and settlement.result is None:
-            plain.append((task, settlement.started_at, settlement.finished_at))
-        elif settlement.state is State.PENDING:
+            if settlement.detail is None:
+                plain.append((task, settlement.started_at, settlement.finished_at))
+            else:
+                detailed.append((task, settlement.started_at, settlement.finished_at, write_detail(settlement.detail)))
+            continue
+        if settlement.error is not None:
+            failing.append(settlement)
+        if settlement.state is State.PENDING:
             due_at = now if settlement.due_at is None else settlement.due_at
             if row[3] > max(row[4], now):  # claimed before it was due, and it still is not
                 due_at = max(due_at, row[3])
-            again.append((row[2], task, due_at, settlement.attempt, settlement.tries, settlement.crashes))
+            if settlement.outcome is Outcome.PARKED:
+                parked.append((task, row[2], due_at, settlement))
+            else:
+                again.append((row[2], task, due_at, settlement.attempt, settlement.tries, settlement.crashes))
             attempts.append(
                 (
                     *(task, settlement.attempt, settlement.outcome.value, worker, settlement.started_at),
-                    *(settlement.finished_at, write_error(settlement.error)),
+                    *(settlement.finished_at, write_detail(settlement.detail), write_error(settlement.error)),
                 )
             )
         else:
@@ -324,16 +414,43 @@ def _apply(
                     settlement.started_at,
                     settlement.finished_at,
                     settlement.result,
+                    write_detail(settlement.detail),
                     write_error(settlement.error),
                     task,
                 )
             )
     if plain:
         connection.execute(SQL.finish_succeeded, (write_json(plain),))
+    if detailed:
+        connection.execute(SQL.finish_detailed, (write_json(detailed),))
     connection.execute(SQL.delete_running, (write_json([settlement.id for _, settlement in accepted]),))
     connection.executemany(SQL.insert_attempt, attempts)
-    positions = [put_due(connection, again, now), finish(connection, finals, now, succeeded=[row[0] for row in plain])]
+    for task, number, *_ in attempts:
+        if number > MOST_ATTEMPTS_KEPT:
+            _leave_out(connection, task, number - LAST_ATTEMPTS_KEPT)
+    for each in parked:
+        _park(connection, *each)
+    if failing:
+        failures.count(connection, failing, now)
+    positions = [
+        put_due(connection, again, now),
+        finish(connection, finals, now, succeeded=[row[0] for row in plain] + [row[0] for row in detailed]),
+    ]
     return min((position for position in positions if position is not None), default=None)
+
+
+def _leave_out(connection: sqlite3.Connection, task: int, last: int) -> None:
+    """Remove attempts of a task between its first and its last ones: one of them, unless output came late."""
+    connection.execute(SQL.leave_out_attempts, (task, FIRST_ATTEMPTS_KEPT, last))
+    output.remove_between(connection, task, FIRST_ATTEMPTS_KEPT, last)
+
+
+def _park(connection: sqlite3.Connection, task: int, lane: int, due_at: Instant, settlement: Settlement) -> None:
+    """Let a task wait that the declaration `refused_by` does not fit."""
+    if settlement.refused_by is not None:
+        connection.execute(SQL.refuse, (task, settlement.refused_by))
+    counts = {"attempt": settlement.attempt, "tries": settlement.tries, "crashes": settlement.crashes}
+    connection.execute(SQL.insert_parked, {"task": task, "lane": lane, "due_at": due_at, **counts})
 
 
 _NO_POLICY = RetryPolicy()
@@ -343,8 +460,8 @@ def take_from(connection: sqlite3.Connection, worker: str, rows: Sequence[tuple[
     """End attempts on behalf of a worker that cannot: rows of `running_of_worker`."""
     accepted = []
     for row in rows:
-        task_id, _, _, due_at, claimed_at, attempt, tries, crashes, cancelling, since_at, expires_at = row[:11]
-        running = Running(task_id, attempt, tries, crashes, since_at, expires_at)
+        task_id, _, _, due_at, claimed_at, attempt, tries, crashes, cancelling, since_at, expires_at, handler = row[:12]
+        running = Running(task_id, handler, attempt, tries, crashes, since_at, expires_at)
         settlement = conclude(running, ended, _NO_POLICY, started_at=max(claimed_at, due_at), now=now, chance=0.0)
         accepted.append((row, as_cancelled(settlement) if cancelling else settlement))
     return _apply(connection, worker, accepted, now)
@@ -376,6 +493,12 @@ class Working(OpenFile):
             lambda connection: hand_out(connection, worker, claim, wants, total, ahead, self._clock.now(), self._claim_order), urgent=True
         )
 
+    async def claim_probe(self, worker: str, claim: int, names: Collection[str], gate: Gate) -> Claim:
+        wants = dict.fromkeys(names, 1)
+        return await self._write(
+            lambda connection: hand_out(connection, worker, claim, wants, 1, 0, self._clock.now(), self._claim_order, through=gate)
+        )
+
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         if not settlements:
             return []
@@ -384,6 +507,8 @@ class Working(OpenFile):
             self._hint(HintKind.DUE, settled.earliest)
         if settled.finished:
             self._hint(HintKind.DONE)
+        if settled.parked:
+            self._hint(HintKind.PARKED)
         return settled.verdicts
 
     def grouping(self, worker: str) -> Grouping:

@@ -13,12 +13,15 @@ from duetime.store.shard import Lease
 from duetime.store.sqlite import liveness, pull_workers, read, work
 from duetime.store.sqlite.connection import connect, translated
 from duetime.store.sqlite.database import OpenFile
+from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
+from duetime.store.sqlite.targets import targets_version
 from duetime.store.values import (
     HintKind,
     NewWorker,
     Renewal,
     RunningAttempt,
+    RunningCount,
     WorkerRecord,
 )
 
@@ -29,8 +32,9 @@ class Registering(OpenFile):
     async def register(self, worker: NewWorker) -> Lease:
         lock = self._locks.get(worker.id) or liveness.WorkerLock(self._folder / "workers", worker.id, self._clock)
         row = (
-            *(worker.id, worker.host, worker.pid, msgspec.json.encode(dict(worker.slots)).decode()),
-            *(self._clock.now(), liveness.process_mark(worker.pid)),
+            *(worker.id, worker.host, worker.pid, msgspec.json.encode(dict(worker.slots)).decode(), worker.concurrency),
+            *(self._clock.now(), liveness.process_mark(), msgspec.json.encode(dict(worker.declared)).decode()),
+            *(worker.draining, worker.version, worker.python),
         )
         try:
             await self._write(lambda connection: connection.execute(SQL.insert_worker, row).fetchall())
@@ -42,6 +46,13 @@ class Registering(OpenFile):
         if self._path == ":memory:":
             return SqliteLease(worker.id, lock, self._path, self._opened(self._writer).call)
         return SqliteLease(worker.id, lock, self._path, OwnReader(self._path, self._synchronous))
+
+    async def change_slots(self, worker: NewWorker) -> bool:
+        row = (write_json(dict(worker.slots)), write_json(dict(worker.declared)), worker.concurrency, worker.id)
+        return await self._write(lambda connection: connection.execute(SQL.change_slots, row).rowcount > 0)
+
+    async def drain(self, worker: str, draining: bool) -> bool:
+        return await self._write(lambda connection: connection.execute(SQL.drain_worker, (draining, worker)).rowcount > 0)
 
     async def unregister(self, worker: str) -> None:
         released = await self._write(lambda connection: work.unregister(connection, worker, self._clock.now()))
@@ -61,8 +72,13 @@ class Registering(OpenFile):
     async def attempts_of(self, worker: str) -> list[RunningAttempt]:
         return await self._read(lambda connection: read.attempts_of(connection, worker))
 
+    async def running_counts(self) -> list[RunningCount]:
+        rows = await self._read(lambda connection: connection.execute(SQL.running_by_worker).fetchall())
+        return [RunningCount(*row) for row in rows]
+
     async def workers(self) -> list[WorkerRecord]:
-        return await self._read(lambda connection: read.workers(connection, self._folder / "workers"))
+        mark_of = partial(read.mark_in, self._folder / "workers")
+        return await self._read(lambda connection: read.workers(connection, mark_of))
 
     async def reap(self, worker: str, beat: int) -> int | None:
         path = self._folder / "workers" / worker
@@ -73,7 +89,10 @@ class Registering(OpenFile):
             if stored_beat is not None:
                 return work.reap(connection, worker, self._clock.now()) if stored_beat == beat else None
             # looked at under the write lock: a worker that registers now is not yet in the table, and one that is dead stays dead
-            if row is None or liveness.read_mark(path)[0] != beat or liveness.is_alive(path, row[0]) is not False:
+            own_beat, beat_at, _ = liveness.read_mark(path)
+            if row is None or own_beat != beat or (alive := liveness.is_alive(path, row[0])):
+                return None
+            if alive is None and beat_at is None:  # there is no lock to judge by, and its process cannot be seen from here
                 return None
             return work.reap(connection, worker, self._clock.now())
 
@@ -129,9 +148,10 @@ class SqliteLease:
             raise translated(error, self._path) from error
 
     def _renewal(self, connection: sqlite3.Connection) -> Renewal:
-        known = connection.execute(SQL.worker_known, (self._worker,)).fetchone() is not None
+        known = connection.execute(SQL.worker_known, (self._worker,)).fetchone()
         (version,) = connection.execute(SQL.gates_version).fetchone()
-        return Renewal(known, version, read.attempts_of(connection, self._worker))
+        attempts, draining = read.attempts_of(connection, self._worker), known is not None and bool(known[1])
+        return Renewal(known is not None, version, attempts, targets_version(connection), draining)
 
     def inheritable(self) -> Sequence[int]:
         return (self._lock.descriptor,)

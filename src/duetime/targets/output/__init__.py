@@ -5,6 +5,20 @@ is the folder of one worker's files (`spool`), which it ships to the store (`wor
 """
 
 from duetime.targets.output.capture import Capture, LogHandler, Printing, Writer, current_attempt
+from duetime.targets.output.echo import Echo, Printed
 from duetime.targets.output.files import DEFAULT_CAP, CappedFile, OutputFiles, Sink, cut_line
 
-__all__ = ["DEFAULT_CAP", "CappedFile", "Capture", "LogHandler", "OutputFiles", "Printing", "Sink", "Writer", "current_attempt", "cut_line"]
+__all__ = [
+    "DEFAULT_CAP",
+    "CappedFile",
+    "Capture",
+    "Echo",
+    "LogHandler",
+    "OutputFiles",
+    "Printed",
+    "Printing",
+    "Sink",
+    "Writer",
+    "current_attempt",
+    "cut_line",
+]

@@ -95,7 +95,9 @@ class _Stream:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         sink = current_sink()
-        if (sink is None or not sink.write(text)) and self._original is not None:
+        if sink is not None and sink.write(text):
+            sink.echo(text)
+        elif self._original is not None:
             self._original.write(text)
         return len(text)
 
@@ -129,7 +131,9 @@ class _Bytes:
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         sink = current_sink()
-        if (sink is None or not sink.write(bytes(data))) and self._original is not None:
+        if sink is not None and sink.write(bytes(data)):
+            sink.echo(bytes(data).decode("utf-8", "replace"))
+        elif self._original is not None:
             self._original.write(data)
         return len(data)
 

@@ -18,6 +18,9 @@ import msgspec
 
 from duetime.errors import InvalidValue
 from duetime.ids import is_id
+from duetime.runtime.permissions import make_folder, mode_of
+from duetime.secrets.redacting import Redactor
+from duetime.targets.output.echo import Echo, Lines, Printed
 
 DEFAULT_CAP = 1_048_576
 
@@ -28,7 +31,10 @@ _logger = logging.getLogger("duetime.output")
 
 
 class OutputFiles:
-    """The output files in one folder: `<id>.<attempt>.log`. `ended` is called when an attempt has ended that may have one."""
+    """The output files in one folder: `<id>.<attempt>.log`. `ended` is called when an attempt has ended that may have one.
+
+    `echo`, if there is one, gets each printed line too.
+    """
 
     def __init__(self, folder: str | Path, cap: int = DEFAULT_CAP, ended: Callable[[], None] | None = None) -> None:
         if cap < 0:
@@ -36,6 +42,7 @@ class OutputFiles:
         self.folder = Path(folder)
         self.cap = cap
         self.ended = ended
+        self.echo: Echo | None = None
 
     def path(self, task_id: str, attempt: int) -> Path:
         """Return the path of an attempt's file, whether it exists or not. Only task ids are accepted, so no path leaves the folder."""
@@ -55,7 +62,7 @@ class CappedFile:
     What is already in the file counts, so a second writer may go on where the first one died.
     """
 
-    __slots__ = ("_cap", "_closed", "_done", "_file", "_line", "_lock", "_path", "_space")
+    __slots__ = ("_cap", "_closed", "_done", "_file", "_line", "_lock", "_path", "_space", "redactor")
 
     _open: ClassVar[set[CappedFile]] = set()
 
@@ -69,6 +76,7 @@ class CappedFile:
         self._lock = threading.RLock()
         self._done = False
         self._closed = False
+        self.redactor: Redactor | None = None
 
     def write(self, text: str | bytes) -> bool:
         """Take some output; return False if the file has been closed, so that the caller writes it elsewhere."""
@@ -77,31 +85,42 @@ class CappedFile:
         with self._lock:
             if self._done:
                 return not self._closed
-            # a character is at least a byte, so what lies beyond the cap need not even be encoded
-            text = text[: self._cap + 1]
+            if self.redactor is None:
+                # a character is at least a byte, so what lies beyond the cap need not even be encoded
+                text = text[: self._cap + 1]
             data = text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
             self._line += data
-            problem = self._write_line() if b"\n" in data or len(self._line) >= _LINE_LIMIT else None
+            problem = self._write_line() if b"\n" in data or len(self._line) >= self._line_limit else None
         if problem is not None:
             _warn(self._path, problem)
         return True
 
-    def flush(self) -> None:
-        """Write an unfinished line."""
+    def flush(self, *, last: bool = False) -> None:
+        """Write an unfinished line; what may be the beginning of a secret waits for its end."""
         with self._lock:
-            problem = None if self._done else self._write_line()
+            problem = None if self._done else self._write_line(last=last)
         if problem is not None:
             _warn(self._path, problem)
 
     def close(self) -> None:
         """Write what is left; further output is refused."""
-        self.flush()
+        self.flush(last=True)
         with self._lock:
             self._closed = self._done = True
             self._let_go()
 
-    def _write_line(self) -> OSError | None:
+    @property
+    def _line_limit(self) -> int:
+        """How much of a line is written although its end has not come: more if the end of a long secret must be awaited."""
+        return _LINE_LIMIT if self.redactor is None else _LINE_LIMIT + self.redactor.longest
+
+    def _write_line(self, *, last: bool = False) -> OSError | None:
         data, self._line = self._line, bytearray()
+        if self.redactor is not None:
+            data = bytearray(self.redactor.lines(bytes(data), last=last))
+            # what a line ends with may be the beginning of a secret; a newline is in none, because lines are blanked one by one
+            held = 0 if last else min(self.redactor.longest, len(data) - data.rfind(b"\n") - 1)
+            data, self._line = data[: len(data) - held], data[len(data) - held :]
         if not data:
             return None
         try:
@@ -145,10 +164,10 @@ class CappedFile:
 def _open_for_append(path: Path) -> int:
     for _ in range(3):
         try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode_of(path.parent))
         except FileNotFoundError:  # the first file there, or a pruner has just removed the empty folder
-            path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            make_folder(path.parent, like=path.parent.parent)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode_of(path.parent))
 
 
 def _write_all(file: int, data: bytes | bytearray) -> None:
@@ -174,9 +193,12 @@ class Sink(msgspec.Struct, eq=False):
     _files: OutputFiles
     _task_id: str
     _attempt: int
+    _handler: str = ""
     _file: CappedFile | None = None
     _ended: bool = False
     _elsewhere: bool = False
+    _lines: Lines | None = None
+    _redactor: Redactor | None = None
 
     _beginning: ClassVar[threading.Lock] = threading.Lock()
 
@@ -185,9 +207,28 @@ class Sink(msgspec.Struct, eq=False):
         self._elsewhere = True
         return self._files.path(self._task_id, self._attempt)
 
+    def redact(self, redactor: Redactor | None) -> None:
+        """Blank secrets in all that is written from now on."""
+        self._redactor = redactor
+        if self._file is not None:
+            self._file.redactor = redactor
+
     def write(self, text: str | bytes) -> bool:
         """Take some output; return False if the attempt has ended."""
         return self._begin(text) if self._file is None else self._file.write(text)
+
+    def echo(self, text: str) -> None:
+        """Pass on what was printed, if anybody wants it; what is logged has its own ways."""
+        echo = self._files.echo
+        if echo is None:
+            return
+        with self._beginning:
+            if self._lines is None:
+                self._lines = Lines(self._blanking(echo), self._handler, self._task_id, self._attempt, self._files.cap)
+        self._lines.write(text)
+
+    def _blanking(self, echo: Echo) -> Echo:
+        return lambda printed: echo(printed if self._redactor is None else _blanked(printed, self._redactor))
 
     def flush(self) -> None:
         """Write an unfinished line."""
@@ -208,6 +249,10 @@ class Sink(msgspec.Struct, eq=False):
         self._ended = True
         if self._file is not None:
             self._file.close()
+        if self._elsewhere and self._files.echo is not None:
+            self.echo(self.read())  # all at once: a child process moves what is printed past Python
+        if self._lines is not None:
+            self._lines.close()
         if (self._file is not None or self._elsewhere) and self._files.ended is not None:
             self._files.ended()
 
@@ -217,8 +262,13 @@ class Sink(msgspec.Struct, eq=False):
         with self._beginning:
             if self._file is None:
                 self._file = CappedFile(self._files.path(self._task_id, self._attempt), self._files.cap)
+                self._file.redactor = self._redactor
             file = self._file
         took = file.write(text)
         if self._ended:
             file.close()
         return took
+
+
+def _blanked(printed: Printed, redactor: Redactor) -> Printed:
+    return printed._replace(line=redactor.text(printed.line))

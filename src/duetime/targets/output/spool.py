@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from duetime.runtime.forks import forget_in_forks
+from duetime.runtime.permissions import PRIVATE, make_folder, share
 from duetime.store.output import CHUNK
 
 OFF = "off"
@@ -92,17 +94,19 @@ class Spool:
     def __init__(self, folder: Path, descriptor: int) -> None:
         self.folder = folder
         self.descriptor = descriptor
+        forget_in_forks(self)
 
     @classmethod
     def begin(cls, root: Path) -> Self:
         """Make a folder for this worker. Raises OSError if that cannot be done."""
         _refuse_strangers(root)
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root, like=root)
         while True:
             folder = root / secrets.token_hex(8)
-            folder.mkdir()
+            make_folder(folder, like=root)
             spool = cls.lock(folder)
             if spool is not None:  # otherwise a worker that looks for dead ones was faster and removed the empty folder
+                share(folder / LOCK, like=folder)
                 return spool
 
     @classmethod
@@ -110,7 +114,7 @@ class Spool:
         """Lock a folder and return its spool; None if another process has the lock, or the folder is gone."""
         path = folder / LOCK
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         except OSError:
             return None
         try:
@@ -131,7 +135,15 @@ class Spool:
             with contextlib.suppress(OSError):
                 (self.folder / LOCK).unlink(missing_ok=True)
                 self.folder.rmdir()
-        os.close(self.descriptor)
+        self._release()
+
+    def forget_after_fork(self) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 def abandoned(root: Path, own: Spool) -> Iterator[Spool]:

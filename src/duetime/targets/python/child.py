@@ -33,9 +33,12 @@ import msgspec
 from duetime.errors import InvalidValue
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
+from duetime.runtime.forks import Original
 from duetime.targets.context import Context, Resources
+from duetime.targets.declaring import refused
 from duetime.targets.endings import describe, failed, succeeded
 from duetime.targets.output import LogHandler, Writer, current_attempt
+from duetime.targets.payload import UnfitPayload
 from duetime.targets.python.drain import Drain
 from duetime.targets.python.frames import Answer, Began, Channel, Done, NotReady, Order, Progress, Ready, Setup
 from duetime.targets.python.function import PythonFunction
@@ -140,6 +143,7 @@ class Performer:
     """Performs attempts with an app's handlers and middleware, in an event loop that runs only while it is needed."""
 
     def __init__(self, app: App, resources: Resources, loop: asyncio.AbstractEventLoop) -> None:
+        self._original = Original(loop)
         self._app = app
         self._resources = resources
         self._loop = loop
@@ -156,20 +160,26 @@ class Performer:
         )
         try:
             arguments = spec.payloads.decode(order.task.payload)
+        except UnfitPayload as error:
+            return refused(failed(error, spec.retry), spec)
         except Exception as error:
             return Ended(Outcome.FATAL, error=describe(error))
         token = current_attempt.set(_Inside(context))
         try:
             return succeeded(self._call(spec.target, context, arguments))
         except BaseException as error:  # also SystemExit: it ends the attempt, not the child
+            if self._original.copied:
+                self._original.leave(error)
             return failed(error, spec.retry)
         finally:
+            if self._original.copied:
+                self._original.leave()
             current_attempt.reset(token)
 
     def _call(self, python: PythonFunction, context: Context, arguments: dict[str, Any]) -> object:
         function = python.bind(context, arguments)
         if python.is_async:
-            return self._wait(_caught(lambda: with_middleware(self._app.middlewares, context, function)))
+            return self._wait(self._caught(lambda: with_middleware(self._app.middlewares, context, function)))
         if not self._app.middlewares:
             return function()
         return self._call_between(context, function)
@@ -186,7 +196,7 @@ class Performer:
             calls.put_nowait((answer, copy_context()))
             return await answer
 
-        attempt = self._loop.create_task(_caught(lambda: with_middleware(self._app.middlewares, context, innermost)))
+        attempt = self._loop.create_task(self._caught(lambda: with_middleware(self._app.middlewares, context, innermost)))
         attempt.add_done_callback(lambda _: calls.put_nowait(None))
         while (request := self._loop.run_until_complete(calls.get())) is not None:
             call, variables = request
@@ -200,19 +210,20 @@ class Performer:
                 call.set_result(value)
         return self._wait(attempt)
 
+    async def _caught(self, call: Callable[[], Any]) -> tuple[object, BaseException | None]:
+        """Await a call and return its exception as a value: SystemExit would otherwise break out of the loop."""
+        try:
+            return await call(), None
+        except BaseException as error:
+            if self._original.copied:
+                self._original.leave(error)
+            return None, error
+
     def _wait(self, attempt: Any) -> object:
         value, error = self._loop.run_until_complete(attempt)
         if error is not None:
             raise error
         return value
-
-
-async def _caught(call: Callable[[], Any]) -> tuple[object, BaseException | None]:
-    """Await a call and return its exception as a value: SystemExit would otherwise break out of the loop."""
-    try:
-        return await call(), None
-    except BaseException as error:
-        return None, error
 
 
 def load(app: str) -> App:
@@ -316,7 +327,7 @@ def _sendable(text: str) -> str:
 
 
 def _sendable_error(error: ErrorInfo) -> ErrorInfo:
-    return ErrorInfo(_sendable(error.type), _sendable(error.message), _sendable(error.traceback))
+    return ErrorInfo(_sendable(error.type), _sendable(error.message), _sendable(error.traceback), _sendable(error.location))
 
 
 if __name__ == "__main__":

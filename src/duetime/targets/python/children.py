@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -25,8 +24,10 @@ import msgspec
 
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
+from duetime.runtime.forks import forget_in_forks
+from duetime.runtime.processes import children, group_has_others, group_lives, kill_with_descendants, start_of
 from duetime.store.values import ClaimedTask
-from duetime.targets.output import DEFAULT_CAP, CappedFile
+from duetime.targets.output import DEFAULT_CAP, CappedFile, current_attempt
 from duetime.targets.python.frames import MAX_FRAME, Answer, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
 
 START_WITHIN = 30.0
@@ -95,7 +96,10 @@ class ChildPool:
                 await child.end()
                 raise
             else:
-                self._put_back(child)
+                if ended.outcome is not Outcome.SUCCEEDED and child.left_something:
+                    await child.end()  # the next attempt must not run beside what this one has started
+                else:
+                    self._put_back(child)
                 return ended
         error = ErrorInfo("ProcessDied", f"{_STARTS} sub-processes, one after the other, died before the attempt began")
         return Ended(Outcome.FAILED, error=error)
@@ -177,6 +181,7 @@ class _Child:
         self.killed_on_purpose = False
         self._lock = threading.Lock()
         self._reaped = False
+        self._descendants: dict[int, str] = {}  # that were killed, with their starts
         self._last_printed = b""
         self._receiving = False
         self._transport: asyncio.WriteTransport | None = None
@@ -184,7 +189,7 @@ class _Child:
             self._spawn(inherit)
         except OSError as problem:
             raise _NotStarted(ErrorInfo("ProcessNotStarted", f"no sub-process can be started: {problem}")) from None
-        _living.add(self)
+        forget_in_forks(self)
         self._watch()
 
     def _spawn(self, inherit: Sequence[int]) -> None:
@@ -209,6 +214,9 @@ class _Child:
                 passed_through=passed_through,
                 inherited=list(inherit),
             )
+            # it belongs to the pool and not to the attempt that asked for it
+            nobody = current_attempt.set(None)
+            theirs.callback(current_attempt.reset, nobody)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "duetime.targets.python.child", self._app_path, str(socket_of_child.fileno()), str(life_of_child)],
                 stdin=subprocess.DEVNULL,
@@ -275,10 +283,19 @@ class _Child:
 
     # ---- its end ----
 
+    @property
+    def left_something(self) -> bool:
+        """Whether something that it has started still runs."""
+        return any(start_of(each) is not None for each in children(self._process.pid)) or group_has_others(self._process.pid)
+
     def kill(self) -> None:
-        """Kill the process group. Under a lock with reaping, because a reaped process's number may be another's."""
+        """Kill the process group and all descendants, which may lead groups of their own.
+
+        Under a lock with reaping, because a reaped process's number may be another's.
+        """
         with self._lock:
             if not self._reaped:
+                self._descendants |= kill_with_descendants(self._process.pid)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -371,12 +388,12 @@ class _Child:
         self._wait_for_group(0)
 
     def _wait_for_group(self, looks: int) -> None:
-        if _group_lives(self._process.pid, thorough=looks > 4):
+        outside = any(start_of(pid) == started for pid, started in self._descendants.items())
+        if outside or group_lives(self._process.pid, thorough=looks > 4):
             if looks == 12:
                 _logger.warning("what sub-process %d started cannot be killed yet; its attempt has not ended", self._process.pid)
             self._loop.call_later(min(0.001 * 2**looks, 0.5), self._wait_for_group, min(looks + 1, 13))
             return
-        _living.discard(self)
         self._close_life()
         os.close(self._printed)
         if self._receiving:
@@ -398,20 +415,7 @@ class _Child:
             os.close(life)
 
     def forget_after_fork(self) -> None:
-        self._close_life()
-
-
-_living: weakref.WeakSet[_Child] = weakref.WeakSet()
-
-
-def _forget_after_fork() -> None:
-    """Close the life lines in a fork of the worker: held there, they would keep children alive without their worker."""
-    for child in tuple(_living):
-        child.forget_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+        self._close_life()  # held in a fork, it would keep the child alive without its worker
 
 
 def _standard_error() -> int:
@@ -430,25 +434,6 @@ def _manner(returncode: int) -> str:
         name = "unknown"
     hint = "; perhaps the system ran out of memory" if -returncode == signal.SIGKILL else ""
     return f"killed by signal {-returncode} ({name}){hint}"
-
-
-def _group_lives(group: int, *, thorough: bool) -> bool:
-    """Return whether a process of the group still runs; zombies do not count."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return not thorough or any(_runs_in(group, stat) for stat in Path("/proc").glob("[0-9]*/stat")) or not Path("/proc/self/stat").exists()
-
-
-def _runs_in(group: int, stat: Path) -> bool:
-    try:
-        state, _, its_group, *_ = stat.read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return False
-    return int(its_group) == group and state not in "ZX"
 
 
 def import_string_of(app: object) -> str | None:

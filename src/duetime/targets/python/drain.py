@@ -12,6 +12,7 @@ import termios
 import threading
 from pathlib import Path
 
+from duetime.runtime.permissions import make_folder, mode_of
 from duetime.targets.output import cut_line
 
 
@@ -91,8 +92,8 @@ class Drain(threading.Thread):
             if self._cut:
                 return self._splice(self._nowhere, 65_536)
             if self._file is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+                make_folder(self._path.parent, like=self._path.parent.parent)
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT, mode_of(self._path.parent))
                 os.lseek(self._file, 0, os.SEEK_END)
             moved = self._splice(self._file, self._space)
             self._space -= moved

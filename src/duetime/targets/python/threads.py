@@ -7,11 +7,13 @@ import contextlib
 import contextvars
 import ctypes
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from duetime.errors import AttemptCancelled
+from duetime.runtime.forks import Original
 
 THROW_AFTER = 1.0  # seconds that a thread which was told to stop may use to do so by itself
 
@@ -36,8 +38,13 @@ class Thread:
     def throw(self, error: type[BaseException] | None) -> None:
         """Raise an exception in the thread as soon as it runs Python code again. None takes back one that was not raised yet."""
         if self._thread.ident is not None:
-            thrown = ctypes.c_void_p() if error is None else ctypes.py_object(error)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), thrown)
+            throw_in(self._thread.ident, error)
+
+
+def throw_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an exception in a thread as soon as it runs Python code again. None takes back one that was not raised yet."""
+    thrown = ctypes.c_void_p() if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), thrown)
 
 
 class _End(asyncio.Future[Any]):
@@ -103,6 +110,7 @@ class Threads:
 
     def __init__(self) -> None:
         self._idle: list[Thread] = []
+        self._original = Original()
         self.closed = False  # nobody waits for the end of code any more
 
     def start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> ThreadCall:
@@ -119,6 +127,8 @@ class Threads:
                     call.begin()
                     value = context.run(function, *args, **kwargs)
                 finally:
+                    if self._original.copied:
+                        self._original.leave(sys.exception())
                     call.end()
             except BaseException as error:
                 failure = error

@@ -12,6 +12,9 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from duetime.clock import SECOND, Instant
 from duetime.errors import StoreUnavailable, TaskNotFound
@@ -21,11 +24,16 @@ from duetime.model.gate import Gates
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Settlement, SettleVerdict
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import FINAL, TaskRecord
+from duetime.model.task import FINAL, ErrorInfo, TaskRecord
+from duetime.runtime.slices import off_loop
 from duetime.store import Store
+from duetime.store.accepting import OpenAttempt
 from duetime.store.pull_workers import PullWorker, RunningTask
 from duetime.store.values import Declaration, Progress
+from duetime.targets.schema import MOST_STEPS, Misfit, Steps, TooLong, misfit
+from duetime.worker.failures import FailureLog
 from duetime.worker.metrics import Tally
+from duetime.worker.pull.accepted import Claimant, hear, open_attempt
 from duetime.worker.pull.claim_wait import ClaimWait
 from duetime.worker.pull.values import (
     Completed,
@@ -42,13 +50,16 @@ from duetime.worker.pull.values import (
     timed_out,
 )
 
-Allow = Callable[[str], None]
+MaySee = Callable[[str], bool]
 
 logger = logging.getLogger("duetime.pull")
 
 RENEW_SHARE = 3  # renewals that fit into a lease: one may be late and one be lost
 WAIT_SHARE = 0.5  # of the lease: how long a claim may wait, since it renews the lease only when it begins and ends
 CLAIMS_AT_ONCE = 8  # of all pull workers of a server: one hint may wake them together
+PARKED_EVERY = 5.0  # seconds between two looks for parked tasks that fit a worker
+MOST_LOOKS = 10_000  # workers whose last look is remembered
+ON_LOOP = 5_000  # steps of a check that the event loop takes itself, about 10 ms
 KNOWN_FOR = 5.0  # seconds after which the declarations of handlers are read again
 
 RELEASED = Ended(Outcome.RELEASED)
@@ -63,12 +74,15 @@ class PullService:
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
         self._declared: dict[str, Declaration] = {}
+        self._schemas: dict[str, dict[str, Mapping[str, Any]]] = {}  # of each handler, by the digest of the declaration
+        self._parked_looks: dict[str, float] = {}  # when parked tasks were last looked for, by worker
         self._read_at = -KNOWN_FOR
         self._claiming = asyncio.Semaphore(CLAIMS_AT_ONCE)
         self._waiting: set[asyncio.Event] = set()
         self._closed = False
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._stale = 0
+        self._failures = FailureLog(lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call))
 
     def totals(self) -> dict[FigureKey, int]:
         """Return the metrics of attempts whose end was reported to this server."""
@@ -78,6 +92,7 @@ class PullService:
     def close(self) -> None:
         """End all waiting claims: the server stops."""
         self._closed = True
+        self._failures.tell()
         for woken in self._waiting:
             woken.set()
 
@@ -87,11 +102,18 @@ class PullService:
         """Register a worker. Declare those of its handlers that nobody has declared, or of which it says something new."""
         store = self._store()
         await self._read_declarations()
-        changed = [each for each in (declaration(name, offer, self._declared.get(name)) for name, offer in offers.items()) if each]
+        meant = {handler: declaration(handler, offer, self._declared.get(handler)) for handler, offer in offers.items()}
+        changed = [each for handler, each in meant.items() if each.digest not in self._schemas.get(handler, {})]
         if changed:
             await store.declare(changed)
             self._read_at = -KNOWN_FOR
-        worker = PullWorker(id=new_id(), name=name, slots={handler: offer.slots for handler, offer in offers.items()}, lease=lease)
+        worker = PullWorker(
+            id=new_id(),
+            name=name,
+            slots={handler: offer.slots for handler, offer in offers.items()},
+            lease=lease,
+            declared={handler: meant[handler].digest for handler, offer in offers.items() if offer.schema is not None},
+        )
         await store.register_pull_worker(worker)
         return worker
 
@@ -176,11 +198,11 @@ class PullService:
         """Claim once; but return what the worker already runs under this number, if there is any."""
         seconds = asyncio.get_running_loop().time()
         reasons = waiting.timing.begin(self._store().now(), seconds)
-        await self._know(worker.slots)  # before the claim: nothing that can fail may follow it
+        await self._know(worker.slots, worker.declared)  # before the claim: nothing that can fail may follow it
         attempts, _ = await self._in_time(worker)
-        again = [each for each in attempts if each.task.claim == number]
+        again = [each.task.id for each in attempts if each.task.claim == number]
         if again:
-            return again
+            return [self._bounded(task) for task in await self._store().running_tasks(worker.id, again)]
         wants = free_slots(worker, attempts)
         waiting.full = not wants
         async with self._claiming:
@@ -188,11 +210,16 @@ class PullService:
                 waiting.timing.found(seconds)
                 return []
             claim = await self._store().claim_for(worker.id, server_claim_number() if number is None else number, wants, limit)
+            if not claim.tasks and worker.declared and self._parked_due(worker.id, seconds):
+                wanted = {handler: min(want, limit) for handler, want in wants.items()}
+                parked = await self._store().claim_parked(worker.id, number or server_claim_number(), worker.declared, wanted)
+                claim = msgspec.structs.replace(claim, tasks=parked.tasks)
         if not claim.tasks:
             waiting.timing.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
             if claim.next_at is not None:
                 waiting.timing.know(claim.next_at, self._store().now())
-        return await self._ungated(worker, [self._bounded(task) for task in as_running(claim, number)])
+        claimed = await self._ungated(worker, [self._bounded(task) for task in as_running(claim, number)])
+        return await self._fitting(worker, claimed) if worker.declared else claimed
 
     async def _ungated(self, worker: PullWorker, claimed: list[PulledAttempt]) -> list[PulledAttempt]:
         """Give back what a gate holds that came into force during the claim: a pull worker does not check gates itself."""
@@ -205,14 +232,37 @@ class PullService:
         await self._end(worker.id, [(each, RELEASED) for each in shut])
         return [each for each in claimed if each not in shut]
 
+    async def _fitting(self, worker: PullWorker, claimed: list[PulledAttempt]) -> list[PulledAttempt]:
+        """Park what does not fit the parameters that the worker has declared."""
+        unfit: list[tuple[PulledAttempt, Ended]] = []
+        for each in claimed:
+            handler = each.task.handler
+            schema = self._schemas.get(handler, {}).get(worker.declared.get(handler, ""))
+            found = None if schema is None else await _misfit(schema, msgspec.json.decode(each.task.payload))
+            if found is not None:
+                error = ErrorInfo("InvalidPayload", f"{handler}: {found.path} {found.problem}")
+                unfit.append((each, Ended(Outcome.PARKED, error=error, refused_by=worker.declared[handler])))
+        await self._end(worker.id, unfit)
+        refused = {each.task.id for each, _ in unfit}
+        return [each for each in claimed if each.task.id not in refused]
+
+    def _parked_due(self, worker: str, seconds: float) -> bool:
+        """Return whether it is time to look for parked tasks that fit a worker: not at every claim, which mostly finds none."""
+        if seconds < self._parked_looks.get(worker, -PARKED_EVERY) + PARKED_EVERY:
+            return False
+        if len(self._parked_looks) >= MOST_LOOKS:
+            self._parked_looks.clear()
+        self._parked_looks[worker] = seconds
+        return True
+
     # ---- what pull workers report ----
 
-    async def complete(self, worker: str, task: str, attempt: int, ended: Ended, allow: Allow) -> Completed:
+    async def complete(self, worker: str, task: str, attempt: int, ended: Ended, may_see: MaySee) -> Completed:
         """Record how an attempt ended, if the worker runs exactly this attempt. Return the verdict and the task's state.
 
-        `allow` raises if the caller may not do this for the task's handler.
+        A task of a handler that the caller `may_see` nothing of counts as unknown.
         """
-        own = await self._own(worker, task, attempt, allow)
+        own = await self._own(worker, task, attempt, may_see)
         if own is not None:
             if own.task.cancelling and ended.outcome is Outcome.RELEASED:
                 ended = Ended(Outcome.CANCELLED)
@@ -228,49 +278,90 @@ class PullService:
             logger.warning("pull worker %s: attempt %d of task %s is no longer its own; nothing was changed", worker[:80], attempt, task)
         return Completed(verdict, record.state)
 
+    # ---- what is reported on accepted work ----
+
+    async def complete_accepted(self, claimant: Claimant, ended: Ended, may_see: MaySee) -> Completed:
+        """Record how an attempt ended whose work somebody outside has accepted, also if that is not known here yet."""
+        task = claimant.task
+        found = await self._found(claimant, may_see)
+        if found is not None:
+            if found.task.cancelling and ended.outcome is Outcome.RELEASED:
+                ended = Ended(Outcome.CANCELLED)
+            [(_, verdict)] = await self._end(None, [(PulledAttempt(found.task, found.deadline_at or 0), ended)])
+            if verdict is SettleVerdict.ACCEPTED:
+                return Completed(verdict, (await self._record(task)).state)
+        record = await self._record(task)
+        verdict = SettleVerdict.STALE
+        for attempt in await self._store().attempts(task, after=claimant.number - 1, limit=1):
+            if attempt.attempt == claimant.number and attempt.outcome in OWN_REPORTS:
+                verdict = SettleVerdict.ALREADY
+        self._stale += verdict is SettleVerdict.STALE
+        return Completed(verdict, record.state)
+
+    async def hear(self, claimant: Claimant, fraction: float | None, text: str, extend: float | None, may_see: MaySee) -> ReportAnswer:
+        """Note how far accepted work is, and that somebody still works on it."""
+        found = await self._found(claimant, may_see)
+        if found is None:
+            return ReportAnswer(SettleVerdict.STALE, False)
+        heard = await hear(self._store(), found, fraction, text, extend)
+        return ReportAnswer(heard.verdict, heard.cancelling)
+
+    async def _found(self, claimant: Claimant, may_see: MaySee) -> OpenAttempt | None:
+        """Return the attempt that is reported on, if it runs; TaskNotFound if there is no such task, or none for the caller."""
+        record = await self._record(claimant.task)
+        if not may_see(record.handler):
+            raise _no_task(claimant.task)
+        await self._know([record.handler])
+        return await open_attempt(self._store(), claimant, self._is_request)
+
+    def _is_request(self, handler: str) -> bool:
+        """Return whether a handler's attempts are requests: their ends may be reported before their acceptance is stored."""
+        declared = self._declared.get(handler)
+        return declared is not None and declared.isolation == "http"
+
     async def _reported_before(self, worker: str, task: str, attempt: int, outcome: Outcome) -> SettleVerdict:
         """Return whether a report is a repeat or too late. An attempt that ran out of time was ended for the worker, not by it."""
         own = OWN_REPORTS | ({Outcome.RELEASED} if outcome is Outcome.RELEASED else set())
-        for record in await self._store().attempts(task):
+        for record in await self._store().attempts(task, after=attempt - 1, limit=1):
             if record.attempt == attempt and record.worker == worker and record.outcome in own:
                 return SettleVerdict.ALREADY
         return SettleVerdict.STALE
 
-    async def progress(self, worker: str, task: str, attempt: int, fraction: float, text: str, allow: Allow) -> ReportAnswer:
+    async def progress(self, worker: str, task: str, attempt: int, fraction: float, text: str, may_see: MaySee) -> ReportAnswer:
         """Note how far an attempt is."""
-        answer = await self.owns(worker, task, attempt, allow)
+        answer = await self.owns(worker, task, attempt, may_see)
         if answer.verdict is SettleVerdict.ACCEPTED:
             await self._store().progress(worker, [Progress(task, attempt, fraction, text)])
         return answer
 
-    async def owns(self, worker: str, task: str, attempt: int, allow: Allow) -> ReportAnswer:
+    async def owns(self, worker: str, task: str, attempt: int, may_see: MaySee) -> ReportAnswer:
         """Return whether a worker runs exactly this attempt, and whether it has to stop it."""
-        own = await self._own(worker, task, attempt, allow)
+        own = await self._own(worker, task, attempt, may_see)
         return ReportAnswer(SettleVerdict.STALE, False) if own is None else ReportAnswer(SettleVerdict.ACCEPTED, own.task.cancelling)
 
-    async def _own(self, worker: str, task: str, attempt: int, allow: Allow) -> PulledAttempt | None:
+    async def _own(self, worker: str, task: str, attempt: int, may_see: MaySee) -> PulledAttempt | None:
         """Return an attempt if the worker runs it; TaskNotFound if there is no such task."""
         # not if the worker has gone, and not for a worker that is no pull worker: nobody else may report for it
         known = is_id(worker) and await self._store().pull_worker(worker) is not None
         for running in await self._store().running_tasks(worker, [task]) if known else ():
-            if running.attempt == attempt:
-                allow(running.handler)
+            if running.attempt == attempt and may_see(running.handler):
                 await self._know([running.handler])
                 return self._bounded(running)
-        allow((await self._record(task)).handler)
+        if not may_see((await self._record(task)).handler):
+            raise _no_task(task)
         return None
 
     async def _record(self, task: str) -> TaskRecord:
         [record] = await self._store().get([task])
         if record is None:
-            raise TaskNotFound(f"there is no task {task[:80]!r}; it was never submitted, or has been pruned")
+            raise _no_task(task)
         return record
 
     # ---- ending attempts ----
 
     async def _in_time(self, worker: PullWorker) -> tuple[list[PulledAttempt], list[str]]:
         """End attempts that have run out of time. Return the others, and the tasks of those that were ended."""
-        running = await self._store().running_tasks(worker.id)
+        running = await self._store().running_tasks(worker.id, payloads=False)
         await self._know([task.handler for task in running])
         attempts = [self._bounded(task) for task in running]
         now = self._store().now()
@@ -278,8 +369,8 @@ class PullService:
         await self._end(worker.id, [(attempt, timed_out(attempt)) for attempt in late])
         return [attempt for attempt in attempts if attempt.deadline_at > now], [attempt.task.id for attempt in late]
 
-    async def _end(self, worker: str, ends: Sequence[tuple[PulledAttempt, Ended]]) -> list[tuple[Settlement, SettleVerdict]]:
-        """End attempts of a worker; the store checks that they are its own."""
+    async def _end(self, worker: str | None, ends: Sequence[tuple[PulledAttempt, Ended]]) -> list[tuple[Settlement, SettleVerdict]]:
+        """End attempts of a worker, or accepted ones (None); the store checks that they are."""
         if not ends:
             return []
         store, now = self._store(), self._store().now()
@@ -288,10 +379,11 @@ class PullService:
             conclude(task, ended, self._policy(task), started_at=task.claimed_at, now=now, chance=random.random())
             for task, (_, ended) in zip(tasks, ends, strict=True)
         ]
-        verdicts = await store.settle(worker, settlements)
+        verdicts = await (store.complete(settlements) if worker is None else store.settle(worker, settlements))
         for task, settlement, verdict in zip(tasks, settlements, verdicts, strict=True):
             if verdict is SettleVerdict.ACCEPTED:
                 self._tallies[task.handler].note(settlement, task.due_at)
+                self._failures.note(task.handler, settlement)
         schedules = {task.schedule for task in tasks if task.schedule is not None}
         if schedules:
             await store.wake_schedules(sorted(schedules))
@@ -309,12 +401,33 @@ class PullService:
         numbers = task.retry or (b"{}" if declared is None else declared.retry)
         return RetryPolicy().with_numbers(numbers)
 
-    async def _know(self, handlers: Collection[str]) -> None:
-        """Read the declarations again if one of these handlers is not known, or what is known has become old."""
+    async def _know(self, handlers: Collection[str], declared: Mapping[str, str] = {}) -> None:
+        """Read the declarations again if one of these is not known, or what is known has become old."""
         old = asyncio.get_running_loop().time() - self._read_at >= KNOWN_FOR
-        if handlers and (old or not self._declared.keys() >= set(handlers)):
+        unknown = any(digest not in self._schemas.get(handler, {}) for handler, digest in declared.items())
+        if handlers and (old or unknown or not self._declared.keys() >= set(handlers)):
             await self._read_declarations()
 
     async def _read_declarations(self) -> None:
-        self._declared = {each.name: each for each in await self._store().declarations()}
+        kept = await self._store().declarations(former=True)
+        self._declared = {each.name: each for each in kept}
+        self._schemas = {each.name: {} for each in kept}
+        for each in kept:
+            self._schemas[each.name][each.digest] = msgspec.json.decode(each.schema)
         self._read_at = asyncio.get_running_loop().time()
+
+
+async def _misfit(schema: Mapping[str, Any], value: object) -> Misfit | None:
+    """Return what in a payload a schema does not allow. A long check is done in a thread; one that is too long lets the payload pass."""
+    try:
+        return misfit(schema, value, Steps(ON_LOOP))
+    except TooLong:
+        pass
+    try:
+        return await off_loop(misfit, schema, value, Steps(MOST_STEPS))
+    except TooLong:
+        return None
+
+
+def _no_task(task: str) -> TaskNotFound:
+    return TaskNotFound(f"there is no task {task[:80]!r}; it was never submitted, or has been pruned")

@@ -34,6 +34,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     doc: str | None = None
     timeout: float | None = None
     retry: RetryPolicy | None = None
+    keep: dict[State, float] | None = None
 
 
 class PulledAttempt(NamedTuple):
@@ -98,13 +99,12 @@ def as_running(claim: Claim, number: int | None) -> list[RunningTask]:
     return [_running(task, number or 0, False, claim.now) for task in claim.tasks]
 
 
-def declaration(name: str, offer: Offer, known: Declaration | None) -> Declaration | None:
-    """Return what to declare of a handler; None if the pull worker says nothing new of it."""
-    declared: dict[str, Any] = {"schema": offer.schema, "doc": offer.doc, "timeout": offer.timeout}
+def declaration(name: str, offer: Offer, known: Declaration | None) -> Declaration:
+    """Return what a pull worker declares of a handler: what it says, and for the rest what is declared already."""
+    declared: dict[str, Any] = {"schema": offer.schema, "doc": offer.doc, "timeout": offer.timeout, "keep": offer.keep}
     declared["retry"] = None if offer.retry is None else offer.retry.numbers()
     declared = {field: value for field, value in declared.items() if value is not None}
     if known is None:
         new = Declaration(name=name, concurrency=offer.slots, isolation=ISOLATION, retry=RetryPolicy().numbers())
         return msgspec.structs.replace(new, **declared)
-    changed = msgspec.structs.replace(known, **declared)
-    return None if changed == known else changed
+    return msgspec.structs.replace(known, **declared)

@@ -38,9 +38,11 @@ returns table (
     cross join lateral (select coalesce(n.due, least(p_now + coalesce(n.delay, 0), 253402300799000000)) as due_at) as d
 $$;
 
--- Add tasks that are most probably new; if one is not, all are refused.
+-- Add tasks that are most probably new; if one is not, all are refused. A generic plan from the first call: a plan for
+-- given values holds a copy of all tasks for every column that it reads, which cost a fifth more CPU for 10,000 tasks
+-- and twice as much for one in the first five calls of a connection (`bench/http.py`).
 create or replace function duetime.add_new(p_now bigint, p_tasks duetime.new_tasks) returns bigint language plpgsql
-set enable_seqscan = off set jit = off as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
     v_now bigint;
 begin

@@ -44,13 +44,14 @@ declare
 begin
     if cardinality(p_ids) <= 8 then
         return query select c.worker, c.number from duetime.claim as c
-        where c.last_id >= v_least and c.first_id <= v_greatest and exists (select from unnest(p_ids) as u (id)
-            where u.id = any (c.tasks));
+        where c.worker <> '' and c.last_id >= v_least and c.first_id <= v_greatest
+        and exists (select from unnest(p_ids) as u (id) where u.id = any (c.tasks));
     else
         return query select c.worker, c.number from duetime.claim as c
-        where c.last_id >= v_least and c.first_id <= v_greatest
+        where c.worker <> '' and c.last_id >= v_least and c.first_id <= v_greatest
         and exists (select from unnest(c.tasks) as t (id) where (t.id in (select unnest(p_ids))) is true);
     end if;
+    return query select '', a.number from duetime.accepted as a where a.id = any (p_ids);
 end $$;
 
 -- Those of these tasks that run, with all that their claims tell of them.

@@ -4,8 +4,8 @@
 -- ones: when the first bring too little, the second are tried. p_quotas bound each lane, p_total all; p_watched are
 -- the lanes whose next position is wanted, and a `look` at them if p_watched_floors is given. `how` says how it went
 -- (0 done, 1 gates or lanes have changed or the clock was set back: read them and ask again, 2 the worker is not
--- registered, 3 closed after a fail-over), `next_at` when to look again, `last_pos` the last position taken. The
--- tasks come as columns, which cost a third less than rows, here and in the client; a column of one element stands
+-- registered or drains, 3 closed after a fail-over), `next_at` when to look again, `last_pos` the last position taken.
+-- The tasks come as columns, which cost a third less than rows, here and in the client; a column of one element stands
 -- for as many of it, and one that is null for nulls.
 create or replace function duetime.claim(
     p_now bigint, p_worker text, p_number bigint, p_lanes integer[], p_starts bigint[], p_floors bigint[],
@@ -15,7 +15,8 @@ create or replace function duetime.claim(
     how integer, now_at bigint, next_at bigint, last_pos bigint, seen_at bigint, oldest bigint, next bigint,
     firsts bigint[], ids text[], lanes integer[], payloads text[], attempts integer[], tries integer[],
     crashes integer[], dues bigint[], sinces bigint[], submitted bigint[], submitters text[], expiries bigint[],
-    timeouts double precision[], retries text[], extras text[], keys text[], schedules text[], planned bigint[]
+    timeouts double precision[], retries text[], extras text[], keys text[], schedules text[], planned bigint[],
+    epoch bigint
 ) language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
     set enable_hashjoin = off
@@ -48,7 +49,7 @@ begin
     if v_incarnation is null then
         v_incarnation := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
     end if;
-    perform from duetime.worker as w where w.id = p_worker for key share;  -- I19
+    perform from duetime.worker as w where w.id = p_worker and not w.draining for key share;  -- I19
     if not found then
         how := 2;
         return next;
@@ -59,7 +60,10 @@ begin
         -- I18; and claims that are gone have put entries back below floors that were proved before (I8)
         perform nextval(s.tableoid) from duetime.set_backs as s where v_control.incarnation <> '';
         update duetime.control as c set incarnation = v_incarnation, open_at = case when c.incarnation = '' then 0
-            else v_now + (select (max(w.lease) * 1200000)::bigint from duetime.worker as w) end
+            else v_now + (select (max(w.lease) * 1200000)::bigint from duetime.worker as w) end,
+            -- I20; as model.fences.next_epoch says
+            epoch = case when c.incarnation = '' then c.epoch
+                else greatest(c.epoch + 1, v_now / 1000000 - 1767225600) end
         where c.incarnation <> v_incarnation;
         select * into v_control from duetime.control;
     elsif v_now < v_control.open_at then
@@ -193,6 +197,7 @@ begin
             end if;
         end if;
         ids := v_ids;
+        epoch := v_control.epoch;
         dues := nullif(v_dues, sinces);
         -- what is added from now on may stand before those that are not due yet
         last_pos := least(v_positions[cardinality(v_positions)], v_now);

@@ -18,6 +18,18 @@ begin
     return v_ids || array(select t.id from duetime.task as t where t.id = any (p_ids) order by t.id for key share);
 end $$;
 
+-- Say whether somebody may wait for one of these tasks. Ids begin with the time, so those that end together are mostly
+-- neighbours, and nobody who waits for a task elsewhere costs them a look-up for each: one look at their range does.
+create or replace function duetime.may_be_needed(p_ids uuid[]) returns boolean language plpgsql stable
+set enable_seqscan = off as $$
+begin
+    if not exists (select from duetime.edge) then
+        return false;
+    end if;
+    return exists (select from duetime.edge as e where e.parent >= (select i.id from unnest(p_ids) as i (id)
+        order by i.id limit 1) and e.parent <= (select i.id from unnest(p_ids) as i (id) order by i.id desc limit 1));
+end $$;
+
 -- Let the children of ended tasks go on, or end those in vain, one generation after the other. Returns the earliest
 -- position that a freed child took. Children are locked first, in the order of their ids, and then their edges are
 -- taken (I15), as everybody does who ends a child: in the other order a parent's end and its child's cancel would
@@ -47,6 +59,9 @@ begin
                 where e.parent = p.id
             returning e.child, e.parent, case when e.needs = 'success' and not p.succeeded then 'vain'
                 else 'met' end as verdict
+        ), remembered as (
+            insert into duetime.vain (child, parent, needs, ended_at)
+            select t.child, t.parent, 'success', p_now from taken as t where t.verdict = 'vain'
         )
         select array_agg(t.child), array_agg(t.verdict), array_agg(t.parent) into v_children, v_verdicts, v_of
             from taken as t;
@@ -77,7 +92,11 @@ begin
         v_earliest := least(v_earliest, v_freed);
         exit when v_parents is null;
         perform duetime.record_ends(p_now, 'cancelled', v_errors, v_parents, v_attempts, v_tries, v_crashes);
-        delete from duetime.edge as e where e.child = any (v_parents);
+        with dropped as (
+            delete from duetime.edge as e where e.child = any (v_parents) returning e.child, e.parent, e.needs
+        )
+        insert into duetime.vain (child, parent, needs, ended_at)
+        select d.child, d.parent, d.needs, p_now from dropped as d;
         v_succeeded := array_fill(false, array[cardinality(v_parents)]);
     end loop;
     return v_earliest;

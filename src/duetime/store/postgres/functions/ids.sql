@@ -16,9 +16,12 @@ create or replace function duetime.underway(p_least uuid, p_ids uuid[]) returns 
 set enable_seqscan = off set jit = off as $$
 begin
     return array(
-        select r.id from (select c.tasks, c.done from duetime.claim as c where c.last_id >= p_least offset 0) as c
+        select r.id from (select c.tasks, c.done from duetime.claim as c where c.worker <> '' and c.last_id >= p_least
+            offset 0) as c
         cross join lateral unnest(c.tasks) with ordinality as r (id, index)
         where r.id >= p_least and (r.id in (select unnest(p_ids))) is true and get_bit(c.done, r.index::integer - 1) = 0
+        union all
+        select a.id from duetime.accepted as a where a.id >= p_least and (a.id in (select unnest(p_ids))) is true
         union all
         select h.id from duetime.held as h where h.id >= p_least and (h.id in (select unnest(p_ids))) is true);
 end $$;

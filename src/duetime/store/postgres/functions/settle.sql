@@ -4,11 +4,11 @@
 create or replace function duetime.match(
     p_now bigint, p_worker text, p_claims bigint[], p_ids uuid[], p_attempts integer[], p_started bigint[],
     p_finished bigint[], p_states text[], p_outcomes text[], p_tries integer[], p_crashes integer[], p_dues bigint[],
-    p_results text[], p_errors text[]
+    p_results text[], p_errors text[], p_details text[]
 ) returns table (
     said integer, number bigint, open integer, index integer, id uuid, lane integer, expires_at bigint, attempt integer,
     tries integer, crashes integer, started_at bigint, finished_at bigint, due_at bigint, result text, error text,
-    outcome text, state text, payload text, since_at bigint, submitted_at bigint, submitted_by text
+    outcome text, state text, payload text, since_at bigint, submitted_at bigint, submitted_by text, detail text
 ) language plpgsql stable rows 500
 set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set enable_seqscan = off
 set jit = off as $$
@@ -25,20 +25,37 @@ begin
         greatest(coalesce(s.due_at, p_now), case when r.due_at > r.claimed_at and r.due_at > p_now then r.due_at end),
         s.result, s.error, coalesce(s.outcome, 'succeeded'),
         case when s.state = 'pending' and r.cancelling then 'cancelled' else coalesce(s.state, 'succeeded') end,
-        r.payload, r.due_at, r.submitted_at, r.submitted_by
+        r.payload, r.due_at, r.submitted_at, r.submitted_by, s.detail
     from unnest(p_ids, p_attempts, p_started, p_finished, p_states, p_outcomes, p_tries, p_crashes, p_dues, p_results,
-        p_errors) with ordinality
-        as s (id, attempt, started_at, finished_at, state, outcome, tries, crashes, due_at, result, error, index)
+        p_errors, p_details) with ordinality
+        as s (id, attempt, started_at, finished_at, state, outcome, tries, crashes, due_at, result, error, detail,
+            index)
     join running as r on r.id = s.id and r.attempt = s.attempt;
 end $$;
 
+-- Leave out attempts of tasks that have had many, and what they printed: all between the first hundred and the last
+-- four hundred (FIRST_ATTEMPTS_KEPT, LAST_ATTEMPTS_KEPT). That is one of each task, unless output came late. A row of
+-- `output` is the lock of its pieces, so it goes first; tasks are named in order, as those who write output lock them.
+create or replace function duetime.leave_out(p_ids uuid[], p_attempts integer[]) returns void language plpgsql as $$
+declare
+    v_task record;
+begin
+    for v_task in select u.id, u.attempt - 400 as last from unnest(p_ids, p_attempts) as u (id, attempt) order by u.id
+    loop
+        delete from duetime.attempt as a where a.task = v_task.id and a.attempt > 100 and a.attempt <= v_task.last;
+        delete from duetime.output as o where o.task = v_task.id and o.attempt > 100 and o.attempt <= v_task.last;
+        delete from duetime.output_chunk as c where c.task = v_task.id and c.attempt > 100
+            and c.attempt <= v_task.last;
+    end loop;
+end $$;
+
 -- Record how attempts of a worker ended. Nulls stand for what the claim already says, and for success. p_claims
--- null: look into all claims. Returns the indexes (from 1) of what was accepted, null if all were; the rest is not this
--- worker's at this number.
+-- null: look into all claims; of what is no failure the last three are null. Returns the indexes (from 1) of what was
+-- accepted, null if all were; the rest is not this worker's at this number.
 create or replace function duetime.settle(
     p_now bigint, p_worker text, p_claims bigint[], p_ids uuid[], p_attempts integer[], p_started bigint[],
     p_finished bigint[], p_states text[], p_outcomes text[], p_tries integer[], p_crashes integer[], p_dues bigint[],
-    p_results text[], p_errors text[]
+    p_results text[], p_errors text[], p_details text[], p_fingerprints text[], p_handlers text[], p_kinds text[]
 ) returns table (accepted integer[], finals integer, earliest bigint) language plpgsql
 set enable_seqscan = off set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off
 set jit = off as $$
@@ -49,13 +66,15 @@ declare
     v_finals uuid[];
     v_succeeded boolean[];
     v_earliest bigint;
+    v_long uuid[];
+    v_numbers integer[];
 begin
     v_now := duetime.begin_adding(p_now);
     perform from duetime.claim as c where c.worker = p_worker and (p_claims is null or c.number = any (p_claims))
         order by c.number for update;  -- I10
     with ended as materialized (
         select * from duetime.match(v_now, p_worker, p_claims, p_ids, p_attempts, p_started, p_finished, p_states,
-            p_outcomes, p_tries, p_crashes, p_dues, p_results, p_errors)
+            p_outcomes, p_tries, p_crashes, p_dues, p_results, p_errors, p_details)
     ), batch as (
         select e.number, count(*) as n, count(*) = e.open as whole from ended as e group by e.number, e.open
     ), closed as (
@@ -70,15 +89,15 @@ begin
     ), kept as (
         insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at,
             timeout, retry, extras, schedule, planned_at, state, outcome, attempt, tries, crashes, worker, started_at,
-            finished_at, result, error)
+            finished_at, result, error, detail, fingerprint)
         select m.id, m.lane, m.handler, m.key, m.payload, m.due_at, m.submitted_at, m.submitted_by, m.expires_at,
             m.timeout, m.retry, m.extras, m.schedule, m.planned_at, e.state, e.outcome, e.attempt, e.tries, e.crashes,
-            p_worker, e.started_at, e.finished_at, e.result, e.error
+            p_worker, e.started_at, e.finished_at, e.result, e.error, e.detail, p_fingerprints[e.said]
         from moved as m join ended as e on e.id = m.id
         union all
         select e.id, e.lane, l.handler, null, e.payload, e.since_at, e.submitted_at, e.submitted_by, null, null, null,
             null, null, null, e.state, e.outcome, e.attempt, e.tries, e.crashes, p_worker, e.started_at, e.finished_at,
-            e.result, e.error
+            e.result, e.error, e.detail, p_fingerprints[e.said]
         from ended as e join duetime.lane as l on l.id = e.lane where e.state <> 'pending' and e.payload is not null
     ), written as (
         insert into duetime.task (id, lane, handler, payload, due_at, submitted_at, submitted_by)
@@ -94,8 +113,8 @@ begin
             attempt = excluded.attempt, tries = excluded.tries, crashes = excluded.crashes, doubtful = false
         returning d.id, d.doubtful is null as alone
     ), told as (
-        insert into duetime.attempt (task, attempt, outcome, worker, started_at, finished_at, error)
-        select e.id, e.attempt, e.outcome, p_worker, e.started_at, e.finished_at, e.error from ended as e
+        insert into duetime.attempt (task, attempt, outcome, worker, started_at, finished_at, error, detail)
+        select e.id, e.attempt, e.outcome, p_worker, e.started_at, e.finished_at, e.error, e.detail from ended as e
             where e.state = 'pending'
     ), counted as (
         insert into duetime.tally (lane, state, n)
@@ -106,12 +125,25 @@ begin
     )
     select array_agg(e.said), array_agg(e.id) filter (where e.state <> 'pending'),
         array_agg(e.state = 'succeeded') filter (where e.state <> 'pending'),
-            min(greatest(e.due_at, v_now)) filter (where e.state = 'pending')
-    into v_accepted, v_finals, v_succeeded, v_earliest from ended as e;
+            min(greatest(e.due_at, v_now)) filter (where e.state = 'pending'),
+        array_agg(e.id) filter (where e.attempt > 500 and e.state = 'pending'),
+            array_agg(e.attempt) filter (where e.attempt > 500 and e.state = 'pending')
+    into v_accepted, v_finals, v_succeeded, v_earliest, v_long, v_numbers from ended as e;
+    if p_fingerprints is not null then
+        insert into duetime.failure_tally (fingerprint, handler, at, attempts, tasks, sample, kind)
+        select s.fingerprint, min(s.handler), v_now, count(*), count(*) filter (where s.state = 'failed'),
+            (array_agg(s.id order by s.index desc))[1], (array_agg(s.kind order by s.index desc))[1]
+        from unnest(p_ids, p_states, p_fingerprints, p_handlers, p_kinds) with ordinality
+            as s (id, state, fingerprint, handler, kind, index)
+        where s.fingerprint is not null and s.index = any (v_accepted) group by s.fingerprint;
+    end if;
+    if v_long is not null then
+        perform duetime.leave_out(v_long, v_numbers);
+    end if;
     if exists (select from duetime.progress) then
         delete from duetime.progress as p where p.id = any (p_ids);
     end if;
-    if v_finals is not null and exists (select from duetime.edge) then
+    if v_finals is not null and duetime.may_be_needed(v_finals) then
         v_earliest := least(v_earliest, duetime.follow(v_now, v_finals, v_succeeded));
     end if;
     return query select case when cardinality(v_accepted) = cardinality(p_ids) then null
@@ -214,7 +246,7 @@ begin
         if exists (select from duetime.progress) then
             delete from duetime.progress as p where p.id = any (v_claim.tasks);
         end if;
-        if exists (select from duetime.edge) then
+        if duetime.may_be_needed(v_claim.tasks) then
             v_earliest := least(v_earliest, duetime.follow(v_now, v_claim.tasks,
                 array_fill(true, array[v_slice.size])));
         end if;

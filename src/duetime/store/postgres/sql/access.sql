@@ -37,6 +37,25 @@ from (
     where k.last_used_at is null or k.last_used_at < v.at order by k.id for update of k
 ) as u where t.id = u.id
 
+-- put_session: somebody signed in; a repeat changes nothing
+insert into duetime.session (digest, token, token_digest, origin, created_at, idle_at, expires_at)
+values ($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint) on conflict (digest) do nothing
+
+-- delete_old_sessions: sessions that are over; those that another server removes at this moment are left to it
+delete from duetime.session where digest in (
+    select digest from duetime.session where expires_at <= $1::bigint or idle_at <= $1::bigint for update skip locked
+)
+
+-- sessions_by_digest: sessions by digest
+select digest, token, token_digest, origin, created_at, idle_at, expires_at from duetime.session
+where digest = any ($1::text[])
+
+-- renew_session: somebody who is signed in is still there
+update duetime.session set idle_at = greatest(idle_at, $2::bigint) where digest = $1::text
+
+-- delete_session: somebody signed out
+delete from duetime.session where digest = $1::text returning digest
+
 -- insert_audit: keep what operators did
 insert into duetime.audit (id, at, by, token, action, subject, origin, outcome, detail)
 select * from unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],

@@ -5,7 +5,10 @@ on conflict (source) do update set number = excluded.number, written_at = exclud
     where s.number < excluded.number
 returning s.source
 
--- add_figures: add to what a process has counted
+-- add_figures: add to what a process has counted, and note when
+with piece as (
+    insert into duetime.series_piece (at, counts) values (coalesce($6::bigint, duetime.clock()), $7::text)
+)
 insert into duetime.figure as f (source, name, handler, part, count)
 select $1::text, v.* from unnest($2::text[], $3::text[], $4::text[], $5::bigint[]) as v
 on conflict (source, name, handler, part) do update set count = f.count + excluded.count

@@ -74,13 +74,15 @@ exists (select from duetime.output_chunk as c where c.task = $task and c.words @
 -- any_output: whether anything has been kept at all
 select exists (select from duetime.output)
 
--- remove_output: the output of tasks that are gone, a batch of them after an id
+-- remove_output: the output of tasks that are gone, a batch of them after an id, but not that of some handlers
 with leaving as materialized (
-    select p.id from duetime.%partition as p where p.id > $1::uuid order by p.id limit $2::integer
+    select p.id, p.handler from duetime.%partition as p where p.id > $1::uuid order by p.id limit $2::integer
+), ending as materialized (
+    select s.id from leaving as s where s.handler <> all ($3::text[])
 ), chunks as (
-    delete from duetime.output_chunk as c where c.task = any (array(select s.id from leaving as s))
+    delete from duetime.output_chunk as c where c.task = any (array(select s.id from ending as s))
 ), gone as (
-    delete from duetime.output as o where o.task = any (array(select s.id from leaving as s))
+    delete from duetime.output as o where o.task = any (array(select s.id from ending as s))
 )
 select s.id::text from leaving as s order by s.id desc limit 1
 

@@ -38,13 +38,23 @@ update duetime.schedule as s set next_at = (select t.now from t) where s.name = 
 select name, version, id, revision, next_at, declared, created_at, changed_at, changed_by, spec, state
     from duetime.schedule where name = any ($1::text[])
 
--- list_schedules: a page of schedules in the order of their names
-select name, version, id, revision, next_at, declared, created_at, changed_at, changed_by, spec, state
-    from duetime.schedule
-where name > $1::text and name >= $2::text and ($3::text is null or name < $3::text)
-    and ($4::text is null or handler = $4::text)
-and ($5::boolean is null or paused = $5::boolean) and ($6::boolean is null or (declared is not null) = $6::boolean)
-order by name limit $7::bigint
+-- list_schedules: a page of schedules in the order of their names, as far as the bytes of their specs allow, and the
+-- first that they do not
+select b.name, b.version, b.id, b.revision, b.next_at, b.declared, b.created_at, b.changed_at, b.changed_by, b.spec,
+    b.state
+from (
+    select s.*, sum(octet_length(s.spec)) over (order by s.name rows between unbounded preceding and 1 preceding)
+        as before
+    from (
+        select name, version, id, revision, next_at, declared, created_at, changed_at, changed_by, spec, state
+        from duetime.schedule
+        where name > $1::text and name >= $2::text and ($3::text is null or name < $3::text)
+            and ($4::text is null or handler = any (duetime.names($4::text)))
+        and ($5::boolean is null or paused = $5::boolean)
+            and ($6::boolean is null or (declared is not null) = $6::boolean)
+        order by name limit $7::bigint
+    ) as s
+) as b where coalesce(b.before, 0) <= $8::bigint order by b.name
 
 -- skips_of: occurrences of a schedule that became no task, the latest planned first
 select schedule, planned_at, until_at, count, reason, at, note from duetime.skip

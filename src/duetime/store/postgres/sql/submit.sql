@@ -26,14 +26,23 @@ select duetime.add($19::bigint, $tasks)
 -- begin_adding: the time of a write
 select duetime.begin_adding($1::bigint)
 
--- key_holder: the live task of a key
-select id::text from duetime.task where handler = $1::text and key = $2::text
+-- begin_adding_named: the same, and which of these handlers have other names
+select duetime.begin_adding($1::bigint), array(select h.name from unnest($2::text[]) as h (name)
+    where cardinality(duetime.names(h.name)) > 1)
+
+-- lock_key: let nobody else add a task with this key by another name of its handler until this transaction has ended
+select pg_advisory_xact_lock(hashtextextended((duetime.names($1::text))[1] || chr(1) || $2::text, 20260101))
+
+-- key_holder: the live task of a key, by any name of the handler
+select id::text from duetime.task where handler = any (duetime.names($1::text)) and key = $2::text
 
 -- key_holders: the live tasks of several keys
 select k.handler, k.key, t.id::text from unnest($1::text[], $2::text[]) as k (handler, key)
-cross join lateral (select x.id from duetime.task as x where x.handler = k.handler and x.key = k.key offset 0) as t
+cross join lateral (select x.id from duetime.task as x where x.handler = any (duetime.names(k.handler))
+    and x.key = k.key offset 0) as t
 
--- replace_waiting: give a task that waits, and that this transaction has locked, a new submission and a new position
+-- replace_waiting: give a task that waits, and that this transaction has locked, a new submission and a new position;
+-- whether it is parked
 with placed as (
     update duetime.due set lane = $3::integer, pos = greatest($5::bigint, $1::bigint), due_at = $5::bigint,
         expires_at = $7::bigint, tries = 0,
@@ -46,9 +55,10 @@ with placed as (
     from duetime.task as t cross join lateral (values (t.lane, -1), ($3::integer, 1)) as m (lane, n)
         where t.id = $2::uuid and t.lane <> $3::integer
 )
-update duetime.task set lane = $3::integer, payload = $4::text, due_at = $5::bigint, submitted_by = $6::text,
-    expires_at = $7::bigint,
+update duetime.task set lane = $3::integer, handler = $12::text, payload = $4::text, due_at = $5::bigint,
+    submitted_by = $6::text, expires_at = $7::bigint,
     timeout = $8::double precision, retry = $9::text, extras = $10::text, planned_at = $11::bigint where id = $2::uuid
+returning exists (select from duetime.held as h where h.id = $2::uuid and h.reason = 'declaration')
 
 -- live_parents: which of these tasks have not ended
 select x.id::text from duetime.living($1::uuid[]) as x (id)
@@ -62,14 +72,21 @@ delete from duetime.due where id = $1::uuid
 -- end_task: the end of a task that never ran and stands nowhere
 select duetime.end_tasks($1::bigint, $2::text, $3::text, array[$4::uuid], array[0], array[0], array[0])
 
--- hold: let a new task wait for others instead of for its time
-with entry as (delete from duetime.due where id = $1::uuid returning *)
+-- hold: let new tasks wait for others instead of for their time
+with child as (
+    select c.id, c.waiting from unnest($1::uuid[], $2::integer[]) as c (id, waiting)
+), entry as (delete from duetime.due where id = any ($1::uuid[]) returning *)
 insert into duetime.held (id, lane, reason, waiting, due_at, expires_at, attempt, tries, crashes)
-select id, lane, 'blocked', $2::integer, due_at, expires_at, attempt, tries, crashes from entry
+select e.id, e.lane, 'blocked', c.waiting, e.due_at, e.expires_at, e.attempt, e.tries, e.crashes
+    from entry as e join child as c on c.id = e.id
 
--- add_edges: the parents that a child waits for
-insert into duetime.edge (parent, child, needs) select p.parent, $1::uuid, p.needs from unnest($2::uuid[], $3::text[])
-    as p (parent, needs)
+-- add_edges: the parents that children wait for
+insert into duetime.edge (parent, child, needs) select e.parent, e.child, e.needs
+    from unnest($1::uuid[], $2::uuid[], $3::text[]) as e (child, parent, needs)
+
+-- remember_vain: what a child waits for again if a parent that did not succeed is retried
+insert into duetime.vain (child, parent, needs, ended_at) select $1::uuid, v.parent, v.needs, $2::bigint
+    from unnest($3::uuid[], $4::text[]) as v (parent, needs)
 
 -- tell_time: the server's clock
 select duetime.clock()

@@ -10,7 +10,7 @@ join pg_class as c on c.relkind = 'r' and c.relname ~ ('^' || p.parent || '_[0-9
     and c.relnamespace = to_regnamespace(quote_ident('duetime'))
 left join pg_inherits as i on i.inhrelid = c.oid
 left join lateral (select regexp_match(pg_get_expr(c.relpartbound, c.oid),
-    'FROM \(''?(-?\d+)''?\) TO \(''?(-?\d+)''?\)') as bounds) as b on true
+    'FROM [(]''?(-?[0-9]+)''?[)] TO [(]''?(-?[0-9]+)''?[)]') as bounds) as b on true
 order by p.parent, b.bounds[1]::bigint
 
 -- count_some: how many rows a table has, up to a bound
@@ -26,7 +26,38 @@ alter table duetime.%parent detach partition duetime.%partition finalize
 lock table duetime.%partition in access exclusive mode
 
 -- uncount: the tasks of a table that goes are counted no more
-insert into duetime.tally (lane, state, n) select lane, state, -count(*) from duetime.%partition group by lane, state
+insert into duetime.tally (lane, state, n) select lane, state, -count(*) from duetime.%partition
+where handler <> all ($1::text[]) group by lane, state
+
+-- any_of: whether a table has tasks of some handlers
+select exists (select from duetime.%partition as p where p.handler = any ($1::text[]))
+
+-- make_kept: the table for tasks that outlive the others of their state, and that for their attempts
+select duetime.make_kept('%parent'), duetime.make_kept('attempt')
+
+-- set_aside: tasks that outlive their table, with their attempts (I21). Who waits for such a row is told that it has
+-- moved, and tries again; a row that is deleted and inserted would be gone for them.
+with moved as (
+    update duetime.%parent as h set kept = true
+    where h.id = any ($1::uuid[]) and h.finished_at < $2::bigint and not h.kept returning h.id
+)
+update duetime.attempt as a set kept = true where a.task = any (array(select m.id from moved as m)) and not a.kept
+
+-- rescue: the same, of tasks that were written after that, from a table that is out already and goes now (I21)
+with moved as (
+    insert into duetime.history (id, lane, handler, key, payload, due_at, submitted_at, submitted_by, expires_at,
+        timeout, retry, extras, schedule, planned_at, state, outcome, attempt, tries, crashes, worker, started_at,
+        finished_at, result, error, detail, fingerprint, kept)
+    select p.id, p.lane, p.handler, p.key, p.payload, p.due_at, p.submitted_at, p.submitted_by, p.expires_at,
+        p.timeout, p.retry, p.extras, p.schedule, p.planned_at, p.state, p.outcome, p.attempt, p.tries, p.crashes,
+        p.worker, p.started_at, p.finished_at, p.result, p.error, p.detail, p.fingerprint, true
+    from duetime.%partition as p where p.handler = any ($1::text[]) returning id
+)
+update duetime.attempt as a set kept = true where a.task = any (array(select m.id from moved as m)) and not a.kept
+
+-- forget_kept_attempts: of tasks in a table that goes. They were set aside, and an operator retried them.
+delete from duetime.attempt as a using duetime.%partition as p
+where a.kept and a.task = p.id and p.handler <> all ($1::text[])
 
 -- drop_partition: a table whose time is over
 drop table duetime.%partition
@@ -34,12 +65,21 @@ drop table duetime.%partition
 -- has_live: whether a table of attempts tells of tasks that live
 select exists (select from duetime.%partition as a join duetime.task as t on t.id = a.task)
 
--- prune: finished tasks past their retention, the oldest first, with their attempts and output
+-- old_before: finished tasks past their retention, the oldest first
 with old as materialized (
     select h.id, h.finished_at from duetime.%parent as h where h.finished_at >= $1::bigint
         and h.finished_at < $2::bigint
     order by h.finished_at, h.id limit $3::integer for update skip locked
-), gone as (
+)
+
+-- old_among: which of some tasks are that
+with old as materialized (
+    select h.id, h.finished_at from duetime.%parent as h where h.id = any ($1::uuid[]) and h.finished_at < $2::bigint
+    order by h.finished_at, h.id for update skip locked
+)
+
+-- remove_old: these, with their attempts and output
+, gone as (
     delete from duetime.%parent as h where h.id = any (array(select o.id from old as o))
     returning h.id, h.lane, h.state, h.attempt, h.finished_at
 ), told as (
@@ -53,6 +93,34 @@ with old as materialized (
 )
 select g.id::text, g.attempt from gone as g order by g.finished_at, g.id
 
+-- walk: the next finished tasks by the time of their end: how many they are, up to a bound, which is the last, and
+-- which are of some handlers, or of none of them
+with seen as materialized (
+    select h.id, h.finished_at, h.handler = any ($5::text[]) as named from duetime.%parent_recent as h
+    where (h.finished_at, h.id) > ($1::bigint, $2::uuid) and h.finished_at >= $1::bigint and h.finished_at < $3::bigint
+    order by h.finished_at, h.id limit $4::integer
+)
+select (select count(*) from seen), l.finished_at, l.id::text,
+    array(select s.id::text from seen as s where s.named = $6::boolean order by s.finished_at, s.id)
+from seen as l order by l.finished_at desc, l.id desc limit 1
+
+-- kept_handlers: whose tasks were set aside; one step from name to name in the index
+with recursive name as (
+    (select h.handler from duetime.%parent as h where h.kept order by h.handler limit 1)
+    union all
+    select (select h.handler from duetime.%parent as h where h.kept and h.handler > n.handler order by h.handler
+        limit 1)
+    from name as n where n.handler is not null
+)
+select n.handler from name as n where n.handler is not null
+
+-- old_kept: tasks of some handlers that were set aside and are past their retention, the oldest first
+select x.id::text from unnest($1::text[]) as n (handler) cross join lateral (
+    select h.id, h.finished_at from duetime.%parent as h
+    where h.kept and h.handler = n.handler and h.finished_at < $2::bigint
+    order by h.finished_at, h.id limit $3::integer
+) as x order by x.finished_at, x.id limit $3::integer
+
 -- surplus: how many rows of the tally could be saved by adding them up
 select count(*) - count(distinct (lane, state)) from duetime.tally
 
@@ -62,6 +130,13 @@ with taken as (
         for update skip locked)) returning lane, state, n
 )
 insert into duetime.tally (lane, state, n) select lane, state, sum(n) from taken group by lane, state having sum(n) <> 0
+
+-- forget_ended_refusals: of tasks that do not live; who was refused has a row
+delete from duetime.refusal as r where not exists (select from duetime.task as t where t.id = r.task)
+
+-- forget_vain_of_gone: children that were cancelled in vain and are not kept any more
+delete from duetime.vain as v where not exists (select from duetime.history as h
+    where h.id = v.child and h.state = 'cancelled' and h.finished_at = v.ended_at)
 
 -- forget_covered: remove what is remembered of ids if another row says it too. Of two that say the same one goes, and
 -- for all who do this the same one.
@@ -87,7 +162,7 @@ select w.location, w.id::text from duetime.location as w
 where not w.whole and not exists (select from duetime.task as t where t.id = w.id)
 
 -- doubled_locations: tasks that are in more than one location
-select x.id::text, bool_or(x.location = 'claim'), bool_or(x.location = 'held') from (
+select x.id::text, bool_or(x.location in ('claim', 'accepted')), bool_or(x.location in ('held', 'parked')) from (
     select distinct w.id, w.location from duetime.location as w
 ) as x group by x.id having count(*) > 1
 
@@ -161,8 +236,26 @@ update duetime.claim as c set open = length(c.done) - bit_count(c.done) where c.
 delete from duetime.claim where open = 0 and bit_count(done) = length(done)
 
 -- ownerless_claims: attempts of workers that are not registered
-select r.worker, r.id::text from duetime.open_task as r where not exists (select from duetime.worker as w
-    where w.id = r.worker)
+select r.worker, r.id::text from duetime.open_task as r where r.worker <> ''
+    and not exists (select from duetime.worker as w where w.id = r.worker)
+
+-- unbounded_attempts: accepted attempts that nothing says the deadline of
+select r.id::text from duetime.open_task as r where r.worker = ''
+    and not exists (select from duetime.accepted as a where a.id = r.id and a.number = r.number)
+
+-- bound_attempts: let such attempts time out now
+insert into duetime.accepted (id, attempt, number, sender, deadline_at, report_at)
+select r.id, r.attempt, r.number, '', $1::bigint, $1::bigint from duetime.open_attempt as r
+where r.worker = '' and r.id = any ($2::uuid[])
+on conflict (id) do update set attempt = excluded.attempt, number = excluded.number, report_at = excluded.report_at
+
+-- stray_deadlines: deadlines of attempts that are not accepted, or gone
+select a.id::text from duetime.accepted as a
+where not exists (select from duetime.open_task as r where r.worker = '' and r.id = a.id)
+
+-- delete_deadlines: forget them
+delete from duetime.accepted as a where a.id = any ($1::uuid[])
+    and not exists (select from duetime.open_task as r where r.worker = '' and r.id = a.id)
 
 -- homeless_tasks: live tasks that are in no location
 select t.id::text from duetime.task as t where (t.id in (select w.id from duetime.location as w)) is not true
@@ -177,8 +270,8 @@ on conflict do nothing
 
 -- wrong_waiting: held tasks whose count does not fit their edges
 select h.id::text, h.waiting, e.n from duetime.held as h
-cross join lateral (select count(*) as n from duetime.edge as e where e.child = h.id) as e where h.waiting <> e.n
-    or h.waiting = 0
+cross join lateral (select count(*) as n from duetime.edge as e where e.child = h.id) as e
+where h.reason = 'blocked' and (h.waiting <> e.n or h.waiting = 0)
 
 -- set_waiting: put the count of held tasks right
 update duetime.held as h set waiting = (select count(*) from duetime.edge as e where e.child = h.id)
@@ -186,14 +279,14 @@ update duetime.held as h set waiting = (select count(*) from duetime.edge as e w
 
 -- free_held: let held tasks go on that wait for nothing
 with freed as (
-    delete from duetime.held where id = any ($2::uuid[]) and waiting = 0 returning *
+    delete from duetime.held where id = any ($2::uuid[]) and waiting = 0 and reason = 'blocked' returning *
 )
 insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
 select lane, greatest(due_at, $1::bigint), id, due_at, expires_at, attempt, tries, crashes from freed
 
 -- stray_entries: waiting tasks that are in another lane than their own
 select w.id::text from duetime.location as w join duetime.task as t on t.id = w.id
-where w.location <> 'claim' and w.lane <> t.lane
+where w.location not in ('claim', 'accepted') and w.lane <> t.lane
 
 -- settle_strays: put them into their own lane
 with due as (

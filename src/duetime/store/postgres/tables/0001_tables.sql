@@ -10,14 +10,17 @@ create table duetime.functions (
 );
 
 -- Single facts. `gates_version` and `lanes_version` count changes, so that claims notice that what a process
--- remembers is old. `incarnation` is the server's timeline; after a fail-over nobody claims before `open_at`.
+-- remembers is old; `targets_version` those of stored targets, for workers. `incarnation` is the server's timeline;
+-- after a fail-over nobody claims before `open_at`, and fences begin with another `epoch`.
 -- `identity` tells this store from others.
 create table duetime.control (
     one boolean primary key default true check (one),
     identity uuid not null default gen_random_uuid(),
     gates_version bigint not null default 0,
+    targets_version bigint not null default 0,
     lanes_version bigint not null default 0,
     incarnation text not null default '',
+    epoch bigint not null default 0,
     open_at bigint not null default 0
 ) with (fillfactor = 50);
 insert into duetime.control default values;
@@ -109,7 +112,9 @@ create table duetime.due (
 create index due_position on duetime.due (lane, pos);
 create unique index due_id on duetime.due (id);
 
--- Tasks that wait for something other than time; `waiting` counts what is still missing.
+-- Tasks that wait for something other than time, by `reason`: 'blocked' for other tasks, of which `waiting` counts
+-- those still missing; 'declaration' for a worker whose code their payload fits (people read: parked), and then
+-- `refused` has the digests of all declarations that it was found not to fit.
 create table duetime.held (
     id uuid primary key,
     lane integer not null,
@@ -119,7 +124,18 @@ create table duetime.held (
     expires_at bigint,
     attempt integer not null,
     tries integer not null,
-    crashes integer not null
+    crashes integer not null,
+    refused text not null default ''
+);
+create index held_parked on duetime.held (lane, refused, id) where reason = 'declaration';
+create index held_parked_id on duetime.held (id) where reason = 'declaration';
+
+-- Which declarations, by digest, a task was found not to fit; kept while it is tried elsewhere. Rows of tasks that have
+-- ended are removed from time to time.
+create table duetime.refusal (
+    task uuid not null,
+    digest text not null,
+    primary key (task, digest)
 );
 
 -- A child waits for its parent to end.
@@ -131,20 +147,38 @@ create table duetime.edge (
 );
 create index edge_child on duetime.edge (child);
 
+-- What a child waited for that was cancelled, at `ended_at`, because a parent did not succeed. It waits for them again
+-- when that parent is retried. Rows of children that are gone are removed from time to time.
+create table duetime.vain (
+    child uuid not null,
+    parent uuid not null,
+    needs text not null,
+    ended_at bigint not null,
+    primary key (child, parent)
+);
+create index vain_parent on duetime.vain (parent);
+
 -- Pull workers are workers in other languages, which a server speaks for. `pull_lease` is how many seconds one
 -- counts as alive without a beat; null: not a pull worker. `lease` of a pull worker is 0, because claims wait for
--- the longest lease after a fail-over, and it cannot be stopped by waiting.
+-- the longest lease after a fail-over, and it cannot be stopped by waiting. `declared`: the digest of its declaration
+-- of each handler. `concurrency`: its slots over all handlers; null: the sum of theirs. `draining`: it may claim
+-- nothing.
 create table duetime.worker (
     id text primary key,
     host text not null,
     pid integer not null,
     slots text not null,
+    concurrency integer,
     started_at bigint not null,
     lease double precision not null,
     beat bigint not null,
     beat_at bigint not null,
     seen_gates bigint not null,
-    pull_lease double precision
+    pull_lease double precision,
+    declared text not null default '{}',
+    draining boolean not null default false,
+    version text,
+    python text
 ) with (fillfactor = 50);
 
 -- One row per claimed batch. An index into the arrays is an attempt; its bit in `done` says that it has ended, its bit
@@ -176,12 +210,27 @@ create table duetime.claim (
     primary key (worker, number)
 ) with (fillfactor = 70);
 -- Claims that ended while an old snapshot is held cannot be removed; who looks for new ids must not walk over them.
-create index claim_last on duetime.claim (last_id);
+create index claim_last on duetime.claim (last_id) where worker <> '';
 alter table duetime.claim alter tasks set storage external, alter lanes set storage external,
     alter dues set storage external,
     alter expiries set storage external, alter attempts set storage external, alter tries set storage external,
         alter crashes set storage external,
     alter payloads set storage external, alter submitted set storage external, alter submitters set storage external;
+
+-- Attempts whose work somebody outside has accepted. Each stands in a claim of its own that no worker holds (''), with
+-- a number below zero; `sender` is the worker that handed the work over. They time out at `report_at`: `deadline_at`,
+-- or earlier after `silence` microseconds without a report. The claim's row is the lock, here too.
+create table duetime.accepted (
+    id uuid primary key,
+    attempt integer not null,
+    number bigint not null,
+    sender text not null,
+    deadline_at bigint not null,
+    silence bigint,
+    report_at bigint not null
+) with (fillfactor = 70);
+create index accepted_report on duetime.accepted (report_at);
+create sequence duetime.accepted_number increment by -1;
 
 -- How far running attempts say they are. Worth nothing after a crash of the server, so not logged.
 create unlogged table duetime.progress (
@@ -191,7 +240,8 @@ create unlogged table duetime.progress (
     text text not null
 );
 
--- Finished tasks, by state and by time, so that retention drops whole tables.
+-- Finished tasks, by state and by time, so that retention drops whole tables. `kept`: the task outlives the others of
+-- its state, because its handler says so, and was set aside before their table was dropped (`make_kept`).
 create table duetime.history (
     id uuid not null,
     lane integer not null,
@@ -216,23 +266,41 @@ create table duetime.history (
     started_at bigint,
     finished_at bigint not null,
     result text,
-    error text
+    error text,
+    detail text,
+    fingerprint text,
+    kept boolean not null default false
 ) partition by list (state);
 create table duetime.history_succeeded partition of duetime.history for
-    values in ('succeeded') partition by range (finished_at);
+    values in ('succeeded') partition by list (kept);
 create table duetime.history_failed partition of duetime.history for
-    values in ('failed') partition by range (finished_at);
+    values in ('failed') partition by list (kept);
 create table duetime.history_cancelled partition of duetime.history for
-    values in ('cancelled') partition by range (finished_at);
+    values in ('cancelled') partition by list (kept);
 create table duetime.history_dropped partition of duetime.history for
-    values in ('dropped') partition by range (finished_at);
+    values in ('dropped') partition by list (kept);
 create table duetime.history_expired partition of duetime.history for
-    values in ('expired') partition by range (finished_at);
+    values in ('expired') partition by list (kept);
+create table duetime.history_succeeded_recent partition of duetime.history_succeeded for
+    values in (false) partition by range (finished_at);
+create table duetime.history_failed_recent partition of duetime.history_failed for
+    values in (false) partition by range (finished_at);
+create table duetime.history_cancelled_recent partition of duetime.history_cancelled for
+    values in (false) partition by range (finished_at);
+create table duetime.history_dropped_recent partition of duetime.history_dropped for
+    values in (false) partition by range (finished_at);
+create table duetime.history_expired_recent partition of duetime.history_expired for
+    values in (false) partition by range (finished_at);
 create index history_id on duetime.history (id);
 create index history_finished on duetime.history (finished_at, id);
+-- Only tasks that ended while an attempt failed have one.
+create index history_failed_fingerprint on duetime.history_failed (fingerprint, finished_at, id);
+create index history_cancelled_fingerprint on duetime.history_cancelled (fingerprint, finished_at, id)
+    where fingerprint is not null;
 create index history_key on duetime.history (handler, key, finished_at) where key is not null;
 
--- Ended attempts that were not the task's last; the last one stands in the task's own row of history.
+-- Ended attempts that were not the task's last; the last one stands in the task's own row of history. Of many the
+-- first and the last are kept (`leave_out`). `kept` as in history.
 create table duetime.attempt (
     task uuid not null,
     attempt integer not null,
@@ -240,9 +308,12 @@ create table duetime.attempt (
     worker text,
     started_at bigint,
     finished_at bigint not null,
-    error text
-) partition by range (finished_at);
-create index attempt_task on duetime.attempt (task);
+    error text,
+    detail text,
+    kept boolean not null default false
+) partition by list (kept);
+create table duetime.attempt_recent partition of duetime.attempt for values in (false) partition by range (finished_at);
+create index attempt_task on duetime.attempt (task, attempt);
 
 -- How many tasks a lane has in a state ('live' or a final one): the sum of these rows (I16). Every batch adds its
 -- own, so that nobody waits for a counter; a duty folds them.
@@ -268,12 +339,35 @@ create table duetime.gate (
     note text not null,
     set_by text not null,
     set_at bigint not null,
+    automatic boolean not null default false,
+    probe_at bigint,
+    probe_every double precision,
     primary key (handler, collection)
 );
 
+-- Failures in a row of handlers that are to be disabled after some; a success ends one.
+create table duetime.streak (
+    handler text not null,
+    collection text not null,
+    failures bigint not null,
+    since_at bigint not null,
+    last text not null,
+    primary key (handler, collection)
+);
+
+-- What processes declared, by name and digest; of a name the one with the highest number is the present one.
 create table duetime.handler (
-    name text primary key,
-    declaration text not null
+    number bigint generated always as identity,
+    name text not null,
+    digest text not null,
+    declaration text not null,
+    primary key (name, digest)
+);
+
+-- Other names of handlers, as their present declarations say.
+create table duetime.alias (
+    alias text primary key,
+    name text not null
 );
 
 -- Tables whose rows come and go are vacuumed by what changed, not by a share of their size: with ten million waiting
@@ -369,6 +463,18 @@ create table duetime.token (
     last_used_at bigint
 ) with (fillfactor = 50);
 
+-- People who are signed in to the dashboard. Of what their browser keeps only a digest is stored, and with which secret
+-- of which token they signed in: when that is good no more, the session is over.
+create table duetime.session (
+    digest text primary key,
+    token text not null,
+    token_digest text not null,
+    origin text not null,
+    created_at bigint not null,
+    idle_at bigint not null,
+    expires_at bigint not null
+);
+
 -- What operators did: who, what, on what, when, from where, and how it ended. Nothing here refers to other tables,
 -- so it outlives all.
 create table duetime.audit (
@@ -386,6 +492,70 @@ create index audit_at on duetime.audit (at, id);
 create index audit_by on duetime.audit (by, at, id);
 create index audit_subject on duetime.audit (subject, at, id);
 
+-- Secrets, sealed: `key` names the key that opens `sealed`, which is bound to its name and version. Former versions are
+-- good until `until_at`.
+create table duetime.secret (
+    name text collate "C" not null,
+    version bigint not null,
+    key text not null,
+    sealed text not null,
+    created_at bigint not null,
+    created_by text not null,
+    until_at bigint,
+    primary key (name, version)
+);
+
+-- Versions of artifacts; their bytes are elsewhere, by their hash. `run` is JSON. A version that was removed keeps its
+-- row, so that its number is never used again.
+create table duetime.artifact (
+    name text collate "C" not null,
+    sha256 text not null,
+    size bigint not null,
+    file text not null,
+    run text not null,
+    note text not null,
+    made_at bigint not null,
+    made_by text not null,
+    version bigint not null,
+    kind text not null,
+    removed boolean not null default false,
+    primary key (name, version)
+);
+create index artifact_sha256 on duetime.artifact (sha256) where not removed;
+
+-- Artifacts that are being uploaded; `version` is what an upload has become. `signature` is the digest of what its
+-- address has to prove.
+create table duetime.upload (
+    id text primary key,
+    name text not null,
+    sha256 text not null,
+    size bigint not null,
+    file text not null,
+    run text not null,
+    note text not null,
+    made_at bigint not null,
+    made_by text not null,
+    unpack boolean not null,
+    signature text not null,
+    expires_at bigint not null,
+    version bigint
+);
+create index upload_expires_at on duetime.upload (expires_at, id);
+
+-- Targets that are stored under a handler's name: how its attempts are performed, as JSON. `version` is what
+-- `targets_version` was made by this change. Code that declares a handler of that name has its target `shadowed`.
+-- `digest` is that of the declaration that came with it.
+create table duetime.target (
+    name text collate "C" primary key,
+    kind text not null,
+    definition text not null,
+    version bigint not null,
+    changed_at bigint not null,
+    changed_by text not null,
+    shadowed boolean not null,
+    digest text not null
+);
+
 -- Requests that their callers have named (Idempotency-Key): written before the task that they ask for, with the id
 -- that it gets.
 create table duetime.request (
@@ -397,6 +567,19 @@ create table duetime.request (
     primary key (caller, key)
 );
 create index request_at on duetime.request (at);
+
+-- What callers' transactions ask for, until it is carried out after the commit: inserted, locked and deleted, and
+-- never changed. A row without `edits` is a cancel.
+create table duetime.intent (
+    number bigint generated always as identity primary key,
+    task uuid not null,
+    edits boolean not null,
+    due_at bigint,
+    priority smallint,
+    collection text,
+    payload text
+);
+create index intent_task on duetime.intent (task);
 
 -- What workers count: each process adds to rows of its own, so that nobody waits for another, and a sum over all of
 -- them only grows. `number` is that of a process's last write, so that a repeat is known. Rows of processes that
@@ -415,6 +598,61 @@ create table duetime.figure (
     count bigint not null,
     primary key (source, name, handler, part)
 ) with (fillfactor = 50);
+
+-- What happened when (see model/series.py). Each write of figures and each sample is a piece, as JSON, which nobody
+-- changes, so no writer waits for another. They are added up into one row per bucket and handler for each step.
+create table duetime.series_piece (
+    number bigint generated always as identity primary key,
+    at bigint not null,
+    counts text not null
+);
+
+create table duetime.series (
+    step integer not null,
+    at bigint not null,
+    handler text collate "C" not null,
+    counts text not null,
+    primary key (step, at, handler)
+) with (fillfactor = 70);
+
+-- The sample that was kept last, in one row.
+create table duetime.sample (
+    one integer primary key check (one = 1),
+    sample text not null
+) with (fillfactor = 50);
+
+-- Failures by kind. Every batch of ended attempts adds what it saw of each kind to the tally, so that nobody waits for
+-- another; a duty folds that into what is known of the kind (`facts`, JSON) and into its counts, each of a span of time
+-- that begins at `at`.
+create table duetime.failure (
+    fingerprint text collate "C" primary key,
+    handler text collate "C" not null,
+    last_at bigint not null,
+    facts text not null,
+    muted_until_at bigint,
+    muted_by text not null default ''
+) with (fillfactor = 50);
+create index failure_last on duetime.failure (last_at);
+
+create table duetime.failure_count (
+    fingerprint text collate "C" not null,
+    at bigint not null,
+    attempts bigint not null,
+    tasks bigint not null,
+    primary key (fingerprint, at)
+) with (fillfactor = 70);
+
+create table duetime.failure_tally (
+    fingerprint text collate "C" not null,
+    handler text collate "C" not null,
+    at bigint not null,
+    attempts bigint not null,
+    tasks bigint not null,
+    sample uuid not null,
+    kind text not null
+);
+alter table duetime.failure_tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0);
 
 -- What attempts printed and logged: one row per attempt that has output, with how much of it is kept and whether no
 -- more will come. The row is the lock of its pieces. It goes when the task goes.
@@ -442,3 +680,19 @@ create table duetime.output_chunk (
     primary key (task, attempt, start)
 );
 create index output_words on duetime.output_chunk using gin (words);
+
+-- Acts on all tasks that match: what was asked for (spec) and how far it is (progress), both JSON. `batch` has the ids
+-- that are planned and not acted on yet. `version` counts writes. The row is the lock of its batch (I22).
+create table duetime.operation (
+    id text collate "C" primary key,
+    state text not null,
+    version bigint not null,
+    started_at bigint not null,
+    ended_at bigint,
+    spec text not null,
+    progress text not null,
+    batch text not null
+) with (fillfactor = 50);
+create index operation_started on duetime.operation (started_at, id);
+create index operation_live on duetime.operation (started_at, id) where ended_at is null;
+create index operation_ended on duetime.operation (ended_at) where ended_at is not null;

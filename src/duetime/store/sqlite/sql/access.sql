@@ -26,6 +26,23 @@ delete from duetime_token where id = ?
 -- note_token_use: when a token was last used
 update duetime_token set last_used_at = max(coalesce(last_used_at, :at), :at) where id = :id
 
+-- put_session: somebody signed in; a repeat changes nothing
+insert into duetime_session (digest, token, token_digest, origin, created_at, idle_at, expires_at)
+values (?, ?, ?, ?, ?, ?, ?) on conflict (digest) do nothing
+
+-- delete_old_sessions: sessions that are over
+delete from duetime_session where expires_at <= :now or idle_at <= :now
+
+-- sessions_by_digest: sessions by digest
+select digest, token, token_digest, origin, created_at, idle_at, expires_at from duetime_session
+where digest in (select value from json_each(?))
+
+-- renew_session: somebody who is signed in is still there
+update duetime_session set idle_at = max(idle_at, :idle_at) where digest = :digest
+
+-- delete_session: somebody signed out
+delete from duetime_session where digest = ?
+
 -- insert_audit: keep what an operator did
 insert into duetime_audit (id, at, by, token, action, subject, origin, outcome, detail)
     values (?, ?, ?, ?, ?, ?, ?, ?, ?)

@@ -88,17 +88,21 @@ exists (
     where o.task = t.seq and w.duetime_output_words match :word
 )
 
--- forget_words: take the output of tasks out of the index
-insert into duetime_output_words (duetime_output_words, rowid, text)
-select 'delete', c.id, c.text from duetime_output as o join duetime_output_chunk as c on c.output = o.number
-where o.task in (select value from json_each(?))
+-- numbers_of: attempts of tasks that have output
+select json_group_array(o.number) from duetime_output as o where o.task in (select value from json_each(?))
 
--- delete_chunks: the output of removed tasks
-delete from duetime_output_chunk where output in (select o.number from duetime_output as o where o.task in (select value
-    from json_each(?)))
+-- forget_words: take the output of attempts out of the index
+insert into duetime_output_words (duetime_output_words, rowid, text)
+select 'delete', c.id, c.text from duetime_output_chunk as c where c.output in (select value from json_each(?))
+
+-- delete_chunks: the output of attempts
+delete from duetime_output_chunk where output in (select value from json_each(?))
 
 -- delete_output: and that they had any
-delete from duetime_output where task in (select value from json_each(?))
+delete from duetime_output where number in (select value from json_each(?))
+
+-- numbers_between: attempts of a task that have output, between two of them
+select json_group_array(o.number) from duetime_output as o where o.task = ? and o.attempt > ? and o.attempt <= ?
 
 -- ghost_output: output of tasks that are gone
 select distinct o.task from duetime_output as o where not exists (select 1 from duetime_task as t where t.seq = o.task)

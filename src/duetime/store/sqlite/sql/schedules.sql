@@ -51,7 +51,7 @@ where name in (select value from json_each(?))
 select name, version, id, revision, next_at, declared, created_at, changed_at, changed_by, spec, state
     from duetime_schedule
 where name > :after and name >= :prefix and (:prefix_end is null or name < :prefix_end)
-    and (:handler is null or handler = :handler)
+    and (:handler is null or handler in (select value from json_each(:handler)))
 and (:paused is null or paused = :paused) and (:declared is null or (declared is not null) = :declared)
 order by name limit :limit
 

@@ -15,8 +15,8 @@ select id, next_at from duetime_lane where handler = ? and collection = ? and pr
 insert into duetime_lane (handler, collection, priority, next_at) values (?, ?, ?, 4611686018427387904) returning id,
     next_at
 
--- count_collections: how many collections a handler has used
-select count(distinct collection) from duetime_lane where handler = ?
+-- collections: those that a handler has used
+select distinct collection from duetime_lane where handler = ?
 
 -- lower_lane: let claims look into a lane as early as its newest position asks
 update duetime_lane set next_at = ? where id = ? and next_at > ?
@@ -32,7 +32,10 @@ insert into duetime_due (lane, pos, task, due_at, attempt, tries, crashes) value
 -- insert_key: the live holder of a key
 insert into duetime_key (handler, key, task) values (?, ?, ?)
 
--- insert_held: a task that waits for other tasks
+-- move_key: a key by another name of the handler
+update duetime_key set handler = ? where task = ?
+
+-- insert_held: a task that waits for something other than time
 insert into duetime_held (task, lane, reason, waiting, due_at, attempt, tries, crashes) values (?, ?, ?, ?, ?, ?, ?, ?)
 
 -- insert_edge: a parent that a child waits for

@@ -1,16 +1,38 @@
 -- insert_worker: make a worker known, or known again
-insert or replace into duetime_worker (id, host, pid, slots, started_at, process) values (?, ?, ?, ?, ?, ?)
+insert or replace into duetime_worker (id, host, pid, slots, concurrency, started_at, process, declared, draining,
+    version, python)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- change_slots: what a worker runs now
+update duetime_worker set slots = ?, declared = ?, concurrency = ? where id = ?
+
+-- drain_worker: let a worker claim nothing, or again
+update duetime_worker set draining = ? where id = ?
 
 -- delete_worker: forget a worker
 delete from duetime_worker where id = ?
 
--- worker_known: whether a worker may claim
-select process from duetime_worker where id = ?
+-- worker_known: whether a worker is registered, with the mark of its process, and whether it drains
+select process, draining from duetime_worker where id = ?
+
+-- worker_may_claim: whether a worker is registered and does not drain
+select 1 from duetime_worker where id = ? and not draining
 
 -- all_workers: every registered worker with its number of attempts
 select w.id, w.host, w.pid, w.slots, w.started_at, w.process, coalesce(w.lease, 15.0), w.lease is not null, w.beat,
-    w.beat_at, (select count(*) from duetime_running as r where r.worker = w.id)
+    w.beat_at, (select count(*) from duetime_running as r where r.worker = w.id), w.concurrency, w.draining,
+    w.version, w.python
 from duetime_worker as w order by w.started_at, w.id
+
+-- running_by_worker: how many attempts each worker has of each handler
+select r.worker, l.handler, count(*) from duetime_running as r join duetime_lane as l on l.id = r.lane
+    where r.worker <> '' group by r.worker, l.handler
+
+-- epoch: what fences begin with
+select value from duetime_fact where name = 'epoch'
+
+-- begin_epoch: the first claim in a copy of a store
+update duetime_fact set value = ? where name = 'epoch'
 
 -- lanes_with_work: lanes whose next position may be due
 select id, handler, collection, priority from duetime_lane where next_at <= ?
@@ -21,13 +43,19 @@ select handler, next_at from duetime_lane where next_at > ? and next_at < 461168
 -- first_in_lane: the tasks of the first due entries of a lane, as one JSON array
 select json_group_array(task) from (select task from duetime_due where lane = ? and pos <= ? order by pos, task limit ?)
 
--- scan_lane: due entries of a lane in order
-select lane, pos, task, due_at, attempt, tries, crashes from duetime_due where lane = ? and pos <= ? order by pos, task
-    limit ?
+-- first_in_lanes: the first due entries of each of these lanes, [lane, [[pos, task], …]] each, as one JSON array
+select json_group_array(json_array(l.value, (
+    select json_group_array(json_array(pos, task)) from (
+        select pos, task from duetime_due where lane = l.value and pos <= ?2 order by pos, task limit ?3))))
+from json_each(?1) as l
 
--- raise_lane: remember that a lane has nothing before its next entry
+-- scan_lane: due entries of a lane in order, but for the first ones
+select lane, pos, task, due_at, attempt, tries, crashes from duetime_due where lane = ? and pos <= ? order by pos, task
+    limit ? offset ?
+
+-- raise_lanes: remember that these lanes have nothing before their next entries
 update duetime_lane set next_at = coalesce((select min(pos) from duetime_due where lane = duetime_lane.id),
-    4611686018427387904) where id = ?
+    4611686018427387904) where id in (select value from json_each(?))
 
 -- claimed_tasks: what attempts need to know of their tasks, in the order of these numbers, as one JSON array
 select json_group_array(json_array(
@@ -58,7 +86,7 @@ delete from duetime_running where id in (select value from json_each(?))
 
 -- finish_task: how a task ended
 update duetime_task set state = ?, outcome = ?, attempt = ?, tries = ?, crashes = ?, worker = ?, started_at = ?,
-    finished_at = ?, result = ?, error = ?
+    finished_at = ?, result = ?, detail = ?, error = ?
 where seq = ?
 
 -- finish_succeeded: plain successes, [task, started_at, finished_at] each, all in one step while they still stand in
@@ -67,11 +95,26 @@ update duetime_task as t set state = 'succeeded', outcome = 'succeeded', attempt
     crashes = r.crashes, worker = r.worker, started_at = ended.value ->> 1, finished_at = ended.value ->> 2
 from json_each(?) as ended cross join duetime_running as r on r.task = ended.value ->> 0 where t.seq = r.task
 
+-- finish_detailed: the same with a detail, [task, started_at, finished_at, detail] each
+update duetime_task as t set state = 'succeeded', outcome = 'succeeded', attempt = r.attempt, tries = r.tries,
+    crashes = r.crashes, worker = r.worker, started_at = ended.value ->> 1, finished_at = ended.value ->> 2,
+    detail = ended.value ->> 3
+from json_each(?) as ended cross join duetime_running as r on r.task = ended.value ->> 0 where t.seq = r.task
+
 -- free_keys: let go of the keys of finished tasks
 delete from duetime_key where task in (select value from json_each(?))
 
+-- edge_between: whether somebody waits for a task of a range
+select 1 from duetime_edge where parent between ? and ? limit 1
+
 -- take_edges: edges from finished tasks
 delete from duetime_edge where parent in (select value from json_each(?)) returning parent, child, needs
+
+-- insert_vain: a parent that a child has waited for in vain, or would still wait for
+insert into duetime_vain (child, parent, needs) values (?, ?, ?)
+
+-- keep_open_edges: what a child that is cancelled in vain would still have waited for
+insert into duetime_vain (child, parent, needs) select child, parent, needs from duetime_edge where child = ?
 
 -- drop_edges_to: edges to a task that waits no more
 delete from duetime_edge where child = ?
@@ -83,8 +126,11 @@ update duetime_held set waiting = waiting - ? where task = ? returning waiting
 delete from duetime_held where task = ? returning lane, due_at, attempt, tries, crashes
 
 -- insert_attempt: an ended attempt that was not the last
-insert into duetime_attempt (task, attempt, outcome, worker, started_at, finished_at, error)
-    values (?, ?, ?, ?, ?, ?, ?)
+insert into duetime_attempt (task, attempt, outcome, worker, started_at, finished_at, detail, error)
+    values (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- leave_out_attempts: attempts of a task between the first and the last, which are kept
+delete from duetime_attempt where task = ? and attempt > ? and attempt <= ?
 
 -- settled_before: whether this attempt of this worker has ended already; what a reaper wrote for it is another's word
 select 1 from duetime_task as t where t.id = :id and (
@@ -99,14 +145,51 @@ select 1 from duetime_task as t where t.id = :id and (
 update duetime_running set progress = ?, progress_text = ? where id = ? and attempt = ? and worker = ?
 
 -- running_of_worker: everything needed to end a worker's attempts
-select r.id, r.task, r.lane, r.due_at, r.claimed_at, r.attempt, r.tries, r.crashes, r.cancelling, t.due_at, t.expires_at
-from duetime_running as r join duetime_task as t on t.seq = r.task where r.worker = ?
+select r.id, r.task, r.lane, r.due_at, r.claimed_at, r.attempt, r.tries, r.crashes, r.cancelling, t.due_at,
+    t.expires_at, l.handler
+from duetime_running as r join duetime_task as t on t.seq = r.task join duetime_lane as l on l.id = r.lane
+where r.worker = ?
 
 -- id_of: the id of a task by its number
 select id from duetime_task where seq = ?
 
--- next_in_lane: the first entry of a lane after an instant
-select min(pos) from duetime_due where lane = ? and pos > ?
+-- next_in_lanes: the first entry of these lanes after an instant
+select min((select min(pos) from duetime_due where lane = l.value and pos > ?1)) from json_each(?2) as l
+
+-- refuse: note that a task does not fit a declaration
+insert or ignore into duetime_refusal (task, digest) values (?, ?)
+
+-- forget_refusals: a task has another payload, which may fit
+delete from duetime_refusal where task = ?
+
+-- insert_parked: a task that waits for a worker whose code it fits
+insert into duetime_held (task, lane, reason, waiting, due_at, attempt, tries, crashes, refused)
+values (:task, :lane, 'declaration', 0, :due_at, :attempt, :tries, :crashes, coalesce((select group_concat(r.digest,
+    ' ') from (select digest from duetime_refusal where task = :task order by digest) as r), ''))
+
+-- parked_kinds: lanes with parked tasks, and which declarations have refused those; there are few of them, however
+-- many tasks are parked
+select l.id, l.handler, l.collection, k.refused
+from (select distinct lane, refused from duetime_held indexed by duetime_held_parked where reason = 'declaration') as k
+join duetime_lane as l on l.id = k.lane order by l.priority desc, l.id
+
+-- parked_of: parked tasks of one kind that are due, earlier submitted first
+select h.task from duetime_held as h indexed by duetime_held_parked cross join duetime_task as t on t.seq = h.task
+where h.reason = 'declaration' and h.lane = :lane and h.refused = :refused and h.due_at <= :now
+    and (t.expires_at is null or t.expires_at > :now)
+order by h.task limit :limit
+
+-- claim_parked: claims of these tasks, which are parked
+insert into duetime_running (id, task, lane, worker, claim, attempt, tries, crashes, due_at, claimed_at)
+select t.id, h.task, h.lane, :worker, :claim, h.attempt + 1, h.tries, h.crashes, h.due_at, :now
+from json_each(:tasks) as chosen cross join duetime_held as h on h.task = chosen.value
+    cross join duetime_task as t on t.seq = h.task
+
+-- delete_held: held entries of these tasks
+delete from duetime_held where task in (select value from json_each(?))
 
 -- ping: a write that changes nothing
 update duetime_fact set value = value where false
+
+-- payload_sizes: how long the payloads of some tasks are
+select seq, length(payload) from duetime_task where seq in (select value from json_each(?))

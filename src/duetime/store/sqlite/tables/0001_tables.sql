@@ -40,11 +40,14 @@ create table duetime_task (
     started_at integer,
     finished_at integer,
     result blob,
+    detail text,
     error text
 );
 create index duetime_task_finished on duetime_task (state, finished_at, seq) where state is not null;
 create index duetime_task_expiry on duetime_task (expires_at) where expires_at is not null and state is null;
 create index duetime_task_key on duetime_task (key) where key is not null;
+create index duetime_task_fingerprint on duetime_task (error ->> 'fingerprint', finished_at, seq)
+    where error is not null;
 
 -- The live task of each (handler, key).
 create table duetime_key (
@@ -68,7 +71,9 @@ create table duetime_due (
 ) without rowid;
 create unique index duetime_due_task on duetime_due (task);
 
--- Tasks that wait for something other than time; `waiting` counts what is still missing.
+-- Tasks that wait for something other than time, by `reason`: 'blocked' for other tasks, of which `waiting` counts
+-- those still missing; 'declaration' for a worker whose code their payload fits (people read: parked), and then
+-- `refused` has the digests of all declarations that it was found not to fit.
 create table duetime_held (
     task integer primary key,
     lane integer not null,
@@ -77,8 +82,19 @@ create table duetime_held (
     due_at integer not null,
     attempt integer not null,
     tries integer not null,
-    crashes integer not null
+    crashes integer not null,
+    refused text not null default ''
 );
+create index duetime_held_parked on duetime_held (lane, refused, task) where reason = 'declaration';
+create index duetime_held_parked_task on duetime_held (task) where reason = 'declaration';
+
+-- Which declarations, by digest, a task was found not to fit; kept while it is tried elsewhere. Rows of tasks that have
+-- ended are removed from time to time.
+create table duetime_refusal (
+    task integer not null,
+    digest text not null,
+    primary key (task, digest)
+) without rowid;
 
 -- A child waits for its parent to end.
 create table duetime_edge (
@@ -89,7 +105,17 @@ create table duetime_edge (
 ) without rowid;
 create index duetime_edge_child on duetime_edge (child);
 
--- Claimed attempts.
+-- What a child waited for that was cancelled because a parent did not succeed. It waits for them again when that parent
+-- is retried. Both are stored as long as this is.
+create table duetime_vain (
+    child integer not null,
+    parent integer not null,
+    needs text not null,
+    primary key (child, parent)
+) without rowid;
+create index duetime_vain_parent on duetime_vain (parent);
+
+-- Claimed attempts, and accepted ones.
 create table duetime_running (
     id text primary key,
     task integer not null,
@@ -108,6 +134,18 @@ create table duetime_running (
 create index duetime_running_worker on duetime_running (worker);
 create unique index duetime_running_task on duetime_running (task);
 
+-- Attempts whose work somebody outside has accepted: they stand in running without a worker (''), and `sender` is the
+-- one that handed the work over. They time out at `report_at`: `deadline_at`, or earlier after `silence` microseconds
+-- without a report.
+create table duetime_accepted (
+    task integer primary key,
+    sender text not null,
+    deadline_at integer not null,
+    silence integer,
+    report_at integer not null
+);
+create index duetime_accepted_report on duetime_accepted (report_at);
+
 -- Where live tasks are: every location. Whether a task lives is told by its own row (`state is null`), which
 -- repeats, keys, edges and orphan checks ask; this view is for those who need to know where it is.
 create view duetime_location as
@@ -115,9 +153,10 @@ select task, 'due' as location, lane from duetime_due
 union all
 select task, 'held', lane from duetime_held
 union all
-select task, 'running', lane from duetime_running;
+select task, iif(worker = '', 'accepted', 'running'), lane from duetime_running;
 
--- Ended attempts that were not the task's last; the last one stands in the task's own row.
+-- Ended attempts that were not the task's last; the last one stands in the task's own row. Of many the first and the
+-- last are kept.
 create table duetime_attempt (
     task integer not null,
     attempt integer not null,
@@ -125,6 +164,7 @@ create table duetime_attempt (
     worker text,
     started_at integer,
     finished_at integer not null,
+    detail text,
     error text,
     primary key (task, attempt)
 ) without rowid;
@@ -132,17 +172,23 @@ create table duetime_attempt (
 -- The lock on its file shows whether a worker lives; its beat and confirmed gates are in that file too, so that
 -- neither needs the database's write lock. Pull workers are reached through a server: no
 -- process of theirs holds a lock here, so their beats are in their rows. `lease` is how many seconds a pull worker
--- counts as alive without a beat; null: not a pull worker.
+-- counts as alive without a beat; null: not a pull worker. `declared`: the digest of its declaration of each handler.
+-- `concurrency`: its slots over all handlers; null: the sum of theirs. `draining`: it may claim nothing.
 create table duetime_worker (
     id text primary key,
     host text not null,
     pid integer not null,
     slots text not null,
+    concurrency integer,
     started_at integer not null,
     process text not null,
     lease real,
     beat integer not null default 0,
-    beat_at integer
+    beat_at integer,
+    declared text not null default '{}',
+    draining integer not null default 0,
+    version text,
+    python text
 ) without rowid;
 
 create table duetime_gate (
@@ -153,23 +199,47 @@ create table duetime_gate (
     note text not null,
     set_by text not null,
     set_at integer not null,
+    automatic integer not null default 0,
+    probe_at integer,
+    probe_every real,
     primary key (handler, collection)
 ) without rowid;
 
-create table duetime_handler (
-    name text primary key,
-    declaration text not null
+-- Failures in a row of handlers that are to be disabled after some; a success ends one.
+create table duetime_streak (
+    handler text not null,
+    collection text not null,
+    failures integer not null,
+    since_at integer not null,
+    last text not null,
+    primary key (handler, collection)
 ) without rowid;
 
--- Single facts: gates_version; and two that tell lists by the time of submitting where to begin. Tasks are numbered
--- in the order of submitting, and `submitted_at` rises with the number unless the clock was set back. Of two tasks
--- the one with the lower number was submitted at submitted_high or before, or not after the other; and never by more
--- than submitted_back after it.
+-- What processes declared, by name and digest; of a name the one with the highest number is the present one.
+create table duetime_handler (
+    number integer primary key,
+    name text not null,
+    digest text not null,
+    declaration text not null,
+    unique (name, digest)
+);
+
+-- Other names of handlers, as their present declarations say.
+create table duetime_alias (
+    alias text primary key,
+    name text not null
+) without rowid;
+
+-- Single facts: gates_version, targets_version; and two that tell lists by the time of submitting where to begin.
+-- Tasks are numbered in the order of submitting, and `submitted_at` rises with the number unless the clock was set
+-- back. Of two tasks the one with the lower number was submitted at submitted_high or before, or not after the other;
+-- and never by more than submitted_back after it.
 create table duetime_fact (
     name text primary key,
     value integer not null
 ) without rowid;
-insert into duetime_fact values ('gates_version', 0), ('submitted_high', 0), ('submitted_back', 0);
+insert into duetime_fact values ('gates_version', 0), ('targets_version', 0),
+    ('submitted_high', 0), ('submitted_back', 0), ('epoch', 0);
 
 -- A schedule: what people asked for (spec) and what firing made of it (state), both JSON. What is searched by stands
 -- in columns of its own. `version` counts writes and is the fence of firing. `waits`: the end of a run makes it due.
@@ -240,6 +310,18 @@ create table duetime_token (
     last_used_at integer
 ) without rowid;
 
+-- People who are signed in to the dashboard. Of what their browser keeps only a digest is stored, and with which secret
+-- of which token they signed in: when that is good no more, the session is over.
+create table duetime_session (
+    digest text primary key,
+    token text not null,
+    token_digest text not null,
+    origin text not null,
+    created_at integer not null,
+    idle_at integer not null,
+    expires_at integer not null
+) without rowid;
+
 -- What operators did: who, what, on what, when, from where, and how it ended. Nothing here refers to other tables,
 -- so it outlives all.
 create table duetime_audit (
@@ -256,6 +338,70 @@ create table duetime_audit (
 create index duetime_audit_at on duetime_audit (at, id);
 create index duetime_audit_by on duetime_audit (by, at, id);
 create index duetime_audit_subject on duetime_audit (subject, at, id);
+
+-- Secrets, sealed: `key` names the key that opens `sealed`, which is bound to its name and version. Former versions are
+-- good until `until_at`.
+create table duetime_secret (
+    name text not null,
+    version integer not null,
+    key text not null,
+    sealed text not null,
+    created_at integer not null,
+    created_by text not null,
+    until_at integer,
+    primary key (name, version)
+) without rowid;
+
+-- Versions of artifacts; their bytes are elsewhere, by their hash. `run` is JSON. A version that was removed keeps its
+-- row, so that its number is never used again.
+create table duetime_artifact (
+    name text not null,
+    sha256 text not null,
+    size integer not null,
+    file text not null,
+    run text not null,
+    note text not null,
+    made_at integer not null,
+    made_by text not null,
+    version integer not null,
+    kind text not null,
+    removed integer not null default 0,
+    primary key (name, version)
+) without rowid;
+create index duetime_artifact_sha256 on duetime_artifact (sha256) where not removed;
+
+-- Artifacts that are being uploaded; `version` is what an upload has become. `signature` is the digest of what its
+-- address has to prove.
+create table duetime_upload (
+    id text primary key,
+    name text not null,
+    sha256 text not null,
+    size integer not null,
+    file text not null,
+    run text not null,
+    note text not null,
+    made_at integer not null,
+    made_by text not null,
+    unpack integer not null,
+    signature text not null,
+    expires_at integer not null,
+    version integer
+) without rowid;
+create index duetime_upload_expires_at on duetime_upload (expires_at, id);
+
+-- Targets that are stored under a handler's name: how its attempts are performed, as JSON. `version` is what
+-- `targets_version` was made by this change. Code that declares a handler of that name has its target `shadowed`.
+-- `digest` is that of the declaration that came with it.
+create table duetime_target (
+    name text primary key,
+    kind text not null,
+    definition text not null,
+    version integer not null,
+    changed_at integer not null,
+    changed_by text not null,
+    shadowed integer not null,
+    digest text not null
+) without rowid;
 
 -- What workers count: each process adds to rows of its own, and a sum over all of them only grows. `number` is that
 -- of its last write, so that a repeat is known. Rows of processes that have been silent for long are added up under
@@ -274,6 +420,59 @@ create table duetime_figure (
     count integer not null,
     primary key (source, name, handler, part)
 ) without rowid;
+
+-- What happened when (see model/series.py). Each write of figures and each sample is a piece, as JSON. They are added
+-- up into one row per bucket and handler for each step.
+create table duetime_series_piece (
+    number integer primary key autoincrement,
+    at integer not null,
+    counts text not null
+);
+
+create table duetime_series (
+    step integer not null,
+    at integer not null,
+    handler text not null,
+    counts text not null,
+    primary key (step, at, handler)
+) without rowid;
+
+-- The sample that was kept last, in one row.
+create table duetime_sample (
+    one integer primary key check (one = 1),
+    sample text not null
+);
+
+-- Failures by kind. Every batch of ended attempts adds what it saw of each kind to the tally; a duty folds that into
+-- what is known of the kind (`facts`, JSON) and into its counts, each of a span of time that begins at `at`.
+create table duetime_failure (
+    fingerprint text primary key,
+    handler text not null,
+    last_at integer not null,
+    facts text not null,
+    muted_until_at integer,
+    muted_by text not null default ''
+) without rowid;
+create index duetime_failure_last on duetime_failure (last_at);
+
+create table duetime_failure_count (
+    fingerprint text not null,
+    at integer not null,
+    attempts integer not null,
+    tasks integer not null,
+    primary key (fingerprint, at)
+) without rowid;
+
+create table duetime_failure_tally (
+    number integer primary key,
+    fingerprint text not null,
+    handler text not null,
+    at integer not null,
+    attempts integer not null,
+    tasks integer not null,
+    sample text not null,
+    kind text not null
+);
 
 -- What attempts printed and logged: one row per attempt that has output, with how much of it is kept and whether no
 -- more will come.
@@ -309,3 +508,31 @@ create table duetime_request (
     primary key (caller, key)
 ) without rowid;
 create index duetime_request_at on duetime_request (at);
+
+-- What callers' transactions ask for, until it is carried out after the commit. A row without `edits` is a cancel.
+create table duetime_intent (
+    number integer primary key,
+    task text not null,
+    edits integer not null,
+    due_at integer,
+    priority integer,
+    collection text,
+    payload blob
+);
+create index duetime_intent_task on duetime_intent (task);
+
+-- Acts on all tasks that match: what was asked for (spec) and how far it is (progress), both JSON. `batch` has the ids
+-- that are planned and not acted on yet. `version` counts writes.
+create table duetime_operation (
+    id text primary key,
+    state text not null,
+    version integer not null,
+    started_at integer not null,
+    ended_at integer,
+    spec text not null,
+    progress text not null,
+    batch text not null
+) without rowid;
+create index duetime_operation_started on duetime_operation (started_at, id);
+create index duetime_operation_live on duetime_operation (started_at, id) where ended_at is null;
+create index duetime_operation_ended on duetime_operation (ended_at) where ended_at is not null;

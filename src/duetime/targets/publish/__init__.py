@@ -1,0 +1,1 @@
+"""Attempts that are messages to a broker."""

@@ -1,0 +1,1 @@
+"""The real client, workers, duties and schedules in virtual time, with faults."""

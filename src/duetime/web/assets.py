@@ -1,0 +1,45 @@
+"""Styles and scripts, under addresses that have their content's hash and therefore never change."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from importlib import resources
+
+import msgspec
+
+_KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+HEADERS = {
+    "cache-control": "public, max-age=31536000, immutable",
+    "x-content-type-options": "nosniff",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Asset(msgspec.Struct, frozen=True):
+    """One file. `media` is its content type."""
+
+    name: str
+    data: bytes
+    media: str
+
+
+class Assets(msgspec.Struct, frozen=True):
+    """All files. Scripts import each other by relative addresses, so all are below one hash."""
+
+    digest: str
+    files: dict[str, Asset]
+
+
+@functools.cache
+def assets() -> Assets:
+    """Read all files, once: there are few and they are small."""
+    files = {}
+    for each in sorted(resources.files("duetime.web").joinpath("assets").iterdir(), key=lambda each: each.name):
+        kind = each.name.rpartition(".")[2]
+        if kind in _KINDS:
+            files[each.name] = Asset(each.name, each.read_bytes(), _KINDS[kind])
+    whole = hashlib.blake2b(digest_size=8)
+    for file in files.values():
+        whole.update(file.name.encode() + b"\0" + file.data)
+    return Assets(whole.hexdigest(), files)

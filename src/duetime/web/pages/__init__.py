@@ -1,0 +1,40 @@
+"""All pages, in the order of the navigation. A new page is a file here and a line below."""
+
+from __future__ import annotations
+
+from duetime.web.page import Page
+from duetime.web.pages import (
+    audit,
+    failure,
+    failures,
+    find,
+    forecast,
+    handlers,
+    operations,
+    overview,
+    schedules,
+    settings,
+    task,
+    tasks,
+    workers,
+)
+
+PAGES: tuple[Page, ...] = (
+    overview.PAGE,
+    tasks.PAGE,
+    task.PAGE,
+    failures.PAGE,
+    failure.PAGE,
+    schedules.PAGE,
+    schedules.ONE,
+    forecast.PAGE,
+    handlers.PAGE,
+    handlers.ONE,
+    workers.PAGE,
+    workers.ONE,
+    operations.PAGE,
+    operations.NEW,
+    audit.PAGE,
+    settings.PAGE,
+    find.PAGE,
+)

@@ -1,0 +1,171 @@
+"""Schedules: what comes next, how the last runs went, and running, pausing, changing and previewing them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from duetime.client.schedules.info import ScheduleInfo
+from duetime.client.schedules.service import Schedules
+from duetime.errors import DuetimeError, InvalidValue, ScheduleNotFound
+from duetime.model.access import Scope
+from duetime.model.query import Query
+from duetime.model.rules import Rule
+from duetime.store.schedules import ScheduleFilter
+from duetime.web.page import Action, Done, Page, View
+from duetime.web.pages.tasks import read_duration
+from duetime.web.visit import Visit
+from duetime.wire.rules import RuleFields, rule_of
+
+PER_PAGE = 50
+RUNS = 20
+PREVIEWED = 10
+_TROUBLE = ("broken", "late", "failing", "gated", "paused")
+
+
+def service(visit: Visit, scope: Scope = Scope.READ) -> Schedules:
+    """Return the schedules as the person may use them: those of handlers they may not use do not exist."""
+    if not visit.caller.handlers:
+        return visit.app.schedules.on_behalf_of(visit.caller.name)
+    return visit.app.schedules.on_behalf_of(visit.caller.name, lambda handler: _refusal(visit, scope, handler))
+
+
+def _refusal(visit: Visit, scope: Scope, handler: str) -> DuetimeError | None:
+    try:
+        visit.allow(scope, handler)
+    except DuetimeError as refusal:
+        return refusal
+    return None
+
+
+async def view(visit: Visit) -> View:
+    after, handler, health = visit.query.get("after", ""), visit.query.get("handler") or None, visit.query.get("health") or None
+    if handler is not None:
+        visit.allow(Scope.READ, handler)
+    items, more = await service(visit).page(
+        ScheduleFilter(limit=PER_PAGE, after=after, handler=handler, prefix=visit.query.get("q") or None)
+    )
+    shown = [each for each in items if visit.may_see(each.handler) and health in (None, each.health)]
+    if not after:
+        shown.sort(key=lambda each: (each.health not in _TROUBLE, each.name))
+    facts = {
+        "schedules": [(each, await _next(visit, each, 3)) for each in shown],
+        "next": None if more is None else visit.here(after=more),
+        "first": not after,
+        "q": visit.query.get("q", ""),
+        "health": health,
+        "healths": [(name, visit.here(health=None if name == health else name), name == health) for name in (*_TROUBLE, "ok", "ended")],
+        "may_operate": visit.may("operate"),
+    }
+    return View(title="Schedules", facts=facts, every=3.0)
+
+
+async def _next(visit: Visit, schedule: ScheduleInfo, count: int) -> list[object]:
+    if schedule.health in ("ended", "broken"):
+        return []
+    try:
+        return list(await visit.app.schedules.preview(schedule.name, count=count))
+    except DuetimeError:
+        return []
+
+
+async def _get(visit: Visit, scope: Scope = Scope.READ) -> ScheduleInfo:
+    name = visit.path.get("schedule") or visit.needed("schedule")
+    found = await service(visit, scope).get(name)
+    if not visit.may_see(found.handler):
+        raise ScheduleNotFound(f"there is no schedule {name!r}")
+    return found
+
+
+async def view_one(visit: Visit) -> View:
+    schedule = await _get(visit)
+    runs = await visit.app.client.page(Query(schedule=schedule.name, limit=RUNS))
+    preview, problem, written = await _preview(visit, schedule)
+    facts = {
+        "schedule": schedule,
+        "runs": runs.items,
+        "upcoming": await _next(visit, schedule, PREVIEWED),
+        "skips": await visit.app.schedules.skips(schedule.name, limit=10),
+        "preview": preview,
+        "problem": problem,
+        "written": written,
+        "may_operate": visit.may("operate", schedule.handler),
+    }
+    return View(title=schedule.name, facts=facts, crumbs=(("/schedules", "Schedules"),), every=3.0)
+
+
+async def _preview(visit: Visit, schedule: ScheduleInfo) -> tuple[list[object] | None, str, dict[str, str]]:
+    """Return the instants of a rule that somebody is writing, or what is wrong with it, and what they wrote."""
+    written = {name: visit.query.get(name, "").strip() for name in ("cron", "every", "tz")}
+    if not any(written[name] for name in ("cron", "every")):
+        return None, "", {**written, "tz": written["tz"] or schedule.zone}
+    try:
+        rule = read_rule(written["cron"], written["every"], written["tz"])
+        return list(await visit.app.schedules.preview(rule, count=PREVIEWED)), "", written
+    except DuetimeError as error:
+        return None, str(error), written
+
+
+def read_rule(cron: str, every: str, tz: str) -> Rule:
+    """Read a rule from the fields of a form: an expression of cron, or an interval."""
+    if bool(cron) == bool(every):
+        raise InvalidValue("write a cron expression, or an interval such as 15min; one of them")
+    fields: dict[str, object] = {"cron": cron} if cron else {"every": read_duration(every)}
+    if tz and cron:
+        fields["tz"] = tz
+    try:
+        return rule_of(msgspec.convert(fields, RuleFields))
+    except msgspec.ValidationError as error:
+        raise InvalidValue(str(error)) from None
+
+
+# ---- actions ----
+
+
+async def trigger(visit: Visit) -> Done:
+    schedule = await _get(visit)
+    async with visit.acting("schedules.trigger", schedule.name) as act:
+        visit.allow(Scope.OPERATE, schedule.handler)
+        task = await service(visit, Scope.OPERATE).trigger(schedule.name)
+        act.detail = task.id
+    return Done(said=f"{schedule.name} runs now, as task {task.id}.")
+
+
+async def pause(visit: Visit) -> Done:
+    schedule = await _get(visit)
+    async with visit.acting("schedules.pause", schedule.name) as act:
+        visit.allow(Scope.OPERATE, schedule.handler)
+        await service(visit, Scope.OPERATE).pause(schedule.name, note=visit.field("note"))
+        act.detail = visit.field("note")
+    return Done(said=f"{schedule.name} does not fire until it is resumed.")
+
+
+async def resume(visit: Visit) -> Done:
+    schedule = await _get(visit)
+    async with visit.acting("schedules.resume", schedule.name):
+        visit.allow(Scope.OPERATE, schedule.handler)
+        await service(visit, Scope.OPERATE).resume(schedule.name, catch_up=visit.field("catch_up") == "on")
+    return Done(said=f"{schedule.name} fires again.")
+
+
+async def change(visit: Visit) -> Done:
+    """Save another rule. Refused if somebody else has changed the schedule since the form was shown, or if code declares it."""
+    schedule = await _get(visit)
+    if schedule.declared is not None:
+        raise InvalidValue(f"{schedule.name} is declared in code, which would set it back; change it there")
+    rule = read_rule(visit.field("cron"), visit.field("every"), visit.field("tz"))
+    async with visit.acting("schedules.put", schedule.name) as act:
+        visit.allow(Scope.OPERATE, schedule.handler)
+        changed = msgspec.structs.replace(schedule.schedule, rule=rule)
+        stored = await service(visit, Scope.OPERATE).upsert(changed, seen=[visit.needed("tag")])
+        act.detail = stored.info.description
+    return Done(said=f"{schedule.name}: {stored.info.description}.", to=visit.link("schedules", schedule.name))
+
+
+ACTIONS = {
+    "trigger": Action(run=trigger),
+    "pause": Action(run=pause),
+    "resume": Action(run=resume),
+    "change": Action(run=change),
+}
+PAGE = Page(path="/schedules", template="schedules.html", view=view, name="Schedules", letter="s", icon="schedules", actions=ACTIONS)
+ONE = Page(path="/schedules/{schedule}", template="schedule.html", view=view_one, actions=ACTIONS)

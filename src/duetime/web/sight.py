@@ -1,0 +1,96 @@
+"""What all viewers of a server see: each overview is read at most once a second for all of them, whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from duetime.clock import Clock, SystemClock
+from duetime.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+FRESH = 1.0  # seconds for which what was read is shown without another look
+COST_SHARE = 20  # reading may take a twentieth of the time: what costs a second is read every 20 seconds
+STALEST = 30.0
+PATIENCE = 0.3  # seconds that a page waits for a fresh look before it shows the last one with its age
+SAID = 3.0  # seconds from which on a page says how old its facts are
+
+
+class Seen(msgspec.Struct, Generic[T], frozen=True):
+    """What was seen last, how many seconds ago, and why it is not fresher if the store did not answer."""
+
+    value: T
+    age: float
+    trouble: str = ""
+
+    @property
+    def is_old(self) -> bool:
+        return self.age >= SAID
+
+
+class _Look:
+    """The last look at one thing, and the one under way."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.at = float("-inf")
+        self.cost = 0.0
+        self.error: Exception | None = None
+        self.reading: asyncio.Task[None] | None = None
+
+    @property
+    def seen_once(self) -> bool:
+        return self.at != float("-inf")
+
+
+class Sight:
+    """Looks at the store on behalf of all viewers. Nobody looks, nothing is read."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._looks: dict[str, _Look] = {}
+
+    async def see(self, name: str, read: Callable[[], Awaitable[T]]) -> Seen[T]:
+        """Return what `read` returned last; call it again, once for all who ask, if that is too old.
+
+        Who asks while a slow read is under way gets the last value with its age. Without one it waits. Raises what `read`
+        raised if there is none.
+        """
+        look = self._looks.setdefault(name, _Look())
+        if self._age(look) >= min(STALEST, max(FRESH, COST_SHARE * look.cost)):
+            if look.reading is None:
+                look.reading = asyncio.create_task(self._read(look, read), name=f"sight {name}")
+            await asyncio.wait([look.reading], timeout=PATIENCE if look.seen_once else None)
+        if not look.seen_once:
+            raise look.error or StoreUnavailable("the store has not answered yet")
+        return Seen(look.value, self._age(look), "" if look.error is None else str(look.error))
+
+    def forget(self) -> None:
+        """Read everything again at the next look, because somebody has changed something here."""
+        for look in self._looks.values():
+            if look.seen_once:
+                look.at = min(look.at, self._clock.monotonic() - STALEST)
+
+    def close(self) -> None:
+        for look in self._looks.values():
+            if look.reading is not None:
+                look.reading.cancel()
+
+    def _age(self, look: _Look) -> float:
+        return self._clock.monotonic() - look.at
+
+    async def _read(self, look: _Look, read: Callable[[], Awaitable[Any]]) -> None:
+        began = self._clock.monotonic()
+        try:
+            value = await read()
+        except Exception as error:  # it is raised where there is nothing else to show
+            look.error = error
+        else:
+            look.value, look.at, look.error = value, began, None
+            look.cost = self._clock.monotonic() - began
+        finally:
+            look.reading = None

@@ -1,0 +1,128 @@
+"""The programs of the simulated processes, in versions: their handlers write down what they do in the world that is simulated now."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from duetime import App, Context, Fatal, Handlers, RetryLater, RetryPolicy
+from duetime.testing.simulation.process import Process, current
+from tests.simulation.journal import Journal
+
+VERSIONS = 3
+TICK = 3  # seconds between two occurrences of the schedule
+TRIES = 3
+SLOTS = {"quick": 3, "stumbles": 2, "odd": 2, "hangs": 2, "parent": 2, "tick": 4, "versioned": 2}
+
+journal = Journal()  # of the world that is simulated now
+
+
+@contextlib.contextmanager
+def attempt(ctx: Context) -> Iterator[Process]:
+    """Write down one attempt from its first to its last instruction, unless its process dies in between."""
+    process = current()
+    assert process is not None
+    journal.start(ctx, process)
+    try:
+        yield process
+    except BaseException as error:
+        journal.end(ctx, process, type(error).__name__)
+        raise
+    journal.end(ctx, process, "returned")
+
+
+class Unfit:
+    """Nothing that JSON could express."""
+
+
+def handlers(version: int) -> Handlers:
+    """Return the handlers of a version of the program."""
+    group = Handlers()
+    retry = RetryPolicy(tries=TRIES, base=0.5, cap=2)
+
+    @group.task(concurrency=SLOTS["quick"], timeout=20, retry=retry)
+    async def quick(ctx: Context, seconds: float = 0.0) -> float:
+        with attempt(ctx):
+            if seconds:
+                await asyncio.sleep(seconds)
+            return seconds
+
+    @group.task(concurrency=SLOTS["stumbles"], timeout=20, retry=retry)
+    async def stumbles(ctx: Context, times: int, seconds: float = 0.0) -> None:
+        with attempt(ctx):
+            await asyncio.sleep(seconds)
+            if ctx.task.tries < times:
+                raise RuntimeError("it stumbles")
+
+    @group.task(concurrency=SLOTS["odd"], timeout=20, retry=retry)
+    async def odd(ctx: Context, how: str) -> Any:
+        with attempt(ctx):
+            if ctx.attempt % 2:
+                await asyncio.sleep(0.1)
+            match how:
+                case "fatal":
+                    raise Fatal("that is final")
+                case "later" if ctx.attempt < 3:
+                    raise RetryLater(0.7)
+                case "cancelled" if ctx.attempt < 2:
+                    raise asyncio.CancelledError
+                case "stop" if ctx.attempt < 2:
+                    raise StopAsyncIteration
+                case "exit" if ctx.attempt < 2:
+                    raise SystemExit(3)
+                case "unfit":
+                    journal.unfit(ctx)
+                    return Unfit()
+        return how
+
+    @group.task(concurrency=SLOTS["hangs"], timeout=1.5, retry=RetryPolicy(tries=2, base=0.5))
+    async def hangs(ctx: Context, stubborn: bool) -> None:
+        with attempt(ctx):
+            try:
+                await asyncio.sleep(60.0)
+            except asyncio.CancelledError:
+                if stubborn:
+                    await asyncio.sleep(0.8)
+                raise
+
+    @group.task(concurrency=SLOTS["parent"], timeout=20, retry=retry)
+    async def parent(ctx: Context, children: int) -> list[str]:
+        with attempt(ctx):
+            made = []
+            for number in range(children):
+                child = quick.options(key=f"{ctx.task.id} {number}", if_exists="keep").new(seconds=0.1)
+                journal.perhaps(child.id)
+                made.append((await group.submit(child)).id)
+                journal.perhaps(made[-1])
+            return made
+
+    @group.schedule(every=TICK, missed="all within 30s", overlap="allow", concurrency=SLOTS["tick"], retry=retry)
+    async def tick(ctx: Context) -> None:
+        with attempt(ctx):
+            await asyncio.sleep(0.05)
+
+    if version == 0:
+
+        @group.task(concurrency=SLOTS["versioned"], retry=retry)
+        async def versioned(ctx: Context, size: int) -> int:
+            with attempt(ctx):
+                return size
+
+    else:
+
+        @group.task(name="versioned", concurrency=SLOTS["versioned"], retry=retry)
+        async def versioned_with_color(ctx: Context, size: int, color: str = "red") -> int:
+            with attempt(ctx):
+                await asyncio.sleep(0.05)
+                return size
+
+    return group
+
+
+@cache
+def program(version: int) -> App:
+    """Return a version of the program; made once, because binding the parameters of handlers takes longer than a simulation."""
+    app = App("sqlite:///:memory:", user=f"version {version}")
+    app.include(handlers(min(version, VERSIONS - 1)))
+    return app

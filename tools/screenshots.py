@@ -1,0 +1,62 @@
+"""Takes the screenshots of the dashboard that README and docs show, with a store that has something to show: `make screenshots`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+from pathlib import Path
+
+from playwright.async_api import async_playwright
+
+from duetime.api.app import Api
+from duetime.api.server import Server
+from duetime.web.web import Web
+from tests.browsers import chromium
+from tools.showcase import fill, remember, showcase
+
+ASSETS = Path(__file__).resolve().parents[1] / "docs" / "assets"
+SHOTS = (  # file, address, width, height, scheme
+    ("dashboard.png", "/", 1280, 900, "light"),
+    ("dashboard-dark.png", "/", 1280, 900, "dark"),
+    ("dashboard-task.png", "TASK", 1280, 760, "light"),
+    ("dashboard-tasks.png", "/tasks", 1280, 760, "dark"),
+    ("dashboard-phone.png", "/", 390, 844, "dark"),
+)
+
+
+async def main() -> None:
+    path = chromium()
+    if path is None:
+        raise SystemExit("there is no Chromium; `make browser` installs it")
+    logging.disable(logging.CRITICAL)
+    ASSETS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        await remember(f"{folder}/shop.db")
+        app = showcase(f"sqlite:///{folder}/shop.db")
+        async with contextlib.AsyncExitStack() as stack:
+            server = await stack.enter_async_context(Server(app, api=Api(app, extension=Web()), port=0).running())
+            for _ in range(3):
+                await stack.enter_async_context(app.worker(grace=0.1))
+            await fill(app)
+            await app.gates.pause("search.reindex", note="the index is being moved", lasting=2_700)
+            playwright = await stack.enter_async_context(async_playwright())
+            browser = await playwright.chromium.launch(executable_path=path)
+            await asyncio.sleep(1)  # what is due at once has run then
+            failed = await anext(app.tasks(state="failed", handler="payments.charge"))
+            for name, address, width, height, scheme in SHOTS:
+                context = await browser.new_context(
+                    viewport={"width": width, "height": height}, color_scheme="dark" if scheme == "dark" else "light", device_scale_factor=1
+                )
+                page = await context.new_page()
+                await page.goto(f"{server.url}/ui{f'/tasks/{failed.id}' if address == 'TASK' else address}")
+                await page.wait_for_selector("html.scripted")
+                await page.screenshot(path=ASSETS / name)
+                print(f"Written: docs/assets/{name}")
+                await context.close()
+            await browser.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
