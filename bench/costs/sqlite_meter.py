@@ -95,10 +95,14 @@ class _Counted(sqlite3.Connection):
     def _timed(self, statement: Any, arguments: tuple[Any, ...]) -> sqlite3.Cursor:
         if self._began is None:
             self._began = time.perf_counter()
+        inside = self.in_transaction
         try:
             cursor: sqlite3.Cursor = statement(*arguments)
-            return cursor
-        finally:
-            if not self.in_transaction:
-                self.meter.ended(self.path, time.perf_counter() - self._began)
-                self._began = None
+        except sqlite3.OperationalError:
+            if not inside:
+                self._began = None  # it could not begin, because another connection was writing; the store tries again
+            raise
+        if not self.in_transaction:
+            self.meter.ended(self.path, time.perf_counter() - self._began)
+            self._began = None
+        return cursor

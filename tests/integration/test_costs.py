@@ -46,6 +46,21 @@ def test_statements_transactions_and_log_bytes_of_sqlite_are_counted(meter: Sqli
     assert once["longest"] > 0
 
 
+def test_a_transaction_that_could_not_begin_is_not_counted(meter: SqliteMeter, tmp_path: Path) -> None:
+    first, second = (sqlite3.connect(str(tmp_path / "counted.db"), isolation_level=None, timeout=0) for _ in range(2))
+    first.execute("begin immediate")
+    before = meter.read()
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        second.execute("begin immediate")
+    first.execute("commit")
+    second.execute("begin immediate")
+    second.execute("commit")
+    counted = meter.since(before)
+    first.close()
+    second.close()
+    assert counted["transactions"] == 2
+
+
 def test_a_log_that_begins_again_is_followed(meter: SqliteMeter, tmp_path: Path) -> None:
     connection = sqlite3.connect(str(tmp_path / "counted.db"), isolation_level=None)
     connection.execute("pragma journal_mode = wal")
