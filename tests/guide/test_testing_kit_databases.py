@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from duetime import InvalidValue
+from duetime import App, InvalidValue, StoredHttp
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.temporary import PREFIX, TemporarySchema
 from duetime.testing import using
@@ -50,6 +50,18 @@ async def test_committed_means_a_task_and_rolled_back_none(postgres_database: st
         assert t.assert_submitted(note, what="committed").state == "pending"
         assert [ran.task.result for ran in await t.drain()] == ["committed"]
         assert [task.state for task in t.tasks()] == ["succeeded"]
+
+
+async def test_stored_targets_are_served_without_network(postgres_database: str) -> None:
+    async with using(App(postgres_database, user="ada"), url=postgres_database) as t:
+        await t.app.targets.put("ping", StoredHttp(url="https://shop.example/health", method="GET"))
+        t.answer_next("ping", status=204)
+        await t.app.handler("ping").now()
+        assert [ran.task.state for ran in await t.drain()] == ["succeeded"]
+        assert [request.url for request in t.requests("ping")] == ["https://shop.example/health"]
+        await t.app.targets.delete("ping")
+        await t.app.handler("ping").options(allow_unknown=True).now()
+        assert await t.drain() == []
 
 
 async def test_time_moves_only_when_the_test_says_so(postgres_database: str) -> None:

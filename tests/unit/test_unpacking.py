@@ -252,7 +252,7 @@ def test_a_header_that_would_fill_the_memory_is_refused(packed: Path, into: Path
 
 def test_headers_without_end_are_refused(packed: Path, into: Path) -> None:
     headers = [member("x", b"11 a=bbbbb\n", kind=tarfile.XHDTYPE)] * 3_000
-    refuse(tar(packed, [*headers, member("a", b"x")]), into, "cannot be read")
+    refuse(tar(packed, [*headers, member("a", b"x")]), into, "too many headers")
 
 
 @pytest.mark.parametrize("size", [5, 100, 600, -300])

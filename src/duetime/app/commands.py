@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeAlias, TypeVar, Unpack, overload
 
-from duetime.app.handlers import AnyHandler, Handler, aliases_of, policy_or_default, positive, slots
-from duetime.app.options import TargetOptions
+from duetime.app.handlers import AnyHandler, Handler
+from duetime.app.options import TargetOptions, checked_spec
 from duetime.clock import Seconds
 from duetime.model.disabling import DisableAfter
 from duetime.model.retry import RetryPolicy
 from duetime.model.secrets import Secret
-from duetime.model.task import check_name, check_priority
+from duetime.model.task import check_name
 from duetime.targets.command.command import DEFAULT_GRACE, DEFAULT_KEEP_ENV, PAYLOAD, Exit, Sandbox, command
 from duetime.targets.payload import check_result
 from duetime.targets.policies import DisableScope, disabling_of, own_retention
@@ -141,15 +141,16 @@ class DeclaresCommands:
             names=payloads.names,
         )
         return self.register(
-            HandlerSpec(
-                name=full,
-                target=target,
-                payloads=payloads,
-                timeout=positive(timeout, "timeout"),
-                retry=policy_or_default(retry),
-                concurrency=slots(concurrency),
-                priority=check_priority(priority),
-                aliases=tuple(check_name(self._prefix + alias, "an alias") for alias in aliases_of(aliases)),
+            checked_spec(
+                full,
+                target,
+                payloads,
+                prefix=self._prefix,
+                timeout=timeout,
+                retry=retry,
+                concurrency=concurrency,
+                priority=priority,
+                aliases=aliases,
                 keep=own_retention(keep_succeeded, keep_failed, keep_cancelled, keep_dropped, keep_expired),
                 disabling=disabling_of(disable_after, disable),
                 doc=f"Runs {target.text}",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, ParamSpec, Unpack, overload
 
-from duetime.app.handlers import AnyHandler, Handler, policy_or_default, positive
-from duetime.app.options import TargetOptions
+from duetime.app.handlers import AnyHandler, Handler
+from duetime.app.options import TargetOptions, checked_spec
 from duetime.clock import Seconds
 from duetime.errors import InvalidValue
 from duetime.model.disabling import DisableAfter
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import check_name, check_priority
+from duetime.model.task import check_name
 from duetime.targets.http.auth import Basic
 from duetime.targets.http.spec import PAYLOAD
 from duetime.targets.policies import DisableScope, disabling_of, own_retention
@@ -114,20 +114,19 @@ class DeclaresPublish:
             )
         except InvalidValue as error:
             raise InvalidValue(f"{full}: {error}") from None
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise InvalidValue(f"concurrency, the slots in each worker process, must be a whole number of at least 1, got {concurrency!r}")
         return self.register(
-            HandlerSpec(
-                name=full,
-                target=target,
-                payloads=payloads,
-                timeout=positive(timeout, "timeout"),
-                retry=policy_or_default(retry),
+            checked_spec(
+                full,
+                target,
+                payloads,
+                prefix=self._prefix,
+                timeout=timeout,
+                retry=retry,
                 concurrency=concurrency,
-                priority=check_priority(priority),
-                aliases=tuple(check_name(self._prefix + alias, "an alias") for alias in aliases),
+                priority=priority,
+                aliases=aliases,
                 keep=own_retention(keep_succeeded, keep_failed, keep_cancelled, keep_dropped, keep_expired),
                 disabling=disabling_of(disable_after, disable),
-                doc=doc.strip(),
+                doc=doc,
             )
         )

@@ -8,15 +8,16 @@ from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
 from duetime.app.commands import DeclaresCommands
-from duetime.app.handlers import AnyHandler, Handler, aliases_of, one_of, policy_or_default, positive, slots
+from duetime.app.handlers import AnyHandler, Handler, one_of
 from duetime.app.http import DeclaresHttp
+from duetime.app.options import checked_spec
 from duetime.app.publish import DeclaresPublish
 from duetime.client.schedules.schedule import Schedule, rule_from
 from duetime.clock import Seconds
 from duetime.errors import InvalidHandler, InvalidValue
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import Rule
-from duetime.model.task import NewTask, Task, check_name, check_priority
+from duetime.model.task import NewTask, Task, check_name
 from duetime.targets.context import Context
 from duetime.targets.payload import FunctionPayloads
 from duetime.targets.policies import own_retention
@@ -144,17 +145,18 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish):
                 raise InvalidHandler(f'{full} is an `async def` and runs on the event loop; make it a `def`, or use isolation="process"')
             payloads = FunctionPayloads(full, function, shape.parameters)
             payloads.check()
-            spec = HandlerSpec(
-                name=full,
-                target=PythonFunction(function=function, takes_context=shape.takes_context, is_async=shape.is_async, isolation=isolation),
-                payloads=payloads,
-                timeout=positive(timeout, "timeout"),
-                retry=policy_or_default(retry),
-                concurrency=slots(concurrency),
-                priority=check_priority(priority),
-                aliases=tuple(check_name(self._prefix + alias, "an alias") for alias in aliases_of(aliases)),
+            spec = checked_spec(
+                full,
+                PythonFunction(function=function, takes_context=shape.takes_context, is_async=shape.is_async, isolation=isolation),
+                payloads,
+                prefix=self._prefix,
+                timeout=timeout,
+                retry=retry,
+                concurrency=concurrency,
+                priority=priority,
+                aliases=aliases,
                 keep=keep,
-                doc=(getattr(function, "__doc__", None) or "").strip(),
+                doc=getattr(function, "__doc__", None) or "",
             )
             return self.register(spec)
 

@@ -39,6 +39,7 @@ FREE_OF_RATIO = 10_000_000  # bytes that any archive may unpack to, however smal
 DEPTH = 40
 MAX_PATH = 1_000  # bytes
 MAX_HEADER = 1 << 20  # bytes of one header of a tar: it is read into memory as a whole
+MOST_HEADER_READS = 100  # for one member of a tar: `tarfile` calls itself for each header before the member's own
 MAX_DIRECTORY = 4 << 20  # bytes of the directory of a zip, which is too
 MAX_MEMBER_HEADERS = 10_000  # bytes that the headers of a member of a tar take, on average
 PIECE = 1 << 18
@@ -255,10 +256,14 @@ class _Forward:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._at = 0
+        self.header_reads = 0  # since the last member
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= MAX_HEADER:
             raise UnsafeArchive(f"the archive has a header of more than {MAX_HEADER:,} bytes")
+        self.header_reads += 1
+        if self.header_reads > MOST_HEADER_READS:
+            raise UnsafeArchive("a member of the archive has too many headers")
         data = self._file.read(size)
         self._at += len(data)
         if self._at > MAX_BYTES + MOST_MEMBERS * MAX_MEMBER_HEADERS:
@@ -286,6 +291,7 @@ def _walk_tar(path: Path, taker: _Checker) -> None:
             while (member := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # they are not needed again
                 _take(member, forward, taker)
+                forward.header_reads = 0
 
 
 def _take(member: tarfile.TarInfo, forward: _Forward, taker: _Checker) -> None:
@@ -313,6 +319,7 @@ class _Part:
 
     def read(self, size: int, /) -> bytes:
         data = self._forward.read(min(size, self._left))
+        self._forward.header_reads = 0
         if not data and self._left:
             raise UnsafeArchive("the archive ends in the middle of a member")
         self._left -= len(data)

@@ -36,13 +36,15 @@ from duetime.targets.context import Resources, current
 from duetime.targets.endings import failed, succeeded
 from duetime.targets.spec import HandlerSpec
 from duetime.targets.target import Accepted, Stop
+from duetime.testing.answers import PreparedAnswer
 from duetime.testing.matching import as_call, as_line, check_names, has_arguments
 from duetime.testing.messages import BrokerAnswer, Messages
 from duetime.testing.parts import SteppedExecutor
-from duetime.testing.requests import Requests, SentRequest, answer_from, exit_from
+from duetime.testing.requests import Requests, SentRequest
 from duetime.testing.stores import SteppedStore
 from duetime.worker.disabling import TargetWatch
 from duetime.worker.settler import Settler
+from duetime.worker.stored import Serving, StoredTargets
 
 R = TypeVar("R")
 
@@ -375,28 +377,13 @@ class Kit:
     ) -> None:
         """Answer the next requests of an HTTP handler, the next messages of one that publishes, or say how the next commands end.
 
-        Nothing is sent over the network and no process is started; what has no answer fails the test. `status`, `body` and `headers` answer
-        a request; a `body` is bytes or text as it is, anything else becomes JSON. `exit`, `output` and `result` end a command; a negative
-        `exit` is a signal. To a message a `broker` says "confirmed" (also if nothing is said), "refused" or "unreachable".
+        The handler is one that the App declares, or the name of a stored target. Nothing is sent over the network and no process is
+        started; what has no answer fails the test. `status`, `body` and `headers` answer a request; a `body` is bytes or text as it is,
+        anything else becomes JSON. `exit`, `output` and `result` end a command; a negative `exit` is a signal. To a message a `broker` says
+        "confirmed" (also if nothing is said), "refused" or "unreachable".
         """
-        spec = self._known(handler)
-        for_request = status is not None or body is not None or headers is not None
-        for_command = exit is not None or bool(output) or result is not None
-        match spec.target.kind:
-            case "http" if not for_command and broker is None:
-                self._requests.prepare(spec.name, answer_from(200 if status is None else status, body, headers), times)
-            case "command" if not for_request and broker is None:
-                self._requests.prepare_exit(spec.name, exit_from(exit or 0, output, result), times)
-            case "publish" if not for_request and not for_command:
-                self._messages.prepare(spec.name, broker or "confirmed", times)
-            case "http":
-                raise InvalidValue(f"{spec.name} is an HTTP handler: answer it with status, body and headers")
-            case "command":
-                raise InvalidValue(f"{spec.name} is a command: answer it with exit, output and result")
-            case "publish":
-                raise InvalidValue(f"{spec.name} publishes messages: answer it with broker")
-            case _:
-                raise InvalidValue(f"{spec.name} is neither an HTTP handler nor a command, nor does it publish; use fail_next")
+        answer = PreparedAnswer(status=status, body=body, headers=headers, exit=exit, output=output, result=result, broker=broker)
+        answer.prepare(self._known(handler), self._requests, self._messages, times)
 
     async def complete(self, task: AnyTask, /, *, result: object = None, error: Exception | None = None) -> Task[Any]:
         """End work that was accepted elsewhere (202), as whoever does it would report: with a result, or with an error. Return the task.
@@ -421,9 +408,11 @@ class Kit:
         return [sent for sent in self._requests.sent if sent.handler == name]
 
     def _known(self, handler: str | AnyHandler) -> HandlerSpec:
-        spec = self._spec(handler)
+        name = name_of(handler)
+        spec = self._spec(handler) or self._stored.spec(name)
         if spec is None:
-            raise UnknownHandler(f"this App declares no handler {name_of(handler)!r}; it declares {', '.join(self.app.specs) or 'none'}")
+            declared = ", ".join(self.app.specs) or "none"
+            raise UnknownHandler(f"this App declares no handler {name!r} and no target is stored under that name; it declares {declared}")
         return spec
 
     def _spec(self, handler: str | AnyHandler) -> HandlerSpec | None:
@@ -444,7 +433,11 @@ class Kit:
         self._executor = SteppedExecutor(self._store, alarms, self._settler, self._requests, self._messages, secrets)
         self._target_watch = TargetWatch(self._store, self._worker, self._executor.starts, alarms)
         self._executor.target_watch = self._target_watch
+        self._stored = StoredTargets(
+            self._store, self._executor, alarms, own=self.app.specs, serving=Serving(allow=("command",)), changed=self._register
+        )
         self._store.notices.apply_gates, self._store.notices.stop = self._apply_gates, self._executor.cancel
+        self._store.notices.serve_targets = self._stored.run_once
         self.app.client.wait = self._wait  # type: ignore[method-assign]  # no hints arrive here
         lifespan = AsyncExitStack()
         try:
@@ -453,6 +446,7 @@ class Kit:
             elif self.app.lifespan is not None:
                 self._executor.resources = Resources(await lifespan.enter_async_context(self.app.lifespan()))
             await self._register_new_handlers()
+            await self._stored.run_once()
             # a schedule with a calendar can only be stored once the test has put that; the first move of the clock tries again
             with contextlib.suppress(InvalidValue):
                 await self._fire()
@@ -471,9 +465,12 @@ class Kit:
         """Take up handlers that were declared meanwhile, and register as a worker again, so that it is listed and confirms gates."""
         if self._executor.learn(self.app):
             self._declared = False
-            slots = {name: spec.concurrency for name, spec in self.app.specs.items()}
-            await self._store.register(NewWorker(id=self._worker, host=socket.gethostname(), pid=os.getpid(), slots=slots))
-            await self._apply_gates()
+            await self._register()
+
+    async def _register(self) -> None:
+        slots = {name: queue.concurrency for name, queue in self._executor.queues.by_name.items() if queue.concurrency}
+        await self._store.register(NewWorker(id=self._worker, host=socket.gethostname(), pid=os.getpid(), slots=slots))
+        await self._apply_gates()
 
     async def _apply_gates(self) -> None:
         gates = await self._store.gates()

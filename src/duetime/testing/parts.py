@@ -21,7 +21,7 @@ from duetime.targets.host import TargetHost
 from duetime.targets.http.callbacks import CallbackDoor
 from duetime.targets.python.function import PythonFunction
 from duetime.targets.spec import HandlerSpec
-from duetime.targets.target import Accepted, AttemptHandle, Stop
+from duetime.targets.target import Accepted, AttemptHandle, Stop, Target
 from duetime.testing.messages import Messages
 from duetime.testing.requests import Requests, TestArtifacts, TestCommands
 from duetime.testing.stores import SteppedStore
@@ -38,15 +38,11 @@ class SteppedTarget:
 
     direct_call = None
 
-    def __init__(self, spec: HandlerSpec, host: TargetHost, failures: deque[BaseException]) -> None:
+    def __init__(self, spec: HandlerSpec, own: Target, host: TargetHost, failures: deque[BaseException]) -> None:
         self._spec = spec
+        self._own = own
         self._host = host
         self._failures = failures
-        own = spec.target
-        if isinstance(own, PythonFunction):
-            # a child process would import another copy of the app, with another store
-            own = msgspec.structs.replace(own, isolation="auto")
-        self._own = own.open(spec, host)
 
     def perform(self, attempt: AttemptHandle) -> Coroutine[Any, Any, Ended | Accepted]:
         if not self._failures:
@@ -97,12 +93,18 @@ class SteppedExecutor(Executor):
         for name, spec in new:
             queue = next((queue for queue in self.queues.by_name.values() if queue.spec.name == spec.name), None)
             if queue is None:
-                failures = self.failures.setdefault(spec.name, deque())
-                queue = HandlerQueue(spec, SteppedTarget(spec, self.host, failures))
+                queue = HandlerQueue(spec, self._stepped(spec, _opened(spec, self.host)))
                 queue.settles_directly = False  # `expect` must see every end
                 self.queues.free += queue.concurrency  # a process has no more slots than its handlers, and this one began without any
             self.queues.by_name[name] = queue
         return bool(new)
+
+    def serve(self, spec: HandlerSpec, target: Target, slots: int) -> None:
+        super().serve(spec, self._stepped(spec, target), slots)
+        self.queues.by_name[spec.name].settles_directly = False
+
+    def _stepped(self, spec: HandlerSpec, own: Target) -> SteppedTarget:
+        return SteppedTarget(spec, own, self.host, self.failures.setdefault(spec.name, deque()))
 
     def ready(self) -> Mapping[str, int]:
         """Return the handlers that have a free slot."""
@@ -143,6 +145,14 @@ class SteppedExecutor(Executor):
         end = self._ends.pop(attempt.claimed.id, None)
         if end is not None and not end.done():
             end.set_exception(RuntimeError(f"an attempt of {attempt.spec.name} was told to stop but its code does not end"))
+
+
+def _opened(spec: HandlerSpec, host: TargetHost) -> Target:
+    own = spec.target
+    if isinstance(own, PythonFunction):
+        # a child process would import another copy of the app, with another store
+        own = msgspec.structs.replace(own, isolation="auto")
+    return own.open(spec, host)
 
 
 def _raising(error: BaseException) -> Callable[..., Coroutine[Any, Any, None]]:

@@ -11,6 +11,7 @@ from duetime.clock import ManualClock
 from duetime.model.disabling import Observed
 from duetime.model.gate import Gate
 from duetime.model.query import Page, Query
+from duetime.model.targets import NewTarget, StoredTarget
 from duetime.model.task import NewTask, TaskRecord
 from duetime.runtime.portal import Portal
 from duetime.store.intents import Intent
@@ -19,7 +20,7 @@ from duetime.store.postgres.store import PostgresStore
 from duetime.store.postgres.temporary import TemporarySchema
 from duetime.store.postgres.work import Claims
 from duetime.store.schedules import ScheduleWrite
-from duetime.store.values import Added, CancelVerdict
+from duetime.store.values import Added, CancelVerdict, Declaration
 from duetime.testing.stores import Notices, SteppedStore, all_pages
 
 # Assertions read in a thread of its own: that of `app.sync` may be the one that waits for them.
@@ -89,6 +90,16 @@ class SteppedPostgres(PostgresStore):
         version = await super().remove_gate(handler, collection)
         await self.notices.gates_changed()
         return version
+
+    async def put_target(self, target: NewTarget, declaration: Declaration, seen: int | None = None) -> StoredTarget | None:
+        stored = await super().put_target(target, declaration, seen)
+        await self.notices.targets_changed()
+        return stored
+
+    async def remove_target(self, name: str, seen: int | None = None) -> bool | None:
+        removed = await super().remove_target(name, seen)
+        await self.notices.targets_changed()
+        return removed
 
 
 @asynccontextmanager

@@ -13,7 +13,6 @@ import msgspec
 
 from duetime.artifacts.source import ArtifactSource, Ready
 from duetime.clock import ManualClock, to_datetime
-from duetime.errors import InvalidValue
 from duetime.model.artifacts import Artifact, Reference
 from duetime.targets.command.supervising import Order, Report, Supervision
 from duetime.targets.http.answers import lower
@@ -178,27 +177,3 @@ class TestCommands:
 
     async def close(self) -> None:
         """Nothing is open."""
-
-
-def exit_from(exit: int, output: str | bytes, result: object) -> CommandAnswer:
-    """Return how a command ends."""
-    if isinstance(exit, bool) or not isinstance(exit, int) or not -64 <= exit <= 255:
-        raise InvalidValue(f"exit must be a code from 0 to 255, or a signal as a negative number, got {exit!r}")
-    printed = output.encode() if isinstance(output, str) else output
-    return CommandAnswer(exit, printed, b"" if result is None else msgspec.json.encode(result))
-
-
-def answer_from(status: int, body: object, headers: Mapping[str, str] | None) -> Answer:
-    """Return an answer: bytes and text as they are, anything else as JSON."""
-    if isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599:
-        raise InvalidValue(f"status must be a number from 100 to 599, got {status!r}")
-    own = lower(headers or {})
-    match body:
-        case None:
-            return Answer(status=status, headers=own)
-        case bytes():
-            return Answer(status=status, headers=own, body=body)
-        case str():
-            return Answer(status=status, headers={"content-type": "text/plain", **own}, body=body.encode())
-        case _:
-            return Answer(status=status, headers={"content-type": "application/json", **own}, body=msgspec.json.encode(body))

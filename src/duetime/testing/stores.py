@@ -16,6 +16,7 @@ from duetime.errors import InvalidValue
 from duetime.model.disabling import Observed
 from duetime.model.gate import Gate
 from duetime.model.query import MAX_PAGE, Page, Query
+from duetime.model.targets import NewTarget, StoredTarget
 from duetime.model.task import NewTask, TaskRecord, due_of, expiry_of
 from duetime.store import Store
 from duetime.store.intents import Intent
@@ -24,7 +25,7 @@ from duetime.store.schedules import ScheduleWrite
 from duetime.store.sqlite import read
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.sqlite.store import SqliteStore
-from duetime.store.values import Added, CancelVerdict
+from duetime.store.values import Added, CancelVerdict, Declaration
 
 Answers = TypeVar("Answers", bound=Sequence[Added])
 
@@ -44,7 +45,7 @@ class SteppedStore(Store, Protocol):
 
 
 class Notices:
-    """What the kit hears of its store: expiries, schedules, cancels and gates."""
+    """What the kit hears of its store: expiries, schedules, cancels, gates and stored targets."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
         self._now = now
@@ -52,6 +53,7 @@ class Notices:
         self.has_schedules = False  # or had some: otherwise looking for due ones is not worth the time
         self.has_intents = False  # or had some
         self.apply_gates: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.serve_targets: Callable[[], Coroutine[Any, Any, object]] | None = None
         self.stop: Callable[[str], None] | None = None
 
     def next_expiry(self, now: Instant) -> Instant | None:
@@ -87,6 +89,10 @@ class Notices:
     async def gates_changed(self) -> None:
         if self.apply_gates is not None:
             await self.apply_gates()
+
+    async def targets_changed(self) -> None:
+        if self.serve_targets is not None:
+            await self.serve_targets()
 
 
 def all_pages(query: Query, page_of: Callable[[Query], Page]) -> list[TaskRecord]:
@@ -154,6 +160,16 @@ class SteppedSqlite(SqliteStore):
         version = await super().remove_gate(handler, collection)
         await self.notices.gates_changed()
         return version
+
+    async def put_target(self, target: NewTarget, declaration: Declaration, seen: int | None = None) -> StoredTarget | None:
+        stored = await super().put_target(target, declaration, seen)
+        await self.notices.targets_changed()
+        return stored
+
+    async def remove_target(self, name: str, seen: int | None = None) -> bool | None:
+        removed = await super().remove_target(name, seen)
+        await self.notices.targets_changed()
+        return removed
 
 
 @asynccontextmanager

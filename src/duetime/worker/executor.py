@@ -136,7 +136,7 @@ class Executor:
         queue = self.queues.by_name.get(spec.name)
         if queue is None:
             queue = HandlerQueue(spec, target)
-            queue.settles_directly = self._watcher is None
+            queue.settles_directly = queue.settles_directly and self._watcher is None
             self.queues.add(queue)
         else:
             self.former |= {

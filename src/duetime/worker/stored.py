@@ -69,7 +69,7 @@ class StoredTargets(Service):
         super().__init__(alarms)
         self._store = store
         self._executor = executor
-        self._own = frozenset(own)
+        self._own = own
         self._serving = serving
         self._changed = changed
         self._versions: dict[str, int] = {}  # of those that were looked at
@@ -77,6 +77,11 @@ class StoredTargets(Service):
         self._former: list[Served] = []  # with attempts that still run
         self.version = -1
         self.declared: dict[str, str] = {}
+
+    def spec(self, name: str) -> HandlerSpec | None:
+        """Return the handler of a stored target that is served here."""
+        served = self._served.get(name)
+        return None if served is None else served.spec
 
     def on_version(self, version: int) -> None:
         """Look if this is not the version that is known."""
