@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote, unquote
@@ -19,7 +19,7 @@ from duetime.api.problems import Refusal, problem_of
 from duetime.api.route import Route
 from duetime.errors import DuetimeError
 from duetime.model.access import AuditOutcome, Caller, Scope
-from duetime.web import sign_in
+from duetime.web import downloads, sign_in
 from duetime.web.assets import HEADERS as ASSET_HEADERS
 from duetime.web.assets import assets
 from duetime.web.marks import glyph
@@ -63,6 +63,11 @@ class Web:
                 Route(name=name, method="GET", path=f"/ui{page.path}", endpoint=endpoint.show, scope=None, summary="Show a page."),
                 Route(name=name, method="POST", path=f"/ui{page.path}", endpoint=endpoint.act, scope=None, summary="Act on a page."),
             ]
+        for path, send in (("/tasks/{id}/log", downloads.log), ("/tasks.ndjson", downloads.tasks)):
+            file = _File(self, send)
+            routes.append(
+                Route(name="ui_download", method="GET", path=f"/ui{path}", endpoint=file.send, scope=None, summary="Send a file.")
+            )
         self.routes: Sequence[Route] = routes
 
     def join(self, api: Api) -> None:
@@ -80,10 +85,10 @@ class Web:
 
     # ---- answers ----
 
-    async def visit(self, call: Call, page: Page, form: Mapping[str, str]) -> Visit:
-        call.needed = page.scope
-        allow(call.caller, page.scope)
-        if page.whole:
+    async def visit(self, call: Call, page: Page | None, form: Mapping[str, str]) -> Visit:
+        call.needed = Scope.READ if page is None else page.scope
+        allow(call.caller, call.needed)
+        if page is not None and page.whole:
             call.allow_whole("this page is about all of them")
         query = read_fields(call.request.scope["query_string"].decode("latin-1"))
         return Visit(call, self.sight, query, form)
@@ -239,6 +244,18 @@ class _Endpoint:
             names = ", ".join(self._page.actions) or "none"
             raise Refusal(BAD_REQUEST, f"this page has no action {wanted[:80]!r}; it has: {names}")
         return self._page.actions[wanted]
+
+
+class _File:
+    """A file that a page offers."""
+
+    def __init__(self, web: Web, send: Callable[[Visit], Awaitable[Response]]) -> None:
+        self._web = web
+        self._send = send
+
+    async def send(self, call: Call) -> Response:
+        await self._web.identify(call)
+        return await self._send(await self._web.visit(call, None, {}))
 
 
 def _read_said(cookie: str) -> Done:

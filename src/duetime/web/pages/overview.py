@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta, tzinfo
 from typing import Any
 
 import msgspec
-from markupsafe import Markup
 
 from duetime.client.insight import HandlerCounts, HandlerInfo
 from duetime.client.schedules.info import ScheduleInfo
@@ -16,18 +14,13 @@ from duetime.clock import to_datetime
 from duetime.model.gate import GateAction
 from duetime.model.health import HealthFinding
 from duetime.store.schedules import ScheduleFilter
-from duetime.web.charts import Line, chart
+from duetime.web.courses import NAMES, RANGES, courses, together, whole
 from duetime.web.page import Action, Page, View
 from duetime.web.pages import gating
 from duetime.web.pages.schedules import trigger
 from duetime.web.visit import Visit
 from duetime.web.words import duration, number
 
-RANGES = {"15min": (timedelta(minutes=15), 10), "24h": (timedelta(hours=24), 300), "7d": (timedelta(days=7), 3600)}
-NAMES = (
-    *("attempts", "succeeded", "failed", "fatal", "timed_out", "lost", "retry_later", "cancelled", "tasks_failed"),
-    *("lateness_p50", "lateness_p95", "lateness_p99", "due", "running", "oldest_due"),
-)
 BY_HANDLER = ("attempts", "failed", "fatal", "timed_out", "tasks_failed")
 UPCOMING = 8
 
@@ -71,18 +64,15 @@ async def view(visit: Visit) -> View:
     stats = await visit.sight.see("stats", visit.app.insight.stats)
     health = await visit.sight.see("health", visit.app.insight.health)
     shown, verdict = stats.value.part(visit.may_see), health.value.part(visit.may_see)
-    charts: list[tuple[str, Markup, list[Line]]] = []
-    series: Series | None = None
-    if not visit.caller.handlers:
-        series = await _series(visit, chosen)
-        charts = _charts(series, visit.preferences.tz, chosen)
+    several, series = await _series(visit, chosen)
     upcoming = await visit.sight.see("upcoming", lambda: _schedules(visit))
     acts = (await visit.sight.see("acts", lambda: visit.app.tokens.audit.list(limit=6))).value.items if visit.may("admin") else []
     facts = {
         "verdict": verdict,
         "findings": [(finding, _address(visit, finding)) for finding in verdict.findings],
         "figures": _figures(visit, shown, rows, series),
-        "charts": charts,
+        "courses": [] if series is None else courses(series, visit.preferences.tz, chosen, worst=several),
+        "as_table": visit.query.get("as") == "table",
         "rows": rows,
         "ranges": [(name, visit.here(range=name), name == chosen) for name in RANGES],
         "seen": stats,
@@ -103,10 +93,16 @@ async def _schedules(visit: Visit) -> list[ScheduleInfo]:
     return items
 
 
-async def _series(visit: Visit, chosen: str) -> Series:
+async def _series(visit: Visit, chosen: str) -> tuple[bool, Series | None]:
+    """Return the series of everything; for a token that is restricted to some handlers of these together, and whether they are several."""
     back, step = RANGES[chosen]
-    read = lambda: visit.app.insight.series(NAMES, since=to_datetime(visit.app.store.now()) - back, step=step)  # noqa: E731
-    return (await visit.sight.see(f"series {chosen}", read)).value
+    since = to_datetime(visit.app.store.now()) - back
+    if not visit.caller.handlers:
+        return False, (await visit.sight.see(f"series {chosen}", lambda: visit.app.insight.series(NAMES, since=since, step=step))).value
+    read = lambda: visit.app.insight.series_by_handler(NAMES, since=since, step=step)  # noqa: E731
+    found = (await visit.sight.see(f"whole series by handler {chosen}", read)).value
+    own = [each for each in found if each.handler is not None and visit.may_see(each.handler)]
+    return len(own) > 1, together(own)
 
 
 async def handler_rows(visit: Visit, chosen: str = "15min") -> list[HandlerRow]:
@@ -146,11 +142,6 @@ def _row(name: str, info: HandlerInfo | None, counts: HandlerCounts | None, seri
     )  # fmt: skip
 
 
-def whole(series: Series, name: str) -> list[float | None]:
-    """Return the values of a series without the last step, which is not over: what is counted in it would look like a fall."""
-    return list(series[name][:-1])
-
-
 def _total(series: Series | None, name: str) -> float:
     return 0.0 if series is None else sum(value for value in series[name] if value is not None)
 
@@ -173,43 +164,6 @@ def _figures(visit: Visit, stats: Any, rows: list[HandlerRow], series: Series | 
         Figure(name="Workers", value=number(stats.workers), note=f"{stats.silent_workers} silent" if stats.silent_workers else "alive",
                kind="failed" if stats.silent_workers else "accent", address=visit.link("workers")),
     ]  # fmt: skip
-
-
-def _charts(series: Series, tz: tzinfo, chosen: str) -> list[tuple[str, Markup, list[Line]]]:
-    times = [f"{at.astimezone(tz):%H:%M}" if chosen != "7d" else f"{at.astimezone(tz):%a %H:%M}" for at in series.at[:-1]]
-    other = [
-        sum(value or 0 for value in values) if any(value is not None for value in values) else None
-        for values in zip(whole(series, "retry_later"), whole(series, "cancelled"), whole(series, "lost"), strict=True)
-    ]
-    failed = [
-        sum(value or 0 for value in values) if any(value is not None for value in values) else None
-        for values in zip(whole(series, "failed"), whole(series, "fatal"), whole(series, "timed_out"), strict=True)
-    ]
-    throughput = [
-        Line(name="succeeded", kind="succeeded", values=whole(series, "succeeded")),
-        Line(name="failed", kind="failed", values=failed),
-        Line(name="other", kind="cancelled", values=other),
-    ]
-    lateness = [
-        Line(name="p50", kind="succeeded", values=whole(series, "lateness_p50"), dash="1 3"),
-        Line(name="p95", kind="running", values=whole(series, "lateness_p95"), dash="5 3"),
-        Line(name="p99", kind="blocked", values=whole(series, "lateness_p99")),
-    ]
-    load = [
-        Line(name="due", kind="expired", values=whole(series, "due")),
-        Line(name="running", kind="running", values=whole(series, "running"), dash="5 3"),
-    ]
-    count: Callable[[float], str] = lambda value: number(round(value)) if value >= 10 or value == round(value) else number(value)  # noqa: E731
-    step = {10: "10 s", 300: "5 min", 3600: "hour"}[series.step]
-    return [
-        (f"Attempts by outcome, per {step}", chart(throughput, times, title="Attempts by outcome", write=count, stacked=True), throughput),
-        (
-            "Lateness: from due to start",
-            chart(lateness, times, title="Lateness", write=duration, logarithmic=True, mark=(5.0, "5 s")),
-            lateness,
-        ),
-        ("Due and running", chart(load, times, title="Due and running", write=count), load),
-    ]
 
 
 def _address(visit: Visit, finding: HealthFinding) -> str | None:

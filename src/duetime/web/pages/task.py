@@ -27,7 +27,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
-async def _record(visit: Visit) -> TaskRecord:
+async def found_record(visit: Visit) -> TaskRecord:
     """Return the task in the address; one that the person may not see is answered as one that does not exist."""
     record = await visit.app.client.record(visit.path["id"])
     if not visit.may_see(record.handler):
@@ -36,7 +36,7 @@ async def _record(visit: Visit) -> TaskRecord:
 
 
 async def view(visit: Visit) -> View:
-    record = await _record(visit)
+    record = await found_record(visit)
     task = shown(record)
     insight = visit.app.insight
     reasons = await insight.why(record, may_see=visit.may_see)
@@ -81,7 +81,7 @@ def plain_lines(text: str) -> tuple[list[str], int]:
 
 
 async def _allowed(visit: Visit) -> TaskRecord:
-    record = await _record(visit)
+    record = await found_record(visit)
     visit.allow(Scope.OPERATE, record.handler)
     return record
 
@@ -143,7 +143,7 @@ async def edit(visit: Visit) -> Done:
 
 async def copy(visit: Visit) -> Done:
     """Submit the same task once more, with the payload of the form."""
-    record = await _record(visit)
+    record = await found_record(visit)
     visit.allow(Scope.SUBMIT, record.handler)
     payload = read_json(visit.needed("payload"), "payload")
     if not isinstance(payload, dict):
