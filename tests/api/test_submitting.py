@@ -121,6 +121,23 @@ async def test_repeats_at_the_same_time_store_one_task(http: Client) -> None:
     assert [answer.headers.get("idempotency-replayed") for answer in answers].count(None) == 1
 
 
+@pytest.mark.parametrize("if_exists", ["keep", "replace"])
+async def test_a_repeat_has_the_status_of_the_first_answer(http: Client, if_exists: str) -> None:
+    holder = await with_key(http, "first", 201, key="order-7", delay=60)
+    for _ in range(2):
+        await with_key(http, "first", 201, key="order-7", delay=60)
+        again = await with_key(http, "second", 200, key="order-7", delay=60, if_exists=if_exists)
+        assert again.json["id"] == holder.json["id"]
+    assert again.headers["idempotency-replayed"] == "true"
+
+
+async def test_repeats_at_the_same_time_of_a_request_that_keeps_a_task_are_answered(http: Client) -> None:
+    holder = await with_key(http, "first", 201, key="order-7", delay=60)
+    answers = await asyncio.gather(*(with_key(http, "k", 200, key="order-7", delay=60, if_exists="keep") for _ in range(20)))
+    assert {answer.json["id"] for answer in answers} == {holder.json["id"]}
+    assert [answer.headers.get("idempotency-replayed") for answer in answers].count(None) == 1
+
+
 async def test_a_key_that_is_too_long_is_refused(http: Client) -> None:
     await with_key(http, "x" * 256, 422)
 

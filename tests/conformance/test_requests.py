@@ -135,3 +135,35 @@ async def test_repeats_survive_pruning_at_the_same_time(store: Store, another: A
             assert len(await verdicts(store, asked())) == 1
 
     await asyncio.gather(prune(), repeat(), repeat())
+
+
+async def test_repeats_in_one_call_are_answered_with_the_task_that_the_first_one_met(store: Store) -> None:
+    for if_exists, verdict in (("keep", AddVerdict.KEPT), ("replace", AddVerdict.REPLACED)):
+        holder = new_task(key=if_exists)
+        await store.add([holder])
+        batch = [asked(if_exists, task=new_task(key=if_exists, if_exists=if_exists)) for _ in range(3)]
+        repeated = (AddVerdict.REPEATED, holder.id)
+        assert await verdicts(store, *batch) == [(verdict, holder.id), repeated, repeated]
+    refused = [asked("refused", task=new_task(key="keep")) for _ in range(2)]
+    assert [verdict for verdict, _ in await verdicts(store, *refused)] == [AddVerdict.DUPLICATE] * 2
+
+
+async def test_a_repeat_knows_whether_the_first_one_met_a_task(store: Store) -> None:
+    holder = new_task(key="order-7")
+    await store.add([holder])
+
+    async def met(name: str, key: str, number: int) -> list[bool]:
+        batch = [asked(name, task=new_task(key=key, if_exists="keep")) for _ in range(number)]
+        return [answer.met for answer in await store.add_requested(batch) if isinstance(answer, Added)]
+
+    assert await met("kept", "order-7", 2) == [False, True]
+    assert await met("kept", "order-7", 2) == [True, True]
+    assert await met("new", "order-8", 2) == [False, False]
+    assert await met("new", "order-8", 1) == [False]
+
+
+async def test_the_same_task_twice_in_one_call_meets_the_holder_of_its_key_twice(store: Store) -> None:
+    await store.add([new_task(key="order-7")])
+    for if_exists, verdict in (("keep", AddVerdict.KEPT), ("replace", AddVerdict.REPLACED), ("error", AddVerdict.DUPLICATE)):
+        same = new_task(key="order-7", if_exists=if_exists)
+        assert [added.verdict for added in await store.add([same, same])] == [verdict] * 2

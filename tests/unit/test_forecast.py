@@ -16,7 +16,7 @@ from duetime.clock import SECOND, to_datetime, to_instant
 from duetime.model.forecast import HOUR, Forecast, ForecastInput, forecast
 from duetime.model.occurrences import due_of_occurrence
 from duetime.model.rules import AfterEnd, At, Cron, Every, Rule, plan_of
-from duetime.model.schedule import Pause, Run, ScheduleRecord, ScheduleSpec, ScheduleState
+from duetime.model.schedule import MOST_RUNS, Pause, Run, RunKind, ScheduleRecord, ScheduleSpec, ScheduleState
 
 START = to_instant(datetime(2030, 1, 7, tzinfo=UTC))
 
@@ -92,6 +92,29 @@ def test_runs_that_go_on_now_are_taken_to_last_once_more() -> None:
     record = replace(one.record, state=replace(one.record.state, runs=(Run("t", START - SECOND),)))
     found = look(replace(one, record=record), hours=1)
     assert (found.runs, found.skipped) == (1, 2)  # 10 comes during the run from before, 20 runs, 30 comes during that
+
+
+@pytest.mark.parametrize(("kind", "runs", "skipped"), [("rule", 1, 2), ("trigger", 1, 2), ("backfill", 2, 1)])
+def test_runs_of_a_backfill_hold_nothing_up_as_when_it_fires(kind: RunKind, runs: int, skipped: int) -> None:
+    one = prospect("a", at(10, 20, 30), 15.0)
+    record = replace(one.record, state=replace(one.record.state, runs=(Run("t", START - SECOND, kind),)))
+    found = look(replace(one, record=record), hours=1)
+    assert (found.runs, found.skipped) == (runs, skipped)
+
+
+@pytest.mark.parametrize(("kind", "runs", "skipped"), [("rule", 0, 0), ("trigger", 1, 3), ("backfill", 1, 0)])
+def test_a_delay_is_counted_from_the_end_of_a_run_of_the_rule_only(kind: RunKind, runs: int, skipped: int) -> None:
+    one = prospect("a", AfterEnd(60), 200.0)
+    state = replace(one.record.state, ended_at=None if kind == "rule" else START, runs=(Run("t", START - SECOND, kind),))
+    found = look(replace(one, record=replace(one.record, state=state)), hours=250 / 3_600)
+    assert (found.runs, found.skipped) == (runs, skipped)  # a skipped occurrence lets the delay start again: 60, 120, 180, and 240 runs
+
+
+def test_a_schedule_that_remembers_as_many_runs_as_it_can_skips_the_next_also_if_they_are_a_backfill() -> None:
+    one = prospect("a", at(10, 20, 30), 15.0, overlap="allow")
+    many = tuple(Run(f"t{number}", START - SECOND, "backfill") for number in range(MOST_RUNS))
+    found = look(replace(one, record=replace(one.record, state=replace(one.record.state, runs=many))), hours=1)
+    assert (found.runs, found.skipped) == (2, 1)  # they are taken to last until 15
 
 
 def test_count_bounds_what_is_left_and_paused_schedules_do_nothing() -> None:

@@ -67,7 +67,7 @@ async def submit(call: Call) -> Response:
     record = added.record
     if query.wait:
         record = await _waited(call, record, query.wait)
-    is_new = added.verdict in (AddVerdict.ADDED, AddVerdict.REPEATED)
+    is_new = added.verdict in (AddVerdict.ADDED, AddVerdict.REPEATED) and not added.met
     return _task(record, 201 if is_new else 200, {"location": f"{call.prefix}/v1/tasks/{record.id}", **headers})
 
 

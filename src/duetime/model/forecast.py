@@ -1,7 +1,8 @@
 """The forecast: the rules of all schedules in virtual time, and the load that follows from them.
 
 It assumes that every occurrence is fired at its planned instant, that a run begins when it is due and takes as long as earlier runs of its
-handler, that a live run ends after one more such time, and that gates are open. No run waits for a slot; where runs of several
+handler, that a live run ends after one more such time, and that gates are open. Runs of a backfill hold nothing up, as when
+schedules fire. No run waits for a slot; where runs of several
 schedules need more slots than there are, the forecast reports a collision.
 """
 
@@ -195,9 +196,10 @@ class Runs:
         """Plan a run for one occurrence, or skip it."""
         course.live = [end for end in course.live if end > planned_at]
         start = due_of_occurrence(course.record, planned_at)
-        refused, waits_for = decide_overlap(course.overlap, course.live, len(course.live))
+        refused, waits_for = decide_overlap(course.overlap, course.live, len(course.live) + course.backfilling(planned_at))
         if refused is not None:
             self.skipped[number] += 1
+            course.skip(planned_at)
             return
         if course.overlap.kind == "cancel":
             self._cancel(course, planned_at)
@@ -237,9 +239,11 @@ class _VirtualSchedule:
         self.length = round(prospect.duration * SECOND)
         self.overlap: Overlap = read_overlap(spec.overlap)
         self.left = None if spec.count is None else max(0, spec.count - state.fired)
-        self.live = [start_at + self.length for _ in state.runs]  # the ends of its live runs, the latest last
+        ending_at = start_at + self.length
+        self.live = [ending_at for run in state.runs if run.kind != "backfill"]  # the ends of its live runs, the latest last
+        self._backfills = (len(state.runs) - len(self.live), ending_at)
         self.indices: list[int] = []  # of the live runs that the forecast has planned, for `cancel`
-        self.ended_at = self.live[-1] if self.live else state.ended_at
+        self.ended_at = ending_at if any(run.kind == "rule" for run in state.runs) else state.ended_at
         self.first = self._first(start_at)
 
     def _first(self, start_at: Instant) -> Instant | None:
@@ -254,6 +258,15 @@ class _VirtualSchedule:
 
     def after(self, planned_at: Instant) -> Instant | None:
         return None if self.left == 0 else self.plan.after(planned_at, self.ended_at)
+
+    def backfilling(self, at: Instant) -> int:
+        """Return how many runs of a backfill go on: they hold nothing up, but a schedule remembers a limited number of runs."""
+        number, until_at = self._backfills
+        return number if at < until_at else 0
+
+    def skip(self, planned_at: Instant) -> None:
+        if self.plan.waits and self.after(planned_at) is None:
+            self.ended_at = planned_at  # the delay starts again, as it does when a schedule fires
 
     def fire(self, index: int, end: Instant) -> None:
         if self.overlap.kind == "cancel":

@@ -13,12 +13,16 @@ from duetime.store.values import Added, AddVerdict
 
 
 class NamedRequest(msgspec.Struct, frozen=True):
-    """A request to submit a task. `key` is the caller's name for it, `digest` the hash of its body, `task` the id of its task."""
+    """A request to submit a task. `key` is the caller's name for it, `digest` the hash of its body, `task` the id of its task.
+
+    `met`: it was answered with a task that was there already, because a key was kept or replaced.
+    """
 
     caller: str
     key: str
     digest: str
     task: str
+    met: bool = False
 
 
 Requested: TypeAlias = tuple[NewTask[object], NamedRequest | None]
@@ -33,7 +37,8 @@ class RequestStore(Protocol):
 
         A repeat with the same digest is answered with the task of the first request. One with another digest
         adds nothing and is answered with the stored request. A request that is answered with another task, because a key is kept or
-        replaced, belongs to that task from then on; one whose key is held by another task is forgotten.
+        replaced, belongs to that task from then on, and its repeats are told so (`met`); one whose key is held by another task is
+        forgotten.
         """
         ...
 
@@ -49,10 +54,16 @@ class Decided(msgspec.Struct, frozen=True):
     indexes: list[int]  # of these tasks in the call
     answers: dict[int, Added | NamedRequest]  # of the others
     own: dict[int, NamedRequest]  # requests that were stored just now, by the index of their task
+    met: set[int]  # repeats of requests that were answered with a task that was there already
+    repeats: dict[int, int]  # repeats of a request of the same call: the index of that one
 
     def answered(self, added: Sequence[Added]) -> list[Added | NamedRequest]:
         """Return the answers to the whole call."""
         answers = self.answers | dict(zip(self.indexes, added, strict=True))
+        for index in self.met:
+            answers[index] = msgspec.structs.replace(answers[index], met=True)
+        for index, first in self.repeats.items():
+            answers[index] = _repeated(answers[first])
         return [answers[index] for index in range(len(answers))]
 
     def corrected(self, added: Sequence[Added]) -> tuple[list[NamedRequest], list[NamedRequest]]:
@@ -65,13 +76,14 @@ class Decided(msgspec.Struct, frozen=True):
             if answer.verdict is AddVerdict.DUPLICATE:
                 forgotten.append(request)
             else:
-                moved.append(msgspec.structs.replace(request, task=answer.record.id))
+                moved.append(msgspec.structs.replace(request, task=answer.record.id, met=True))
         return moved, forgotten
 
 
 def decide(requested: Sequence[Requested], stored: Sequence[NamedRequest]) -> Decided:
     """Compare requests with what is stored under their callers and keys, in the order of those that are named."""
-    decided = Decided([], [], {}, {})
+    decided = Decided([], [], {}, {}, set(), {})
+    firsts: dict[str, int] = {}  # the index of each new request, by the id of its task
     known = iter(stored)
     for index, (task, request) in enumerate(requested):
         if request is not None:
@@ -79,10 +91,23 @@ def decide(requested: Sequence[Requested], stored: Sequence[NamedRequest]) -> De
             if found.digest != request.digest:
                 decided.answers[index] = found
                 continue
+            if found.task in firsts:
+                decided.repeats[index] = firsts[found.task]
+                continue
             if found.task == request.task:
                 decided.own[index] = request
+                firsts[request.task] = index
             else:
                 task = msgspec.structs.replace(task, id=found.task)
+            if found.met:
+                decided.met.add(index)
         decided.tasks.append(task)
         decided.indexes.append(index)
     return decided
+
+
+def _repeated(first: Added | NamedRequest) -> Added | NamedRequest:
+    """Return the answer to a repeat of a request of the same call."""
+    if isinstance(first, NamedRequest) or first.verdict is AddVerdict.DUPLICATE:
+        return first
+    return Added(AddVerdict.REPEATED, first.record, met=first.met or first.verdict in (AddVerdict.KEPT, AddVerdict.REPLACED))

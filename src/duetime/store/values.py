@@ -47,10 +47,14 @@ class AddVerdict(StrEnum):
 
 
 class Added(msgspec.Struct, frozen=True, gc=False):
-    """The verdict on a new task, with the task that is now stored: its own, or the live one that has the key."""
+    """The verdict on a new task, with the task that is now stored: its own, or the live one that has the key.
+
+    `met`: it repeats a request that stored no task of its own, because its key was kept or replaced.
+    """
 
     verdict: AddVerdict
     record: TaskRecord
+    met: bool = False
 
 
 class AllNew(Lazy[Added]):

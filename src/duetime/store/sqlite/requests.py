@@ -19,8 +19,8 @@ def note(connection: sqlite3.Connection, requests: Sequence[NamedRequest], now: 
     stored = []
     for request in requests:
         connection.execute(SQL.insert_request, (request.caller, request.key, request.digest, request.task, now))
-        digest, task = connection.execute(SQL.request_by_key, (request.caller, request.key)).fetchone()
-        stored.append(NamedRequest(request.caller, request.key, digest, task))
+        digest, task, met = connection.execute(SQL.request_by_key, (request.caller, request.key)).fetchone()
+        stored.append(NamedRequest(request.caller, request.key, digest, task, bool(met)))
     return stored
 
 

@@ -101,6 +101,7 @@ class Submission:
             elif taken and task.key is not None:
                 await self._flush()
                 added.append(await self._meet_holder(task, self._holders[self._names.present(task.handler), task.key]))
+                continue  # nothing is stored under its id, so the same once more meets the holder too
             elif task.edges:
                 await self._flush()
                 added.append(await self._add_child(task))

@@ -5,15 +5,15 @@ select r.caller, r.key, r.digest, r.task, coalesce($1::bigint, duetime.clock())
 from unnest($2::text[], $3::text[], $4::text[], $5::text[]) with ordinality as r (caller, key, digest, task, index)
 order by r.caller, r.key, r.index
 on conflict do nothing
-returning caller, key, digest, task
+returning caller, key, digest, task, met
 
 -- requests_by_key: what is stored under these keys
-select r.caller, r.key, r.digest, r.task
+select r.caller, r.key, r.digest, r.task, r.met
 from duetime.request as r join unnest($1::text[], $2::text[]) as u (caller, key) on r.caller = u.caller
     and r.key = u.key
 
 -- move_requests: to the tasks that they were answered with
-update duetime.request as r set task = u.task from unnest($1::text[], $2::text[], $3::text[]) as u (caller, key, task)
+update duetime.request as r set task = u.task, met = true from unnest($1::text[], $2::text[], $3::text[]) as u (caller, key, task)
 where r.caller = u.caller and r.key = u.key
 
 -- forget_requests: those that were refused

@@ -563,6 +563,7 @@ create table duetime.request (
     key text collate "C" not null,
     digest text not null,
     task text not null,
+    met boolean not null default false,  -- the task was there already, and its key was kept or replaced
     at bigint not null,
     primary key (caller, key)
 );

@@ -2,10 +2,10 @@
 insert into duetime_request (caller, key, digest, task, at) values (?, ?, ?, ?, ?) on conflict do nothing
 
 -- request_by_key: what is stored under a key
-select digest, task from duetime_request where caller = ? and key = ?
+select digest, task, met from duetime_request where caller = ? and key = ?
 
 -- move_request: to the task that it was answered with
-update duetime_request set task = ? where caller = ? and key = ?
+update duetime_request set task = ?, met = 1 where caller = ? and key = ?
 
 -- delete_request: one that was refused
 delete from duetime_request where caller = ? and key = ?

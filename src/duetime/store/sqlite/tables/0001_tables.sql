@@ -504,6 +504,7 @@ create table duetime_request (
     key text not null,
     digest text not null,
     task text not null,
+    met integer not null default 0,  -- the task was there already, and its key was kept or replaced
     at integer not null,
     primary key (caller, key)
 ) without rowid;
