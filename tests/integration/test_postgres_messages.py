@@ -20,7 +20,12 @@ from click.testing import CliRunner, Result
 
 from duetime import App
 from duetime.cli.main import cli
+from duetime.cli.tasks import logs
+from duetime.cli.tasks.logs import print_as_they_come
+from duetime.client import local
+from duetime.client.client import AnyTask
 from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.model.task import TaskRecord
 from duetime.store.open import store_from_url
 from duetime.store.postgres import connection
 from duetime.store.postgres.address import Address
@@ -32,6 +37,7 @@ from tests.servers.fixtures import NewPostgres
 from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
+from tests.servers.waiting import PATIENCE
 from tests.servers.wire import PostgresConversation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -289,6 +295,90 @@ async def test_a_submission_whose_answer_is_lost_is_repeated_by_itself_on_a_new_
         assert done.is_set()
         assert added.verdict is AddVerdict.REPEATED
         await store.close()
+
+
+# ---- a wait that lasts longer than the connection ----
+
+
+@pytest.mark.slow
+async def test_a_wait_goes_on_when_the_server_is_back(new_postgres: NewPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = new_postgres()
+    monkeypatch.setattr(local, "LOOK_AGAIN", 0.05)
+    app = App(server.url())
+
+    @app.task
+    async def greet() -> str:
+        return "hello"
+
+    async with app:
+        task = await greet.now()
+        look, met = app.client.record, asyncio.Event()
+
+        async def noticing(task: AnyTask) -> TaskRecord:
+            try:
+                return await look(task)
+            except StoreUnavailable:
+                met.set()
+                raise
+
+        monkeypatch.setattr(app.client, "record", noticing)
+        waiting = asyncio.create_task(app.result(task))
+        await asyncio.to_thread(server.stop)
+        noticed = asyncio.create_task(met.wait())
+        await asyncio.wait([waiting, noticed], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.to_thread(server.start)
+        async with app.worker():
+            assert await asyncio.wait_for(waiting, PATIENCE) == "hello"
+        assert await noticed
+
+
+@pytest.mark.slow
+async def test_following_a_task_that_has_not_begun_goes_on_when_the_server_is_back(
+    new_postgres: NewPostgres, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = new_postgres()
+    monkeypatch.setattr(logs, "AGAIN_AFTER", 0.05)
+    notes = ""
+    app = App(server.url())
+
+    @app.task
+    async def greet() -> None:
+        print("hello")
+
+    async with app:
+        task = await greet.now()
+        following = asyncio.create_task(print_as_they_come(app, task.id, None))
+        await asyncio.to_thread(server.stop)
+        async with asyncio.timeout(PATIENCE):
+            while "trying again" not in notes and not following.done():
+                await asyncio.sleep(0.05)
+                notes += capsys.readouterr().err
+        await asyncio.to_thread(server.start)
+        async with app.worker():
+            await asyncio.wait_for(following, PATIENCE)
+    printed = capsys.readouterr()
+    assert "hello\n" in printed.out
+    assert (notes + printed.err).count("trying again") == 1
+
+
+@pytest.mark.slow
+async def test_a_wait_does_not_go_on_for_ever(new_postgres: NewPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = new_postgres()
+    assert server.port is not None
+    monkeypatch.setattr(local, "LOOK_AGAIN", 0.05)
+    app = App(server.url())
+
+    @app.task
+    async def greet() -> None: ...
+
+    async with app:
+        task = await greet.after(3_600)
+        await asyncio.to_thread(server.stop)
+        with pytest.raises(StoreUnavailable):
+            await app.result(task, timeout=0.2)
+        monkeypatch.setattr(local, "WAIT_THROUGH", 0.2)
+        with pytest.raises(StoreUnavailable):
+            await app.result(task)
 
 
 # ---- a server that hangs ----

@@ -25,6 +25,7 @@ from duetime.store.values import Added, AddVerdict, CancelVerdict, ChangeVerdict
 
 __all__ = [
     "HANDLERS_OWN",
+    "WAIT_THROUGH",
     "AnyTask",
     "Bulk",
     "Client",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 R = TypeVar("R")
+WAIT_THROUGH = 60.0  # seconds of an outage of the store, or of the server, that a wait survives
 AnyTask: TypeAlias = Task[Any] | str
 
 
@@ -121,7 +123,7 @@ class Client(Protocol):
         ...
 
     async def wait(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
-        """Wait until a task is final, at most `timeout` seconds, and return it as it is then."""
+        """Wait until a task is final, at most `timeout` seconds, and return it as it is then. An outage of a minute is waited through."""
         ...
 
     async def retry(self, task: AnyTask) -> Task[Any]:

@@ -10,7 +10,19 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from duetime.client.admission import Admission, SubmitHook
-from duetime.client.client import AnyTask, Bulk, Client, id_of, stored, taken, taken_keys, task_not_found, task_or_key, waiting_time
+from duetime.client.client import (
+    WAIT_THROUGH,
+    AnyTask,
+    Bulk,
+    Client,
+    id_of,
+    stored,
+    taken,
+    taken_keys,
+    task_not_found,
+    task_or_key,
+    waiting_time,
+)
 from duetime.client.deadlocks import DeadlockWatch
 from duetime.client.gates import LocalGates
 from duetime.client.operations import Asked, LocalOperations, Perform, bulk_of
@@ -19,7 +31,7 @@ from duetime.client.schedules.local import LocalSchedules
 from duetime.client.schedules.schedule import Schedule
 from duetime.client.workers import LocalWorkers
 from duetime.clock import Instant, Seconds
-from duetime.errors import ChangedMeanwhile, Conflict, DuplicateKey, InvalidValue, TaskNotFound
+from duetime.errors import ChangedMeanwhile, Conflict, DuplicateKey, InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.ids import new_id
 from duetime.model.lazy import Lazy
 from duetime.model.operation import Verb
@@ -154,7 +166,7 @@ class LocalClient(Client):
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + waiting_time(timeout)
         woken = asyncio.Event()
-        look_at = loop.time()  # when to look next whether this wait can end; hints may be many
+        look_at = answered_at = loop.time()  # when to look next whether this wait can end; hints may be many
 
         def on_hint(hint: Hint) -> None:
             if hint.kind in (HintKind.DONE, HintKind.CANCEL, HintKind.ANY):
@@ -164,10 +176,18 @@ class LocalClient(Client):
         try:
             while True:
                 woken.clear()
-                record = await self.record(task_id)
-                if record.state not in FINAL and loop.time() >= look_at:
-                    await self._deadlocks.look(record)
-                    look_at = loop.time() + LOOK_AGAIN
+                try:
+                    record = await self.record(task_id)
+                    if record.state not in FINAL and loop.time() >= look_at:
+                        await self._deadlocks.look(record)
+                        look_at = loop.time() + LOOK_AGAIN
+                except StoreUnavailable:
+                    soon = loop.time() + LOOK_AGAIN
+                    if soon > answered_at + WAIT_THROUGH or (end is not None and soon > end):
+                        raise
+                    await asyncio.sleep(LOOK_AGAIN)
+                    continue
+                answered_at = loop.time()
                 left = LOOK_AGAIN if end is None else min(LOOK_AGAIN, end - loop.time())
                 if record.state in FINAL or left <= 0:
                     return record

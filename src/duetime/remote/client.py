@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from duetime.client.admission import HANDLERS_OWN, Admission, refuse_others
-from duetime.client.client import AnyTask, Client, id_of, taken_keys, waiting_time
+from duetime.client.client import WAIT_THROUGH, AnyTask, Client, id_of, taken_keys, waiting_time
 from duetime.client.operations import Asked, Bulk, bulk_of
 from duetime.client.services import Program
 from duetime.clock import Instant, Seconds, to_instant
@@ -65,7 +65,6 @@ R = TypeVar("R")
 MOST_ITEMS = 10_000  # in a batch
 MOST_BYTES = 8_000_000  # in a batch; for a server that accepts less, the size is halved
 LONGEST_WAIT = 30.0  # seconds that one waiting request may last; proxies cut requests that last longer than a minute
-WAIT_THROUGH = 60.0  # seconds of an outage of the server that a wait survives
 LONGEST_BULK = 3_600.0  # seconds that a verb on many tasks may take
 BREATH = 0.2  # seconds before a wait is requested again that the server has ended early
 

@@ -120,10 +120,11 @@ async def print_as_they_come(app: App, task_id: str, only: int | None) -> None:
     position: str | None = None
     headed, printed = only or 1, ""
     told: set[int] = set()  # attempts whose failure was printed
+    away = False
     while True:
         try:
             async for event in app.output.follow(task_id, only, after=position):
-                position = event.position
+                position, away = event.position, False
                 # a stream that was resumed repeats the end of an attempt
                 if event.kind != "output" and (event.error is None or event.attempt in told):
                     continue
@@ -137,9 +138,9 @@ async def print_as_they_come(app: App, task_id: str, only: int | None) -> None:
                     _print_error(event.error, printed)
             return
         except StoreUnavailable as error:
-            if position is None:
-                raise
-            show.note(f"{error}; trying again")
+            if not away:
+                show.note(f"{error}; trying again")
+            away = True
             await asyncio.sleep(AGAIN_AFTER)
 
 

@@ -12,6 +12,7 @@ from duetime.cli import parsing, show
 from duetime.cli.session import given_url, json_option, on_store, store_option
 from duetime.cli.tasks.listing import print_task_json
 from duetime.cli.tasks.naming import whole_id
+from duetime.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from duetime.app.app import App
@@ -125,7 +126,11 @@ async def print_result(app: App, task: Task[Any], timeout: float | None, as_json
 
 async def _watch(app: App, task_id: str, say: Any) -> None:
     while True:
-        task = await app.client.get(task_id)
-        progress = "" if task.progress is None else f", {task.progress:.0%} {task.progress_text}"
-        say(f"task {task_id} of {task.handler} is {task.state}{progress}")
+        try:
+            task = await app.client.get(task_id)
+        except StoreUnavailable:
+            say(f"waiting for task {task_id}; the store is away")
+        else:
+            progress = "" if task.progress is None else f", {task.progress:.0%} {task.progress_text}"
+            say(f"task {task_id} of {task.handler} is {task.state}{progress}")
         await asyncio.sleep(LOOK_EVERY)
