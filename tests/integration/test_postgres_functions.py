@@ -105,6 +105,23 @@ async def test_older_functions_are_refused_by_a_program_that_may_not_make_them(p
         await store.open(migrate=False)
 
 
+async def test_a_role_that_may_not_make_functions_is_told_to_migrate_as_their_owner(postgres_url: str) -> None:
+    await (await opened(postgres_url)).close()
+    pretend(postgres_url, FUNCTIONS - 1)
+    schema, role = schema_of(postgres_url), f"m_{schema_of(postgres_url)}"
+    rights = ("usage on schema {0}", "all on all tables in schema {0}", "all on all sequences in schema {0}")
+    with admin(postgres_url) as connection:
+        connection.execute(f"create role {role} login".encode())
+        try:
+            for each in rights:
+                connection.execute(f"grant {each.format(schema)} to {role}".encode())
+            store = store_from_url(postgres_url.replace("//duetime@", f"//{role}@"))
+            with pytest.raises(StoreUnavailable, match=r"functions .* older .* run `duetime migrate` as the role that owns them"):
+                await store.open()
+        finally:
+            connection.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
 async def test_grants_outlive_functions_that_are_made_again(postgres_url: str) -> None:
     await (await opened(postgres_url)).close()
     schema, role = schema_of(postgres_url), f"g_{schema_of(postgres_url)}"

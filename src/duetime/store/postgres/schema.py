@@ -73,8 +73,15 @@ async def migrate(link: Link, address: Address, now: Instant) -> None:
     is written before its statements.
     """
     with _clashes(address):
-        async with link.connection.transaction():
-            await _migrate(link, address, now)
+        try:
+            async with link.connection.transaction():
+                await _migrate(link, address, now)
+        except asyncpg.InsufficientPrivilegeError as error:
+            found = await versions(link, address)
+            if found is None:
+                raise
+            # a role that works on the store but may not change it, after an upgrade: grants would not help
+            raise refuse_old(address, found, may_not=str(error)) from error
 
 
 @contextmanager
@@ -132,8 +139,8 @@ def script(schema: str) -> str:
     return "\n\n".join([*parts, "commit;"]) + "\n"
 
 
-def refuse_old(address: Address, found: Versions | None) -> StoreUnavailable:
-    """Refuse to work on tables or functions that are not there or not up to date."""
+def refuse_old(address: Address, found: Versions | None, may_not: str = "") -> StoreUnavailable:
+    """Refuse to work on tables or functions that are not there or not up to date; `may_not`: why this role cannot bring them up to date."""
     if found is None:
         return StoreUnavailable(f"the store {address.shown} has no tables of Duetime in its schema {address.schema}; run `duetime migrate`")
     if found.tables < newest():
@@ -142,7 +149,8 @@ def refuse_old(address: Address, found: Versions | None) -> StoreUnavailable:
         )
     else:
         what = f"the functions in the schema {address.schema} of the store {address.shown} are older than those"
-    return StoreUnavailable(f"{what} that this Duetime needs; run `duetime migrate`")
+    as_whom = f" as the role that owns them, for this one may not ({may_not})" if may_not else ""
+    return StoreUnavailable(f"{what} that this Duetime needs; run `duetime migrate`{as_whom}")
 
 
 async def _versions(link: Link, address: Address) -> Versions:
