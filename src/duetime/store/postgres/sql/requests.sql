@@ -13,7 +13,8 @@ from duetime.request as r join unnest($1::text[], $2::text[]) as u (caller, key)
     and r.key = u.key
 
 -- move_requests: to the tasks that they were answered with
-update duetime.request as r set task = u.task, met = true from unnest($1::text[], $2::text[], $3::text[]) as u (caller, key, task)
+update duetime.request as r set task = u.task, met = true
+from unnest($1::text[], $2::text[], $3::text[]) as u (caller, key, task)
 where r.caller = u.caller and r.key = u.key
 
 -- forget_requests: those that were refused
