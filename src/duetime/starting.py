@@ -16,14 +16,6 @@ from types import FrameType
 
 _COMMANDS = ("worker", "server", "dev")
 
-_asked: str | None = None
-
-
-def end_if_asked() -> None:
-    """Raise SystemExit if a signal has arrived; for code that has just called a user's, which may have swallowed the first one."""
-    if _asked is not None:
-        raise SystemExit(0)
-
 
 @contextlib.contextmanager
 def signal_held_back() -> Iterator[None]:
@@ -54,11 +46,14 @@ def is_command(arguments: list[str], whole: list[str]) -> bool:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    global _asked
-    _asked = signal.Signals(number).name
+    """End the process where it stands: nothing has begun that would have to be ended.
+
+    An exception would not do. It is lost if the signal arrives in a destructor or in the callback of a weak reference, of which imports
+    have many, or in user code that catches everything; the process would then start as if nobody had asked.
+    """
     with contextlib.suppress(OSError):
-        os.write(2, f"duetime: {_asked}: stopped before it began\n".encode())
-    raise SystemExit(0)
+        os.write(2, f"duetime: {signal.Signals(number).name}: stopped before it began\n".encode())
+    os._exit(0)
 
 
 def _stand_by() -> None:

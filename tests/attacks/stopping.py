@@ -45,6 +45,13 @@ if INSTANT == "import that swallows it":
         stop(INSTANT)
     except BaseException as error:
         print(f"swallowed {type(error).__name__}", file=sys.stderr)
+if INSTANT == "destructor in an import":
+
+    class Destroyed:
+        def __del__(self) -> None:
+            stop(INSTANT)  # what is raised in here goes no further
+
+    Destroyed()
 
 app = App(lifespan=lifespan)
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from duetime.starting import end_if_asked
-
 if TYPE_CHECKING:
     from duetime.app.app import App
 
@@ -34,7 +32,6 @@ def find_app(path: str, url: str | None) -> App:
     if url is not None:
         os.environ["DUETIME_URL"] = url
     found = _import(module_name)
-    end_if_asked()
     for name in attributes.split("."):
         if not hasattr(found, name):
             apps = [each for each, value in vars(found).items() if isinstance(value, App)] if found is sys.modules.get(module_name) else []
