@@ -95,7 +95,7 @@ def settlements_are_checked() -> list[tuple[Any, str, Any]]:
             ).fetchone()
             owner, attempt = row or (worker, each.attempt)
             verdicts.append(settle(connection, owner, [msgspec.structs.replace(each, attempt=attempt)], now))
-        return work.Settled([v for each in verdicts for v in each.verdicts], True, now, False)
+        return work.Settled([v for each in verdicts for v in each.verdicts], True, now, False, False)
 
     return [(work, "settle", unchecked)]
 

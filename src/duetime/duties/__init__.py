@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from duetime.duties.deadlines import Deadlines
 from duetime.duties.firing import Firing
+from duetime.duties.flows import Flows
 from duetime.duties.intents import Intents
 from duetime.duties.operations import Operations
 from duetime.duties.pruner import Pruner
@@ -18,7 +19,7 @@ from duetime.model.task import State
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 
-__all__ = ["Deadlines", "Firing", "Intents", "Operations", "Pruner", "Reaper", "Sampler", "Sweeper", "Tidier", "all_duties"]
+__all__ = ["Deadlines", "Firing", "Flows", "Intents", "Operations", "Pruner", "Reaper", "Sampler", "Sweeper", "Tidier", "all_duties"]
 
 
 def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta]) -> Sequence[Service]:
@@ -29,6 +30,7 @@ def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping
         Sweeper(store, alarms),
         Deadlines(store, alarms),
         Intents(store, alarms),
+        Flows(store, alarms),
         Operations(store, alarms),
         Pruner(store, alarms, retention),
         Tidier(store, alarms),

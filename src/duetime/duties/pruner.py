@@ -113,6 +113,9 @@ class Pruner(Service):
         largest = await self._store.prune_skips(now - to_micros(SKIPS_KEPT), BATCH)
         largest = max(largest, await self._store.prune_requests(now - to_micros(REQUESTS_KEPT), BATCH))
         largest = max(largest, await self._store.prune_operations(now - to_micros(OPERATIONS_KEPT), BATCH))
+        # a flow is kept as long as the tasks of any state, so that all of it can be seen and retried as long as its members can
+        longest = max(self._retention.values(), default=OPERATIONS_KEPT)
+        largest = max(largest, await self._store.prune_flows(now - to_micros(longest), BATCH))
         for state, kept in self._retention.items() if tasks else ():
             largest = max(largest, await self._prune_tasks(now, state, kept, self._own.get(state, {})))
         return max(largest, await self._store.prune_audit(now - to_micros(AUDIT_KEPT), BATCH))

@@ -2,7 +2,7 @@
 
 Every sentence of a docstring here is a promise that `tests/conformance` checks on every store. `duetime.store` says what holds for all.
 The larger roles have modules of their own: `disabling`, `schedules`, `access`, `secrets`, `artifacts`, `targets`, `requests`, `intents`,
-`output`, `figures`, `series`, `failures`, `operations`.
+`output`, `figures`, `series`, `failures`, `operations`, `flows`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from duetime.store.artifacts import ArtifactStore
 from duetime.store.disabling import DisablingStore
 from duetime.store.failures import FailureStore
 from duetime.store.figures import FigureStore
+from duetime.store.flows import FlowStore
 from duetime.store.intents import IntentStore
 from duetime.store.operations import OperationStore
 from duetime.store.output import OutputStore
@@ -153,6 +154,7 @@ class Control(
     OperationStore,
     SeriesStore,
     FailureStore,
+    FlowStore,
     Listing,
     Upkeep,
     Protocol,

@@ -168,6 +168,8 @@ async def retry(run: Runner, sql: Statements, ids: Sequence[str], now: Instant |
             oldest = min(locked.values(), default=0)
             revived = {row[0] for row in await run.rows(sql.revive, [at, chosen, oldest])} if chosen else set()
             live_again += revived
+            if revived:
+                await run.rows(sql.insert_returns, [sorted(revived)])
             verdicts |= {task_id: ChangeVerdict.CHANGED if task_id in revived else ChangeVerdict.DUPLICATE for task_id in chosen}
         open_ids = [task_id for task_id in finals if task_id not in verdicts]
         if not open_ids:

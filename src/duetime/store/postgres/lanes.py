@@ -91,6 +91,9 @@ class Lanes:
     def __getitem__(self, key: LaneKey) -> Lane:
         return self._by_key[key]
 
+    def know(self, keys: Collection[LaneKey]) -> bool:
+        return all(key in self._by_key for key in keys)
+
     async def ensure(self, keys: Collection[LaneKey]) -> None:
         """Make the lanes that are missing, in a transaction of our own: they exist whatever becomes of the caller's."""
         if all(key in self._by_key for key in keys):

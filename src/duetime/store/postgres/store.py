@@ -10,21 +10,19 @@ import msgspec
 from duetime.clock import Clock, Instant
 from duetime.model.task import FINAL
 from duetime.store.postgres import schema
-from duetime.store.postgres.accepting import Accepting
 from duetime.store.postgres.access import Access
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.artifacts import Artifacts
-from duetime.store.postgres.callers import CallersTransactions
 from duetime.store.postgres.clock import monotonic
 from duetime.store.postgres.connection import Database, Link
-from duetime.store.postgres.control import Declarations, Sweeping
+from duetime.store.postgres.control import Declarations
 from duetime.store.postgres.disabling import TargetWatching
 from duetime.store.postgres.failures import Failures
 from duetime.store.postgres.figures import Figures
+from duetime.store.postgres.flows import FlowKeeping
 from duetime.store.postgres.gates import GateKeeping
 from duetime.store.postgres.inspection import Inspecting
 from duetime.store.postgres.lanes import Lanes
-from duetime.store.postgres.operations import Operations
 from duetime.store.postgres.output import AT_ONCE, Output
 from duetime.store.postgres.parked import Parking
 from duetime.store.postgres.pull_workers import PullWorkers
@@ -37,7 +35,6 @@ from duetime.store.postgres.targets import Targets
 from duetime.store.postgres.upkeep import Upkeep, width
 from duetime.store.postgres.wakeups import Wakeups
 from duetime.store.postgres.work import Claims
-from duetime.store.postgres.workers import Registering
 from duetime.store.shard import Listener
 from duetime.store.traits import Traits
 from duetime.store.values import Hint
@@ -50,13 +47,9 @@ PATIENCE = 600.0  # seconds that a statement may take which looks at everything
 
 
 class PostgresStore(
-    CallersTransactions,  # with Submitting
-    Registering,  # with Working
+    FlowKeeping,  # with CallersTransactions, Registering, Accepting, Operations and Sweeping
     Parking,
     PullWorkers,
-    Accepting,
-    Operations,  # with Intents and Changing
-    Sweeping,
     LookingUp,
     SeriesKeeping,  # with Listing
     Declarations,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from duetime.clock import SECOND, Instant
 from duetime.model.claim_order import ClaimOrder, DueEntry, LaneFacts, choose
+from duetime.model.flow import FLOW
 from duetime.model.gate import Gate, GateAction, Gates
 from duetime.model.outcome import Outcome, Settlement, SettleVerdict
 from duetime.store.postgres import arrays
@@ -56,6 +57,7 @@ class Claims:
         self._gates = Gates(-1, [])
         self._claim_order = ClaimOrder()
         self._open_claims: dict[str, OpenClaims] = {}  # by worker
+        self._flows: dict[str, str] = {}  # by task: what it is claimed as a member of
 
     async def claim(self, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int, through: Gate | None = None) -> Claim:
         """Hand due tasks to a worker, or one that may pass a gate; see the contract in `store.shard`."""
@@ -172,7 +174,16 @@ class Claims:
             return how, Claim([], now, next_at)
         self._open_claims.setdefault(worker, OpenClaims()).add(number, ids)
         tasks = _claimed(reply, by_id)
+        if reply[_EXTRAS] is not None:
+            self._flows |= {task.id: task.meta[FLOW] for task in tasks if task.meta is not None and FLOW in task.meta}
         return how, Claim(_in_order(tasks, reply[9], order) if len(set(order)) > 1 else tasks, now, next_at)
+
+    def flows_of(self, settlements: Sequence[Settlement]) -> set[str]:
+        """Return the flows that settled tasks belong to, as their claims have told, and forget these."""
+        if not self._flows:
+            return set()
+        found = (self._flows.pop(each.id, None) for each in settlements)
+        return {flow for flow in found if flow is not None}
 
     def complete(self, worker: str, settlements: Sequence[Settlement], at_most: int) -> int:
         """Return how many of these, from the first, end whole claims."""
@@ -244,6 +255,8 @@ class Claims:
         self._open_claims.get(worker, _NOTHING).forget_ids(ids)
 
     def forget(self, worker: str) -> None:
+        """Forget a worker, and where its tasks belong: a duty looks into their flows."""
+        self._flows.clear()
         self._open_claims.pop(worker, None)
 
 
@@ -266,6 +279,7 @@ def _claimed(reply: Sequence[Any], by_id: Mapping[int, Lane]) -> list[ClaimedTas
 
 
 _NULLS = repeat(None)
+_EXTRAS = 21  # the column of a claim's reply in which most tasks have nothing
 
 
 def _filled(column: list[Any]) -> Iterable[Any]:

@@ -49,7 +49,7 @@ def complete(connection: sqlite3.Connection, settlements: Sequence[Settlement], 
         verdicts += settled.verdicts
         finished = finished or settled.finished
         earliest += [] if settled.earliest is None else [settled.earliest]
-    return work.Settled(verdicts, finished, min(earliest, default=None), False)
+    return work.Settled(verdicts, finished, min(earliest, default=None), False, False)
 
 
 def _take_back(connection: sqlite3.Connection, settlement: Settlement, now: Instant, *, overdue: bool) -> str | None:

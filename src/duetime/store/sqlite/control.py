@@ -128,6 +128,7 @@ def _retry_one(connection: sqlite3.Connection, task_id: str, now: Instant) -> Ch
     if outcome is not None:
         connection.execute(SQL.insert_attempt, (seq, attempt, outcome, worker, started_at, finished_at, detail, error))
     connection.execute(SQL.forget_vain, (seq,))
+    connection.execute(SQL.insert_return, (seq,))
     # an expiry in the past would end it again before it could start
     connection.execute(SQL.revive_task, (now, expires_at if expires_at is not None and expires_at > now else None, seq))
     work.put_due(connection, [(lane, seq, now, attempt or 0, 0, 0)], now)

@@ -37,6 +37,7 @@ class OpenFile:
         self._reader: DatabaseThread | None = None
         self._wakeups: Wakeups | None = None
         self._original = Original()
+        self._arrived = False  # a settle has ended members of flows, and nobody has looked since whether these go on
 
     @property
     def url(self) -> str:

@@ -17,14 +17,13 @@ from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.runtime.permissions import make_file, make_folder
 from duetime.store.shard import Listener
 from duetime.store.sqlite import schema
-from duetime.store.sqlite.accepting import Accepting
 from duetime.store.sqlite.access import Access
 from duetime.store.sqlite.artifacts import Artifacts
 from duetime.store.sqlite.connection import DatabaseThread, connect
-from duetime.store.sqlite.control import Changing
 from duetime.store.sqlite.disabling import TargetWatching
 from duetime.store.sqlite.failures import Failures
 from duetime.store.sqlite.figures import Figures
+from duetime.store.sqlite.flows import FlowKeeping
 from duetime.store.sqlite.gates import GateKeeping
 from duetime.store.sqlite.intents import Intents
 from duetime.store.sqlite.operations import Operations
@@ -37,11 +36,8 @@ from duetime.store.sqlite.schedules import Scheduling
 from duetime.store.sqlite.secrets import Secrets
 from duetime.store.sqlite.series import SeriesKeeping
 from duetime.store.sqlite.statements import SQL
-from duetime.store.sqlite.submit import Submitting
 from duetime.store.sqlite.targets import Targets
-from duetime.store.sqlite.upkeep import Upkeep
 from duetime.store.sqlite.wakeups import Wakeups
-from duetime.store.sqlite.workers import Registering
 from duetime.store.traits import Traits
 from duetime.store.values import (
     Hint,
@@ -59,14 +55,11 @@ SYNCHRONOUS = {
 
 
 class SqliteStore(
-    Submitting,
+    FlowKeeping,  # with Submitting, Accepting, Registering, Changing and Upkeep
     Intents,
     Operations,
-    Accepting,
     Parking,
-    Registering,
     PullWorkers,
-    Changing,
     Reading,
     GateKeeping,
     TargetWatching,
@@ -80,7 +73,6 @@ class SqliteStore(
     SeriesKeeping,
     Failures,
     Output,
-    Upkeep,
 ):
     """One file, or memory, behind the verbs of `duetime.store.Store`."""
 

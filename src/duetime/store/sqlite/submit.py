@@ -77,6 +77,12 @@ class Submission:
         await self._run.rows("release duetime_add")
         return added
 
+    async def reserve(self, tasks: Sequence[NewTask[object]]) -> None:
+        """Make the lanes of tasks that will be added later, so that nothing can refuse them then."""
+        self._asked = tasks
+        for task in {(task.handler, task.collection, task.priority): task for task in tasks}.values():
+            await self._lane(task)
+
     async def _add(self, tasks: Sequence[NewTask[object]], repeats: frozenset[str]) -> list[Added]:
         self._asked = tasks
         newest = await self._run.rows(SQL.last_task)

@@ -236,15 +236,24 @@ def finish(connection: sqlite3.Connection, finals: Sequence[Final], now: Instant
         connection.executemany(SQL.finish_task, finals)
         ended.update({final.task: State(final.state) for final in finals})
         connection.execute(SQL.free_keys, (write_json(list(ended)),))
+        if connection.execute(SQL.member_between, (min(ended), max(ended))).fetchone():  # one look-up, not one for each
+            _count_members(connection, write_json(list(ended)))
         finals, freed = _follow_edges(connection, ended, now)
         earliest = freed if earliest is None else earliest
         ended = {}
     return earliest
 
 
+def _count_members(connection: sqlite3.Connection, ended: str) -> None:
+    """Tell the flows of ended tasks that these have arrived, and keep what they returned if somebody reads it."""
+    connection.execute(SQL.insert_arrivals, (ended,))
+    connection.execute(SQL.insert_values, (ended,))
+
+
 def remove(connection: sqlite3.Connection, ended: Sequence[int]) -> None:
     """Remove tasks that have ended, with their attempts and output."""
     tasks = write_json(ended)
+    connection.execute(SQL.forget_members, (tasks,))
     connection.execute(SQL.forget_hopeless, {"tasks": tasks})
     connection.execute(SQL.forget_vain_parents, (tasks,))
     output.remove(connection, tasks)
@@ -329,12 +338,16 @@ def _expire(connection: sqlite3.Connection, tasks: Iterable[int], now: Instant) 
 
 
 class Settled(NamedTuple):
-    """What a settle did: a verdict per settlement, whether anything ended for good, the earliest new position, whether any was parked."""
+    """What a settle did: a verdict per settlement, whether anything ended for good, the earliest new position, whether any was parked.
+
+    `arrived`: whether a flow may go on.
+    """
 
     verdicts: list[SettleVerdict]
     finished: bool
     earliest: Instant | None
     parked: bool
+    arrived: bool
 
 
 def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Settlement], now: Instant) -> Settled:
@@ -356,7 +369,8 @@ def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Se
             verdicts.append(SettleVerdict.STALE)
     earliest = _apply(connection, worker, accepted, now)
     finished = any(done.state is not State.PENDING for _, done in accepted)
-    return Settled(verdicts, finished, earliest, any(done.outcome is Outcome.PARKED for _, done in accepted))
+    arrived = finished and connection.execute(SQL.any_arrival).fetchone() is not None
+    return Settled(verdicts, finished, earliest, any(done.outcome is Outcome.PARKED for _, done in accepted), arrived)
 
 
 def held_by(connection: sqlite3.Connection, worker: str, ids: Sequence[str]) -> dict[str, Sequence[Any]]:
@@ -503,6 +517,7 @@ class Working(OpenFile):
         if not settlements:
             return []
         settled = await self._write(lambda connection: settle(connection, worker, settlements, self._clock.now()))
+        self._arrived = self._arrived or settled.arrived
         if settled.earliest is not None:
             self._hint(HintKind.DUE, settled.earliest)
         if settled.finished:

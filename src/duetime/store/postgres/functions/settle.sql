@@ -143,6 +143,9 @@ begin
     if exists (select from duetime.progress) then
         delete from duetime.progress as p where p.id = any (p_ids);
     end if;
+    if v_finals is not null and duetime.may_be_members(v_finals) then
+        perform duetime.arrive(v_finals, v_succeeded);
+    end if;
     if v_finals is not null and duetime.may_be_needed(v_finals) then
         v_earliest := least(v_earliest, duetime.follow(v_now, v_finals, v_succeeded));
     end if;
@@ -245,6 +248,9 @@ begin
         ) as l cross join (values ('live', -1), ('succeeded', 1)) as s (state, sign);
         if exists (select from duetime.progress) then
             delete from duetime.progress as p where p.id = any (v_claim.tasks);
+        end if;
+        if duetime.may_be_members(v_claim.tasks) then
+            perform duetime.arrive(v_claim.tasks, array_fill(true, array[v_slice.size]));
         end if;
         if duetime.may_be_needed(v_claim.tasks) then
             v_earliest := least(v_earliest, duetime.follow(v_now, v_claim.tasks,

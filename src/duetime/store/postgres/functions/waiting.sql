@@ -67,6 +67,9 @@ begin
     select e.id, e.lane, e.handler, e.key, e.payload, e.due_at, e.submitted_at, e.submitted_by, e.expires_at, e.timeout,
         e.retry, e.extras, e.schedule, e.planned_at, p_state, e.attempt, e.tries, e.crashes, p_now, e.error
     from ended as e;
+    if duetime.may_be_members(p_ids) then
+        perform duetime.arrive(p_ids, array_fill(p_state = 'succeeded', array[cardinality(p_ids)]));
+    end if;
 end $$;
 
 -- End tasks that wait, whose entries have been taken away already. Returns the earliest position that a freed child

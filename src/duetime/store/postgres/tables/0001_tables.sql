@@ -158,6 +158,83 @@ create table duetime.vain (
 );
 create index vain_parent on duetime.vain (parent);
 
+-- A flow: a graph of nodes, each of which is one task or a group of tasks. `graph` is JSON. `stopping`: why nothing
+-- more of it starts; `swept`: what was under way then has been told to end. `more`: some of its tasks are still to be
+-- made. `version` counts changes.
+create table duetime.flow (
+    id uuid primary key,
+    name text not null,
+    state text not null,
+    version integer not null default 1,
+    stopping text,
+    swept boolean not null default false,
+    more boolean not null default false,
+    graph text not null,
+    submitted_at bigint not null,
+    submitted_by text not null,
+    deadline_at bigint,
+    finished_at bigint,
+    meta text
+);
+create index flow_state on duetime.flow (state, id);
+create index flow_busy on duetime.flow (id) where more or (stopping is not null and not swept);
+create index flow_deadline on duetime.flow (deadline_at)
+    where deadline_at is not null and state = 'running' and stopping is null;
+create index flow_finished on duetime.flow (finished_at) where finished_at is not null;
+
+-- What is known of the nodes of a flow, by their number in its graph: of how many members the tasks were made, how many
+-- of those have ended and failed. `error`: they could not be made. `round` counts reruns.
+create table duetime.node (
+    flow uuid not null,
+    number integer not null,
+    round integer not null default 1,
+    opened integer not null default 0,
+    ended integer not null default 0,
+    failed integer not null default 0,
+    error text not null default '',
+    primary key (flow, number)
+);
+
+-- The tasks of a node that are to be submitted when it is free, a thousand in each row.
+create table duetime.draft (
+    flow uuid not null,
+    node integer not null,
+    first integer not null,
+    tasks text not null,
+    primary key (flow, node, first)
+);
+
+-- Which tasks belong to flows. `keeps`: its result is kept for those that read it.
+create table duetime.member (
+    task uuid primary key,
+    flow uuid not null,
+    node integer not null,
+    round integer not null,
+    position integer not null,
+    keeps boolean not null
+);
+create index member_node on duetime.member (flow, node, round, position);
+
+-- Members that have ended, or live again (below zero), and are not counted in their node yet.
+create table duetime.arrival (
+    seq bigint generated always as identity primary key,
+    flow uuid not null,
+    node integer not null,
+    round integer not null,
+    ended integer not null,
+    failed integer not null
+);
+create index arrival_flow on duetime.arrival (flow);
+
+-- What members returned that somebody reads.
+create table duetime.value (
+    flow uuid not null,
+    node integer not null,
+    position integer not null,
+    data text not null,
+    primary key (flow, node, position)
+);
+
 -- Pull workers are workers in other languages, which a server speaks for. `pull_lease` is how many seconds one
 -- counts as alive without a beat; null: not a pull worker. `lease` of a pull worker is 0, because claims wait for
 -- the longest lease after a fail-over, and it cannot be stopped by waiting. `declared`: the digest of its declaration

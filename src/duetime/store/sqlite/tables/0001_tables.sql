@@ -115,6 +115,83 @@ create table duetime_vain (
 ) without rowid;
 create index duetime_vain_parent on duetime_vain (parent);
 
+-- A flow: a graph of nodes, each of which is one task or a group of tasks. `graph` is JSON. `stopping`: why nothing
+-- more of it starts; `swept`: what was under way then has been told to end. `more`: some of its tasks are still to be
+-- made. `version` counts changes.
+create table duetime_flow (
+    id text primary key,
+    name text not null,
+    state text not null,
+    version integer not null default 1,
+    stopping text,
+    swept integer not null default 0,
+    more integer not null default 0,
+    graph text not null,
+    submitted_at integer not null,
+    submitted_by text not null,
+    deadline_at integer,
+    finished_at integer,
+    meta text
+) without rowid;
+create index duetime_flow_state on duetime_flow (state, id);
+create index duetime_flow_busy on duetime_flow (id) where more or (stopping is not null and not swept);
+create index duetime_flow_deadline on duetime_flow (deadline_at)
+    where deadline_at is not null and state = 'running' and stopping is null;
+create index duetime_flow_finished on duetime_flow (finished_at) where finished_at is not null;
+
+-- What is known of the nodes of a flow, by their number in its graph: of how many members the tasks were made, how many
+-- of those have ended and failed. `error`: they could not be made. `round` counts reruns.
+create table duetime_node (
+    flow text not null,
+    number integer not null,
+    round integer not null default 1,
+    opened integer not null default 0,
+    ended integer not null default 0,
+    failed integer not null default 0,
+    error text not null default '',
+    primary key (flow, number)
+) without rowid;
+
+-- The tasks of a node that are to be submitted when it is free, a thousand in each row.
+create table duetime_draft (
+    flow text not null,
+    node integer not null,
+    first integer not null,
+    tasks text not null,
+    primary key (flow, node, first)
+) without rowid;
+
+-- Which tasks belong to flows. `keeps`: its result is kept for those that read it.
+create table duetime_member (
+    task integer primary key,
+    flow text not null,
+    node integer not null,
+    round integer not null,
+    position integer not null,
+    keeps integer not null
+);
+create index duetime_member_node on duetime_member (flow, node, round, position);
+
+-- Members that have ended, or live again (below zero), and are not counted in their node yet.
+create table duetime_arrival (
+    seq integer primary key,
+    flow text not null,
+    node integer not null,
+    round integer not null,
+    ended integer not null,
+    failed integer not null
+);
+create index duetime_arrival_flow on duetime_arrival (flow);
+
+-- What members returned that somebody reads.
+create table duetime_value (
+    flow text not null,
+    node integer not null,
+    position integer not null,
+    data text not null,
+    primary key (flow, node, position)
+) without rowid;
+
 -- Claimed attempts, and accepted ones.
 create table duetime_running (
     id text primary key,

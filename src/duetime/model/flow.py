@@ -1,0 +1,288 @@
+"""Flows: stored graphs of nodes, each one task or a group of tasks, and the rule that decides what goes on in them.
+
+The rule is given all that is known of a flow and returns what to write. It evaluates the whole graph from the counts of its nodes each
+time, so a member that lives again (a retry) takes back whatever followed from its failure, and nothing has to be undone step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from duetime.errors import InvalidValue
+
+MAX_NODES = 1_000
+MAX_MEMBERS = 100_000
+PORTION = 1_000  # members that one step makes: bounds the length of a transaction
+FLOW, NODE = "flow", "node"  # in the meta of a member: the id of its flow and the name of its node
+
+Kind: TypeAlias = Literal["succeeded", "failed", "ended", "not_failed", "returned"]
+NodeState: TypeAlias = Literal["waiting", "running", "succeeded", "failed", "skipped"]
+FlowState: TypeAlias = Literal["running", "succeeded", "failed", "cancelled"]
+Stopping: TypeAlias = Literal["cancel", "failure", "deadline"]
+
+_DONE = frozenset({"succeeded", "failed", "skipped"})
+_MET: Mapping[Kind, frozenset[str]] = {
+    "succeeded": frozenset({"succeeded"}),
+    "failed": frozenset({"failed"}),
+    "ended": _DONE,
+    "not_failed": frozenset({"succeeded", "skipped"}),
+    "returned": frozenset({"succeeded"}),
+}
+
+
+class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node waits for: how another node ended, or `least` of several conditions."""
+
+    node: str = ""
+    on: Kind = "succeeded"
+    value: Any = None
+    least: int = 0
+    of: tuple[Condition, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Refuse `if node.failed:`, which would look as if it asked how the node has ended."""
+        raise TypeError("a condition is what another node may need, not how this one ended; ask the stored flow: await app.flows.get(flow)")
+
+
+class NodePlan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A node of a graph: what it waits for, how many members it has, and how many of them may fail.
+
+    `handler` is what its members are of, for people to read. `keeps`: somebody reads what its members return. `reads`: their payloads have
+    positions for what others return.
+    """
+
+    name: str
+    handler: str = ""
+    needs: tuple[Condition, ...] = ()
+    members: int = 1
+    group: bool = False
+    tolerate: float = 0
+    keeps: bool = False
+    reads: bool = False
+
+
+class Graph(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The nodes of a flow in an order in which each stands after those that it waits for, and which one's result is the flow's."""
+
+    nodes: tuple[NodePlan, ...]
+    result: str | None = None
+    on_failure: Literal["continue", "stop"] = "continue"
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    """What is known of a node: how many of its members were made, have ended and have failed. `error`: they could not be made."""
+
+    opened: int = 0
+    ended: int = 0
+    failed: int = 0
+    error: str = ""
+    value: bytes | None = None  # of a node with one member that somebody reads: what it returned
+
+
+class FlowFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the rule needs to know of a flow."""
+
+    graph: Graph
+    nodes: Sequence[NodeFacts]
+    stopping: Stopping | None = None
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Members to make: of a node, by number, from a position on."""
+
+    node: int
+    first: int
+    count: int
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What to write of a flow: its state, those of its nodes, and the members to make. `more`: a further step is needed at once."""
+
+    state: FlowState
+    nodes: tuple[NodeState, ...]
+    opens: tuple[Open, ...] = ()
+    stopping: Stopping | None = None
+    more: bool = False
+
+
+def tolerated(node: NodePlan) -> int:
+    """Return how many members may fail: `tolerate` is a number, or a share below 1."""
+    return int(node.tolerate * node.members + 1e-9) if node.tolerate < 1 else int(node.tolerate)
+
+
+def evaluate(facts: FlowFacts) -> list[NodeState]:
+    """Return the state of each node, as it follows from the counts."""
+    states: dict[str, NodeState] = {}
+    values: dict[str, Any] = {}
+    for plan, known in zip(facts.graph.nodes, facts.nodes, strict=True):
+        states[plan.name] = _state(plan, known, states, values, facts.stopping)
+        if states[plan.name] == "succeeded" and known.value is not None:
+            values[plan.name] = msgspec.json.decode(known.value)
+    return [states[plan.name] for plan in facts.graph.nodes]
+
+
+def decide(facts: FlowFacts, *, failing: bool = False) -> Step:
+    """Decide what becomes of a flow. `failing`: members have failed since it was decided last, and only then a failure stops the others."""
+    if failing and facts.stopping is None and facts.graph.on_failure == "stop" and _fails(facts):
+        facts = msgspec.structs.replace(facts, stopping="failure")
+    nodes = evaluate(facts)
+    made = 0
+    opens: list[Open] = []
+    more = False
+    for number, (plan, known, state) in enumerate(zip(facts.graph.nodes, facts.nodes, nodes, strict=True)):
+        if state != "running" or known.opened >= plan.members or is_stopped(plan, facts.stopping):
+            continue
+        if made >= PORTION:
+            more = True
+            continue
+        count = min(PORTION, plan.members - known.opened)
+        opens.append(Open(number, known.opened, count))
+        made += count
+        more = more or known.opened + count < plan.members
+    return Step(_flow_state(facts, nodes), tuple(nodes), tuple(opens), facts.stopping, more)
+
+
+def meets(condition: Condition, states: Mapping[str, NodeState], values: Mapping[str, Any]) -> bool | None:
+    """Return whether a condition is met; None if that is not decided yet."""
+    if condition.of:
+        each = [meets(part, states, values) for part in condition.of]
+        met = each.count(True)
+        if met >= condition.least:
+            return True
+        return False if met + each.count(None) < condition.least else None
+    state = states[condition.node]
+    if state not in _DONE:
+        return None
+    if condition.on == "returned":
+        return state == "succeeded" and values.get(condition.node) == condition.value
+    return state in _MET[condition.on]
+
+
+def mentioned(conditions: Sequence[Condition]) -> list[Condition]:
+    """Return the single conditions within these."""
+    return [single for each in conditions for single in (mentioned(each.of) if each.of else [each])]
+
+
+def _state(
+    plan: NodePlan, known: NodeFacts, states: Mapping[str, NodeState], values: Mapping[str, Any], stopping: Stopping | None
+) -> NodeState:
+    if known.error:
+        return "failed"
+    if known.opened:
+        return _progress(plan, known, stopping)
+    met = all_met(plan.needs, states, values)
+    if met is False or is_stopped(plan, stopping):
+        return "skipped"
+    if met is None:
+        return "waiting"
+    return "succeeded" if plan.members == 0 else "running"
+
+
+def all_met(needs: Sequence[Condition], states: Mapping[str, NodeState], values: Mapping[str, Any]) -> bool | None:
+    each = [meets(condition, states, values) for condition in needs]
+    return False if False in each else None if None in each else True
+
+
+def _progress(plan: NodePlan, known: NodeFacts, stopping: Stopping | None) -> NodeState:
+    """Return the state of a node whose members were made, some or all of them; of a stopped one no more are."""
+    awaited = known.opened if is_stopped(plan, stopping) else plan.members
+    if known.ended < awaited:
+        return "running"
+    lost = known.failed + (plan.members - awaited)
+    return "failed" if lost > tolerated(plan) else "succeeded"
+
+
+def is_stopped(plan: NodePlan, stopping: Stopping | None) -> bool:
+    """Return whether a stop ends this node: a cancel ends all, a failure or deadline leaves those alone that wait for failures."""
+    if stopping is None or stopping == "cancel":
+        return stopping is not None
+    return not any(single.on in ("failed", "ended") for single in mentioned(plan.needs))
+
+
+def _fails(facts: FlowFacts) -> bool:
+    return any(known.error or known.failed > tolerated(plan) for plan, known in zip(facts.graph.nodes, facts.nodes, strict=True))
+
+
+def _flow_state(facts: FlowFacts, nodes: Sequence[NodeState]) -> FlowState:
+    if any(state not in _DONE for state in nodes):
+        return "running"
+    if facts.stopping == "cancel":
+        return "cancelled"
+    if facts.stopping is not None:
+        return "failed"
+    by_name = dict(zip((plan.name for plan in facts.graph.nodes), nodes, strict=True))
+    handled = {
+        single.node
+        for plan in facts.graph.nodes
+        if by_name[plan.name] == "succeeded"
+        for single in mentioned(plan.needs)
+        if single.on in ("failed", "ended")
+    }
+    return "failed" if any(state == "failed" and name not in handled for name, state in by_name.items()) else "succeeded"
+
+
+def check_graph(graph: Graph) -> Graph:
+    """Check a graph and return it with its nodes in an order in which each stands after those that it waits for."""
+    nodes = {plan.name: plan for plan in graph.nodes}
+    if not nodes:
+        raise InvalidValue("a flow needs at least one node")
+    if len(graph.nodes) > MAX_NODES:
+        raise InvalidValue(
+            f"a flow has at most {MAX_NODES:,} nodes, got {len(graph.nodes):,}; put tasks of one kind into a group, which is one node"
+        )
+    if len(nodes) < len(graph.nodes):
+        names = [plan.name for plan in graph.nodes]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidValue(f"two nodes are named {twice!r}; give one of them another name")
+    for plan in graph.nodes:
+        _check_node(plan, nodes)
+    if graph.result is not None and graph.result not in nodes:
+        raise InvalidValue(f"the result is that of {graph.result!r}, which is no node of this flow")
+    return msgspec.structs.replace(graph, nodes=tuple(_sorted(nodes)))
+
+
+def _check_node(plan: NodePlan, nodes: Mapping[str, NodePlan]) -> None:
+    if plan.members > MAX_MEMBERS:
+        raise InvalidValue(f"node {plan.name!r} has {plan.members:,} members, at most {MAX_MEMBERS:,} are allowed; make several groups")
+    if plan.tolerate < 0:
+        raise InvalidValue(f"tolerate is how many members of {plan.name!r} may fail, or a share below 1, got {plan.tolerate}")
+    for each in plan.needs:
+        _check_condition(plan.name, each, nodes)
+
+
+def _check_condition(name: str, condition: Condition, nodes: Mapping[str, NodePlan]) -> None:
+    if condition.of:
+        if not 1 <= condition.least <= len(condition.of):
+            raise InvalidValue(f"node {name!r} needs at least {condition.least} of {len(condition.of)} conditions, which cannot be")
+        for each in condition.of:
+            _check_condition(name, each, nodes)
+    elif condition.node not in nodes:
+        raise InvalidValue(f"node {name!r} needs {condition.node!r}, which is no node of this flow")
+    elif condition.on == "returned" and nodes[condition.node].group:
+        raise InvalidValue(f"node {name!r} needs what {condition.node!r} returned, but that is a group, which returns no single value")
+
+
+def _sorted(nodes: Mapping[str, NodePlan]) -> list[NodePlan]:
+    """Put nodes behind those that they wait for, otherwise in the order in which they were given; refuse circles."""
+    placed: dict[str, NodePlan] = {}
+    path: dict[str, None] = {}
+    for first in nodes:
+        stack = [first]
+        while stack:
+            name = stack[-1]
+            waits = [each.node for each in mentioned(nodes[name].needs) if each.node not in placed]
+            if name in placed:
+                stack.pop()
+            elif not waits:
+                placed[stack.pop()] = nodes[name]
+                path.pop(name, None)
+            else:
+                path[name] = None
+                if waits[0] in path:
+                    circle = [*list(path)[list(path).index(waits[0]) :], waits[0]]
+                    raise InvalidValue(f"{' → '.join(reversed(circle))} is a circle: each waits for the one before it")
+                stack.append(waits[0])
+    return list(placed.values())

@@ -1,0 +1,211 @@
+"""How flows go on, the same in every store: read what is known, let the rule decide, write it, all in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.ids import new_id
+from duetime.model.flow import FLOW, NODE, PORTION, FlowFacts, Graph, NodeFacts, Step, decide
+from duetime.model.task import NewTask
+from duetime.store.flows import FlowRecord, NewFlow
+
+_decode_tasks = msgspec.json.Decoder(list[NewTask[Any]]).decode
+_decode_graph = msgspec.json.Decoder(Graph).decode
+
+
+class Arrival(NamedTuple):
+    """Members of a node that have ended, or live again, and are not counted yet."""
+
+    seq: int
+    node: int
+    round: int
+    ended: int
+    failed: int
+
+
+class Held(NamedTuple):
+    """A flow that this transaction has locked, with what has arrived."""
+
+    record: FlowRecord
+    arrivals: Sequence[Arrival]
+
+
+class Draft(NamedTuple):
+    """Tasks of a node that are to be made, from a position on."""
+
+    flow: str
+    node: int
+    first: int
+    tasks: str
+
+
+class NewMember(NamedTuple):
+    """A task that is a member of a node."""
+
+    task: str
+    flow: str
+    node: int
+    round: int
+    position: int
+    keeps: bool
+
+
+class Change(NamedTuple):
+    """What to write of a flow: each node's opened, ended, failed and error, if it changed."""
+
+    flow: str
+    state: str
+    stopping: str | None
+    more: bool
+    finished_at: Instant | None
+    nodes: Sequence[tuple[int, NodeFacts]]
+
+
+class Conducted(NamedTuple):
+    """What a step did: flows that need a further one at once, those that it stopped, whether members were made and flows ended."""
+
+    more: list[str]
+    stopped: list[str]
+    made: bool = False
+    ended: bool = False
+
+
+class FlowTables(Protocol):
+    """The tables of flows, inside of one transaction."""
+
+    async def lock(self, ids: Sequence[str]) -> list[Held]:
+        """Lock flows, in the order of their ids, and then read what is known of them."""
+        ...
+
+    async def count(self, seqs: Sequence[int]) -> None:
+        """Remove arrivals that are counted in."""
+        ...
+
+    async def write(self, changes: Sequence[Change]) -> None: ...
+
+    async def drafts(self, opens: Sequence[tuple[str, int, int]]) -> list[Draft]:
+        """Return what is to be made: by flow, node and first position."""
+        ...
+
+    async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
+        """Add tasks that are members."""
+        ...
+
+
+def portions(flow: NewFlow) -> list[Draft]:
+    """Return the tasks of a flow as rows."""
+    return [
+        Draft(flow.id, node, first, msgspec.json.encode(tasks[first : first + PORTION]).decode())
+        for node, tasks in enumerate(flow.tasks)
+        for first in range(0, len(tasks), PORTION)
+    ]
+
+
+def counted(record: FlowRecord, arrivals: Sequence[Arrival]) -> FlowRecord:
+    """Return a flow with what has arrived; what belongs to an earlier round of a node counts for nothing."""
+    if not arrivals:
+        return record
+    nodes = list(record.nodes)
+    for _, number, round, ended, failed in arrivals:
+        if record.rounds[number] == round:
+            known = nodes[number]
+            nodes[number] = msgspec.structs.replace(known, ended=known.ended + ended, failed=known.failed + failed)
+    return msgspec.structs.replace(record, nodes=nodes)
+
+
+async def conduct(tables: FlowTables, ids: Sequence[str], now: Instant) -> Conducted:
+    """Take one step in flows."""
+    return await carry_on(tables, await tables.lock(sorted(set(ids))), now)
+
+
+async def carry_on(tables: FlowTables, held: Sequence[Held], now: Instant) -> Conducted:
+    """Take one step in flows that are locked."""
+    changes: list[Change] = []
+    opens: list[tuple[FlowRecord, Step]] = []
+    seqs: list[int] = []
+    for record, arrivals in held:
+        present = counted(record, arrivals)
+        facts = FlowFacts(graph=record.graph, nodes=present.nodes, stopping=record.stopping)
+        step = decide(facts, failing=any(arrival.failed > 0 for arrival in arrivals))
+        seqs += [arrival.seq for arrival in arrivals]
+        opens.append((present, step))
+        changes.append(_change(record, present, step, now))
+    if seqs:
+        await tables.count(seqs)
+    await _make(tables, opens)
+    if changes:
+        await tables.write(changes)
+    return Conducted(
+        [record.id for record, step in opens if step.more],
+        [record.id for record, step in opens if step.stopping is not None and record.stopping is None],
+        any(step.opens for _, step in opens),
+        any(change.finished_at is not None for change in changes),
+    )
+
+
+def _change(before: FlowRecord, present: FlowRecord, step: Step, now: Instant) -> Change:
+    nodes = list(present.nodes)
+    for opened in step.opens:
+        nodes[opened.node] = msgspec.structs.replace(nodes[opened.node], opened=opened.first + opened.count)
+    changed = [(number, known) for number, known in enumerate(nodes) if known != before.nodes[number]]
+    finished_at = None if step.state == "running" else before.finished_at or now
+    return Change(before.id, step.state, step.stopping, step.more, finished_at, changed)
+
+
+async def _make(tables: FlowTables, steps: Sequence[tuple[FlowRecord, Step]]) -> None:
+    """Make the members that the steps ask for."""
+    asked = {(record.id, each.node, each.first): record for record, step in steps for each in step.opens}
+    if not asked:
+        return
+    tasks: list[NewTask[Any]] = []
+    members: list[NewMember] = []
+    for flow, node, first, text in await tables.drafts(list(asked)):
+        record = asked[flow, node, first]
+        plan = record.graph.nodes[node]
+        own = {**(record.meta or {}), FLOW: flow, NODE: plan.name}
+        for position, draft in enumerate(_decode_tasks(text), first):
+            task = msgspec.structs.replace(draft, id=new_id(), meta={**(draft.meta or {}), **own})
+            tasks.append(task)
+            members.append(NewMember(task.id, flow, node, record.rounds[node], position, plan.keeps))
+    await tables.make(tasks, members)
+
+
+def read_flow(row: Sequence[Any], nodes: Sequence[Sequence[Any]], values: Mapping[int, bytes]) -> FlowRecord:
+    """Turn the columns of a flow, and of its nodes (number, round, opened, ended, failed, error), into a record."""
+    id, name, state, stopping, graph, submitted_at, submitted_by, deadline_at, finished_at, meta = row
+    known = sorted(nodes, key=lambda node: int(node[0]))
+    return FlowRecord(
+        id=id,
+        name=name,
+        state=state,
+        graph=_decode_graph(graph),
+        nodes=[NodeFacts(each[2], each[3], each[4], each[5], values.get(each[0])) for each in known],
+        rounds=[each[1] for each in known],
+        stopping=stopping,
+        submitted_at=submitted_at,
+        submitted_by=submitted_by,
+        deadline_at=deadline_at,
+        finished_at=finished_at,
+        meta=None if meta is None else msgspec.json.decode(meta, type=dict[str, str]),
+    )
+
+
+def new_record(flow: NewFlow, now: Instant) -> FlowRecord:
+    """Return a flow as it is stored first, before any of its members is made."""
+    return FlowRecord(
+        id=flow.id,
+        name=flow.name,
+        state="running",
+        graph=flow.graph,
+        nodes=[NodeFacts() for _ in flow.graph.nodes],
+        rounds=[1] * len(flow.graph.nodes),
+        stopping=None,
+        submitted_at=now,
+        submitted_by=flow.submitted_by,
+        deadline_at=None if flow.deadline_in is None else now + flow.deadline_in,
+        meta=flow.meta,
+    )

@@ -1,0 +1,133 @@
+"""The role of the seam that is about flows; a part of `store.control`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.model.flow import FlowFacts, FlowState, Graph, NodeFacts, NodeState, Stopping, evaluate
+from duetime.model.task import NewTask
+
+FLOWS_AT_ONCE = 500  # that one step of `advance_flows` takes
+SUMMED_FROM = 64  # arrivals of a node that are worth a step, though none of its members was the last
+
+
+class NewFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow that is not stored yet: a graph, and the tasks of each of its nodes. `deadline_in` is in microseconds."""
+
+    id: str
+    name: str
+    graph: Graph
+    tasks: Sequence[Sequence[NewTask[Any]]]
+    submitted_by: str = ""
+    deadline_in: int | None = None
+    meta: Mapping[str, str] | None = None
+
+
+class FlowRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored flow. `nodes` are in the order of the graph."""
+
+    id: str
+    name: str
+    state: FlowState
+    graph: Graph
+    nodes: Sequence[NodeFacts]
+    rounds: Sequence[int]
+    stopping: Stopping | None
+    submitted_at: Instant
+    submitted_by: str = ""
+    deadline_at: Instant | None = None
+    finished_at: Instant | None = None
+    meta: Mapping[str, str] | None = None
+
+    def states(self) -> list[NodeState]:
+        """Return the state of each node."""
+        return evaluate(FlowFacts(graph=self.graph, nodes=self.nodes, stopping=self.stopping))
+
+
+class FlowPage(msgspec.Struct, frozen=True):
+    """Flows, the newest first, and the id to go on from; None if there are no more."""
+
+    flows: list[FlowRecord]
+    next: str | None = None
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A task of a node and its position there, from 0."""
+
+    task: str
+    position: int
+
+
+class FlowVerdict(StrEnum):
+    """What was done with a flow. REFUSED: its state does not allow it."""
+
+    CHANGED = "changed"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+class FlowStore(Protocol):
+    """Where flows live. Whoever ends a member counts that in the same transaction, and looks after its commit whether the flow goes on."""
+
+    async def add_flow(self, flow: NewFlow) -> FlowRecord:
+        """Store a flow with the tasks of the nodes that wait for nothing, all or none of it. One whose id is stored already is a repeat.
+
+        Of large groups a first part is made, and the rest in steps: by this call before it returns, or by `advance_flows`.
+        """
+        ...
+
+    async def add_flow_on(self, connection: object, flow: NewFlow) -> FlowRecord:
+        """Do the same on the caller's connection, inside the transaction that is open there; see `add_on`.
+
+        What large groups have beyond their first part is made by `advance_flows` after the caller's commit.
+        """
+        ...
+
+    async def flows(self, ids: Sequence[str]) -> list[FlowRecord | None]:
+        """Return flows by id. What has ended and is not counted yet is counted in."""
+        ...
+
+    async def flow_page(
+        self, *, state: FlowState | None = None, name: str | None = None, before: str | None = None, limit: int = 50
+    ) -> FlowPage:
+        """List flows by their ids, the greatest first, which is the newest; those below `before`."""
+        ...
+
+    async def flow_members(self, flow: str, node: int, *, after: int = -1, limit: int = 100) -> list[Member]:
+        """List the tasks that were made for a node in its present round and are not pruned, by position."""
+        ...
+
+    async def flow_values(self, flow: str, node: int) -> list[tuple[int, bytes]]:
+        """Return what members of a node returned, with their positions, if somebody reads it."""
+        ...
+
+    async def stop_flow(self, flow: str, why: Stopping) -> FlowVerdict:
+        """Let nothing more of a flow start: once this has returned, no task of it is claimed any more, and what runs is told to end.
+
+        REFUSED if it has ended.
+        """
+        ...
+
+    async def retry_flow(self, flow: str) -> FlowVerdict:
+        """Take back the members that ended without success, as `retry` does, and with them all that followed from that.
+
+        A flow that was cancelled, or stopped by a failure, goes on. REFUSED if it has succeeded, or nothing of it can be taken back.
+        """
+        ...
+
+    async def advance_flows(self, limit: int = FLOWS_AT_ONCE) -> int:
+        """Take the next step in flows of which somebody who ended a member has not: he may have died between his commit and his look.
+
+        Also make further parts of large groups, stop flows past their deadline and end what was under way in stopped ones. Return how
+        many flows were looked at; 0: nothing is left to do.
+        """
+        ...
+
+    async def prune_flows(self, before: Instant, limit: int) -> int:
+        """Remove up to `limit` flows that ended before an instant, with what is known of their nodes and members; return how many."""
+        ...

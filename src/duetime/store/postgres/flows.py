@@ -1,0 +1,368 @@
+"""Flows in the database.
+
+Whoever ends members looks after the commit whether their flows can go on. The verbs that end tasks are repeated here for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.model.flow import FlowState, Stopping, is_stopped
+from duetime.model.outcome import Settlement, SettleVerdict
+from duetime.model.task import NewTask
+from duetime.store.conducting import (
+    Arrival,
+    Change,
+    Conducted,
+    Draft,
+    Held,
+    NewMember,
+    carry_on,
+    conduct,
+    counted,
+    new_record,
+    portions,
+    read_flow,
+)
+from duetime.store.flows import FLOWS_AT_ONCE, SUMMED_FROM, FlowPage, FlowRecord, FlowVerdict, Member, NewFlow
+from duetime.store.postgres.accepting import Accepting
+from duetime.store.postgres.callers import CallersTransactions, callers_transaction
+from duetime.store.postgres.control import Sweeping, retry, write_time
+from duetime.store.postgres.lanes import Lanes, keys_of
+from duetime.store.postgres.operations import Operations
+from duetime.store.postgres.records import is_uuid, write_json
+from duetime.store.postgres.runner import Runner
+from duetime.store.postgres.submit import Submission
+from duetime.store.postgres.workers import Registering
+from duetime.store.sql import Statements
+from duetime.store.values import CancelVerdict, ChangeVerdict, DeleteVerdict, HintKind
+
+T = TypeVar("T")
+
+SWEPT_AT_ONCE = 500
+ROUNDS = 5  # a step finds lanes missing that another process has made: once, unless they are made all the time
+
+
+class LanesMissing(Exception):
+    """The lanes of tasks that are to be made are not known to this process; nothing was written."""
+
+    def __init__(self, tasks: Sequence[NewTask[Any]]) -> None:
+        super().__init__("lanes are missing")
+        self.tasks = tasks
+
+
+class Tables:
+    """The tables of flows, inside of one transaction."""
+
+    def __init__(self, run: Runner, sql: Statements, lanes: Lanes, now: Instant, *, lock_parents: bool = True) -> None:
+        self._run = run
+        self._sql = sql
+        self._lanes = lanes
+        self._now = now
+        self._lock_parents = lock_parents
+        self.earliest: Instant | None = None
+
+    async def lock(self, ids: Sequence[str]) -> list[Held]:
+        """Lock flows and read them by statements of their own, which see what was committed until the locks were there."""
+        await self._run.rows(self._sql.lock_flows, [list(ids)])
+        return await self.read(ids)
+
+    async def read(self, ids: Sequence[str]) -> list[Held]:
+        asked = [list(ids)]
+        nodes: defaultdict[str, list[Sequence[Any]]] = defaultdict(list)
+        arrivals: defaultdict[str, list[Arrival]] = defaultdict(list)
+        for flow, *arrival in await self._run.rows(self._sql.flow_arrivals, asked):
+            arrivals[flow].append(Arrival(*arrival))
+        for flow, *node in await self._run.rows(self._sql.flow_nodes, asked):
+            nodes[flow].append(node)
+        values: defaultdict[str, dict[int, bytes]] = defaultdict(dict)
+        for flow, number, data in await self._run.rows(self._sql.single_values, asked):
+            values[flow][number] = data.encode()
+        rows = await self._run.rows(self._sql.read_flows, asked)
+        return [Held(read_flow(row, nodes[row[0]], values[row[0]]), arrivals[row[0]]) for row in rows]
+
+    async def insert(self, flow: NewFlow) -> FlowRecord | None:
+        """Store a flow without its members; None if it is stored already."""
+        record = new_record(flow, self._now)
+        meta = None if flow.meta is None else write_json(dict(flow.meta))
+        graph = msgspec.json.encode(flow.graph).decode()
+        row = [flow.id, flow.name, graph, self._now, flow.submitted_by, record.deadline_at, meta]
+        if not await self._run.rows(self._sql.insert_flow, row):
+            return None
+        await self._run.rows(self._sql.insert_nodes, [flow.id, len(flow.graph.nodes)])
+        drafts = portions(flow)
+        if drafts:
+            await self._run.rows(self._sql.insert_drafts, [list(column) for column in zip(*drafts, strict=True)])
+        return record
+
+    async def count(self, seqs: Sequence[int]) -> None:
+        await self._run.rows(self._sql.count_arrivals, [list(seqs)])
+
+    async def write(self, changes: Sequence[Change]) -> None:
+        columns = [[c.flow for c in changes], [c.state for c in changes], [c.stopping for c in changes], [c.more for c in changes]]
+        await self._run.rows(self._sql.write_flows, [*columns, [c.finished_at for c in changes]])
+        nodes = [(c.flow, number, k.opened, k.ended, k.failed, k.error) for c in changes for number, k in c.nodes]
+        if nodes:
+            await self._run.rows(self._sql.write_nodes, [list(column) for column in zip(*nodes, strict=True)])
+
+    async def drafts(self, opens: Sequence[tuple[str, int, int]]) -> list[Draft]:
+        rows = await self._run.rows(self._sql.read_drafts, [list(column) for column in zip(*opens, strict=True)])
+        return [Draft(*row) for row in rows]
+
+    async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
+        if not self._lanes.know(keys_of(tasks)):
+            raise LanesMissing(tasks)
+        submission = Submission(self._run, self._sql, self._lanes, self._now, lock_parents=self._lock_parents)
+        await submission.add(tasks)
+        if submission.earliest is not None:
+            self.earliest = submission.earliest if self.earliest is None else min(self.earliest, submission.earliest)
+        await self._run.rows(self._sql.insert_members, [list(column) for column in zip(*members, strict=True)])
+
+
+async def add_to(tables: Tables, flow: NewFlow, now: Instant) -> tuple[FlowRecord, Conducted]:
+    """Store a flow and take its first step."""
+    record = await tables.insert(flow)
+    conducted = Conducted([], []) if record is None else await carry_on(tables, [Held(record, ())], now)
+    [(stored, arrivals)] = await tables.read([flow.id])
+    return counted(stored, arrivals), conducted
+
+
+class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweeping):
+    """Where flows live, and the verbs that end tasks."""
+
+    async def add_flow(self, flow: NewFlow) -> FlowRecord:
+        await self.prepare([task for tasks in flow.tasks for task in tasks])
+
+        async def job(tables: Tables, now: Instant) -> tuple[FlowRecord, Conducted]:
+            return await add_to(tables, flow, now)
+
+        record, conducted = await self._with_tables(job)
+        await self._follow_up(conducted)
+        return record
+
+    async def add_flow_on(self, connection: object, flow: NewFlow) -> FlowRecord:
+        async with callers_transaction(connection, self._sql, self.url, self._whereabouts) as run:
+            await self.prepare([task for tasks in flow.tasks for task in tasks])
+            now = await write_time(run, self._sql, self._clock.parameter)
+            tables = Tables(run, self._sql, self._lanes, now, lock_parents=False)
+            record, _ = await add_to(tables, flow, now)
+            if self._address.notify and tables.earliest is not None:
+                await run.rows(self._sql.notify, [self._wakeups.channel, self._wakeups.caught])
+            return record
+
+    async def flows(self, ids: Sequence[str]) -> list[FlowRecord | None]:
+        asked = [id for id in ids if is_uuid(id)]
+        if not asked:
+            return [None] * len(ids)
+
+        async def job(run: Runner) -> list[Held]:
+            await run.rows(self._sql.one_view)
+            return await Tables(run, self._sql, self._lanes, 0).read(asked)
+
+        found = {record.id: counted(record, arrivals) for record, arrivals in await self._opened.transaction(job)}
+        return [found.get(id) for id in ids]
+
+    async def flow_page(
+        self, *, state: FlowState | None = None, name: str | None = None, before: str | None = None, limit: int = 50
+    ) -> FlowPage:
+        ids = [row[0] for row in await self._opened.rows(self._sql.flow_ids, [state, name, before, limit + 1])]
+        found = await self.flows(ids[:limit])
+        return FlowPage([each for each in found if each is not None], ids[limit - 1] if len(ids) > limit else None)
+
+    async def flow_members(self, flow: str, node: int, *, after: int = -1, limit: int = 100) -> list[Member]:
+        [found] = await self.flows([flow])
+        if found is None or not 0 <= node < len(found.rounds):
+            return []
+        rows = await self._opened.rows(self._sql.members_of, [flow, node, found.rounds[node], after, limit])
+        return [Member(*row) for row in rows]
+
+    async def flow_values(self, flow: str, node: int) -> list[tuple[int, bytes]]:
+        rows = await self._opened.rows(self._sql.values_of, [flow, node]) if is_uuid(flow) else []
+        return [(position, data.encode()) for position, data in rows]
+
+    async def stop_flow(self, flow: str, why: Stopping) -> FlowVerdict:
+        if not is_uuid(flow):
+            return FlowVerdict.UNKNOWN
+
+        async def job(run: Runner) -> FlowVerdict:
+            tables = Tables(run, self._sql, self._lanes, 0)
+            held = await tables.lock([flow])
+            if not held:
+                return FlowVerdict.UNKNOWN
+            if held[0].record.state != "running":
+                return FlowVerdict.REFUSED
+            await run.rows(self._sql.stop_flow, [flow, why])
+            return FlowVerdict.CHANGED
+
+        verdict = await self._opened.transaction(job)
+        if verdict is FlowVerdict.CHANGED:
+            await self._sweep_flow(flow)
+        return verdict
+
+    async def retry_flow(self, flow: str) -> FlowVerdict:
+        if not is_uuid(flow):
+            return FlowVerdict.UNKNOWN
+
+        async def job(run: Runner) -> FlowVerdict:
+            held = await Tables(run, self._sql, self._lanes, 0).lock([flow])
+            if not held:
+                return FlowVerdict.UNKNOWN
+            return await self._take_back(run, counted(*held[0]))
+
+        verdict = await self._opened.transaction(job)
+        if verdict is FlowVerdict.CHANGED:
+            self._hint(HintKind.DUE)
+            await self._go_on([flow])
+        return verdict
+
+    async def _take_back(self, run: Runner, found: FlowRecord) -> FlowVerdict:
+        """Retry the members of a locked flow that ended without success."""
+        if found.state == "succeeded":
+            return FlowVerdict.REFUSED
+        verdicts: list[ChangeVerdict] = []
+        for number, known in enumerate(found.nodes):
+            if known.failed > 0:
+                rows = await run.rows(self._sql.members_of, [found.id, number, found.rounds[number], -1, known.opened])
+                verdicts += await retry(run, self._sql, [task for task, _ in rows], self._clock.parameter)
+        if ChangeVerdict.CHANGED not in verdicts and found.stopping is None and not any(known.error for known in found.nodes):
+            return FlowVerdict.REFUSED
+        await run.rows(self._sql.forget_errors, [found.id])
+        await run.rows(self._sql.resume_flow, [found.id])
+        return FlowVerdict.CHANGED
+
+    async def advance_flows(self, limit: int = FLOWS_AT_ONCE) -> int:
+        late = [row[0] for row in await self._opened.rows(self._sql.late_flows, [self._clock.now(), limit])]
+        for flow in late:
+            await self.stop_flow(flow, "deadline")
+        busy = await self._opened.rows(self._sql.busy_flows, [limit])
+        for flow, _, unswept in busy:
+            if unswept:
+                await self._sweep_flow(flow)
+        ready = [row[0] for row in await self._opened.rows(self._sql.ready_flows, [None, 0, limit])]
+        await self._go_on(sorted({*ready, *(flow for flow, more, _ in busy if more)}))
+        return len({*late, *ready, *(row[0] for row in busy)})
+
+    async def prune_flows(self, before: Instant, limit: int) -> int:
+        return len(await self._opened.rows(self._sql.prune_flows, [before, limit]))
+
+    # ---- looks ----
+
+    async def _with_tables(self, job: Callable[[Tables, Instant], Awaitable[T]]) -> T:
+        """Run a job on the tables of flows in a transaction, again if lanes were missing."""
+        earliest: Instant | None = None
+
+        async def inside(run: Runner) -> T:
+            nonlocal earliest
+            now = await write_time(run, self._sql, self._clock.parameter)
+            tables = Tables(run, self._sql, self._lanes, now)
+            done = await job(tables, now)
+            earliest = tables.earliest
+            return done
+
+        for _ in range(ROUNDS):
+            try:
+                done = await self._with_lanes(lambda: self._opened.transaction(inside))
+            except LanesMissing as missing:
+                await self.prepare(missing.tasks)
+            else:
+                if earliest is not None:
+                    self._hint(HintKind.DUE, earliest)
+                return done
+        raise StoreUnavailable("the lanes of a flow's tasks were missing again and again; try again")
+
+    async def _go_on(self, flows: Sequence[str]) -> None:
+        """Take steps in flows until nothing more is to be done at once."""
+        if flows:
+            await self._follow_up(await self._step(flows))
+
+    async def _step(self, flows: Sequence[str]) -> Conducted:
+        async def job(tables: Tables, now: Instant) -> Conducted:
+            return await conduct(tables, flows, now)
+
+        return await self._with_tables(job)
+
+    async def _follow_up(self, conducted: Conducted) -> None:
+        while True:
+            if conducted.ended:
+                self._hint(HintKind.DONE)
+            for flow in conducted.stopped:
+                await self._sweep_flow(flow)
+            if not conducted.more:
+                return
+            conducted = await self._step(conducted.more)
+
+    async def _sweep_flow(self, flow: str) -> None:
+        """Tell all that is under way in a stopped flow to end."""
+        [found] = await self.flows([flow])
+        if found is None or found.stopping is None:
+            return
+        for number, plan in enumerate(found.graph.nodes):
+            after = -1
+            while is_stopped(plan, found.stopping) and found.nodes[number].opened > after + 1:
+                rows = await self._opened.rows(self._sql.members_of, [flow, number, found.rounds[number], after, SWEPT_AT_ONCE])
+                if not rows:
+                    break
+                await super().cancel([row[0] for row in rows])
+                after = rows[-1][1]
+        await self._opened.rows(self._sql.swept_flow, [flow])
+        await self._go_on([flow])
+
+    async def _look(self, flows: Sequence[str] | None = None) -> None:
+        """Look whether flows can go on, after the commit of a verb that has ended members. What fails here is repeated by a duty."""
+        with contextlib.suppress(StoreUnavailable, InvalidValue):
+            asked = None if flows is None else list(flows)
+            rows = await self._opened.rows(self._sql.ready_flows, [asked, SUMMED_FROM, FLOWS_AT_ONCE])
+            await self._go_on([row[0] for row in rows])
+
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
+        verdicts = await super().settle(worker, settlements)
+        flows = self._claims.flows_of(settlements)
+        if flows:
+            await self._look(sorted(flows))
+        return verdicts
+
+    async def complete(self, settlements: Sequence[Settlement], *, overdue: bool = False) -> list[SettleVerdict]:
+        verdicts = await super().complete(settlements, overdue=overdue)
+        if settlements:
+            await self._look()
+        return verdicts
+
+    async def cancel(self, ids: Sequence[str]) -> list[CancelVerdict]:
+        verdicts = await super().cancel(ids)
+        await self._look()
+        return verdicts
+
+    async def retry(self, ids: Sequence[str]) -> list[ChangeVerdict]:
+        verdicts = await super().retry(ids)
+        await self._look()
+        return verdicts
+
+    async def delete(self, ids: Sequence[str]) -> list[DeleteVerdict]:
+        verdicts = await super().delete(ids)
+        await self._look()
+        return verdicts
+
+    async def drop(self, limit: int) -> int:
+        dropped = await super().drop(limit)
+        if dropped:
+            await self._look()
+        return dropped
+
+    async def expire(self, limit: int) -> int:
+        expired = await super().expire(limit)
+        if expired:
+            await self._look()
+        return expired
+
+    async def reap(self, worker: str, beat: int) -> int | None:
+        taken = await super().reap(worker, beat)
+        if taken:
+            await self._look()
+        return taken

@@ -1,0 +1,334 @@
+"""Flows in the file.
+
+Whoever ends members looks after the commit whether their flows can go on. The verbs that end tasks are repeated here for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.errors import InvalidValue, StoreUnavailable
+from duetime.model.flow import FlowState, Stopping, is_stopped
+from duetime.model.outcome import Settlement, SettleVerdict
+from duetime.model.task import NewTask
+from duetime.store.conducting import (
+    Arrival,
+    Change,
+    Conducted,
+    Draft,
+    Held,
+    NewMember,
+    carry_on,
+    conduct,
+    counted,
+    new_record,
+    portions,
+    read_flow,
+)
+from duetime.store.flows import FLOWS_AT_ONCE, SUMMED_FROM, FlowPage, FlowRecord, FlowVerdict, Member, NewFlow
+from duetime.store.sqlite import control
+from duetime.store.sqlite.accepting import Accepting
+from duetime.store.sqlite.control import Changing
+from duetime.store.sqlite.records import write_json
+from duetime.store.sqlite.runner import Runner, SyncRunner, drive
+from duetime.store.sqlite.statements import NEVER, SQL
+from duetime.store.sqlite.submit import Submission, Submitting, callers_transaction
+from duetime.store.sqlite.upkeep import Upkeep
+from duetime.store.sqlite.workers import Registering
+from duetime.store.values import CancelVerdict, ChangeVerdict, DeleteVerdict, HintKind
+
+SWEPT_AT_ONCE = 500
+
+
+class Tables:
+    """The tables of flows, inside of one transaction."""
+
+    def __init__(self, run: Runner, now: Instant) -> None:
+        self._run = run
+        self._now = now
+        self.earliest: Instant = NEVER
+
+    async def lock(self, ids: Sequence[str]) -> list[Held]:
+        """Read flows; the transaction is the only one that writes."""
+        asked = (write_json(ids),)
+        nodes: defaultdict[str, list[Sequence[Any]]] = defaultdict(list)
+        for flow, *node in await self._run.rows(SQL.flow_nodes, asked):
+            nodes[flow].append(node)
+        arrivals: defaultdict[str, list[Arrival]] = defaultdict(list)
+        for flow, *arrival in await self._run.rows(SQL.flow_arrivals, asked):
+            arrivals[flow].append(Arrival(*arrival))
+        values: defaultdict[str, dict[int, bytes]] = defaultdict(dict)
+        for flow, number, data in await self._run.rows(SQL.single_values, asked):
+            values[flow][number] = data.encode()
+        rows = await self._run.rows(SQL.read_flows, asked)
+        return [Held(read_flow(row, nodes[row[0]], values[row[0]]), arrivals[row[0]]) for row in rows]
+
+    async def insert(self, flow: NewFlow) -> FlowRecord | None:
+        """Store a flow without its members; None if it is stored already."""
+        record = new_record(flow, self._now)
+        meta = None if flow.meta is None else write_json(dict(flow.meta))
+        graph = msgspec.json.encode(flow.graph).decode()
+        row = (flow.id, flow.name, graph, self._now, flow.submitted_by, record.deadline_at, meta)
+        if not await self._run.rows(SQL.insert_flow, row):
+            return None
+        await self._run.many(SQL.insert_node, [(flow.id, number) for number in range(len(flow.graph.nodes))])
+        await self._run.many(SQL.insert_draft, portions(flow))
+        await Submission(self._run, self._now).reserve([task for tasks in flow.tasks for task in tasks])
+        return record
+
+    async def count(self, seqs: Sequence[int]) -> None:
+        await self._run.rows(SQL.count_arrivals, (write_json(seqs),))
+
+    async def write(self, changes: Sequence[Change]) -> None:
+        await self._run.many(SQL.write_flow, [(c.state, c.stopping, c.more, c.finished_at, c.flow) for c in changes])
+        nodes = [(k.opened, k.ended, k.failed, k.error, c.flow, number) for c in changes for number, k in c.nodes]
+        await self._run.many(SQL.write_node, nodes)
+
+    async def drafts(self, opens: Sequence[tuple[str, int, int]]) -> list[Draft]:
+        found = []
+        for each in opens:
+            [[tasks]] = await self._run.rows(SQL.read_draft, each)
+            found.append(Draft(*each, tasks))
+        return found
+
+    async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
+        submission = Submission(self._run, self._now, told=False)
+        await submission.add(tasks)
+        self.earliest = min(self.earliest, submission.earliest)
+        await self._run.many(SQL.insert_member, [(m.flow, m.node, m.round, m.position, m.keeps, m.task) for m in members])
+
+
+def _add(connection: sqlite3.Connection, flow: NewFlow, now: Instant) -> tuple[FlowRecord, Conducted, Instant]:
+    tables = Tables(SyncRunner(connection), now)
+    record, conducted = drive(add_to(tables, flow, now))
+    return record, conducted, tables.earliest
+
+
+async def add_to(tables: Tables, flow: NewFlow, now: Instant) -> tuple[FlowRecord, Conducted]:
+    """Store a flow and take its first step."""
+    record = await tables.insert(flow)
+    if record is None:
+        conducted = Conducted([], [])
+    else:
+        conducted = await carry_on(tables, [Held(record, ())], now)
+    [(stored, arrivals)] = await tables.lock([flow.id])
+    return counted(stored, arrivals), conducted
+
+
+def _read(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, FlowRecord]:
+    held = drive(Tables(SyncRunner(connection), 0).lock(ids))
+    return {record.id: counted(record, arrivals) for record, arrivals in held}
+
+
+def _stop(connection: sqlite3.Connection, flow: str, why: Stopping, now: Instant) -> FlowVerdict:
+    found = _read(connection, [flow]).get(flow)
+    if found is None:
+        return FlowVerdict.UNKNOWN
+    if found.state != "running":
+        return FlowVerdict.REFUSED
+    connection.execute(SQL.stop_flow, (why, flow))
+    drive(conduct(Tables(SyncRunner(connection), now), [flow], now))
+    return FlowVerdict.CHANGED
+
+
+def _retry(connection: sqlite3.Connection, flow: str, now: Instant) -> FlowVerdict:
+    found = _read(connection, [flow]).get(flow)
+    if found is None:
+        return FlowVerdict.UNKNOWN
+    if found.state == "succeeded":
+        return FlowVerdict.REFUSED
+    verdicts: list[ChangeVerdict] = []
+    for number, known in enumerate(found.nodes):
+        if known.failed > 0:
+            rows = connection.execute(SQL.members_of, (flow, number, found.rounds[number], -1, known.opened)).fetchall()
+            verdicts += control.retry(connection, [task for task, _ in rows], now)
+    if ChangeVerdict.CHANGED not in verdicts and found.stopping is None and not any(known.error for known in found.nodes):
+        return FlowVerdict.REFUSED
+    connection.execute(SQL.forget_errors, (flow,))
+    connection.execute(SQL.resume_flow, (flow,))
+    drive(conduct(Tables(SyncRunner(connection), now), [flow], now))
+    return FlowVerdict.CHANGED
+
+
+def _prune(connection: sqlite3.Connection, before: Instant, limit: int) -> int:
+    ids = [row[0] for row in connection.execute(SQL.old_flows, (before, limit)).fetchall()]
+    gone = (write_json(ids),)
+    for statement in (SQL.delete_values, SQL.delete_arrivals, SQL.delete_members, SQL.delete_drafts, SQL.delete_nodes, SQL.delete_flows):
+        connection.execute(statement, gone)
+    return len(ids)
+
+
+class FlowKeeping(Submitting, Accepting, Registering, Changing, Upkeep):
+    """Where flows live, and the verbs that end tasks."""
+
+    async def add_flow(self, flow: NewFlow) -> FlowRecord:
+        record, conducted, earliest = await self._write(lambda connection: _add(connection, flow, self._clock.now()))
+        if conducted.made:
+            self._hint(HintKind.DUE, None if earliest == NEVER else earliest)
+        await self._go_on(conducted.more)
+        return record
+
+    async def add_flow_on(self, connection: object, flow: NewFlow) -> FlowRecord:
+        async with callers_transaction(connection, self._path) as run:
+            now = self._clock.now()
+            return (await add_to(Tables(run, now), flow, now))[0]
+
+    async def flows(self, ids: Sequence[str]) -> list[FlowRecord | None]:
+        if not ids:
+            return []
+        found = await self._read(lambda connection: _read(connection, ids))
+        return [found.get(id) for id in ids]
+
+    async def flow_page(
+        self, *, state: FlowState | None = None, name: str | None = None, before: str | None = None, limit: int = 50
+    ) -> FlowPage:
+        def job(connection: sqlite3.Connection) -> FlowPage:
+            asked = {"state": state, "name": name, "before": before, "limit": limit + 1}
+            ids = [row[0] for row in connection.execute(SQL.flow_ids, asked)]
+            found = _read(connection, ids[:limit])
+            return FlowPage([found[id] for id in ids[:limit]], ids[limit - 1] if len(ids) > limit else None)
+
+        return await self._read(job)
+
+    async def flow_members(self, flow: str, node: int, *, after: int = -1, limit: int = 100) -> list[Member]:
+        def job(connection: sqlite3.Connection) -> list[Member]:
+            found = _read(connection, [flow]).get(flow)
+            if found is None or not 0 <= node < len(found.rounds):
+                return []
+            rows = connection.execute(SQL.members_of, (flow, node, found.rounds[node], after, limit))
+            return [Member(*row) for row in rows.fetchall()]
+
+        return await self._read(job)
+
+    async def flow_values(self, flow: str, node: int) -> list[tuple[int, bytes]]:
+        rows = await self._read(lambda connection: connection.execute(SQL.values_of, (flow, node)).fetchall())
+        return [(position, data.encode()) for position, data in rows]
+
+    async def stop_flow(self, flow: str, why: Stopping) -> FlowVerdict:
+        verdict = await self._write(lambda connection: _stop(connection, flow, why, self._clock.now()))
+        if verdict is FlowVerdict.CHANGED:
+            await self._sweep_flow(flow)
+        return verdict
+
+    async def retry_flow(self, flow: str) -> FlowVerdict:
+        verdict = await self._write(lambda connection: _retry(connection, flow, self._clock.now()))
+        self._hint(HintKind.DUE)
+        return verdict
+
+    async def advance_flows(self, limit: int = FLOWS_AT_ONCE) -> int:
+        now = self._clock.now()
+
+        def look(connection: sqlite3.Connection) -> list[list[str]]:
+            asked = {"flows": None, "many": 0, "limit": limit}
+            rows = (
+                connection.execute(SQL.late_flows, (now, limit)),
+                connection.execute(SQL.unswept_flows, (limit,)),
+                connection.execute(SQL.ready_flows, asked),
+                connection.execute(SQL.busy_flows, (limit,)),
+            )
+            return [[row[0] for row in found.fetchall()] for found in rows]
+
+        late, unswept, ready, busy = await self._read(look)
+        for flow in late:
+            await self.stop_flow(flow, "deadline")
+        for flow in unswept:
+            await self._sweep_flow(flow)
+        await self._go_on(sorted({*ready, *busy}))
+        return len({*late, *unswept, *ready, *busy})
+
+    async def prune_flows(self, before: Instant, limit: int) -> int:
+        return await self._write(lambda connection: _prune(connection, before, limit))
+
+    # ---- looks ----
+
+    async def _go_on(self, flows: Sequence[str]) -> None:
+        """Take steps in flows until nothing more is to be done at once."""
+        while flows:
+
+            def job(connection: sqlite3.Connection, flows: Sequence[str] = flows) -> tuple[Conducted, Instant]:
+                tables = Tables(SyncRunner(connection), self._clock.now())
+                return drive(conduct(tables, flows, self._clock.now())), tables.earliest
+
+            conducted, earliest = await self._write(job)
+            if conducted.made:
+                self._hint(HintKind.DUE, None if earliest == NEVER else earliest)
+            if conducted.ended:
+                self._hint(HintKind.DONE)
+            for flow in conducted.stopped:
+                await self._sweep_flow(flow)
+            flows = conducted.more
+
+    async def _sweep_flow(self, flow: str) -> None:
+        """Tell all that is under way in a stopped flow to end."""
+        [found] = await self.flows([flow])
+        if found is None or found.stopping is None:
+            return
+        for number, plan in enumerate(found.graph.nodes):
+            after = -1
+            while is_stopped(plan, found.stopping) and found.nodes[number].opened > after + 1:
+                members = await self.flow_members(flow, number, after=after, limit=SWEPT_AT_ONCE)
+                if not members:
+                    break
+                await super().cancel([member.task for member in members])
+                after = members[-1].position
+        await self._write(lambda connection: connection.execute(SQL.swept_flow, (flow,)).close())
+        await self._go_on([flow])
+
+    async def _look(self) -> None:
+        """Look whether flows can go on, after the commit of a verb that has ended members. What fails here is repeated by a duty."""
+        with contextlib.suppress(StoreUnavailable, InvalidValue):
+            asked = {"flows": None, "many": SUMMED_FROM, "limit": FLOWS_AT_ONCE}
+            rows = await self._read(lambda connection: connection.execute(SQL.ready_flows, asked).fetchall())
+            await self._go_on([row[0] for row in rows])
+
+    async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
+        verdicts = await super().settle(worker, settlements)
+        if self._arrived:
+            self._arrived = False
+            await self._look()
+        return verdicts
+
+    async def complete(self, settlements: Sequence[Settlement], *, overdue: bool = False) -> list[SettleVerdict]:
+        verdicts = await super().complete(settlements, overdue=overdue)
+        await self._look()
+        return verdicts
+
+    async def cancel(self, ids: Sequence[str]) -> list[CancelVerdict]:
+        verdicts = await super().cancel(ids)
+        await self._look()
+        return verdicts
+
+    async def retry(self, ids: Sequence[str]) -> list[ChangeVerdict]:
+        verdicts = await super().retry(ids)
+        await self._look()
+        return verdicts
+
+    async def delete(self, ids: Sequence[str]) -> list[DeleteVerdict]:
+        verdicts = await super().delete(ids)
+        await self._look()
+        return verdicts
+
+    async def drop(self, limit: int) -> int:
+        dropped = await super().drop(limit)
+        if dropped:
+            await self._look()
+        return dropped
+
+    async def expire(self, limit: int) -> int:
+        expired = await super().expire(limit)
+        if expired:
+            await self._look()
+        return expired
+
+    async def reap(self, worker: str, beat: int) -> int | None:
+        taken = await super().reap(worker, beat)
+        if taken:
+            await self._look()
+        return taken

@@ -1,0 +1,131 @@
+-- Flows, their nodes and members.
+
+-- insert_flow: a new flow
+insert into duetime_flow (id, name, state, graph, submitted_at, submitted_by, deadline_at, meta)
+values (?, ?, 'running', ?, ?, ?, ?, ?) on conflict do nothing returning id
+
+-- insert_node: a node of a new flow
+insert into duetime_node (flow, number) values (?, ?)
+
+-- insert_draft: tasks of a node that are to be made
+insert into duetime_draft (flow, node, first, tasks) values (?, ?, ?, ?)
+
+-- read_flows: flows by id
+select f.id, f.name, f.state, f.stopping, f.graph, f.submitted_at, f.submitted_by, f.deadline_at, f.finished_at, f.meta
+from json_each(?) as asked cross join duetime_flow as f on f.id = asked.value order by f.id
+
+-- flow_nodes: what is known of the nodes of flows
+select n.flow, n.number, n.round, n.opened, n.ended, n.failed, n.error
+from json_each(?) as asked cross join duetime_node as n on n.flow = asked.value
+
+-- flow_arrivals: what is not counted yet
+select a.flow, a.seq, a.node, a.round, a.ended, a.failed
+from json_each(?) as asked cross join duetime_arrival as a on a.flow = asked.value
+
+-- single_values: what nodes with one member returned, if somebody reads it
+select v.flow, v.node, v.data
+from json_each(?) as asked cross join duetime_value as v on v.flow = asked.value where v.position = 0
+
+-- count_arrivals: what is counted in now
+delete from duetime_arrival where seq in (select value from json_each(?))
+
+-- write_flow: how a flow goes on
+update duetime_flow set state = ?, stopping = ?, more = ?, finished_at = ?, version = version + 1 where id = ?
+
+-- write_node: how a node goes on
+update duetime_node set opened = ?, ended = ?, failed = ?, error = ? where flow = ? and number = ?
+
+-- read_draft: tasks of a node that are to be made
+select tasks from duetime_draft where flow = ? and node = ? and first = ?
+
+-- insert_member: a task that belongs to a node
+insert into duetime_member (task, flow, node, round, position, keeps) select t.seq, ?, ?, ?, ?, ?
+from duetime_task as t where t.id = ?
+
+-- member_between: whether a task of a range belongs to a flow
+select 1 from duetime_member where task between ? and ? limit 1
+
+-- any_arrival: whether something is not counted yet
+select 1 from duetime_arrival limit 1
+
+-- insert_arrivals: members that have ended
+insert into duetime_arrival (flow, node, round, ended, failed)
+select m.flow, m.node, m.round, count(*), sum(t.state <> 'succeeded')
+from json_each(?) as e cross join duetime_member as m on m.task = e.value cross join duetime_task as t on t.seq = m.task
+group by m.flow, m.node, m.round
+
+-- insert_values: what ended members returned that somebody reads
+insert or replace into duetime_value (flow, node, position, data)
+select m.flow, m.node, m.position, coalesce(cast(t.result as text), 'null')
+from json_each(?) as e cross join duetime_member as m on m.task = e.value cross join duetime_task as t on t.seq = m.task
+where m.keeps and t.state = 'succeeded'
+
+-- insert_return: a member that lives again
+insert into duetime_arrival (flow, node, round, ended, failed)
+select m.flow, m.node, m.round, -1, -1 from duetime_member as m where m.task = ?
+
+-- forget_members: tasks that are gone
+delete from duetime_member where task in (select value from json_each(?))
+
+-- ready_flows: flows in which a node may be complete, something has failed, or much is not counted yet
+select distinct a.flow from (
+    select flow, node, round, sum(ended) as ended, max(failed <> 0) as failed, count(*) as n from duetime_arrival
+    where :flows is null or flow in (select value from json_each(:flows)) group by flow, node, round
+) as a join duetime_node as k on k.flow = a.flow and k.number = a.node
+where a.failed or a.n > :many or k.round <> a.round or k.ended + a.ended >= k.opened limit :limit
+
+-- busy_flows: flows of which members are still to be made
+select id from duetime_flow indexed by duetime_flow_busy
+where (more or (stopping is not null and not swept)) and more limit ?
+
+-- unswept_flows: stopped flows of which something may still be under way
+select id from duetime_flow indexed by duetime_flow_busy
+where (more or (stopping is not null and not swept)) and stopping is not null and not swept limit ?
+
+-- late_flows: flows past their deadline
+select id from duetime_flow where deadline_at <= ? and state = 'running' and stopping is null limit ?
+
+-- stop_flow: let nothing more of a flow start
+update duetime_flow set stopping = ?, swept = 0, version = version + 1 where id = ?
+
+-- resume_flow: let a flow go on
+update duetime_flow set stopping = null, swept = 0, state = 'running', finished_at = null, version = version + 1
+where id = ?
+
+-- forget_errors: nodes whose members could not be made are tried again
+update duetime_node set error = '' where flow = ? and error <> ''
+
+-- swept_flow: all that was under way in a stopped flow was told to end
+update duetime_flow set swept = 1 where id = ? and stopping is not null
+
+-- members_of: tasks of a node, by position
+select t.id, m.position from duetime_member as m join duetime_task as t on t.seq = m.task
+where m.flow = ? and m.node = ? and m.round = ? and m.position > ? order by m.position limit ?
+
+-- values_of: what members of a node returned
+select position, data from duetime_value where flow = ? and node = ? order by position
+
+-- flow_ids: flows, the newest first
+select id from duetime_flow where (:state is null or state = :state) and (:name is null or name = :name)
+    and (:before is null or id < :before) order by id desc limit :limit
+
+-- old_flows: flows that ended long ago
+select id from duetime_flow where finished_at < ? order by finished_at limit ?
+
+-- delete_flows: flows that are gone
+delete from duetime_flow where id in (select value from json_each(?))
+
+-- delete_nodes: nodes of flows that are gone
+delete from duetime_node where flow in (select value from json_each(?))
+
+-- delete_drafts: tasks of flows that are gone
+delete from duetime_draft where flow in (select value from json_each(?))
+
+-- delete_members: members of flows that are gone
+delete from duetime_member where flow in (select value from json_each(?))
+
+-- delete_arrivals: arrivals in flows that are gone
+delete from duetime_arrival where flow in (select value from json_each(?))
+
+-- delete_values: values of flows that are gone
+delete from duetime_value where flow in (select value from json_each(?))
