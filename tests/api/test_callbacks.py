@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -16,13 +17,12 @@ from typing import Any
 
 import pytest
 
-from duetime import App, Bearer, Callback, InvalidValue, RetryPolicy, State, Task, webhooks
+from duetime import App, Bearer, Callback, InvalidValue, RetryPolicy, Secret, State, Task, webhooks
 from duetime.app.handlers import AnyHandler
 from duetime.clock import SECOND
 from duetime.model.addresses import AddressRules
 from duetime.model.callbacks import Permit, new_callback_token, read_callback_token
 from duetime.model.outcome import Outcome
-from duetime.worker.worker import Worker
 from tests.api.conftest import Client, served, until
 from tests.api.pulling import register
 from tests.servers.http import Conversation, Received, Server, answering, serving
@@ -368,55 +368,96 @@ async def at_rest(worker: Any) -> bool:
 # ---- withdrawing ----
 
 
-async def withdrawn(app: App, location: str, **options: Any) -> list[Received]:
-    """Cancel accepted work whose 202 had a Location; return what the server received until the worker has stopped."""
+@asynccontextmanager
+async def accepting(location: str) -> AsyncIterator[Server]:
+    """A server that accepts work and says where it can be withdrawn."""
 
     async def talk(conversation: Conversation) -> None:
         while (request := await conversation.request()) is not None:
             await conversation.answer(202 if request.method == "POST" else 204, b"", f"Location: {location.format(server=server)}")
 
     async with serving(talk) as server:
-        work = app.http("work", server.url("/jobs"), callback=HOUR, **options)
-        async with app.worker(addresses=AddressRules(loopback=True)) as worker:  # so that the guard is not what holds it back
-            task = await work.now(order=7)
-            await until(partial(is_accepted, app, task), "the work is accepted")
-            assert await app.cancel(task) == "cancelling"
-            await until(partial(is_told, worker), "it is told, or nobody is")
-        async with app:
-            assert (await app.get(task)).cancelling
-        return server.received
+        yield server
 
 
-async def is_told(worker: Worker) -> bool:
-    return worker.executor.withdrawals is not None and not worker.executor.withdrawals.waiting
+async def handed_over(app: App, work: AnyHandler, **payload: Any) -> Task[Any]:
+    task = await work.now(**payload)
+    await until(partial(is_accepted, app, task), "the work is accepted")
+    return task
+
+
+async def has_been_told(server: Server) -> bool:
+    return len(server.received) > 1
 
 
 async def test_a_cancel_is_told_to_the_location_that_the_server_named(app: App) -> None:
-    _, delete = await withdrawn(app, "/jobs/7?a=1#x", auth=Bearer("sesame"), sign=webhooks.new_secret())
+    async with accepting("/jobs/7?a=1#x") as server:
+        work = app.http(
+            "work",
+            server.url("/orders/{payload.order}"),
+            callback=HOUR,
+            auth=Bearer("sesame"),
+            sign=webhooks.new_secret(),
+            headers={"X-Order": "{payload.order}"},
+        )
+        async with app.worker():
+            task = await handed_over(app, work, order=7)
+            assert await app.cancel(task) == "cancelling"
+            await until(partial(has_been_told, server), "the server is told")
+    _, delete = server.received
     assert (delete.method, delete.path, delete.body) == ("DELETE", "/jobs/7?a=1", b"")
-    assert delete.headers["authorization"] == "Bearer sesame"
-    assert delete.headers["duetime-attempt"] == "1"
+    assert (delete.headers["authorization"], delete.headers["x-order"]) == ("Bearer sesame", "7")
+    assert (delete.headers["duetime-task"], delete.headers["duetime-attempt"]) == (task.id, "1")
     assert not {"webhook-signature", "duetime-callback", "duetime-callback-token", "content-type"} & delete.headers.keys()
+
+
+async def test_a_worker_that_starts_later_tells_it_too(app: App) -> None:
+    async with accepting("/jobs/7") as server:
+        work = app.http("work", server.url("/jobs"), callback=HOUR, auth=Bearer("sesame"))
+        async with app.worker():
+            task = await handed_over(app, work)
+        assert await app.cancel(task) == "cancelling"  # while no worker runs
+        async with app.worker():
+            await until(partial(has_been_told, server), "the server is told")
+            assert await app.store.take_withdrawals(["work"], 10) == []
+    _, delete = server.received
+    assert (delete.method, delete.path, delete.headers["authorization"]) == ("DELETE", "/jobs/7", "Bearer sesame")
 
 
 @pytest.mark.parametrize(
     "location",
-    ["http://localhost:{server.port}/jobs/7", "https://127.0.0.1:{server.port}/7", "//169.254.169.254/", "file:///etc/passwd", "http://["],
+    [
+        *("http://localhost:{server.port}/jobs/7", "https://127.0.0.1:{server.port}/7", "//169.254.169.254/", "file:///etc/passwd"),
+        *("http://[", "/jöbs"),
+    ],
 )
-async def test_a_cancel_never_leaves_the_origin(app: App, location: str) -> None:
-    assert [request.method for request in await withdrawn(app, location)] == ["POST"]
+async def test_a_location_on_another_origin_is_not_even_stored(app: App, location: str) -> None:
+    async with accepting(location) as server:
+        work = app.http("work", server.url("/jobs"), callback=HOUR)
+        async with app.worker(addresses=AddressRules(loopback=True)):  # so that the guard is not what holds it back
+            task = await handed_over(app, work)
+        assert await app.cancel(task) == "cancelling"
+        assert await app.store.take_withdrawals(["work"], 10) == []
+
+
+async def test_a_location_that_names_a_secret_is_not_stored(app: App) -> None:
+    async with app:
+        await app.secrets.put("hook", "sesame-1234")
+        async with accepting("/jobs/sesame-1234") as server:
+            work = app.http("work", server.url("/jobs"), callback=HOUR, auth=Bearer(Secret("hook")))
+            async with app.worker():
+                task = await handed_over(app, work)
+            await app.cancel(task)
+            assert await app.store.take_withdrawals(["work"], 10) == []
 
 
 async def test_work_that_has_ended_is_not_withdrawn(app: App) -> None:
-    async with serving(answering(202, b"", "Location: /jobs/7")) as server:
+    async with accepting("/jobs/7") as server:
         work = app.http("work", server.url("/jobs"), callback=HOUR)
-        async with app.worker() as worker, served(app) as http:
-            task = await work.now()
-            await until(partial(is_accepted, app, task), "the work is accepted")
+        async with app.worker(), served(app) as http:
+            task = await handed_over(app, work)
             [request] = server.received
             await http.bearing(token_of(request))("POST", f"/v1/tasks/{task.id}/complete", {})
             assert await app.cancel(task) == "finished"
-            assert worker.executor.withdrawals is not None
-            await worker.executor.withdrawals.run_once()
-            assert await is_told(worker)
+            assert await app.store.take_withdrawals(["work"], 10) == []
     assert [request.method for request in server.received] == ["POST"]

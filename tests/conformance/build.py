@@ -95,10 +95,12 @@ class Worker:
         [verdict] = await self.store.settle(self.id, [ended(task, state, at=self.store.now(), **facts)])
         return verdict
 
-    async def hand_over(self, task: ClaimedTask, within: float = 3_600.0, silence: float | None = None) -> SettleVerdict:
+    async def hand_over(
+        self, task: ClaimedTask, within: float = 3_600.0, silence: float | None = None, location: str | None = None
+    ) -> SettleVerdict:
         """Say that somebody else has accepted the work of an attempt."""
         deadline_at = self.store.now() + round(within * SECOND)
-        [verdict] = await self.store.accept(self.id, [Acceptance(task.id, task.attempt, deadline_at, silence)])
+        [verdict] = await self.store.accept(self.id, [Acceptance(task.id, task.attempt, deadline_at, silence, location)])
         return verdict
 
     async def run(self, state: State, handler: str = "work", **facts: Any) -> ClaimedTask:

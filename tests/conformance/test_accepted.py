@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from duetime.ids import new_id
 from duetime.model.outcome import Acceptance, Outcome, Settlement, SettleVerdict
 from duetime.model.task import NewTask, State
 from duetime.store import Store
-from duetime.store.accepting import Heard, Report
+from duetime.store.accepting import Heard, Report, Withdrawal
 from duetime.store.values import CancelVerdict, ClaimedTask
 from tests.conformance.build import Worker, add, ended, error, get, needs, new_task, state_of
 
@@ -291,3 +292,45 @@ async def test_a_cancel_that_came_before_it_was_handed_over_holds(store: Store, 
     assert (record.cancelling, record.deadline_at) == (True, store.now() + 30 * SECOND)
     assert await store.complete([end(store, claimed, State.PENDING)]) == [ACCEPTED]
     assert await state_of(store, task) is State.CANCELLED
+
+
+# ---- withdrawing ----
+
+PLACE = "https://billing.example/jobs/7"
+
+
+async def test_one_that_was_cancelled_is_withdrawn_once(store: Store, worker: Worker, task: NewTask[object]) -> None:
+    claimed = await accepted(store, worker, task, location=PLACE)
+    assert await store.take_withdrawals(["work"], 10) == []
+    await store.cancel([claimed.id])
+    assert await store.take_withdrawals(["other"], 10) == []
+    assert await store.take_withdrawals([], 10) == []
+    assert await store.take_withdrawals(["other", "work"], 10) == [Withdrawal(claimed.id, claimed.attempt, PLACE)]
+    await store.cancel([claimed.id])
+    assert await store.take_withdrawals(["work"], 10) == []
+
+
+async def test_one_that_was_cancelled_before_it_was_handed_over_is_withdrawn(store: Store, worker: Worker, task: NewTask[object]) -> None:
+    await store.add([task])
+    claimed = await worker.take_one()
+    await store.cancel([claimed.id])
+    await worker.hand_over(claimed, location=PLACE)
+    assert await store.take_withdrawals(["work"], 10) == [Withdrawal(claimed.id, claimed.attempt, PLACE)]
+
+
+async def test_one_without_a_location_or_that_has_ended_is_not_withdrawn(store: Store, worker: Worker) -> None:
+    without, ended = new_task(), new_task()
+    await store.cancel([(await accepted(store, worker, without)).id])
+    claimed = await accepted(store, worker, ended, location=PLACE)
+    await store.cancel([claimed.id])
+    assert await store.complete([end(store, claimed)]) == [ACCEPTED]
+    assert await store.take_withdrawals(["work"], 10) == []
+
+
+async def test_many_are_withdrawn_in_batches_and_each_by_one_caller(store: Store, worker: Worker) -> None:
+    tasks = [await accepted(store, worker, new_task(), location=f"{PLACE}/{number}") for number in range(7)]
+    await store.cancel([each.id for each in tasks])
+    taken = await asyncio.gather(*(store.take_withdrawals(["work"], 3) for _ in range(4)))
+    rest = await store.take_withdrawals(["work"], 10)
+    assert max(map(len, taken)) <= 3
+    assert sorted(each.id for each in [*chain.from_iterable(taken), *rest]) == sorted(each.id for each in tasks)

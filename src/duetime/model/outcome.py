@@ -99,12 +99,16 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Acceptance(msgspec.Struct, frozen=True, gc=False):
-    """What to store for an attempt whose work somebody else has accepted: when it times out, at the latest or after `silence` seconds."""
+    """What to store for an attempt whose work somebody else has accepted: when it times out, at the latest or after `silence` seconds.
+
+    `location` is where the work can be withdrawn, if its server has said so.
+    """
 
     id: str
     attempt: int
     deadline_at: Instant
     silence: float | None = None
+    location: str | None = None
 
 
 class SettleVerdict(StrEnum):

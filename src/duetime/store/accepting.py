@@ -45,6 +45,14 @@ class Heard(msgspec.Struct, frozen=True):
     deadline_at: Instant | None = None
 
 
+class Withdrawal(msgspec.Struct, frozen=True):
+    """An accepted attempt that was told to stop, and where its server takes the work back."""
+
+    id: str
+    attempt: int
+    location: str
+
+
 class Accepting(Protocol):
     """Attempts whose work somebody outside has accepted."""
 
@@ -71,6 +79,13 @@ class Accepting(Protocol):
 
     async def hear(self, reports: Sequence[Report]) -> list[Heard]:
         """Note what is said of accepted attempts: each begins its silence anew, or `extend` seconds of it, never beyond its deadline."""
+        ...
+
+    async def take_withdrawals(self, handlers: Sequence[str], limit: int) -> list[Withdrawal]:
+        """Return accepted attempts of these handlers that were told to stop and have a location, in no order.
+
+        Each is returned once, to one caller, who tells the server: the store has forgotten the location then.
+        """
         ...
 
     async def overdue(self, limit: int) -> list[OpenAttempt]:

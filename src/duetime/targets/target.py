@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -29,21 +29,18 @@ class Stop(Enum):
     LOST = "lost"
 
 
-Withdraw = Callable[[], Coroutine[Any, Any, None]]
-
-
 class Accepted(msgspec.Struct, frozen=True):
     """Somebody else has taken the work over and reports its end later (HTTP 202).
 
     Such an attempt takes no slot and belongs to no worker. It times out at `deadline_at`, or after `silence` seconds without a report.
-    `withdraw` tells whoever has it that it was cancelled; it raises nothing and takes a few seconds at most.
+    `location` is where whoever has it can be told that it was cancelled.
     """
 
     outcome: ClassVar[None] = None  # there is none yet
 
     deadline_at: Instant
     silence: float | None = None
-    withdraw: Withdraw | None = None
+    location: str | None = None
 
 
 class AttemptHandle(Protocol):
@@ -134,5 +131,22 @@ class Target(Protocol):
 
         Return the seconds until its code is interrupted, 0 if it is now: code that goes on long after that is stuck. A second call comes
         only with `Stop.LOST`.
+        """
+        ...
+
+
+@runtime_checkable
+class WithdrawingTarget(Protocol):
+    """A target whose accepted work can be withdrawn."""
+
+    @property
+    def accepts(self) -> bool:
+        """Whether its work may be accepted at all."""
+        ...
+
+    async def withdraw(self, attempt: AttemptHandle, location: str) -> None:
+        """Tell whoever has accepted an attempt that it was cancelled. Raises nothing, and takes a few seconds at most.
+
+        It need not be the worker that performed the attempt which tells.
         """
         ...

@@ -177,7 +177,12 @@ class Attempt(msgspec.Struct, eq=False):
     def blanked(self, ended: Ended | Accepted) -> Ended | Accepted: ...
     def blanked(self, ended: Ended | Accepted) -> Ended | Accepted:
         """Return its end without the values of secrets that it has used."""
-        return ended if self.redactor is None or isinstance(ended, Accepted) else self.redactor.ended(ended)
+        if self.redactor is None:
+            return ended
+        if isinstance(ended, Accepted):  # a location that names a secret is not stored, nor is it of use without it
+            told = ended.location is None or self.redactor.text(ended.location) == ended.location
+            return ended if told else msgspec.structs.replace(ended, location=None)
+        return self.redactor.ended(ended)
 
     def end(self) -> None:
         """Release what its code used. What its threads print from now on goes to the process's own streams."""

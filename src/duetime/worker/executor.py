@@ -40,7 +40,6 @@ from duetime.worker.queues import HandlerQueue, HandlerQueues
 from duetime.worker.settler import Settler
 from duetime.worker.starts import Starts
 from duetime.worker.steps import Waiting, drive, end_of, first_step, has_ended, raising, returning, unambiguous
-from duetime.worker.withdrawals import Withdrawals
 
 logger = logging.getLogger("duetime.worker")
 
@@ -79,7 +78,6 @@ class Executor:
         self._watcher: Callable[[Attempt, Settlement], None] | None = None
         self._told_parked = ToldParked()
         self.target_watch: TargetWatch | None = None
-        self.withdrawals: Withdrawals | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         own = {spec.name: HandlerQueue(spec, spec.target.open(spec, host)) for spec in specs.values()}
@@ -516,10 +514,8 @@ class Executor:
         if isinstance(ended, Accepted):  # it goes on elsewhere: nothing is counted before its end
             if watch is not None:
                 watch.accepted(attempt.claimed, attempt.spec)
-            acceptance = Acceptance(attempt.claimed.id, attempt.claimed.attempt, ended.deadline_at, ended.silence)
-            self._settler.hand_over(acceptance)
-            if ended.withdraw is not None and self.withdrawals is not None:
-                self.withdrawals.remember(acceptance, ended.withdraw)
+            claimed = attempt.claimed
+            self._settler.hand_over(Acceptance(claimed.id, claimed.attempt, ended.deadline_at, ended.silence, ended.location))
             return
         policy = attempt.spec.retry if ended.outcome is Outcome.SUCCEEDED else self._policy(attempt)
         now = self._now() if now is None else now

@@ -1,28 +1,26 @@
 """Tells servers that have accepted work (202) when it was cancelled, if they said where.
 
-Best effort: the worker that sent the request remembers where, in memory. Whoever it cannot tell learns it from the answer to its next
-report, and the attempt ends 30 seconds after the cancel in any case.
+The location is stored with the accepted attempt, so any worker with the handler can tell it; one of them takes it. Best effort: a worker
+may die with one in its hands. Whoever is not told learns it from the answer to its next report, and the attempt ends 30 seconds after
+the cancel in any case.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
 
-from duetime.model.outcome import Acceptance
+import msgspec
+
+from duetime.clock import SECOND
 from duetime.runtime.service import Alarms, Service
-from duetime.store.accepting import Accepting
-from duetime.targets.target import Withdraw
+from duetime.store import Store
+from duetime.store.accepting import Withdrawal
+from duetime.targets.target import WithdrawingTarget
+from duetime.worker.attempt import Attempt
+from duetime.worker.executor import Executor
 
-MOST = 10_000  # attempts that are remembered; the oldest are forgotten first
-LOOK_EVERY = 30.0  # seconds; a hint comes sooner, but may be lost
+LOOK_EVERY = 10.0  # seconds; a hint comes sooner, but may be lost
 AT_ONCE = 20
-ASKED_AT_ONCE = 1_000
-
-
-class _Sent(NamedTuple):
-    attempt: int
-    withdraw: Withdraw
 
 
 class Withdrawals(Service):
@@ -30,41 +28,37 @@ class Withdrawals(Service):
 
     name = "withdrawals"
 
-    def __init__(self, store: Accepting, alarms: Alarms) -> None:
+    def __init__(self, store: Store, executor: Executor, alarms: Alarms) -> None:
         super().__init__(alarms)
         self._store = store
-        self._sent: dict[str, _Sent] = {}
-
-    def remember(self, acceptance: Acceptance, withdraw: Withdraw) -> None:
-        """Remember how to withdraw what is accepted now."""
-        first = not self._sent
-        self._sent[acceptance.id] = _Sent(acceptance.attempt, withdraw)
-        if len(self._sent) > MOST:
-            del self._sent[next(iter(self._sent))]
-        if first:
-            self.wake()
-
-    @property
-    def waiting(self) -> int:
-        """How many are remembered."""
-        return len(self._sent)
+        self._executor = executor
 
     async def run_once(self) -> float | None:
-        """Withdraw what was cancelled, and forget what has ended."""
-        asked = list(self._sent.items())
-        for start in range(0, len(asked), ASKED_AT_ONCE):
-            some = dict(asked[start : start + ASKED_AT_ONCE])
-            found = {each.task.id: each for each in await self._store.open_attempts(list(some))}
-            cancelled = []
-            for task_id, sent in some.items():
-                attempt = found.get(task_id)
-                if attempt is not None and attempt.task.attempt == sent.attempt and not attempt.task.cancelling:
-                    continue
-                if self._sent.get(task_id) is sent:
-                    del self._sent[task_id]
-                if attempt is not None and attempt.task.attempt == sent.attempt:
-                    cancelled.append(sent.withdraw)
-            for number in range(0, len(cancelled), AT_ONCE):
-                await asyncio.gather(*(withdraw() for withdraw in cancelled[number : number + AT_ONCE]))
-                self.progressed()
-        return LOOK_EVERY if self._sent else None
+        """Tell the servers of what was cancelled; sleep for ever where no handler's work can be accepted."""
+        handlers = [name for name, queue in self._executor.queues.by_name.items() if queue.concurrency and _accepts(queue.target)]
+        if not handlers:
+            return None
+        taken = await self._store.take_withdrawals(handlers, AT_ONCE)
+        if taken:
+            await self._tell(taken)
+        return 0.0 if len(taken) == AT_ONCE else LOOK_EVERY
+
+    async def _tell(self, taken: list[Withdrawal]) -> None:
+        ids = [each.id for each in taken]
+        running = {each.task.id: each.task for each in await self._store.open_attempts(ids)}
+        records = {record.id: record for record in await self._store.get(ids) if record is not None}
+        calls = []
+        for each in taken:
+            task, record = running.get(each.id), records.get(each.id)
+            if task is None or record is None or task.attempt != each.attempt:
+                continue  # it has ended meanwhile
+            queue, now = self._executor.queues.by_name[task.handler], self._store.now()
+            claimed = msgspec.structs.replace(task, payload=record.payload)
+            attempt = Attempt(claimed, queue.spec, self._executor, None, now, now + int(queue.spec.timeout * SECOND))
+            assert isinstance(queue.target, WithdrawingTarget)
+            calls.append(queue.target.withdraw(attempt, each.location))
+        await asyncio.gather(*calls)
+
+
+def _accepts(target: object) -> bool:
+    return isinstance(target, WithdrawingTarget) and target.accepts

@@ -203,7 +203,7 @@ class Worker:
             stuck=self._on_stuck,
         )
         self.executor.target_watch = self._target_watch = TargetWatch(self._store, self.id, self.executor.starts, self._alarms)
-        self.executor.withdrawals = self._withdrawals = Withdrawals(self._store, self._alarms)
+        self._withdrawals = Withdrawals(self._store, self.executor, self._alarms)
         self._declared = {name: declaration_of(spec).digest for name, spec in self._specs.items()}
         self.stored = StoredTargets(
             self._store, self.executor, self._alarms, own=self._specs, serving=settings.stored, changed=self._on_targets_changed
@@ -330,6 +330,7 @@ class Worker:
         if self._registered:
             await self._store.change_slots(self._registration())
             self.feeder.wake()
+            self._withdrawals.wake()
 
     async def confirm_gates(self) -> None:
         """Take the newest gates, give back what they hold, and only then confirm them."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from duetime.clock import SECOND, Instant
 from duetime.model.outcome import Acceptance, Outcome, Settlement, SettleVerdict
-from duetime.store.accepting import CANCEL_WITHIN, Heard, OpenAttempt, Report
+from duetime.store.accepting import CANCEL_WITHIN, Heard, OpenAttempt, Report, Withdrawal
 from duetime.store.postgres.records import is_uuid, known_form
 from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.work import Working, columns
@@ -27,7 +27,8 @@ class Accepting(Working):
             ids, attempts = [id for id, _ in said], [attempt for _, attempt in said]
             silences = [None if each.silence is None else round(each.silence * SECOND) for each in said.values()]
             deadlines = [each.deadline_at for each in said.values()]
-            parameters = [self._clock.parameter, worker, ids, attempts, deadlines, silences, CANCEL_WITHIN]
+            locations = [each.location for each in said.values()]
+            parameters = [self._clock.parameter, worker, ids, attempts, deadlines, silences, locations, CANCEL_WITHIN]
             [[indexes]] = await self._opened.rows(self._sql.accept, parameters)
             self._claims.forget_attempts(worker, ids)
             taken = {key for index, key in enumerate(said, 1) if index in set(indexes)}
@@ -110,6 +111,9 @@ class Accepting(Working):
         wanted = known_form(ids)
         rows = await self._opened.rows(self._sql.open_by_id, [wanted]) if wanted else []
         return [OpenAttempt(read_running_task(row[:-2]), *row[-2:]) for row in rows]
+
+    async def take_withdrawals(self, handlers: Sequence[str], limit: int) -> list[Withdrawal]:
+        return [Withdrawal(*row) for row in await self._opened.rows(self._sql.take_withdrawals, [list(handlers), limit])]
 
     async def overdue(self, limit: int) -> list[OpenAttempt]:
         rows = await self._opened.rows(self._sql.overdue_ids, [self._clock.parameter, limit])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from duetime.clock import SECOND, Instant
 from duetime.model.outcome import Acceptance, Outcome, Settlement, SettleVerdict
-from duetime.store.accepting import CANCEL_WITHIN, NO_WORKER, Heard, OpenAttempt, Report
+from duetime.store.accepting import CANCEL_WITHIN, NO_WORKER, Heard, OpenAttempt, Report, Withdrawal
 from duetime.store.rows.extras import read_running_task
 from duetime.store.sqlite import work
 from duetime.store.sqlite.records import write_json
@@ -31,7 +31,8 @@ def _accept_one(connection: sqlite3.Connection, worker: str, acceptance: Accepta
     report_at = deadline_at if silence is None else min(deadline_at, now + silence)
     connection.execute(SQL.accept_running, {"id": acceptance.id})
     row = {"task": held[1], "sender": worker, "deadline_at": deadline_at, "silence": silence, "report_at": report_at}
-    connection.execute(SQL.insert_accepted, row)
+    withdrawing = bool(held[6]) and acceptance.location is not None
+    connection.execute(SQL.insert_accepted, row | {"location": acceptance.location, "withdrawing": withdrawing})
     return SettleVerdict.ACCEPTED
 
 
@@ -93,6 +94,17 @@ def overdue(connection: sqlite3.Connection, limit: int, now: Instant) -> list[Op
     return open_attempts(connection, ids)
 
 
+def withdrawals(connection: sqlite3.Connection, handlers: Sequence[str], limit: int) -> list[tuple[Withdrawal, int]]:
+    rows = connection.execute(SQL.withdrawals, (write_json(list(handlers)), limit)).fetchall()
+    return [(Withdrawal(id, attempt, location), task) for id, attempt, location, task in rows]
+
+
+def take_withdrawals(connection: sqlite3.Connection, handlers: Sequence[str], limit: int) -> list[Withdrawal]:
+    found = withdrawals(connection, handlers, limit)
+    connection.executemany(SQL.forget_location, [(task,) for _, task in found])
+    return [each for each, _ in found]
+
+
 class Accepting(work.Working):
     """Attempts whose work somebody outside has accepted."""
 
@@ -120,6 +132,12 @@ class Accepting(work.Working):
         if not ids:
             return []
         return await self._read(lambda connection: open_attempts(connection, ids))
+
+    async def take_withdrawals(self, handlers: Sequence[str], limit: int) -> list[Withdrawal]:
+        # mostly there are none, and then nobody should wait for the file's write lock
+        if not await self._read(lambda connection: withdrawals(connection, handlers, 1)):
+            return []
+        return await self._write(lambda connection: take_withdrawals(connection, handlers, limit))
 
     async def overdue(self, limit: int) -> list[OpenAttempt]:
         return await self._read(lambda connection: overdue(connection, limit, self._clock.now()))

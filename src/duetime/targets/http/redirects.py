@@ -46,19 +46,28 @@ def followed(request: Request, answer: Answer, rule: Redirects, hops: int) -> Re
     return msgspec.structs.replace(request, method=method, url=url.partition("#")[0], headers=headers, body=body, own=own)
 
 
-def withdrawing(request: Request, answer: Answer) -> Request | None:
-    """Return the request that withdraws accepted work; None if its server has not said where, or named another origin.
-
-    It carries the credentials of the request, but neither its signature, which is of another body, nor the token of the callback.
-    """
+def location_of(request: Request, answer: Answer) -> str | None:
+    """Return where accepted work can be withdrawn; None if its server has not said where, or named another origin."""
     location = answer.headers.get("location")
-    if not location:
+    if not location or not location.isascii():
         return None
     try:
         url = urljoin(request.url, location).partition("#")[0]
-        if read_url(request.url) != read_url(url):
-            return None
+        return url if read_url(request.url) == read_url(url) else None
     except ValueError:
         return None
-    headers = {name: value for name, value in request.headers.items() if not name.lower().startswith(_NOT_TO_WITHDRAW)}
-    return msgspec.structs.replace(request, method="DELETE", url=url, headers=headers, body=None)
+
+
+def withdrawing(request: Request, location: str) -> Request:
+    """Return the request that withdraws the work of another one.
+
+    It carries the credentials of that, unless a redirect had led to another origin; but neither its signature, which is of another body,
+    nor the token of the callback.
+    """
+    dropped = () if read_url(request.url) == read_url(location) else request.own
+    headers = {
+        name: value
+        for name, value in request.headers.items()
+        if not name.lower().startswith(_NOT_TO_WITHDRAW) and name.lower() not in dropped
+    }
+    return msgspec.structs.replace(request, method="DELETE", url=location, headers=headers, body=None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import Any, cast
 
 import msgspec
 
 from duetime.clock import SECOND, to_seconds
+from duetime.errors import DuetimeError
 from duetime.model.detail import detail_of
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
@@ -19,11 +19,11 @@ from duetime.targets.host import TargetHost
 from duetime.targets.http.answers import VENDOR_TYPE, is_text, judge
 from duetime.targets.http.messages import Answer, Request, RequestFailed, Sender
 from duetime.targets.http.phases import Phases
-from duetime.targets.http.redirects import followed, withdrawing
+from duetime.targets.http.redirects import followed, location_of, withdrawing
 from duetime.targets.http.spec import HttpRequest
 from duetime.targets.python.middleware import with_middleware
 from duetime.targets.spec import HandlerSpec
-from duetime.targets.target import Accepted, AttemptHandle, Stop, Withdraw
+from duetime.targets.target import Accepted, AttemptHandle, Stop
 from duetime.targets.typed import PlainPayloads
 
 ACCEPTED = 202
@@ -105,22 +105,24 @@ class HttpTarget:
         _keep(attempt, answer, self._declared.keep)
         if callback is not None and answer.status == ACCEPTED and answer.content_type != VENDOR_TYPE:
             silence = None if callback.silence is None else to_seconds(callback.silence, "silence")
-            return Accepted(callback.deadline_at(attempt.started_at), silence, self._withdrawal(request, answer))
+            return Accepted(callback.deadline_at(attempt.started_at), silence, location_of(request, answer))
         judged = judge(request, answer, fatal=self._declared.fatal, keep=self._declared.keep, now=attempt.started_at + phases.elapsed())
         facts = {"status": answer.status, "url": request.shown, "bytes": len(answer.body), "note": judged.note, **phases.facts()}
         return msgspec.structs.replace(judged.ended, detail=detail_of(facts))
 
-    def _withdrawal(self, request: Request, answer: Answer) -> Withdraw | None:
-        """Return how to withdraw accepted work: by DELETE to the `Location` of its 202, if that is on the request's own origin."""
-        withdrawn = withdrawing(request, answer)
-        return None if withdrawn is None else partial(self._withdraw, withdrawn)
+    @property
+    def accepts(self) -> bool:
+        return self._declared.callback is not None
 
-    async def _withdraw(self, request: Request) -> None:
+    async def withdraw(self, attempt: AttemptHandle, location: str) -> None:
+        """Send DELETE to the `Location` of an attempt's 202, which was on the origin that gave it."""
         try:
             async with asyncio.timeout(WITHDRAW_WITHIN):
-                await self._sender.send(request, Phases())
-        except (RequestFailed, TimeoutError) as error:
-            logger.info("the work that was cancelled could not be withdrawn by %s: %s", request.shown, str(error) or type(error).__name__)
+                request = await self._declared.build(attempt, self._payloads.plain(attempt.claimed.payload))
+                await self._sender.send(withdrawing(request, location), Phases())
+        except (RequestFailed, TimeoutError, DuetimeError) as error:
+            why = str(error) or type(error).__name__
+            logger.info("the cancelled work of task %s could not be withdrawn from its server: %s", attempt.claimed.id, why)
 
     async def _exchange(self, request: Request, phases: Phases) -> tuple[Request, Answer]:
         """Send a request and follow its redirects; return the last request with its answer."""

@@ -4,7 +4,7 @@
 -- own that nobody holds. Returns the indexes (from 1) of those that were the worker's to say (I11).
 create or replace function duetime.accept(
     p_now bigint, p_worker text, p_ids uuid[], p_attempts integer[], p_deadlines bigint[], p_silences bigint[],
-    p_cancel_within bigint
+    p_locations text[], p_cancel_within bigint
 ) returns integer[] language plpgsql
 set enable_seqscan = off set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off
 set jit = off as $$
@@ -21,9 +21,9 @@ begin
         select s.index::integer as said, r.*, nextval(v_numbers) as own,
             case when r.cancelling then least(s.deadline_at, v_now + p_cancel_within) else s.deadline_at end
                 as deadline_at,
-            s.silence
-        from unnest(p_ids, p_attempts, p_deadlines, p_silences) with ordinality
-            as s (id, attempt, deadline_at, silence, index)
+            s.silence, s.location
+        from unnest(p_ids, p_attempts, p_deadlines, p_silences, p_locations) with ordinality
+            as s (id, attempt, deadline_at, silence, location, index)
         join running as r on r.id = s.id and r.attempt = s.attempt
     ), batch as (
         select t.number, count(*) as n, count(*) = t.open as whole from taken as t group by t.number, t.open
@@ -43,9 +43,10 @@ begin
             case when t.payload is not null then array[t.submitted_by] end
         from taken as t
     ), bounded as (
-        insert into duetime.accepted (id, attempt, number, sender, deadline_at, silence, report_at)
+        insert into duetime.accepted (id, attempt, number, sender, deadline_at, silence, report_at, location,
+            withdrawing)
         select t.id, t.attempt, t.own, p_worker, t.deadline_at, t.silence,
-            least(t.deadline_at, v_now + t.silence)
+            least(t.deadline_at, v_now + t.silence), t.location, t.cancelling and t.location is not null
         from taken as t
     )
     select array_agg(t.said) into v_accepted from taken as t;

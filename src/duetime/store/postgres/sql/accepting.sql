@@ -1,5 +1,6 @@
 -- accept: attempts that somebody else works on now
-select duetime.accept($1::bigint, $2::text, $3::uuid[], $4::integer[], $5::bigint[], $6::bigint[], $7::bigint)
+select duetime.accept($1::bigint, $2::text, $3::uuid[], $4::integer[], $5::bigint[], $6::bigint[], $7::text[],
+    $8::bigint)
 
 -- accepted_from: which of these attempts this worker has handed over
 select a.id::text, a.attempt from unnest($2::uuid[], $3::integer[]) as s (id, attempt)
@@ -41,6 +42,15 @@ with said as materialized (
 select h.id::text, h.attempt, h.report_at, coalesce((select get_bit(c.cancel, 0) = 1 from duetime.claim as c
     where c.worker = '' and c.number = h.number), false)
 from heard as h
+
+-- take_withdrawals: accepted attempts of these handlers whose servers somebody tells now that they stop
+with chosen as materialized (
+    select a.id, a.location from duetime.accepted as a join duetime.claim as c on c.worker = '' and c.number = a.number
+    join duetime.lane as l on l.id = c.lanes[1] where a.withdrawing and l.handler = any ($1::text[])
+    limit $2::integer for update of a skip locked
+)
+update duetime.accepted as a set location = null, withdrawing = false from chosen as c where a.id = c.id
+returning a.id::text, a.attempt, c.location
 
 -- overdue_ids: accepted attempts that have timed out
 select a.id::text from duetime.accepted as a where a.report_at <= coalesce($1::bigint, duetime.clock())

@@ -39,8 +39,9 @@ with marked as (
 select i.id::text from marked as m cross join lateral unnest(m.tasks) with ordinality as i (id, index)
 where (i.id in (select unnest($1::uuid[]))) is true and get_bit(m.done, i.index::integer - 1) <> 1
 
--- hurry_accepted: let accepted attempts that were told to stop time out soon
-update duetime.accepted as a set report_at = least(a.report_at, x.at), deadline_at = least(a.deadline_at, x.at)
+-- hurry_accepted: let accepted attempts that were told to stop time out soon, and their servers be told
+update duetime.accepted as a set report_at = least(a.report_at, x.at), deadline_at = least(a.deadline_at, x.at),
+    withdrawing = a.location is not null
 from (select coalesce($1::bigint, duetime.clock()) + $2::bigint as at) as x where a.id = any ($3::uuid[])
 
 -- lock_finals: finished tasks that may be taken back, so that nobody else takes them

@@ -296,7 +296,8 @@ alter table duetime.claim alter tasks set storage external, alter lanes set stor
 
 -- Attempts whose work somebody outside has accepted. Each stands in a claim of its own that no worker holds (''), with
 -- a number below zero; `sender` is the worker that handed the work over. They time out at `report_at`: `deadline_at`,
--- or earlier after `silence` microseconds without a report. The claim's row is the lock, here too.
+-- or earlier after `silence` microseconds without a report. `location`: where the work can be withdrawn; `withdrawing`:
+-- it was told to stop, and nobody has told that location yet. The claim's row is the lock, here too.
 create table duetime.accepted (
     id uuid primary key,
     attempt integer not null,
@@ -304,9 +305,12 @@ create table duetime.accepted (
     sender text not null,
     deadline_at bigint not null,
     silence bigint,
-    report_at bigint not null
+    report_at bigint not null,
+    location text,
+    withdrawing boolean not null default false
 ) with (fillfactor = 70);
 create index accepted_report on duetime.accepted (report_at);
+create index accepted_withdrawing on duetime.accepted (id) where withdrawing;
 create sequence duetime.accepted_number increment by -1;
 
 -- How far running attempts say they are. Worth nothing after a crash of the server, so not logged.

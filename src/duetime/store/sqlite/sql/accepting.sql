@@ -2,8 +2,8 @@
 update duetime_running set worker = '' where id = :id
 
 -- insert_accepted: when an accepted attempt times out
-insert into duetime_accepted (task, sender, deadline_at, silence, report_at)
-values (:task, :sender, :deadline_at, :silence, :report_at)
+insert into duetime_accepted (task, sender, deadline_at, silence, report_at, location, withdrawing)
+values (:task, :sender, :deadline_at, :silence, :report_at, :location, :withdrawing)
 
 -- accepted_from: whether this worker has handed over this very attempt
 select 1 from duetime_running as r join duetime_accepted as a on a.task = r.task
@@ -32,6 +32,15 @@ returning task, report_at
 update duetime_running set progress = coalesce(:fraction, progress),
     progress_text = iif(:fraction is null, progress_text, :text)
 where task = :task returning cancelling
+
+-- withdrawals: accepted attempts of these handlers whose servers are to be told that they stop
+select r.id, r.attempt, a.location, a.task
+from duetime_accepted as a cross join duetime_running as r on r.task = a.task
+cross join duetime_lane as l on l.id = r.lane
+where a.withdrawing = 1 and l.handler in (select value from json_each(?)) limit ?
+
+-- forget_location: somebody tells the server of this accepted attempt
+update duetime_accepted set location = null, withdrawing = 0 where task = ?
 
 -- overdue_ids: accepted attempts that have timed out
 select r.id from duetime_accepted as a cross join duetime_running as r on r.task = a.task

@@ -4,8 +4,10 @@ select seq, state from duetime_task where id = ?
 -- mark_cancelling: tell the worker of a running task to stop it
 update duetime_running set cancelling = 1 where task = ? returning worker
 
--- hurry_accepted: let an accepted attempt that was told to stop time out soon
-update duetime_accepted set report_at = min(report_at, :at), deadline_at = min(deadline_at, :at) where task = :task
+-- hurry_accepted: let an accepted attempt that was told to stop time out soon, and its server be told
+update duetime_accepted set report_at = min(report_at, :at), deadline_at = min(deadline_at, :at),
+    withdrawing = location is not null
+where task = :task
 
 -- final_task: what an operator's retry takes back
 select t.seq, t.lane, t.state, t.key, t.attempt, t.outcome, t.worker, t.started_at, t.finished_at, t.detail, t.error,

@@ -213,15 +213,19 @@ create unique index duetime_running_task on duetime_running (task);
 
 -- Attempts whose work somebody outside has accepted: they stand in running without a worker (''), and `sender` is the
 -- one that handed the work over. They time out at `report_at`: `deadline_at`, or earlier after `silence` microseconds
--- without a report.
+-- without a report. `location`: where the work can be withdrawn; `withdrawing`: it was told to stop, and nobody has
+-- told that location yet.
 create table duetime_accepted (
     task integer primary key,
     sender text not null,
     deadline_at integer not null,
     silence integer,
-    report_at integer not null
+    report_at integer not null,
+    location text,
+    withdrawing integer not null default 0
 );
 create index duetime_accepted_report on duetime_accepted (report_at);
+create index duetime_accepted_withdrawing on duetime_accepted (task) where withdrawing = 1;
 
 -- Where live tasks are: every location. Whether a task lives is told by its own row (`state is null`), which
 -- repeats, keys, edges and orphan checks ask; this view is for those who need to know where it is.
