@@ -18,8 +18,9 @@ from duetime.api.server import Server
 from duetime.artifacts.folder import FolderBlobs
 from duetime.client.artifacts import LocalArtifacts
 from duetime.clock import ManualClock
-from duetime.model.artifacts import UPLOAD_WITHIN
+from duetime.model.artifacts import UPLOAD_WITHIN, Artifact
 from duetime.model.targets import NewTarget
+from duetime.store.artifacts import ArtifactGone, SeenArtifact
 from duetime.store.sqlite.store import SqliteStore
 from duetime.targets.declaring import declaration_of
 from duetime.targets.stored.specs import spec_of
@@ -385,6 +386,23 @@ async def test_a_version_that_a_stored_target_needs_is_deleted_only_by_force(htt
         await app.artifacts.delete("monthly@2")
     assert (await remote.artifacts.delete("monthly@1", force=True)).version == 1
     await http.problem("GET", "/v1/artifacts/monthly", status=404)
+
+
+async def test_a_target_that_is_put_while_its_artifact_is_deleted_keeps_it(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "report.sh").write_bytes(SCRIPT)
+    await app.artifacts.put("monthly", tmp_path / "report.sh")
+    remove = app.store.remove_artifact
+
+    async def remove_late(name: str, version: int, seen: SeenArtifact | None = None) -> Artifact | ArtifactGone:
+        await app.targets.put("nightly", StoredCommand(artifact="monthly@1"))  # after nobody was found to need it
+        return await remove(name, version, seen)
+
+    monkeypatch.setattr(app.store, "remove_artifact", remove_late)
+    with pytest.raises(Conflict, match="monthly@1 is needed by 1 stored handler, nightly: "):
+        await app.artifacts.delete("monthly@1")
+    assert (await app.artifacts.get("monthly@1")).version == 1
 
 
 async def test_a_target_of_a_newer_release_needs_its_artifact_too(app: App, tmp_path: Path) -> None:

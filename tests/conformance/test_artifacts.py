@@ -6,7 +6,12 @@ import asyncio
 from typing import Any
 
 from duetime.model.artifacts import Artifact, Upload
+from duetime.model.targets import NewTarget
 from duetime.store import Store
+from duetime.store.artifacts import ArtifactGone, SeenArtifact
+from duetime.targets.declaring import declaration_of
+from duetime.targets.stored.definitions import StoredCommand
+from duetime.targets.stored.specs import spec_of
 from tests.conformance.conftest import Another
 
 HOSTILE = "'); drop table duetime_artifact; -- \" \\ {} %s $1 / \N{SNOWMAN}\U0001f600"
@@ -73,15 +78,44 @@ async def test_a_repeated_finish_returns_the_same_version(store: Store) -> None:
 
 async def test_the_number_of_a_removed_version_is_never_used_again(store: Store) -> None:
     first, second = await put(store, "1"), await put(store, "2")
-    assert [await store.remove_artifact("monthly", 2) for _ in range(2)] == [second, None]
+    assert [await store.remove_artifact("monthly", 2) for _ in range(2)] == [second, ArtifactGone.UNKNOWN]
     assert await store.artifact("monthly", 2) is None
     assert await store.artifact("monthly") == first
     assert (await put(store, "3")).version == 3
     for version in (1, 3):
-        assert await store.remove_artifact("monthly", version) is not None
+        assert isinstance(await store.remove_artifact("monthly", version), Artifact)
     assert await store.artifacts() == []
     assert (await put(store, "4")).version == 4
-    assert await store.remove_artifact("nothing", 1) is None
+    assert await store.remove_artifact("nothing", 1) is ArtifactGone.UNKNOWN
+
+
+async def seen_now(store: Store) -> SeenArtifact:
+    versions = tuple(each.version for each in await store.artifacts("monthly"))
+    return SeenArtifact((await store.target_versions()).version, versions)
+
+
+async def test_a_version_is_removed_only_if_nothing_has_changed_since_it_was_judged(store: Store) -> None:
+    first, _ = await put(store, "1"), await put(store, "2")
+    seen = await seen_now(store)
+    spec = spec_of("nightly", StoredCommand(artifact="monthly@1"))
+    definition = b'{"kind": "command", "artifact": "monthly@1"}'
+    await store.put_target(NewTarget(name="nightly", kind="command", definition=definition, changed_by="anna"), declaration_of(spec))
+    assert await store.remove_artifact("monthly", 1, seen) is ArtifactGone.CHANGED
+    seen = await seen_now(store)
+    await put(store, "3")
+    assert await store.remove_artifact("monthly", 1, seen) is ArtifactGone.CHANGED
+    assert len(await store.artifacts("monthly")) == 3
+    assert await store.remove_artifact("monthly", 9, await seen_now(store)) is ArtifactGone.UNKNOWN
+    assert await store.remove_artifact("monthly", 1, await seen_now(store)) == first
+
+
+async def test_of_two_who_remove_the_last_versions_at_once_one_looks_again(store: Store, another: Another) -> None:
+    await put(store, "1")
+    await put(store, "2")
+    seen, other = await seen_now(store), await another()
+    answers = await asyncio.gather(store.remove_artifact("monthly", 1, seen), other.remove_artifact("monthly", 2, seen))
+    assert ArtifactGone.CHANGED in answers
+    assert len(await store.artifacts("monthly")) == 1
 
 
 async def test_bytes_are_needed_by_versions_and_by_uploads_that_are_to_come(store: Store) -> None:

@@ -38,6 +38,7 @@ from duetime.model.artifacts import (
 )
 from duetime.model.wording import count, listed
 from duetime.store import Store
+from duetime.store.artifacts import ArtifactGone, SeenArtifact
 from duetime.targets.stored.definitions import artifact_of
 
 MOST_ARTIFACTS = 10_000  # versions of all artifacts together
@@ -194,18 +195,20 @@ class LocalArtifacts(Artifacts):
     async def delete(self, reference: str, *, force: bool = False) -> ArtifactInfo:
         name, version = one_version(reference)
         await self._opened()
-        if not force:
-            await self._refuse_needed(name, version)
-        removed = await self._store.remove_artifact(name, version)
-        if removed is None:
+        removed: Artifact | ArtifactGone = ArtifactGone.CHANGED
+        while removed is ArtifactGone.CHANGED:  # others put targets or remove versions at the same moment: look again
+            seen = None if force else await self._not_needed(name, version)
+            removed = await self._store.remove_artifact(name, version, seen)
+        if not isinstance(removed, Artifact):
             raise _unknown(Reference(name, version))
         blobs = self._blobs()
         if blobs is not None and not await self._store.needs_blob(removed.sha256):
             await blobs.delete(blob_key(removed.sha256))
         return _info(removed, len(await self._store.artifacts(name)))
 
-    async def _refuse_needed(self, name: str, version: int) -> None:
-        """Raise Conflict if stored targets need a version. One that is put at the same moment is not seen: its tasks fail and say why."""
+    async def _not_needed(self, name: str, version: int) -> SeenArtifact:
+        """Raise Conflict if stored targets need a version; otherwise return what that was judged by."""
+        before = (await self._store.target_versions()).version  # first: whatever changes after it makes the removal look again
         versions = [each.version for each in await self._store.artifacts(name)]
         commands = [each for each in await self._store.targets() if each.kind == "command"]
         needing = needed_by(Reference(name, version), versions, {each.name: artifact_of(each.definition) for each in commands})
@@ -216,6 +219,7 @@ class LocalArtifacts(Artifacts):
                 f"{name}@{version} is needed by {by}: without it their tasks fail. Change them first (`duetime handlers put`), or "
                 "force=true removes it all the same. Handlers that are declared by code are not known here: look for it in your programs"
             )
+        return SeenArtifact(before, tuple(versions))
 
     async def missing(self) -> builtins.list[str]:
         """Return the versions whose bytes are not where they should be; none if nothing says where that is."""

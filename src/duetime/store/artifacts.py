@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Protocol
+
+import msgspec
 
 from duetime.clock import Instant
 from duetime.model.artifacts import Artifact, ArtifactKind, Upload
+
+
+class SeenArtifact(msgspec.Struct, frozen=True):
+    """What somebody knew who decided that a version is not needed: the version of all stored targets, and the versions there were."""
+
+    targets: int
+    versions: tuple[int, ...]
+
+
+class ArtifactGone(Enum):
+    """Why a version was not removed."""
+
+    UNKNOWN = "unknown"
+    CHANGED = "changed"
 
 
 class ArtifactStore(Protocol):
@@ -36,8 +53,12 @@ class ArtifactStore(Protocol):
         """Return a version, or the newest one."""
         ...
 
-    async def remove_artifact(self, name: str, version: int) -> Artifact | None:
-        """Remove a version and return it; None if there is none."""
+    async def remove_artifact(self, name: str, version: int, seen: SeenArtifact | None = None) -> Artifact | ArtifactGone:
+        """Remove a version and return it; UNKNOWN if there is none.
+
+        With `seen`, CHANGED if stored targets or the versions of this artifact are not as the caller has seen them, and nothing is changed.
+        Nothing can come between that look and the removal.
+        """
         ...
 
     async def needs_blob(self, sha256: str) -> bool:

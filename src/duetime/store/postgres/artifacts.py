@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from duetime.clock import Instant
 from duetime.model.artifacts import Artifact, ArtifactKind, Upload
+from duetime.store.artifacts import ArtifactGone, SeenArtifact
 from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.runner import Runner
 from duetime.store.rows.artifacts import artifact_row, read_artifact_row, read_upload_row, same_content, upload_row
@@ -32,6 +33,17 @@ async def finish_upload(run: Runner, sql: Statements, id: str, kind: ArtifactKin
     return newest
 
 
+async def remove_artifact(run: Runner, sql: Statements, name: str, version: int, seen: SeenArtifact | None) -> Artifact | ArtifactGone:
+    if seen is not None:
+        [[targets]] = await run.rows(sql.lock_targets)
+        await run.rows(sql.lock_artifacts)
+        versions = tuple(read_artifact_row(row).version for row in await run.rows(sql.all_artifacts, [name]))
+        if seen != SeenArtifact(targets, versions):
+            return ArtifactGone.CHANGED
+    rows = await run.rows(sql.remove_artifact, [name, version])
+    return read_artifact_row(rows[0]) if rows else ArtifactGone.UNKNOWN
+
+
 class Artifacts(OpenSchema):
     """Where versions of artifacts and uploads live."""
 
@@ -55,9 +67,8 @@ class Artifacts(OpenSchema):
             rows = await self._opened.rows(self._sql.get_artifact, [name, version])
         return read_artifact_row(rows[0]) if rows else None
 
-    async def remove_artifact(self, name: str, version: int) -> Artifact | None:
-        rows = await self._opened.rows(self._sql.remove_artifact, [name, version])
-        return read_artifact_row(rows[0]) if rows else None
+    async def remove_artifact(self, name: str, version: int, seen: SeenArtifact | None = None) -> Artifact | ArtifactGone:
+        return await self._opened.transaction(lambda run: remove_artifact(run, self._sql, name, version, seen))
 
     async def needs_blob(self, sha256: str) -> bool:
         [[needed]] = await self._opened.rows(self._sql.needs_blob, [sha256])

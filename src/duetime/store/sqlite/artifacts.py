@@ -9,9 +9,11 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.model.artifacts import Artifact, ArtifactKind, Upload
+from duetime.store.artifacts import ArtifactGone, SeenArtifact
 from duetime.store.rows.artifacts import artifact_row, read_artifact_row, read_upload_row, same_content, upload_row
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.statements import SQL
+from duetime.store.sqlite.targets import targets_version
 
 
 def upload(connection: sqlite3.Connection, id: str) -> Upload | None:
@@ -47,10 +49,15 @@ def artifact(connection: sqlite3.Connection, name: str, version: int | None) -> 
     return None if row is None else read_artifact_row(row)
 
 
-def remove_artifact(connection: sqlite3.Connection, name: str, version: int) -> Artifact | None:
+def remove_artifact(connection: sqlite3.Connection, name: str, version: int, seen: SeenArtifact | None) -> Artifact | ArtifactGone:
+    if seen is not None:
+        versions = tuple(each.version for each in artifacts(connection, name))
+        if seen != SeenArtifact(targets_version(connection), versions):
+            return ArtifactGone.CHANGED
     found = artifact(connection, name, version)
-    if found is not None:
-        connection.execute(SQL.remove_artifact, (name, version))
+    if found is None:
+        return ArtifactGone.UNKNOWN
+    connection.execute(SQL.remove_artifact, (name, version))
     return found
 
 
@@ -72,8 +79,8 @@ class Artifacts(OpenFile):
     async def artifact(self, name: str, version: int | None = None) -> Artifact | None:
         return await self._read(lambda connection: artifact(connection, name, version))
 
-    async def remove_artifact(self, name: str, version: int) -> Artifact | None:
-        return await self._write(lambda connection: remove_artifact(connection, name, version))
+    async def remove_artifact(self, name: str, version: int, seen: SeenArtifact | None = None) -> Artifact | ArtifactGone:
+        return await self._write(lambda connection: remove_artifact(connection, name, version, seen))
 
     async def needs_blob(self, sha256: str) -> bool:
         [needed] = await self._read(lambda connection: connection.execute(SQL.needs_blob, {"sha256": sha256}).fetchone())
