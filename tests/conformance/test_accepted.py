@@ -296,16 +296,16 @@ async def test_a_cancel_that_came_before_it_was_handed_over_holds(store: Store, 
 
 # ---- withdrawing ----
 
-PLACE = "https://billing.example/jobs/7"
+LOCATION = "https://billing.example/jobs/7"
 
 
 async def test_one_that_was_cancelled_is_withdrawn_once(store: Store, worker: Worker, task: NewTask[object]) -> None:
-    claimed = await accepted(store, worker, task, location=PLACE)
+    claimed = await accepted(store, worker, task, location=LOCATION)
     assert await store.take_withdrawals(["work"], 10) == []
     await store.cancel([claimed.id])
     assert await store.take_withdrawals(["other"], 10) == []
     assert await store.take_withdrawals([], 10) == []
-    assert await store.take_withdrawals(["other", "work"], 10) == [Withdrawal(claimed.id, claimed.attempt, PLACE)]
+    assert await store.take_withdrawals(["other", "work"], 10) == [Withdrawal(claimed.id, claimed.attempt, LOCATION)]
     await store.cancel([claimed.id])
     assert await store.take_withdrawals(["work"], 10) == []
 
@@ -314,21 +314,21 @@ async def test_one_that_was_cancelled_before_it_was_handed_over_is_withdrawn(sto
     await store.add([task])
     claimed = await worker.take_one()
     await store.cancel([claimed.id])
-    await worker.hand_over(claimed, location=PLACE)
-    assert await store.take_withdrawals(["work"], 10) == [Withdrawal(claimed.id, claimed.attempt, PLACE)]
+    await worker.hand_over(claimed, location=LOCATION)
+    assert await store.take_withdrawals(["work"], 10) == [Withdrawal(claimed.id, claimed.attempt, LOCATION)]
 
 
 async def test_one_without_a_location_or_that_has_ended_is_not_withdrawn(store: Store, worker: Worker) -> None:
     without, ended = new_task(), new_task()
     await store.cancel([(await accepted(store, worker, without)).id])
-    claimed = await accepted(store, worker, ended, location=PLACE)
+    claimed = await accepted(store, worker, ended, location=LOCATION)
     await store.cancel([claimed.id])
     assert await store.complete([end(store, claimed)]) == [ACCEPTED]
     assert await store.take_withdrawals(["work"], 10) == []
 
 
 async def test_many_are_withdrawn_in_batches_and_each_by_one_caller(store: Store, worker: Worker) -> None:
-    tasks = [await accepted(store, worker, new_task(), location=f"{PLACE}/{number}") for number in range(7)]
+    tasks = [await accepted(store, worker, new_task(), location=f"{LOCATION}/{number}") for number in range(7)]
     await store.cancel([each.id for each in tasks])
     taken = await asyncio.gather(*(store.take_withdrawals(["work"], 3) for _ in range(4)))
     rest = await store.take_withdrawals(["work"], 10)
