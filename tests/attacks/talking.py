@@ -1,4 +1,4 @@
-"""Handlers that print and then wait for a file, so that everything a worker makes can be looked at."""
+"""Handlers that print until there is a file, so that everything a worker makes can be looked at."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ app = App()
 
 
 def _talk(until: str) -> None:
-    print("a secret", flush=True)
     while not Path(until).exists():
+        print("a secret", flush=True)
         time.sleep(0.01)
 
 

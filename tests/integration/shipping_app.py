@@ -10,12 +10,15 @@ app = App(os.environ["SHIPPING_URL"], user="test", lease=2)
 
 
 @app.task
-def prints_until_killed(ctx: Context) -> None:
+def prints_until_killed(ctx: Context, noted: str) -> None:
+    """Print line after line, and note in a file how many were printed."""
     number = 0
-    while ctx.attempt == 1:
-        print(f"line {number} ✓")
-        number += 1
-        time.sleep(0.002)
+    with open(noted, "ab", buffering=0) as file:
+        while ctx.attempt == 1:
+            print(f"line {number} ✓")
+            number += 1
+            file.write(b"x")
+            time.sleep(0.002)
     print("the second attempt is quiet")
 
 

@@ -19,7 +19,7 @@ from duetime.model.task import FINAL, ErrorInfo, State, Task, TaskRecord
 from duetime.store import Store
 from duetime.store.output import OutputChunk, OutputPosition, OutputSearch
 from duetime.targets.output.files import DEFAULT_CAP, cut_line
-from duetime.targets.output.spool import find, pieces, read_from, spool_root, text_of, whole_characters
+from duetime.targets.output.spool import pieces, read_unshipped, spool_root, text_of, unshipped_attempts, whole_characters
 
 CHUNKS_AT_ONCE = 64
 TAIL = 65_536  # bytes that are read at once from a file
@@ -268,7 +268,7 @@ class LocalOutputs(Outputs):
         if root is None or not is_id(record.id):
             return set()
         newest = range(max(1, record.attempt - 20), record.attempt + 1)
-        return {number for number in newest if number not in known and find(root, record.id, number) is not None}
+        return unshipped_attempts(root, record.id, [number for number in newest if number not in known])
 
     async def _first(self, record: TaskRecord) -> int:
         """Return the attempt to begin with: the first that has output or failed, or the newest that may still have some."""
@@ -317,13 +317,10 @@ class LocalOutputs(Outputs):
 
     def _tail(self, task: str, attempt: int, offset: int, over: bool) -> _More | None:
         root = spool_root(self._setting, self._store.output_folder, self._store.url)
-        path = None if root is None or not is_id(task) else find(root, task, attempt)
-        if path is None:
+        found = None if root is None or not is_id(task) else read_unshipped(root, task, attempt, offset, TAIL)
+        if found is None:
             return None
-        try:
-            data, all_read = read_from(path, offset, TAIL)
-        except OSError:  # shipped meanwhile, or not for this user to read
-            return None
+        data, all_read = found
         complete = over and all_read
         return _More(text_of(data if complete else data[: whole_characters(data)]), complete)
 

@@ -126,6 +126,8 @@ class Executor:
     def watch(self, watcher: Callable[[Attempt, Settlement], None]) -> None:
         """Call a function at the end of every attempt, as it is about to be stored. This is for people: every attempt gets slower."""
         self._watcher = watcher
+        if self.output is not None:
+            self.output.journal = None  # it wants to read what an attempt printed, whole, after its end
         for queue in self.queues.by_name.values():
             queue.settles_directly = False
 

@@ -1,8 +1,8 @@
 """The shipper: brings what attempts print and log from the worker's folder into the store.
 
-The files are the truth until the store has everything: a worker that is killed, a store that is away and a lost answer only delay it.
-Nothing happens per attempt: once a second, and soon after an attempt with output has ended, the folder is looked at, and what is new
-in it is written in one go. So attempts without output cost nothing here.
+The journal and the files are the truth until the store has everything: a worker that is killed, a store that is away and a lost answer
+only delay it. Nothing happens per attempt: once a second, and soon after an attempt with output has ended, the folder is looked at, and
+what is new in it is written in one go. So attempts without output cost nothing here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 from duetime.store.output import OutputChunk
 from duetime.targets.output.files import OutputFiles
+from duetime.targets.output.journal import Journal, Name
 from duetime.targets.output.spool import Spool, SpoolFile, abandoned, pieces, read_from, spool_root, text_of, whole_characters
+from duetime.worker.backlog import Backlog, JournalParcel
 
 logger = logging.getLogger("duetime.output")
 
@@ -30,8 +32,6 @@ NOT_SOONER = 0.05  # seconds between two writes, so that attempts that end toget
 LOOK_FOR_THE_DEAD = 30.0
 PARCELS = 500  # attempts of one write
 LAST_WRITES = 5.0  # seconds for what is left when the worker stops
-
-Name = tuple[str, int]
 
 
 def begin_shipping(
@@ -72,7 +72,9 @@ class Shipper(Service):
         super().__init__(alarms)
         self._store = store
         self._own = spool
-        self.files = OutputFiles(spool.folder, cap, self.wake)
+        self.files = OutputFiles(spool.folder, cap, self.wake, journal=Journal(spool.folder))
+        self._backlog = Backlog(spool.folder, self.files)
+        self._backlogs: dict[Path, Backlog] = {}  # of the dead
         self._root = root
         self._running = running
         self._adopted: list[Spool] = []
@@ -97,16 +99,24 @@ class Shipper(Service):
         own, left = await asyncio.to_thread(self._files)
         # read after the files were listed: an attempt that has a file and is not among these has ended, and writes no more
         running = self._running()
+        self._backlog.look(running)
+        for backlog in self._backlogs.values():
+            backlog.look({})
         parcels = await asyncio.to_thread(self._pack, own, left, running)
-        if parcels:
-            await self._ship(parcels)
+        for start in range(0, len(parcels), PARCELS):
+            await self._ship(parcels[start : start + PARCELS])
+        await asyncio.to_thread(self._retire)
         return len(parcels)
+
+    def _retire(self) -> None:
+        for backlog in (self._backlog, *self._backlogs.values()):
+            backlog.retire()
 
     async def finish(self) -> None:
         """Ship what is left when the worker has stopped; what cannot be shipped now is found by the next worker."""
         try:
             async with asyncio.timeout(LAST_WRITES):
-                while await self.ship():
+                while await self.ship() or self._more:
                     pass
         except Exception as error:  # whatever it is, the worker must go on stopping
             expected = isinstance(error, StoreUnavailable | OSError)  # also TimeoutError
@@ -121,6 +131,8 @@ class Shipper(Service):
 
     def leave(self) -> None:
         """Release the folders."""
+        if self.files.journal is not None:
+            self.files.journal.close()
         for spool in (self._own, *self._adopted):
             spool.leave()
 
@@ -137,20 +149,30 @@ class Shipper(Service):
             self._look_for_dead_at = now + LOOK_FOR_THE_DEAD
             found = list(abandoned(self._root, self._own))
             self._adopted += found
+            self._backlogs |= {spool.folder: Backlog(spool.folder) for spool in found}
 
     def _files(self) -> tuple[list[SpoolFile], list[SpoolFile]]:
         left: list[SpoolFile] = []
         for spool in list(self._adopted):
             files = spool.files()
             left += files
-            if not [file for file in files if (file.task, file.attempt) not in self._refused]:
+            if self._backlogs[spool.folder].empty and not [file for file in files if (file.task, file.attempt) not in self._refused]:
                 self._adopted.remove(spool)
+                del self._backlogs[spool.folder]
                 spool.leave()
         return self._own.files(), left
 
-    def _pack(self, own: Sequence[SpoolFile], left: Sequence[SpoolFile], running: Mapping[str, int]) -> list[Parcel]:
-        parcels: list[Parcel] = []
+    def _pack(self, own: Sequence[SpoolFile], left: Sequence[SpoolFile], running: Mapping[str, int]) -> list[Parcel | JournalParcel]:
         space, self._more = self._store.traits.output_batch, False
+        written: list[JournalParcel] = []
+        for backlog in (self._backlog, *self._backlogs.values()):
+            packed, space = backlog.pack(space)
+            written += packed
+            self._more = self._more or backlog.behind
+        return [*written, *self._pack_files(own, left, running, space)]
+
+    def _pack_files(self, own: Sequence[SpoolFile], left: Sequence[SpoolFile], running: Mapping[str, int], space: int) -> list[Parcel]:
+        parcels: list[Parcel] = []
         attempts = (*((file, running.get(file.task) != file.attempt) for file in own), *((file, True) for file in left))
         for file, over in attempts:
             name = file.task, file.attempt
@@ -187,7 +209,7 @@ class Shipper(Service):
 
     # ---- shipping ----
 
-    async def _ship(self, parcels: Sequence[Parcel]) -> None:
+    async def _ship(self, parcels: Sequence[Parcel | JournalParcel]) -> None:
         try:
             answers = await self._store.keep_output([chunk for parcel in parcels for chunk in parcel.chunks])
         except StoreUnavailable:
@@ -198,13 +220,15 @@ class Shipper(Service):
                     await self._ship([parcel])
                 return
             [parcel] = parcels
+            task, attempt = parcel.name
+            path = parcel.refuse() if isinstance(parcel, JournalParcel) else parcel.file.path
             self._refused.add(parcel.name)
             self._shipped.pop(parcel.name, None)
             logger.warning(
                 "output of attempt %d of task %s stays in %s: %s",
-                parcel.file.attempt,
-                parcel.file.task,
-                parcel.file.path,
+                attempt,
+                task,
+                path,
                 str(error) or type(error).__name__,
                 exc_info=None if isinstance(error, InvalidValue) else error,
             )
@@ -213,7 +237,9 @@ class Shipper(Service):
         for parcel in parcels:
             stored = answers[index]
             index += len(parcel.chunks)
-            if self._note(parcel, stored):
+            if isinstance(parcel, JournalParcel):
+                parcel.note(stored)
+            elif self._note(parcel, stored):
                 needless.append(parcel.file.path)
         if needless:
             await asyncio.to_thread(_remove, needless)

@@ -1,4 +1,4 @@
-"""Files of attempts: one capped file per attempt that has output, none for the others.
+"""Where one attempt's output goes: into the worker's journal, or, if another process writes it too, into a file of its own; up to a cap.
 
 Every finished line is written at once instead of being gathered for 200 ms: the file then holds everything when the
 process is killed in the next instant, which is when people want to read it; a follower misses nothing; and no timer thread
@@ -18,9 +18,9 @@ import msgspec
 
 from duetime.errors import InvalidValue
 from duetime.ids import is_id
-from duetime.runtime.permissions import make_folder, mode_of
 from duetime.secrets.redacting import Redactor
 from duetime.targets.output.echo import Echo, Lines, Printed
+from duetime.targets.output.journal import Journal, open_for_append, read_attempt
 
 DEFAULT_CAP = 1_048_576
 
@@ -31,24 +31,38 @@ _logger = logging.getLogger("duetime.output")
 
 
 class OutputFiles:
-    """The output files in one folder: `<id>.<attempt>.log`. `ended` is called when an attempt has ended that may have one.
+    """The output in one folder: a journal of all attempts, and files of those of child processes, `<id>.<attempt>.log`.
 
-    `echo`, if there is one, gets each printed line too.
+    Without a journal every attempt has a file. `ended` is called when an attempt has ended that may have written something. `echo`, if
+    there is one, gets each printed line too.
     """
 
-    def __init__(self, folder: str | Path, cap: int = DEFAULT_CAP, ended: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, cap: int = DEFAULT_CAP, ended: Callable[[], None] | None = None, *, journal: Journal | None = None
+    ) -> None:
         if cap < 0:
             raise InvalidValue(f"the cap of an output file must not be negative, got {cap}")
         self.folder = Path(folder)
         self.cap = cap
         self.ended = ended
+        self.journal = journal
         self.echo: Echo | None = None
 
     def path(self, task_id: str, attempt: int) -> Path:
         """Return the path of an attempt's file, whether it exists or not. Only task ids are accepted, so no path leaves the folder."""
-        if not is_id(task_id):
-            raise InvalidValue(f"not a task id: {task_id!r}")
-        return self.folder / f"{task_id}.{int(attempt)}.log"
+        return self.folder / f"{_checked(task_id)}.{int(attempt)}.log"
+
+    def open(self, task_id: str, attempt: int, *, shared: bool) -> Capped:
+        """Return what takes an attempt's output; a file of its own if another process writes it too."""
+        if shared or self.journal is None:
+            return CappedFile(self.path(task_id, attempt), self.cap)
+        return CappedFrames(self.journal, _checked(task_id), attempt, self.cap)
+
+
+def _checked(task_id: str) -> str:
+    if not is_id(task_id):
+        raise InvalidValue(f"not a task id: {task_id!r}")
+    return task_id
 
 
 def cut_line(cap: int) -> bytes:
@@ -56,27 +70,35 @@ def cut_line(cap: int) -> bytes:
     return f"\n… the rest of the output was cut: an attempt may write {cap:,} bytes\n".encode()
 
 
-class CappedFile:
-    """A file that is made at the first line, takes no more than its cap, and never raises.
+class Capped:
+    """Takes no more output than its cap, line by line, and never raises. Where it puts a line is up to `_put`."""
 
-    What is already in the file counts, so a second writer may go on where the first one died.
-    """
+    __slots__ = ("_cap", "_closed", "_done", "_line", "_lock", "_space", "redactor")
 
-    __slots__ = ("_cap", "_closed", "_done", "_file", "_line", "_lock", "_path", "_space", "redactor")
-
-    _open: ClassVar[set[CappedFile]] = set()
-
-    def __init__(self, path: Path, cap: int) -> None:
-        self._path = path
+    def __init__(self, cap: int) -> None:
         self._cap = cap
         self._space: int | None = None
-        self._file: int | None = None
         self._line = bytearray()
         # reentrant: a finaliser or a signal handler may print in the middle of a write by the same thread
         self._lock = threading.RLock()
         self._done = False
         self._closed = False
         self.redactor: Redactor | None = None
+
+    def _begin(self) -> int:
+        """Make ready for the next line; return how much there is already, which is asked for once."""
+        raise NotImplementedError
+
+    def _put(self, data: bytes | bytearray) -> None:
+        raise NotImplementedError
+
+    def _let_go(self, *, done: bool) -> None:
+        """Release what a line needed, if it must not be kept open."""
+        raise NotImplementedError
+
+    @property
+    def _name(self) -> object:
+        raise NotImplementedError
 
     def write(self, text: str | bytes) -> bool:
         """Take some output; return False if the file has been closed, so that the caller writes it elsewhere."""
@@ -92,7 +114,7 @@ class CappedFile:
             self._line += data
             problem = self._write_line() if b"\n" in data or len(self._line) >= self._line_limit else None
         if problem is not None:
-            _warn(self._path, problem)
+            _warn(self._name, problem)
         return True
 
     def flush(self, *, last: bool = False) -> None:
@@ -100,14 +122,14 @@ class CappedFile:
         with self._lock:
             problem = None if self._done else self._write_line(last=last)
         if problem is not None:
-            _warn(self._path, problem)
+            _warn(self._name, problem)
 
     def close(self) -> None:
         """Write what is left; further output is refused."""
         self.flush(last=True)
         with self._lock:
             self._closed = self._done = True
-            self._let_go()
+            self._let_go(done=True)
 
     @property
     def _line_limit(self) -> int:
@@ -127,47 +149,86 @@ class CappedFile:
             self._append(data)
         except OSError as problem:
             self._done = True
-            self._let_go()
+            self._let_go(done=True)
             return problem
         return None
 
     def _append(self, data: bytearray) -> None:
-        file = self._file
-        if file is None:
-            file = _open_for_append(self._path)
-            if self._space is None:
-                self._space = self._cap - os.fstat(file).st_size
-            self._file = file
-            CappedFile._open.add(self)
-        assert self._space is not None
+        written = self._begin()
+        if self._space is None:
+            self._space = self._cap - written
         if self._space < 0:  # an earlier writer has cut it
             self._done = True
         elif len(data) > self._space:
             end = self._space
             while end and data[end] & 0xC0 == 0x80:  # not in the middle of a character
                 end -= 1
-            _write_all(file, data[:end] + cut_line(self._cap))
+            self._put(data[:end] + cut_line(self._cap))
             self._done = True
         else:
-            _write_all(file, data)
+            self._put(data)
             self._space -= len(data)
-        if self._done or len(CappedFile._open) > _KEPT_OPEN:
-            self._let_go()
+        self._let_go(done=self._done)
 
-    def _let_go(self) -> None:
-        if self._file is not None:
+
+class CappedFile(Capped):
+    """A file that is made at the first line. What is already in it counts, so a second writer may go on where the first one died."""
+
+    __slots__ = ("_file", "_path")
+
+    _open: ClassVar[set[CappedFile]] = set()
+
+    def __init__(self, path: Path, cap: int) -> None:
+        super().__init__(cap)
+        self._path = path
+        self._file: int | None = None
+
+    def _begin(self) -> int:
+        if self._file is None:
+            self._file = open_for_append(self._path)
+            CappedFile._open.add(self)
+        return os.fstat(self._file).st_size if self._space is None else 0
+
+    def _put(self, data: bytes | bytearray) -> None:
+        assert self._file is not None
+        _write_all(self._file, data)
+
+    def _let_go(self, *, done: bool) -> None:
+        if self._file is not None and (done or len(CappedFile._open) > _KEPT_OPEN):
             os.close(self._file)
             self._file = None
             CappedFile._open.discard(self)
 
+    @property
+    def _name(self) -> object:
+        return self._path
 
-def _open_for_append(path: Path) -> int:
-    for _ in range(3):
-        try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode_of(path.parent))
-        except FileNotFoundError:  # the first file there, or a pruner has just removed the empty folder
-            make_folder(path.parent, like=path.parent.parent)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode_of(path.parent))
+
+class CappedFrames(Capped):
+    """An attempt's part of a journal."""
+
+    __slots__ = ("_attempt", "_journal", "_offset", "_task")
+
+    def __init__(self, journal: Journal, task: str, attempt: int, cap: int) -> None:
+        super().__init__(cap)
+        self._journal = journal
+        self._task = task
+        self._attempt = attempt
+        self._offset = 0
+
+    def _begin(self) -> int:
+        return 0
+
+    def _put(self, data: bytes | bytearray) -> None:
+        self._journal.append(self._task, self._attempt, self._offset, data)
+        self._offset += len(data)
+
+    def _let_go(self, *, done: bool) -> None:
+        pass
+
+    @property
+    def _name(self) -> object:
+        return self._journal.folder
 
 
 def _write_all(file: int, data: bytes | bytearray) -> None:
@@ -179,7 +240,7 @@ def _write_all(file: int, data: bytes | bytearray) -> None:
 _warned = False
 
 
-def _warn(path: Path, problem: OSError) -> None:
+def _warn(path: object, problem: OSError) -> None:
     """Log once that output cannot be kept: a full disk must not also fill the log."""
     global _warned
     if not _warned:
@@ -194,7 +255,7 @@ class Sink(msgspec.Struct, eq=False):
     _task_id: str
     _attempt: int
     _handler: str = ""
-    _file: CappedFile | None = None
+    _file: Capped | None = None
     _ended: bool = False
     _elsewhere: bool = False
     _lines: Lines | None = None
@@ -236,8 +297,14 @@ class Sink(msgspec.Struct, eq=False):
             self._file.flush()
 
     def read(self) -> str:
-        """Return what the attempt has written so far. Only for the attempt itself: its file is removed soon after its end."""
+        """Return what the attempt has written so far. Only for the attempt itself: its file is removed soon after its end.
+
+        A journal has no more than what the store does not have yet.
+        """
         self.flush()
+        if isinstance(self._file, CappedFrames):
+            found = read_attempt(self._files.folder, self._task_id, self._attempt, 0, 2 * self._files.cap)
+            return "" if found is None else found[0].decode("utf-8", "replace")
         try:
             return self._files.path(self._task_id, self._attempt).read_bytes().decode("utf-8", "replace")
         except FileNotFoundError:
@@ -261,7 +328,7 @@ class Sink(msgspec.Struct, eq=False):
             return False
         with self._beginning:
             if self._file is None:
-                self._file = CappedFile(self._files.path(self._task_id, self._attempt), self._files.cap)
+                self._file = self._files.open(self._task_id, self._attempt, shared=self._elsewhere)
                 self._file.redactor = self._redactor
             file = self._file
         took = file.write(text)

@@ -14,13 +14,14 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from duetime.runtime.forks import forget_in_forks
 from duetime.runtime.permissions import PRIVATE, make_folder, share
 from duetime.store.output import CHUNK
+from duetime.targets.output.journal import attempts_of, read_attempt, segments
 
 OFF = "off"
 LOCK = "lock"
@@ -131,7 +132,7 @@ class Spool:
 
     def leave(self) -> None:
         """Release the lock, and remove the folder unless output is left in it."""
-        if not self.files():
+        if not self.files() and not segments(self.folder):
             with contextlib.suppress(OSError):
                 (self.folder / LOCK).unlink(missing_ok=True)
                 self.folder.rmdir()
@@ -178,6 +179,29 @@ def find(root: Path, task: str, attempt: int) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
+def read_unshipped(root: Path, task: str, attempt: int, offset: int, limit: int) -> tuple[bytes, bool] | None:
+    """Read what an attempt wrote from an offset on, and whether that was all, if a worker on this machine has it.
+
+    None if none has: then the store has it, or another machine. The task's id must have been checked.
+    """
+    path = find(root, task, attempt)
+    if path is not None:
+        try:
+            return read_from(path, offset, limit)
+        except OSError:  # shipped meanwhile, or not for this user to read
+            return None
+    found = (read_attempt(folder, task, attempt, offset, limit) for folder in _folders(root))
+    return next((each for each in found if each is not None), None)
+
+
+def unshipped_attempts(root: Path, task: str, numbers: Iterable[int]) -> set[int]:
+    """Return which of a task's attempts have output that a worker on this machine has. The task's id must have been checked."""
+    found: set[int] = set()
+    for folder in _folders(root):
+        found |= attempts_of(folder, task)
+    return {number for number in numbers if number in found or find(root, task, number) is not None}
+
+
 def read_from(path: Path, offset: int, limit: int) -> tuple[bytes, bool]:
     """Read from an offset; return whether that was all. FileNotFoundError if the file is gone."""
     with path.open("rb") as file:
@@ -191,7 +215,7 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8", _KEEPING_LENGTH).replace("\0", "?")
 
 
-def whole_characters(data: bytes) -> int:
+def whole_characters(data: bytes | bytearray) -> int:
     """Return how many bytes there are without an incomplete character at the end."""
     for back in range(1, min(4, len(data) + 1)):
         byte = data[-back]
