@@ -18,6 +18,7 @@ from bench import (
     everyday,
     http,
     http_target,
+    lanes,
     lateness,
     listing,
     many_handlers,
@@ -46,6 +47,7 @@ PARTS: dict[str, Callable[[Report], None]] = {
     "cron": cron.run,
     "schedules": schedules.run,
     "many_handlers": many_handlers.run,
+    "lanes": lanes.run,
     "http_target": http_target.run,
     "commands": commands.run,
 }

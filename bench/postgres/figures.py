@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from bench.lanes import compare as compare_lanes
 from bench.lateness import TASKS as LATE_TASKS
 from bench.lateness import WINDOW, bare
 from bench.many_handlers import compare as compare_handlers
@@ -107,6 +108,10 @@ class Figures:
         """The figures of bench/many_handlers.py."""
         compare_handlers(self._report, self._new_store, rounds=self._rounds)
 
+    def lanes(self) -> None:
+        """The figures of bench/lanes.py."""
+        compare_lanes(self._report, self._new_store, rounds=self._rounds)
+
     def schedules(self) -> None:
         """The figures of bench/schedules.py; `--tasks` is how many schedules are due in the same second."""
         measure_schedules(self._report, self._new_store, rounds=self._rounds, together=self._cases.tasks or TOGETHER)
@@ -174,6 +179,7 @@ PARTS = {
     "postgres.lateness": Figures.lateness,
     "postgres.schedules": Figures.schedules,
     "postgres.many_handlers": Figures.many_handlers,
+    "postgres.lanes": Figures.lanes,
     "postgres.backlog": Figures.backlog,
     "postgres.snapshot": Figures.snapshot,
 }

@@ -123,7 +123,9 @@ def connection() -> sqlite3.Connection:
 def test_hot_statements_walk_no_table(connection: sqlite3.Connection, name: str) -> None:
     """Only the arguments (json_each) and tables that are small by nature may be scanned; never `task`, `due`, `held` or `running`."""
     text = getattr(SQL, name)
-    values = dict.fromkeys(re.findall(r":([a-z_]+)", text), "[]") or ["[]"] * text.count("?")
+    values = dict.fromkeys(re.findall(r":([a-z_]+)", text), "[]") or ["[]"] * (
+        max(map(int, re.findall(r"\?([0-9]+)", text)), default=0) or text.count("?")
+    )
     plan = [row[3] for row in connection.execute(f"explain query plan {text}", values)]
     walks = [step for step in plan if step.startswith("SCAN") and "json_each" not in step and not _bounded(step)]
     connection.close()

@@ -50,10 +50,16 @@ class Gates:
         self.version = version
         self.as_set = list(gates)
         self._by_lane = {(gate.handler, gate.collection): gate for gate in self.as_set}
+        self._divided = frozenset(handler for handler, collection in self._by_lane if collection is not None)
         if names:
             self.as_set = [msgspec.structs.replace(gate, handler=names.present(gate.handler)) for gate in self.as_set]
             every = (msgspec.structs.replace(gate, handler=name) for gate in self.as_set for name in names.all(gate.handler))
             self._by_lane = {(gate.handler, gate.collection): gate for gate in every}
+            self._divided = frozenset(handler for handler, collection in self._by_lane if collection is not None)
+
+    def divides(self, handler: str) -> bool:
+        """Return whether collections of a handler may differ: without a gate on one of them, the handler's gate is that of all."""
+        return handler in self._divided
 
     def __iter__(self) -> Iterator[Gate]:
         """Return the gates, each once for every name of its handler; `as_set` has each once, under the present name."""

@@ -3,6 +3,9 @@
 `hint` is where the last claim ended; claims in full flow begin there, and it may be wrong (I9). `floor` is proved by looks: no entry is
 below it and none will be (I5). Without these a claim would walk over every row that was ever deleted at the head of the index and is not
 vacuumed yet. docs/design/postgres.md has the invariants and a timeline of a floor.
+
+All lanes with a collection of one handler and priority lie on a road. Where no gate tells them apart a claim walks along the road, as if
+it were one lane: however many collections there are, it costs the same.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ BEHIND = 20_000  # how far before the last claimed position a claim in full flow
 REMEMBERED = 64
 MAX_RETRIES = 5
 
+ROAD_BITS = 15  # of the number of a lane on a road, for the lane; the others are the road's number
+
 LaneKey = tuple[str, str, int]  # handler, collection, priority
 
 
 class Lane:
-    """One lane. `flowing`: the last claim got all that it asked for, so there is more, right behind it."""
+    """One lane, or a road. `flowing`: the last claim got all that it asked for, so there is more, right behind it."""
 
     __slots__ = ("collection", "first", "floor", "flowing", "handler", "hint", "id", "priority")
 
@@ -42,6 +47,10 @@ class Lane:
         self.hint = floor
         self.flowing = False
         self.first: Instant | None = None  # the first entry, as the last look found it
+
+    @property
+    def is_road(self) -> bool:
+        return -1 << (ROAD_BITS + 1) <= self.id < 0
 
     @property
     def start(self) -> Instant:
@@ -66,6 +75,7 @@ class Lanes:
         self._begun_at = monotonic()
         self.by_id: dict[int, Lane] = {}
         self.by_handler: dict[str, list[Lane]] = {}
+        self.ways: dict[str, list[Lane]] = {}  # by handler: its roads, and its lanes that are on none
         self.version = -1
         self.era = 0  # counts how often floors were forgotten: what was looked at before proves nothing after
         self._set_backs = 0  # of the server's clock; floors that were proved before the last one prove nothing
@@ -82,11 +92,32 @@ class Lanes:
             self._set_backs = set_backs
             self.forget()
         known, self.by_id, self._by_key, self.by_handler = self.by_id, {}, {}, {}
-        for id, handler, collection, priority, floor, _, _ in rows:
+        roads: dict[int, list[Lane]] = {}
+        floors: dict[int, Instant] = {}
+        for id, handler, collection, priority, floor, road_floor, _, _ in rows:
             if id is not None:
                 lane = known.get(id) or Lane(id, handler, collection, priority, floor)
                 self.by_id[id] = self._by_key[handler, collection, priority] = lane
                 self.by_handler.setdefault(handler, []).append(lane)
+                if id < 0:
+                    roads.setdefault(id >> ROAD_BITS, []).append(lane)
+                    floors[id >> ROAD_BITS] = road_floor
+        for number, lanes in roads.items():
+            first = lanes[0]
+            if all(lane.handler == first.handler and lane.priority == first.priority for lane in lanes):  # or a fail-over has mixed them
+                self.by_id[number] = known.get(number) or Lane(number, first.handler, "", first.priority, floors[number])
+        self.ways = {handler: list(dict.fromkeys(map(self.way, lanes))) for handler, lanes in self.by_handler.items()}
+
+    def way(self, lane: Lane) -> Lane:
+        """Return the road that a lane lies on, or the lane itself."""
+        return self.by_id.get(lane.id >> ROAD_BITS, lane) if lane.id < 0 else lane
+
+    def single(self, handler: str) -> list[Lane]:
+        """Return all lanes of a handler, each for itself; what is proved of a road holds for its lanes."""
+        lanes = self.by_handler.get(handler, [])
+        for lane in lanes:
+            lane.floor = max(lane.floor, self.way(lane).floor)
+        return lanes
 
     def __getitem__(self, key: LaneKey) -> Lane:
         return self._by_key[key]
@@ -117,7 +148,7 @@ class Lanes:
         )
 
     def _refuse_too_many(self, missing: Sequence[LaneKey]) -> None:
-        used = {handler: {lane.collection for lane in self.by_handler.get(handler, ())} for handler, _, _ in missing}
+        used = {handler: {lane.collection for lane in self.by_handler.get(handler, ())} for handler in {key[0] for key in missing}}
         refused: dict[str, list[str]] = {}
         for handler, collection, _ in missing:
             if collection and collection not in used[handler] and len(used[handler]) >= MAX_COLLECTIONS:
@@ -178,10 +209,12 @@ class Lanes:
 
     async def publish(self) -> None:
         """Let processes that start later begin at our floors."""
-        moved = [lane for lane in self.by_id.values() if lane.floor > 0]
-        if moved:
-            floors = [[lane.id for lane in moved], [lane.floor for lane in moved]]
-            await self._database.rows(self._sql.publish_floors, [self._set_backs, *floors])
+        moved = [way for ways in self.ways.values() for way in ways if way.floor > 0]
+        roads = [way for way in moved if way.is_road]
+        lanes = [way for way in moved if not way.is_road]
+        for statement, each in ((self._sql.publish_floors, lanes), (self._sql.publish_roads, roads)):
+            if each:
+                await self._database.rows(statement, [self._set_backs, [way.id for way in each], [way.floor for way in each]])
 
     def taken(self, lane: Lane, last: Instant, *, full: bool) -> None:
         """Remember where a claim ended."""

@@ -18,7 +18,7 @@ from duetime.store.postgres import gates as gating
 from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import Database, Link, Rejected
 from duetime.store.postgres.database import OpenSchema
-from duetime.store.postgres.lanes import Lane, Lanes
+from duetime.store.postgres.lanes import ROAD_BITS, Lane, Lanes
 from duetime.store.postgres.open_claims import OpenClaims, plain_successes
 from duetime.store.postgres.records import write_detail, write_error
 from duetime.store.postgres.runner import Runner
@@ -86,15 +86,15 @@ class Claims:
         return Claim(claim.tasks, claim.now, min(instants, default=None))
 
     def _open_lanes(self, wants: Mapping[str, int], now: Instant) -> tuple[list[Lane], Sequence[Lane], Instant | None]:
-        """Return the open lanes of the requested handlers, those that a gate drops, and when the first gate in the way opens by itself."""
-        by_handler, gates = self._lanes.by_handler, self._gates
+        """Return the open lanes and roads of handlers, those behind a gate that drops, and when the first gate opens by itself."""
+        ways, gates = self._lanes.ways, self._gates
         if not gates:
-            return [lane for name in wants for lane in by_handler.get(name, ())], (), None
+            return [lane for name in wants for lane in ways.get(name, ())], (), None
         lanes: list[Lane] = []
         dropping: list[Lane] = []
         opens_at: Instant | None = None
         for name in wants:
-            for lane in by_handler.get(name, ()):
+            for lane in self._lanes.single(name) if gates.divides(name) else ways.get(name, ()):
                 gate = gates.holding(name, lane.collection or None, now)
                 if gate is None:
                     lanes.append(lane)
@@ -107,7 +107,7 @@ class Claims:
 
     def _lanes_behind(self, gate: Gate, wants: Mapping[str, int], now: Instant) -> list[Lane]:
         """Return the lanes of the requested handlers that nothing holds but this gate, which one task may pass."""
-        every = [lane for name in wants for lane in self._lanes.by_handler.get(name, ())]
+        every = [lane for name in wants for lane in self._lanes.single(name)]
         return [lane for lane in every if self._gates.probes(gate, lane.handler, lane.collection or None, now)]
 
     async def _plan(self, lanes: Sequence[Lane], wants: Mapping[str, int], total: int, lead: int) -> tuple[list[int], dict[int, int]]:
@@ -173,10 +173,16 @@ class Claims:
         if ids is None:
             return how, Claim([], now, next_at)
         self._open_claims.setdefault(worker, OpenClaims()).add(number, ids)
+        if not by_id.keys() >= set(reply[9]):  # of a lane that was put on the road after the versions were compared
+            await self._lanes.load()
+            by_id = self._lanes.by_id
         tasks = _claimed(reply, by_id)
         if reply[_EXTRAS] is not None:
             self._flows |= {task.id: task.meta[FLOW] for task in tasks if task.meta is not None and FLOW in task.meta}
-        return how, Claim(_in_order(tasks, reply[9], order) if len(set(order)) > 1 else tasks, now, next_at)
+        if len(set(order)) == 1 or not order:
+            return how, Claim(tasks, now, next_at)
+        ways = [lane if lane in quotas else lane >> ROAD_BITS for lane in reply[9]]
+        return how, Claim(_in_order(tasks, ways, order), now, next_at)
 
     def flows_of(self, settlements: Sequence[Settlement]) -> set[str]:
         """Return the flows that settled tasks belong to, as their claims have told, and forget these."""

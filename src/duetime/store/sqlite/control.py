@@ -11,7 +11,7 @@ from duetime.clock import Instant
 from duetime.model.gate import GateAction
 from duetime.model.task import State
 from duetime.store.accepting import CANCEL_WITHIN, NO_WORKER
-from duetime.store.sqlite import parked, work
+from duetime.store.sqlite import lanes, parked, work
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.gates import next_version, read_gates, read_names
 from duetime.store.sqlite.records import records_by_id, write_json
@@ -180,7 +180,10 @@ def _edit_one(connection: sqlite3.Connection, change: Edit, now: Instant) -> Cha
 
 def lane_id(connection: sqlite3.Connection, handler: str, collection: str, priority: int) -> int:
     lane = (handler, collection, priority)
-    row = connection.execute(SQL.find_lane, lane).fetchone() or connection.execute(SQL.add_lane, lane).fetchone()
+    row = connection.execute(SQL.find_lane, lane).fetchone()
+    if row is None:
+        connection.execute(SQL.extend_road, lane)
+        row = connection.execute(SQL.add_lane, lane).fetchone()
     return int(row[0])
 
 
@@ -190,15 +193,15 @@ def drop(connection: sqlite3.Connection, limit: int, now: Instant) -> int:
     dropped = 0
     if not any(gate.action is GateAction.DROP for gate in gates):
         return 0
-    for lane, handler, collection, _ in connection.execute(SQL.lanes_with_work, (now,)).fetchall():
+    for lane, handler, collection, _ in lanes.with_work(connection, now, gates):
         gate = gates.holding(handler, collection or None, now)
         if gate is None or gate.action is not GateAction.DROP or dropped >= limit:
             continue
-        entries = connection.execute(SQL.scan_lane, (lane, now, limit - dropped, 0)).fetchall()
+        entries = connection.execute(lanes.scanning(lane), (lane, now, limit - dropped, 0)).fetchall()
         connection.execute(SQL.delete_due, (write_json([entry[2] for entry in entries]),))
         finals = [work.unstarted(task, State.DROPPED, attempt, tries, crashes, now) for _, _, task, _, attempt, tries, crashes in entries]
         work.finish(connection, finals, now)
-        connection.execute(SQL.raise_lanes, (write_json([lane]),))
+        lanes.raise_next(connection, [lane])
         dropped += len(entries)
     waiting = parked.due_under(connection, gates, GateAction.DROP, limit - dropped, now)
     connection.execute(SQL.delete_held, (write_json([task for task, *_ in waiting]),))

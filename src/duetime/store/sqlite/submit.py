@@ -14,6 +14,7 @@ from duetime.model.task import NewTask, State, TaskRecord, accepted, due_of, exp
 from duetime.store.rows.extras import ExtrasTexts
 from duetime.store.sqlite.connection import translated
 from duetime.store.sqlite.database import OpenFile
+from duetime.store.sqlite.lanes import lowering
 from duetime.store.sqlite.records import read_record, write_json
 from duetime.store.sqlite.runner import (
     Runner,
@@ -118,9 +119,8 @@ class Submission:
                     added.append(self._added(task, due_at))
             seen.add(task.id)
         await self._flush()
-        lowered = [(lane.next_at, lane.id, lane.next_at) for lane in self._lanes.values() if lane.next_at < lane.known_at]
-        if lowered:
-            await self._run.many(SQL.lower_lane, lowered)
+        for statement, lower in lowering({lane.id: lane.next_at for lane in self._lanes.values() if lane.next_at < lane.known_at}):
+            await self._run.many(statement, lower)
         return added
 
     def _add_due(self, task: NewTask[object], lane: _Lane) -> Instant:
@@ -233,6 +233,7 @@ class Submission:
                 asked = {each.collection for each in self._asked if each.handler == task.handler and each.collection}
                 raise TooManyCollections(task.handler, asked - used)
             used.add(task.collection or "")
+            await self._run.rows(SQL.extend_road, key)
             rows = await self._run.rows(SQL.add_lane, key)
         lane = self._lanes[key] = _Lane(*rows[0])
         return lane

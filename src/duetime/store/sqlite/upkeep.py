@@ -12,7 +12,7 @@ from duetime.clock import Clock, Instant
 from duetime.errors import InvalidValue
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import FINAL, State
-from duetime.store.sqlite import control, output, work
+from duetime.store.sqlite import control, lanes, output, work
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
@@ -183,7 +183,7 @@ def _wrong_waiting_counts(connection: sqlite3.Connection, now: Instant, repair: 
 def _lanes(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for lane, handler, collection, priority in connection.execute(SQL.late_lanes).fetchall():
         if repair:
-            connection.execute(SQL.raise_lanes, (write_json([lane]),))
+            lanes.raise_next(connection, [lane])
         name = f"{handler} {collection or '-'} {priority}"
         yield Inconsistency("late lane", name, "would be looked into too late; its next position is put right", repair)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.claim_order import ClaimOrder, DueEntry, LaneFacts, choose
+from duetime.model.claim_order import ClaimOrder
 from duetime.model.fences import next_epoch
-from duetime.model.gate import Gate, Gates
+from duetime.model.gate import Gate
 from duetime.model.lifecycle import as_cancelled, conclude, unmet
 from duetime.model.outcome import (
     FIRST_ATTEMPTS_KEPT,
@@ -26,7 +26,7 @@ from duetime.model.outcome import (
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo, State
 from duetime.store.shard import AsTheyCome, Grouping
-from duetime.store.sqlite import failures, output
+from duetime.store.sqlite import failures, lanes, output
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.gates import read_gates
 from duetime.store.sqlite.records import write_detail, write_error, write_json
@@ -40,13 +40,6 @@ from duetime.store.values import (
 
 _decode = msgspec.json.Decoder().decode
 _decode_claimed = msgspec.json.Decoder(list[ClaimedTask]).decode
-
-
-class _Lane(NamedTuple):
-    id: int
-    handler: str
-    collection: str
-    priority: int
 
 
 def hand_out(
@@ -65,8 +58,8 @@ def hand_out(
     if connection.execute(SQL.worker_may_claim, (worker,)).fetchone() is None:
         return Claim([], now, None)
     until = now + ahead
-    lanes, opens_at = _open_lanes(connection, wants, read_gates(connection, now), now, until, through)
-    chosen, exhausted = _choose(connection, lanes, wants, total, until, order)
+    open_lanes, opens_at = lanes.open_lanes(connection, wants, read_gates(connection, now), now, until, through)
+    chosen, exhausted = lanes.choose_tasks(connection, open_lanes, wants, total, until, order)
     if connection.execute(SQL.expired_tasks, (now, 1)).fetchone():
         chosen = _without_expired(connection, chosen, now)
     fitting = chosen if most_bytes is None else _fitting(connection, chosen, most_bytes)
@@ -75,65 +68,12 @@ def hand_out(
         chosen, exhausted = fitting, []  # what is left out stays due in its lane
     tasks = _take(connection, worker, number, chosen, now)
     if exhausted:
-        connection.execute(SQL.raise_lanes, (write_json(exhausted),))
-    unfinished = lanes.keys() - set(exhausted)
-    next_at = _next_at(connection, wants, until, unfinished)
+        lanes.raise_next(connection, exhausted)
+    # of a road whose lanes a gate tells apart nothing is known but of its lanes
+    unfinished = {lane.id for lane in open_lanes.values() if lane.is_on_road} | (open_lanes.keys() - set(exhausted))
+    next_at = lanes.next_at(connection, wants, until, unfinished)
     instants = [at for at in (None if next_at is None else next_at - ahead, opens_at, now if is_cut else None) if at is not None]
     return Claim(tasks, now, min(instants, default=None))
-
-
-def _open_lanes(
-    connection: sqlite3.Connection, wants: Mapping[str, int], gates: Gates, now: Instant, until: Instant, through: Gate | None
-) -> tuple[dict[int, _Lane], Instant | None]:
-    """Return the lanes that may have due work for us, and when the first of the gates in the way opens by itself."""
-    lanes, opens_at = {}, None
-    for row in connection.execute(SQL.lanes_with_work, (until,)):
-        lane = _Lane(*row)
-        if wants.get(lane.handler, 0) <= 0:
-            continue
-        if through is not None:
-            if gates.probes(through, lane.handler, lane.collection or None, now):
-                lanes[lane.id] = lane
-            continue
-        gate = gates.holding(lane.handler, lane.collection or None, now)
-        if gate is None:
-            lanes[lane.id] = lane
-        elif gate.until_at is not None:
-            opens_at = gate.until_at if opens_at is None else min(opens_at, gate.until_at)
-    return lanes, opens_at
-
-
-def _choose(
-    connection: sqlite3.Connection, lanes: Mapping[int, _Lane], wants: Mapping[str, int], total: int, now: Instant, order: ClaimOrder
-) -> tuple[list[int], list[int]]:
-    """Choose tasks: within a handler by priority and age, between handlers round robin. Also return which lanes are empty now."""
-    if len(lanes) == 1:
-        # by far the most frequent case, worth its own path: no heap, one step
-        (lane,) = lanes.values()
-        limit = min(wants[lane.handler], total)
-        tasks: list[int] = _read_rows(connection.execute(SQL.first_in_lane, (lane.id, now, limit)))
-        order.count(lane.handler, len(tasks))
-        return tasks, [lane.id] if len(tasks) < limit else []
-    if not lanes or total <= 0:
-        return [], []
-    first = frozenset(order.rotation({lane.handler for lane in lanes.values()})[:total])
-    near = [lane.id for lane in lanes.values() if lane.handler in first]
-    few = total // len(near) + 2
-    heads: dict[int, list[list[int]]] = dict(_read_rows(connection.execute(SQL.first_in_lanes, (write_json(near), now, few))))
-
-    def scan(lane: int, limit: int) -> Iterator[DueEntry]:
-        """Return entries; the task's number keeps the order of submitting among equal positions.
-
-        The lanes that come first have their share read in one step; one that has to give more, or comes later, is read by itself.
-        """
-        head = heads.get(lane, [])
-        yield from map(tuple, head)
-        if len(head) == few or lane not in heads:
-            yield from (row[1:3] for row in connection.execute(SQL.scan_lane, (lane, now, limit, len(head))))
-
-    facts = [LaneFacts(lane.id, lane.handler, lane.priority) for lane in lanes.values()]
-    entries, exhausted = choose(facts, wants, total, order, scan)
-    return [entry[1] for _, entry in entries], exhausted
 
 
 def _fitting(connection: sqlite3.Connection, chosen: Sequence[int], most_bytes: int) -> list[int]:
@@ -187,20 +127,6 @@ def _read_rows(cursor: sqlite3.Cursor) -> list[Any]:
     """Read an answer that comes as one JSON array."""
     rows: list[Any] = _decode(cursor.fetchone()[0])
     return rows
-
-
-def _next_at(connection: sqlite3.Connection, wants: Mapping[str, int], until: Instant, unfinished: Collection[int]) -> Instant | None:
-    """Return the first position after an instant, in lanes that are empty until then and in those that are not."""
-    instants = []
-    for handler, next_at in connection.execute(SQL.lanes_later, (until,)):
-        if wants.get(handler, 0) > 0:
-            instants.append(next_at)
-            break
-    if unfinished:
-        (next_at,) = connection.execute(SQL.next_in_lanes, (until, write_json(list(unfinished)))).fetchone()
-        if next_at is not None:
-            instants.append(next_at)
-    return min(instants, default=None)
 
 
 class Final(NamedTuple):
@@ -310,7 +236,8 @@ def put_due(connection: sqlite3.Connection, entries: Sequence[tuple[int, int, In
         rows.append((lane, position, task, due_at, attempt, tries, crashes))
         lowest[lane] = min(position, lowest.get(lane, position))
     connection.executemany(SQL.insert_due, rows)
-    connection.executemany(SQL.lower_lane, [(position, lane, position) for lane, position in lowest.items()])
+    for statement, lower in lanes.lowering(lowest):
+        connection.executemany(statement, lower)
     return min(lowest.values(), default=None)
 
 

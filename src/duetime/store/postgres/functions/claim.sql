@@ -1,6 +1,7 @@
 -- Handing due tasks to a worker.
 
--- Hand tasks to a worker that are due, or will be within p_lead. p_starts are remembered positions, p_floors proven
+-- Hand tasks to a worker that are due, or will be within p_lead. p_lanes are lanes, or roads, which stand for all lanes
+-- on them. p_starts are remembered positions, p_floors proven
 -- ones: when the first bring too little, the second are tried. p_quotas bound each lane, p_total all; p_watched are
 -- the lanes whose next position is wanted, and a `look` at them if p_watched_floors is given. `how` says how it went
 -- (0 done, 1 gates or lanes have changed or the clock was set back: read them and ask again, 2 the worker is not
@@ -89,6 +90,15 @@ begin
                     select e.ctid from duetime.due as e where e.lane = l.lane and e.pos >= l.start and e.pos <= v_until
                     order by e.pos limit l.quota for update skip locked
                 ) as x
+                where not duetime.is_road(l.lane)
+                union all
+                select x.ctid from unnest(p_lanes, v_starts, p_quotas) as l (lane, start, quota)
+                cross join lateral (
+                    select e.ctid from duetime.due as e
+                    where e.lane < 0 and e.lane >> 15 = l.lane and e.pos >= l.start and e.pos <= v_until
+                    order by e.pos limit l.quota for update skip locked
+                ) as x
+                where duetime.is_road(l.lane)
                 limit p_total - v_count))
             returning d.*
         )
@@ -103,7 +113,8 @@ begin
             v_doubtful || array_agg(t.id) filter (where t.doubtful)
         into v_ids, v_lanes, v_positions, v_dues, v_expiries, v_attempts, v_tries, v_crashes, payloads, submitted,
             submitters, v_count, v_late, v_whole, v_some_whole, v_bytes, v_doubtful
-        from (select * from taken order by lane, pos, id) as t;
+        from (select * from taken order by case when lane < 0 and lane >> 15 = any (p_lanes) then lane >> 15
+            else lane end, pos, id) as t;
         exit when v_count = p_total or v_starts = p_floors;  -- I9
         v_starts := p_floors;
     end loop;
@@ -202,9 +213,11 @@ begin
         -- what is added from now on may stand before those that are not due yet
         last_pos := least(v_positions[cardinality(v_positions)], v_now);
     end if;
-    select least(next_at, min(n.pos) - p_lead) into next_at from unnest(p_watched) as l (lane)
-    cross join lateral (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_until order by d.pos
-        limit 1) as n;
+    select least(next_at, min(case when duetime.is_road(l.lane) then (
+            select d.pos from duetime.due as d
+            where d.lane < 0 and d.lane >> 15 = l.lane and d.pos > v_until order by d.pos limit 1)
+        else (select d.pos from duetime.due as d where d.lane = l.lane and d.pos > v_until order by d.pos limit 1)
+        end) - p_lead) into next_at from unnest(p_watched) as l (lane);
     if p_watched_floors is not null then
         -- our own transaction counts as under way, and what it has taken as gone: it is, when this reply arrives
         select l.now_at, l.oldest, l.next, l.firsts into seen_at, oldest, next, firsts

@@ -1,9 +1,12 @@
 -- How far lanes are empty: what a look notes, and where claims begin.
 
 -- Where claims of a lane begin; a floor of an earlier count of set-backs proves nothing (I8).
+-- The floor of a road is one of each of its lanes.
 create or replace view duetime.lane_floor as
-select l.id, case when l.set_backs = s.last_value then l.floor else 0 end as floor from duetime.lane as l
-    cross join duetime.set_backs as s;
+select l.id, greatest(case when l.set_backs = s.last_value then l.floor else 0 end,
+    case when r.set_backs = s.last_value then r.floor else 0 end) as floor
+from duetime.lane as l cross join duetime.set_backs as s
+left join duetime.road as r on r.id = l.id >> 15 and l.id < 0;
 
 -- A look: a time, the oldest transaction that may still add entries, the number after our own, and the first entry that
 -- is left in each lane. I5 says what it proves, I6 whom it waits for, I7 how far its time counts: p_horizon is the
@@ -41,11 +44,15 @@ begin
     end if;
     return query
     select v_now, v_oldest, v_own + 1, array(
-        select (select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor order by d.pos limit 1)
+        select case when duetime.is_road(l.lane) then (
+                select d.pos from duetime.due as d
+                where d.lane < 0 and d.lane >> 15 = l.lane and d.pos >= l.floor order by d.pos limit 1)
+            else (select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor order by d.pos limit 1)
+            end
         from unnest(p_lanes, p_floors) with ordinality as l (lane, floor, index) order by l.index);
 end $$;
 
--- The first positions of each lane that are due, at most p_limit of each; lanes without any are left out.
+-- The first positions of each lane or road that are due, at most p_limit of each; lanes without any are left out.
 create or replace function duetime.peek(p_now bigint, p_lanes integer[], p_floors bigint[], p_limit integer,
     p_lead bigint)
 returns table (lane integer, positions bigint[]) language plpgsql stable
@@ -57,10 +64,14 @@ begin
     return query
     select l.lane, p.positions from unnest(p_lanes, p_floors) as l (lane, floor)
     cross join lateral (
-        select array_agg(x.pos) as positions from (
+        select case when duetime.is_road(l.lane) then array(
+            select d.pos from duetime.due as d
+            where d.lane < 0 and d.lane >> 15 = l.lane and d.pos >= l.floor and d.pos <= v_until
+                order by d.pos limit p_limit)
+        else array(
             select d.pos from duetime.due as d where d.lane = l.lane and d.pos >= l.floor and d.pos <= v_until
-                order by d.pos limit p_limit
-        ) as x
+                order by d.pos limit p_limit)
+        end as positions
     ) as p
-    where p.positions is not null;
+    where p.positions <> '{}';
 end $$;

@@ -34,7 +34,8 @@ select nextval(s.tableoid) from duetime.set_backs as s;  -- the first call does 
 -- What a claim scans and a gate skips. Never written by add, claim or settle. Below `floor` the lane has no entry
 -- and gets none, if the clock was not set back since: `set_backs` is what it was when that was proved. Ids are
 -- random: a fail-over may take a lane away again that processes remember, and its number must not come to mean
--- another one.
+-- another one. All lanes with a collection of one handler and priority are a road, and their ids are below zero: the
+-- number of the road, from -65536 to -4, and 15 bits for the lane (`make_lanes`).
 create table duetime.lane (
     id integer primary key default 1 + (random() * 2147483646)::integer,
     handler text not null,
@@ -43,6 +44,13 @@ create table duetime.lane (
     floor bigint not null default 0,
     set_backs bigint not null default 0,
     unique (handler, collection, priority)
+) with (fillfactor = 70);
+
+-- How far roads are empty, as `lane.floor` says it of lanes.
+create table duetime.road (
+    id integer primary key,
+    floor bigint not null,
+    set_backs bigint not null
 ) with (fillfactor = 70);
 
 -- Live tasks that are not whole in their location (I1, I2).
@@ -110,6 +118,7 @@ create table duetime.due (
     check (num_nulls(payload, submitted_at, submitted_by) in (0, 3))
 );
 create index due_position on duetime.due (lane, pos);
+create index due_road on duetime.due ((lane >> 15), pos) where lane < 0;
 create unique index due_id on duetime.due (id);
 
 -- Tasks that wait for something other than time, by `reason`: 'blocked' for other tasks, of which `waiting` counts

@@ -9,17 +9,29 @@ update duetime_fact set value = max(value, (select h.value from duetime_fact as 
     where name = 'submitted_back'
 
 -- find_lane: a lane by what makes it one
-select id, next_at from duetime_lane where handler = ? and collection = ? and priority = ?
+select l.id, coalesce(r.next_at, l.next_at) from duetime_lane as l
+left join duetime_road as r on r.id = -l.id >> 20 and l.id < 0
+where l.handler = ?1 and l.collection = ?2 and l.priority = ?3
 
--- add_lane: a lane that nothing waits in yet
-insert into duetime_lane (handler, collection, priority, next_at) values (?, ?, ?, 4611686018427387904) returning id,
-    next_at
+-- extend_road: a number for one more lane on the road of its handler and priority, if it has a collection
+insert into duetime_road (handler, priority, lanes, next_at) select ?1, ?3, 1, 4611686018427387904 where ?2 <> ''
+on conflict (handler, priority) do update set lanes = lanes + 1
+
+-- add_lane: a lane that nothing waits in yet; its road has been extended
+insert into duetime_lane (id, handler, collection, priority, next_at) values (
+    case ?2 when '' then coalesce((select max(id) from duetime_lane where id > 0), 0) + 1
+        else (select -((id << 20) + lanes) from duetime_road where handler = ?1 and priority = ?3) end,
+    ?1, ?2, ?3, 4611686018427387904)
+returning id, next_at
 
 -- collections: those that a handler has used
 select distinct collection from duetime_lane where handler = ?
 
 -- lower_lane: let claims look into a lane as early as its newest position asks
-update duetime_lane set next_at = ? where id = ? and next_at > ?
+update duetime_lane set next_at = ?2 where id = ?1 and next_at > ?2
+
+-- lower_road: the same of a road
+update duetime_road set next_at = ?2 where id = -?1 and next_at > ?2
 
 -- insert_task: a live task, standing nowhere yet
 insert into duetime_task (seq, id, lane, key, payload, due_at, submitted_at, submitted_by, expires_at, timeout, retry,

@@ -114,6 +114,9 @@ where h.reason = 'blocked' and (h.waiting <> (select count(*) from duetime_edge 
 -- set_waiting: put the count of a held task right
 update duetime_held set waiting = ? where task = ?
 
--- late_lanes: lanes that claims would look into too late
+-- late_lanes: lanes and roads that claims would look into too late
 select l.id, l.handler, l.collection, l.priority from duetime_lane as l
-where l.next_at > (select min(d.pos) from duetime_due as d where d.lane = l.id)
+where l.id > 0 and l.next_at > (select min(d.pos) from duetime_due as d where d.lane = l.id)
+union all
+select -r.id, r.handler, '', r.priority from duetime_road as r
+where r.next_at > (select min(d.pos) from duetime_due as d where d.lane < 0 and -d.lane >> 20 = r.id)

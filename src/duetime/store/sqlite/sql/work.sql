@@ -34,28 +34,54 @@ select value from duetime_fact where name = 'epoch'
 -- begin_epoch: the first claim in a copy of a store
 update duetime_fact set value = ? where name = 'epoch'
 
--- lanes_with_work: lanes whose next position may be due
-select id, handler, collection, priority from duetime_lane where next_at <= ?
+-- lanes_with_work: lanes and roads (below zero) whose next position may be due
+select id, handler, collection, priority from duetime_lane where next_at <= ?1
+union all
+select -id, handler, '', priority from duetime_road where next_at <= ?1
+
+-- lanes_on_road: the lanes of a road
+select id, handler, collection, priority from duetime_lane where id > -((1 - ?1) << 20) and id < -(-?1 << 20)
 
 -- lanes_later: lanes with work in the future, earliest first
 select handler, next_at from duetime_lane where next_at > ? and next_at < 4611686018427387904 order by next_at
 
+-- roads_later: the same of roads
+select handler, next_at from duetime_road where next_at > ? and next_at < 4611686018427387904 order by next_at
+
 -- first_in_lane: the tasks of the first due entries of a lane, as one JSON array
 select json_group_array(task) from (select task from duetime_due where lane = ? and pos <= ? order by pos, task limit ?)
 
--- first_in_lanes: the first due entries of each of these lanes, [lane, [[pos, task], …]] each, as one JSON array
-select json_group_array(json_array(l.value, (
+-- first_on_road: the same of a road
+select json_group_array(task) from (select task from duetime_due where lane < 0 and -lane >> 20 = -?1 and pos <= ?2
+    order by pos, task limit ?3)
+
+-- first_in_lanes: the first due entries of each of these lanes or roads, [lane, [[pos, task], …]] each, as one JSON
+-- array
+select json_group_array(json_array(l.value, case when l.value between -1048576 and -1 then (
     select json_group_array(json_array(pos, task)) from (
-        select pos, task from duetime_due where lane = l.value and pos <= ?2 order by pos, task limit ?3))))
+        select pos, task from duetime_due where lane < 0 and -lane >> 20 = -l.value and pos <= ?2
+            order by pos, task limit ?3))
+    else (
+    select json_group_array(json_array(pos, task)) from (
+        select pos, task from duetime_due where lane = l.value and pos <= ?2 order by pos, task limit ?3)) end))
 from json_each(?1) as l
 
 -- scan_lane: due entries of a lane in order, but for the first ones
 select lane, pos, task, due_at, attempt, tries, crashes from duetime_due where lane = ? and pos <= ? order by pos, task
     limit ? offset ?
 
+-- scan_road: the same of a road
+select lane, pos, task, due_at, attempt, tries, crashes from duetime_due
+where lane < 0 and -lane >> 20 = -?1 and pos <= ?2 order by pos, task limit ?3 offset ?4
+
 -- raise_lanes: remember that these lanes have nothing before their next entries
 update duetime_lane set next_at = coalesce((select min(pos) from duetime_due where lane = duetime_lane.id),
     4611686018427387904) where id in (select value from json_each(?))
+
+-- raise_roads: the same of roads
+update duetime_road set next_at = coalesce((
+    select min(pos) from duetime_due where lane < 0 and -lane >> 20 = duetime_road.id), 4611686018427387904)
+where id in (select -value from json_each(?))
 
 -- claimed_tasks: what attempts need to know of their tasks, in the order of these numbers, as one JSON array
 select json_group_array(json_array(
@@ -153,8 +179,11 @@ where r.worker = ?
 -- id_of: the id of a task by its number
 select id from duetime_task where seq = ?
 
--- next_in_lanes: the first entry of these lanes after an instant
-select min((select min(pos) from duetime_due where lane = l.value and pos > ?1)) from json_each(?2) as l
+-- next_in_lanes: the first entry of these lanes and roads after an instant
+select min(case when l.value between -1048576 and -1
+    then (select min(pos) from duetime_due where lane < 0 and -lane >> 20 = -l.value and pos > ?1)
+    else (select min(pos) from duetime_due where lane = l.value and pos > ?1) end)
+from json_each(?2) as l
 
 -- refuse: note that a task does not fit a declaration
 insert or ignore into duetime_refusal (task, digest) values (?, ?)

@@ -2,7 +2,9 @@
 -- Instants are microseconds since the epoch.
 
 -- What a claim scans and a gate skips. next_at is never later than the earliest position in `due` (it may be earlier),
--- so a claim looks only into lanes that may have work, however many lanes there are.
+-- so a claim looks only into lanes that may have work, however many lanes there are. All lanes with a collection of one
+-- handler and priority are a road, and the road has their next_at: where no gate tells them apart a claim walks along
+-- the road as if it were one lane. Ids of lanes on roads are below zero: -((road << 20) + number on the road).
 create table duetime_lane (
     id integer primary key,
     handler text not null,
@@ -12,6 +14,16 @@ create table duetime_lane (
     unique (handler, collection, priority)
 );
 create index duetime_lane_next on duetime_lane (next_at);
+
+create table duetime_road (
+    id integer primary key,
+    handler text not null,
+    priority integer not null,
+    lanes integer not null,
+    next_at integer not null,
+    unique (handler, priority)
+);
+create index duetime_road_next on duetime_road (next_at);
 
 -- Every task. While it lives `state` is null and it stands in exactly one of due, held and running;
 -- its end is written into the last columns. Moving the row into a history table was not needed here: SQLite
@@ -70,6 +82,7 @@ create table duetime_due (
     primary key (lane, pos, task)
 ) without rowid;
 create unique index duetime_due_task on duetime_due (task);
+create index duetime_due_road on duetime_due (-lane >> 20, pos, task) where lane < 0;
 
 -- Tasks that wait for something other than time, by `reason`: 'blocked' for other tasks, of which `waiting` counts
 -- those still missing; 'declaration' for a worker whose code their payload fits (people read: parked), and then
