@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, tzinfo
 from urllib.parse import parse_qsl, quote, urlencode
@@ -62,13 +62,19 @@ def is_zone(name: str) -> bool:
 
 
 class Visit:
-    """One request for a page. `query` and `form` have the last value of each field; `path` the parts of the address by name."""
+    """One request for a page. `query` and `form` have the last value of each field; `path` the parts of the address by name.
 
-    def __init__(self, call: Call, sight: Sight, query: Mapping[str, str], form: Mapping[str, str]) -> None:
+    `menu` are the pages of the navigation that the person may see, as name, address and icon.
+    """
+
+    def __init__(
+        self, call: Call, sight: Sight, query: Mapping[str, str], form: Mapping[str, str], menu: Sequence[tuple[str, str, str]] = ()
+    ) -> None:
         self.call = call
         self.app: App = call.app
         self.path = call.path
         self.sight = sight
+        self.menu = menu
         self.query = query
         self.form = form
         self.preferences = preferences_of(call.request)

@@ -91,7 +91,8 @@ class Web:
         if page is not None and page.whole:
             call.allow_whole("this page is about all of them")
         query = read_fields(call.request.scope["query_string"].decode("latin-1"))
-        return Visit(call, self.sight, query, form)
+        menu = [(each.name, f"{call.prefix}/ui{each.path}", each.icon) for each in self._menu(call.caller)]
+        return Visit(call, self.sight, query, form, menu)
 
     async def shown(self, visit: Visit, page: Page, *, said: Done | None = None) -> Response:
         """Answer with a page, or with the parts of it that the browser does not have yet."""
@@ -127,8 +128,7 @@ class Web:
                 "icon": each.icon,
                 "here": each.path.strip("/") == here,
             }
-            for each in self.pages
-            if each.name and caller is not None and caller.may(each.scope) and not (each.whole and caller.handlers)
+            for each in self._menu(caller)
         ]
         return {
             "menu": menu,
@@ -144,6 +144,12 @@ class Web:
             "reads_only": caller is not None and not caller.may(Scope.OPERATE),
             "glyph": glyph,
         }
+
+    def _menu(self, caller: Caller | None) -> list[Page]:
+        """Return the pages of the navigation that somebody may see."""
+        if caller is None:
+            return []
+        return [each for each in self.pages if each.name and caller.may(each.scope) and not (each.whole and caller.handlers)]
 
     def framed(self, call: Call, template: str, view: View) -> Response:
         """Answer with a page that stands for itself: an error, the sign-in."""

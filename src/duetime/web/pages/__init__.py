@@ -5,6 +5,7 @@ from __future__ import annotations
 from duetime.web.page import Page
 from duetime.web.pages import (
     audit,
+    calendar,
     failure,
     failures,
     find,
@@ -28,6 +29,7 @@ PAGES: tuple[Page, ...] = (
     failure.PAGE,
     schedules.PAGE,
     schedules.ONE,
+    calendar.PAGE,
     forecast.PAGE,
     handlers.PAGE,
     handlers.ONE,

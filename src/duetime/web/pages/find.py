@@ -30,8 +30,9 @@ async def view(visit: Visit) -> View:
 
 async def _hits(visit: Visit, text: str) -> list[Hit]:
     wanted = text.lower()
-    pages = ("overview", "tasks", "schedules", "handlers", "workers", "settings")
-    hits = [Hit(name.capitalize(), "page", visit.link(*([] if name == "overview" else [name])), name) for name in pages if wanted in name]
+    pages = [*visit.menu, ("Calendar", visit.link("calendar"), "schedules"), ("Forecast", visit.link("forecast"), "schedules")]
+    pages.append(("Settings", visit.link("settings"), "settings"))
+    hits = [Hit(name, "page", address, icon) for name, address, icon in pages if wanted in name.lower()]
     if not text:
         return hits
     if is_id(text):
