@@ -287,6 +287,25 @@ async def test_a_schedule_is_paused_resumed_run_and_previewed(store_url: str) ->
             await http.problem("POST", f"/v1/schedules/none/{verb}", status=404)
 
 
+async def test_a_schedule_is_copied_under_another_name(store_url: str) -> None:
+    app = new_app(store_url)
+    async with served(app) as http:
+        await http("PUT", "/v1/schedules/reports%2Fdaily", {**GREET, "cron": "30 9 * * *", "tz": "Europe/Berlin", "jitter": 5}, status=201)
+        await http("POST", "/v1/schedules/reports%2Fdaily/pause")
+        copied = await http("POST", "/v1/schedules/reports%2Fdaily/copy", {"to": "reports/us"}, status=201)
+        assert copied.headers["location"] == "/v1/schedules/reports%2Fus"
+        first = (await http("GET", "/v1/schedules/reports%2Fdaily")).json
+        assert (copied.json["zone"], copied.json["paused"]) == ("Europe/Berlin", None)
+        assert copied.json["schedule"] == first["schedule"]
+        await http.problem("POST", "/v1/schedules/reports%2Fdaily/copy", {"to": "reports/us"}, status=412)
+        await http.problem("POST", "/v1/schedules/reports%2Fdaily/copy", {"to": " "}, status=422)
+        await http.problem("POST", "/v1/schedules/none/copy", {"to": "x"}, status=404)
+        assert [each["name"] for each in (await http("GET", "/v1/schedules", prefix="reports/")).json["items"]] == [
+            "reports/daily",
+            "reports/us",
+        ]
+
+
 @pytest.mark.covers("AIR.3")
 async def test_skips_are_listed_and_the_past_is_run() -> None:
     app = new_app("sqlite:///:memory:")

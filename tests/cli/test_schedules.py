@@ -142,6 +142,20 @@ def test_a_stored_schedule_is_previewed_by_name(duetime: CommandLine, shop: Shop
 # ---- control ----
 
 
+def test_schedules_of_a_folder_are_listed_copied_and_paused_together(duetime: CommandLine, shop: Shop) -> None:
+    for name in ("reports/daily", "reports/monthly", "sweep"):
+        put(duetime, name)
+    [said] = duetime.lines("schedules", "copy", "reports/daily", "reports/us")
+    assert said.startswith("copied reports/daily to reports/us, next ")
+    names = ["reports/daily", "reports/monthly", "reports/us"]
+    assert [each["name"] for each in duetime.json("schedules", "--prefix", "reports/")["items"]] == names
+    assert duetime.lines("schedules", "pause", "--prefix", "reports/") == [f"paused {name}" for name in names]
+    assert [each["name"] for each in duetime.json("schedules", "--paused")["items"]] == names
+    for wrong in ((), ("sweep", "--prefix", "reports/")):
+        assert "give the names of schedules, or --prefix" in duetime("schedules", "delete", *wrong, code=2).stderr
+    assert "there is no schedule 'none'" in duetime("schedules", "copy", "none", "other", code=3).stderr
+
+
 def test_schedules_are_paused_with_a_note_and_resumed(duetime: CommandLine, shop: Shop) -> None:
     put(duetime, "a")
     put(duetime, "b")

@@ -32,6 +32,7 @@ from duetime.wire.problem import BAD_REQUEST, INVALID, Fault, FieldError, pointi
 from duetime.wire.rules import RuleFields, rule_of
 from duetime.wire.schedules import (
     BackfillBody,
+    CopyScheduleBody,
     DifferenceList,
     NamedScheduleBody,
     PauseBody,
@@ -59,6 +60,7 @@ _put = msgspec.json.Decoder(PutScheduleBody)
 _pause = msgspec.json.Decoder(PauseBody)
 _resume = msgspec.json.Decoder(ResumeBody)
 _trigger = msgspec.json.Decoder(TriggerBody)
+_copy = msgspec.json.Decoder(CopyScheduleBody)
 _backfill = msgspec.json.Decoder(BackfillBody)
 _reconcile = msgspec.json.Decoder(ReconcileBody)
 _rule = msgspec.json.Decoder(RulePreviewBody)
@@ -180,6 +182,17 @@ async def trigger(call: Call) -> Response:
         act.detail = f"task {task.id}"
     call.shared.figures.note_submitted(1)
     return task_answer(task, 201, {"location": f"{call.prefix}/v1/tasks/{task.id}"})
+
+
+async def copy(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_copy)
+    with pointing("", {"to": "to"}):
+        to = check_name(body.to, "to")
+    async with call.acting("schedules.copy", _name(call)) as act:
+        info = await of_caller(call).copy(_name(call), to)
+        act.detail = f"to {to}"
+    return _shown(info, 201, {"location": f"{call.prefix}/v1/schedules/{part(to)}"})
 
 
 async def backfill(call: Call) -> Response:
@@ -329,6 +342,10 @@ ROUTES = (
         name="trigger_schedule", method="POST", path="/v1/schedules/{name}/trigger", endpoint=trigger, scope=Scope.OPERATE,
         summary="Run a schedule's handler now; the rule is not disturbed.",
         body=TriggerBody, optional_body=True, answer=Task, status=201, problems=(404, 409, 415),
+    ),
+    Route(
+        name="copy_schedule", method="POST", path="/v1/schedules/{name}/copy", endpoint=copy, scope=Scope.OPERATE,
+        summary="Store what a schedule is under another name.", body=CopyScheduleBody, answer=ScheduleView, status=201, problems=(404, 412),
     ),
     Route(
         name="backfill_schedule", method="POST", path="/v1/schedules/{name}/backfill", endpoint=backfill, scope=Scope.OPERATE,

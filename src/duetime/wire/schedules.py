@@ -111,6 +111,12 @@ class TriggerBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
     overlap: Policy = "allow"
 
 
+class CopyScheduleBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The name of the copy."""
+
+    to: str
+
+
 class BackfillBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """Which planned instants to run, both ends included, and what to do with those that already have a task."""
 

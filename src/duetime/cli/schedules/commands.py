@@ -36,6 +36,7 @@ def _listing(function: Callable[..., Any]) -> Callable[..., Any]:
         json_option,
         click.option("--paused", is_flag=True, default=None, help="Only those that are paused."),
         click.option("--handler", metavar="NAME", help="Only those of this handler."),
+        click.option("--prefix", metavar="TEXT", help="Only those whose names begin with this, such as a folder: reports/"),
     ):
         function = option(function)
     return function
@@ -44,25 +45,25 @@ def _listing(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.group(invoke_without_command=True)
 @_listing
 @click.pass_context
-def schedules(ctx: click.Context, handler: str | None, paused: bool | None, as_json: bool) -> None:
+def schedules(ctx: click.Context, handler: str | None, prefix: str | None, paused: bool | None, as_json: bool) -> None:
     """List, make and control schedules.
 
     A schedule creates tasks by a rule, one for each planned instant. Without a command the schedules are listed.
     """
     if ctx.invoked_subcommand is None:
-        _list(handler, paused, as_json)
+        _list(handler, prefix, paused, as_json)
 
 
 @schedules.command("list")
 @_listing
-def list_schedules(handler: str | None, paused: bool | None, as_json: bool) -> None:
+def list_schedules(handler: str | None, prefix: str | None, paused: bool | None, as_json: bool) -> None:
     """List schedules by name."""
-    _list(handler, paused, as_json)
+    _list(handler, prefix, paused, as_json)
 
 
-def _list(handler: str | None, paused: bool | None, as_json: bool) -> None:
+def _list(handler: str | None, prefix: str | None, paused: bool | None, as_json: bool) -> None:
     async def use(app: App) -> None:
-        found = await app.schedules.list(handler=handler, paused=paused)
+        found = await app.schedules.list(handler=handler, paused=paused, prefix=prefix)
         if as_json:
             show.print_json_list(tables.document(info) for info in found)
             return
@@ -97,38 +98,59 @@ def show_schedule(name: str, as_json: bool) -> None:
 
 
 def _names(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("names", metavar="NAME...", nargs=-1, required=True)(store_option(function))
+    function = click.option("--prefix", metavar="TEXT", help="All whose names begin with this, such as a folder: reports/")(function)
+    return click.argument("names", metavar="[NAME]...", nargs=-1)(store_option(function))
+
+
+@schedules.command()
+@click.argument("name")
+@click.argument("new")
+@json_option
+@store_option
+def copy(name: str, new: str, as_json: bool) -> None:
+    """Store the same schedule under a new name; it fires from now on."""
+    audited = Audited("schedules.copy", name, detail=lambda copied: f"to {new}")
+    info, now = on_store(lambda app: _copied(app, name, new), audited=audited)
+    if as_json:
+        show.print_json(tables.document(info))
+    else:
+        following = tables.next_words(info, now)
+        click.echo(f"copied {name} to {new}{', next ' if following else ''}{following or ''}")
+
+
+async def _copied(app: App, name: str, new: str) -> tuple[ScheduleInfo, datetime]:
+    return await app.schedules.copy(name, new), now_of(app)
 
 
 @schedules.command()
 @_names
-def delete(names: tuple[str, ...]) -> None:
+def delete(names: tuple[str, ...], prefix: str | None) -> None:
     """Remove schedules; tasks that they have created stay."""
 
     async def one(app: App, name: str) -> str:
         await app.schedules.delete(name)
         return f"deleted {name}"
 
-    _each("schedules.delete", names, one)
+    _each("schedules.delete", names, prefix, one)
 
 
 @schedules.command()
 @_names
 @click.option("--note", metavar="TEXT", default="", help="Why; shown beside the schedule.")
-def pause(names: tuple[str, ...], note: str) -> None:
+def pause(names: tuple[str, ...], prefix: str | None, note: str) -> None:
     """Stop schedules from firing until they are resumed."""
 
     async def one(app: App, name: str) -> str:
         await app.schedules.pause(name, note=note)
         return f"paused {name}"
 
-    _each("schedules.pause", names, one)
+    _each("schedules.pause", names, prefix, one)
 
 
 @schedules.command()
 @_names
 @click.option("--catch-up", is_flag=True, help="Treat what was planned meanwhile as missed, by the schedule's policy.")
-def resume(names: tuple[str, ...], catch_up: bool) -> None:
+def resume(names: tuple[str, ...], prefix: str | None, catch_up: bool) -> None:
     """Let paused schedules fire again, from now on."""
 
     async def one(app: App, name: str) -> str:
@@ -136,15 +158,18 @@ def resume(names: tuple[str, ...], catch_up: bool) -> None:
         following = tables.next_words(info, now_of(app))
         return f"resumed {name}{', next ' if following else ''}{following or ''}"
 
-    _each("schedules.resume", names, one)
+    _each("schedules.resume", names, prefix, one)
 
 
-def _each(action: str, names: Sequence[str], one: Callable[[App, str], Awaitable[str]]) -> None:
+def _each(action: str, names: Sequence[str], prefix: str | None, one: Callable[[App, str], Awaitable[str]]) -> None:
     """Apply a command to each schedule. A failure does not stop the rest, and the first one gives the exit code."""
+    if bool(names) == bool(prefix):
+        raise click.UsageError("give the names of schedules, or --prefix with how they begin")
 
     async def use(app: App) -> list[int]:
         failures: list[int] = []
-        for name in dict.fromkeys(names):
+        chosen = names if prefix is None else [info.name for info in await app.schedules.list(prefix=prefix)]
+        for name in dict.fromkeys(chosen):
             try:
                 click.echo(await one(app, name))
             except DuetimeError as problem:
@@ -152,7 +177,9 @@ def _each(action: str, names: Sequence[str], one: Callable[[App, str], Awaitable
                 failures.append(exit_code(problem))
         return failures
 
-    failures = on_store(use, audited=Audited(action, ", ".join(names), done=lambda failures: not failures))
+    failures = on_store(
+        use, audited=Audited(action, ", ".join(names) or f"all that begin with {prefix}", done=lambda failures: not failures)
+    )
     if failures:
         raise click.exceptions.Exit(failures[0])
 

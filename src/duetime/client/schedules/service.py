@@ -176,6 +176,16 @@ class Schedules(Protocol):
         stored = await self.upsert(schedule, if_exists=if_exists, catch_up=catch_up, allow_unknown=allow_unknown, seen=seen)
         return stored.info
 
+    async def copy(self, name: str, to: str) -> ScheduleInfo:
+        """Store what a schedule is under another name, fired from now on. A pause is not copied, nor what it counts.
+
+            await app.schedules.copy("reports/nightly", "reports/nightly-us")
+
+        Raises ScheduleNotFound if there is none, and ChangedMeanwhile if the other name is taken.
+        """
+        found = await self.get(name)
+        return await self.put(replace(found.schedule, name=to), seen=())
+
     async def declare(self, schedules: Sequence[Schedule] | None = None) -> SchedulePlan:
         """Store what a program declares, all or nothing; by default the schedules of `@app.schedule`. Workers do it when they start.
 

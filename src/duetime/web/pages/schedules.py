@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+
 import msgspec
 
 from duetime.client.schedules.info import ScheduleInfo
@@ -17,6 +20,9 @@ from duetime.web.visit import Visit
 from duetime.wire.rules import RuleFields, rule_of
 
 PER_PAGE = 50
+MOST_IN_FOLDERS = 2_000
+TICKED = "schedule:"
+MANY = {"pause": "paused", "resume": "resumed", "delete": "deleted"}
 RUNS = 20
 PREVIEWED = 10
 _TROUBLE = ("broken", "late", "failing", "gated", "paused")
@@ -47,7 +53,10 @@ async def view(visit: Visit) -> View:
     shown = [each for each in items if visit.may_see(each.handler) and health in (None, each.health)]
     if not after:
         shown.sort(key=lambda each: (each.health not in _TROUBLE, each.name))
+    prefix = visit.query.get("q", "")
     facts = {
+        "folders": await _folders(visit, prefix),
+        "folder": prefix if prefix.endswith("/") else "",
         "schedules": [(each, await _next(visit, each, 3)) for each in shown],
         "next": None if more is None else visit.here(after=more),
         "first": not after,
@@ -57,6 +66,25 @@ async def view(visit: Visit) -> View:
         "may_operate": visit.may("operate"),
     }
     return View(title="Schedules", facts=facts, every=3.0)
+
+
+async def _folders(visit: Visit, prefix: str) -> list[tuple[str, str, int, str]]:
+    """Return the folders in the present one, first the one above: its word, its whole name, how many schedules it has, its address."""
+    seen = await visit.sight.see(
+        f"schedules in folders of {'|'.join(visit.caller.handlers)}", lambda: service(visit).list(limit=MOST_IN_FOLDERS)
+    )
+    names = [each.name for each in seen.value if visit.may_see(each.handler)]
+    here = prefix[: prefix.rfind("/") + 1]
+    found = counted(names, here)
+    above = here[:-1].rpartition("/")[0]
+    upward = [("..", f"{above}/" if above else "", 0, visit.link("schedules", q=f"{above}/" if above else None))] if here else []
+    return upward + [(name[len(here) :], name, count, visit.link("schedules", q=name)) for name, count in sorted(found.items())]
+
+
+def counted(names: Iterable[str], here: str) -> Counter[str]:
+    """Return the folders directly in a folder, each with the number of names anywhere in it. A folder is what a slash ends."""
+    inside = (name[len(here) :] for name in names if name.startswith(here))
+    return Counter(here + name[: name.index("/") + 1] for name in inside if "/" in name)
 
 
 async def _next(visit: Visit, schedule: ScheduleInfo, count: int) -> list[object]:
@@ -121,6 +149,53 @@ def read_rule(cron: str, every: str, tz: str) -> Rule:
 # ---- actions ----
 
 
+def _chosen(visit: Visit) -> list[str]:
+    """Return the ticked schedules."""
+    names = [name.removeprefix(TICKED) for name in visit.form if name.startswith(TICKED)]
+    if not names:
+        raise InvalidValue("tick some schedules first")
+    return names[:PER_PAGE]
+
+
+async def act_on_many(visit: Visit) -> Done:
+    """Pause, resume or delete what is ticked. What is refused does not stop the rest."""
+    verb = visit.needed("verb")
+    if verb not in MANY:
+        raise InvalidValue(f"many schedules can be {', '.join(MANY.values())}, got {verb[:40]!r}")
+    names, schedules, refused = _chosen(visit), service(visit, Scope.OPERATE), []
+    acts: dict[str, Callable[[str], Awaitable[object]]] = {
+        "pause": schedules.pause,
+        "resume": schedules.resume,
+        "delete": schedules.delete,
+    }
+    for name in names:
+        try:
+            async with visit.acting(f"schedules.{verb}", name):
+                visit.allow(Scope.OPERATE, (await schedules.get(name)).handler)
+                await acts[verb](name)
+        except DuetimeError as error:
+            refused.append(str(error))
+    said = f"{len(names) - len(refused)} of {len(names)} schedules {MANY[verb]}."
+    return Done(said=f"{said} {refused[0]}" if refused else said, good=not refused)
+
+
+async def copy(visit: Visit) -> Done:
+    schedule, to = await _get(visit), visit.needed("to")
+    async with visit.acting("schedules.copy", schedule.name) as act:
+        visit.allow(Scope.OPERATE, schedule.handler)
+        stored = await service(visit, Scope.OPERATE).copy(schedule.name, to)
+        act.detail = f"to {to}"
+    return Done(said=f"{stored.name} fires from now on.", to=visit.link("schedules", stored.name))
+
+
+async def delete(visit: Visit) -> Done:
+    schedule = await _get(visit)
+    async with visit.acting("schedules.delete", schedule.name):
+        visit.allow(Scope.OPERATE, schedule.handler)
+        await service(visit, Scope.OPERATE).delete(schedule.name)
+    return Done(said=f"{schedule.name} was deleted; its tasks stay.", to=visit.link("schedules"))
+
+
 async def trigger(visit: Visit) -> Done:
     schedule = await _get(visit)
     async with visit.acting("schedules.trigger", schedule.name) as act:
@@ -166,6 +241,9 @@ ACTIONS = {
     "pause": Action(run=pause),
     "resume": Action(run=resume),
     "change": Action(run=change),
+    "copy": Action(run=copy),
+    "delete": Action(run=delete),
+    "many": Action(run=act_on_many),
 }
 PAGE = Page(path="/schedules", template="schedules.html", view=view, name="Schedules", letter="s", icon="schedules", actions=ACTIONS)
 ONE = Page(path="/schedules/{schedule}", template="schedule.html", view=view_one, actions=ACTIONS)
