@@ -73,7 +73,7 @@ class UnknownHandler(DuetimeError, LookupError):
 
 
 class TaskNotFound(DuetimeError, LookupError):
-    """There is no such task: it was never submitted, or it has been pruned."""
+    """There is no such task: it was never submitted, or it has been deleted or pruned."""
 
 
 class ScheduleNotFound(DuetimeError, LookupError):

@@ -181,8 +181,9 @@ def commands_in(line: str, program: str) -> Iterator[list[str]]:
 
 
 def wrong_in(arguments: list[str]) -> str | None:
-    """Return what is wrong with a call of `duetime`: a command or an option that does not exist."""
+    """Return what is wrong with a call of `duetime`: a command or an option that does not exist, or an option that it needs."""
     command: click.Command = cli
+    given: set[str] = set()
     for word in arguments:
         if isinstance(command, click.Group) and re.fullmatch(r"[a-z][a-z-]*", word):
             found = command.commands.get(word)
@@ -193,6 +194,13 @@ def wrong_in(arguments: list[str]) -> str | None:
             options = {name for parameter in command.params for name in parameter.opts} | {"--help", "-h"}
             if word.partition("=")[0] not in options:
                 return f"`{command.name}` has no option {word}"
+            given.add(word.partition("=")[0])
+        else:
+            given.add(word)
+    if given:  # a page that only names a command gives nothing
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and parameter.required and not given.intersection(parameter.opts):
+                return f"`{command.name}` needs {parameter.opts[0]}"
     return None
 
 
@@ -216,6 +224,8 @@ def test_the_check_of_commands_finds_what_does_not_exist() -> None:
     assert wrong_in(["gates", "pause", "sync_stock", "--for", "10m"]) is None
     assert wrong_in(["tusks"]) == "there is no command 'tusks'"
     assert wrong_in(["gates", "pause", "sync_stock", "--during", "10m"]) == "`pause` has no option --during"
+    assert wrong_in(["schedules", "import", "crontab.txt"]) == "`import` needs --handler"
+    assert wrong_in(["schedules", "import"]) is None, "its name alone"
 
 
 # ---- links ----

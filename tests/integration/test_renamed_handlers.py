@@ -86,7 +86,7 @@ async def test_a_gate_on_the_present_name_holds_the_tasks_of_the_former_one_and_
         await door.reschedule(task.id, delay=0)
         assert [(gate.handler, gate.note) for gate in await door.gates.list()] == [("expire_order", "stock service down")]
         [reason] = [each for each in await door.why(task.id) if each.kind == "gate"]
-        assert "expire" in reason.text
+        assert reason.text.startswith("a gate pauses expire_order until it is opened")
         for _ in range(3):  # the workers claim what is due meanwhile
             assert await door.result(await door.handler("ping").now(), timeout=PATIENCE) == "pong"
         assert (await door.get(task.id)).state is State.PENDING
@@ -103,6 +103,34 @@ async def test_handlers_and_counts_have_it_once(url: str, door: App) -> None:
     assert (handler.name, list(handler.aliases), handler.states[State.PENDING]) == ("expire_order", ["expire"], 3)
     [counts] = (await door.stats()).handlers
     assert (counts.handler, counts.later) == ("expire_order", 3)
+
+
+async def test_a_worker_from_before_the_renaming_counts_as_one_of_the_handler(url: str, door: App) -> None:
+    async def worked() -> tuple[int, int]:
+        [handler] = await door.handlers()
+        return handler.workers, handler.slots
+
+    async with before(url).worker(concurrency=5):
+        assert await worked() == (1, 5)
+        async with after(url).worker(concurrency=7):
+            assert await worked() == (2, 12)
+
+
+async def test_the_doctor_counts_what_nobody_runs_by_the_names_that_workers_know(url: str) -> None:
+    async with before(url) as old, after(url) as new:
+        await old.gates.pause("expire", timeout=0)
+        await old.handler("expire").now(order=7)
+        await new.handler("expire_order").now(order=8)
+
+        async def noted() -> list[str]:
+            found = (await new.doctor.examine()).findings
+            return [f"{each.subject}: {each.detail}" for each in found if each.kind == "no worker"]
+
+        assert await noted() == ["expire_order: 2 due tasks and no live worker that runs them"]
+        async with before(url).worker():
+            assert await noted() == ["expire_order: 1 due task and no live worker that runs them"]
+            async with after(url).worker():
+                assert await noted() == []
 
 
 async def test_many_are_changed_by_the_present_name(url: str, door: App) -> None:

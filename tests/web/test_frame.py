@@ -245,7 +245,7 @@ async def test_errors_are_pages_that_say_what_to_do(ui: Reader) -> None:
     assert "there is nothing at" in page
     assert "<!doctype html>" in page
     page = await ui("/tasks/01a1ee76-a8ef-74c3-83ad-6a657b63f2ce", status=404)
-    assert "never submitted to this store, or it has been pruned" in page
+    assert "never submitted to this store, or it has been deleted or pruned" in page
     await ui("/tasks", form={"do": "explode"}, status=400)
     text = await ui("/tasks/xyz", headers={"Duetime-Parts": "none"}, status=404)
     assert "is not a task id" in text

@@ -88,8 +88,8 @@ class CommandLine(click.Group):
 def cli(ctx: click.Context) -> None:
     """Run work at the right time, at least once and never twice at once.
 
-    The store is given by --url or DUETIME_URL (otherwise sqlite:///duetime.db). Exit codes: 0 done, 1 refused or failed,
-    2 usage, 3 not found, 4 conflict, 5 store unreachable, 130 interrupted.
+    The store is given by --url, or it is that of the App in DUETIME_APP, or DUETIME_URL, or sqlite:///duetime.db. Exit codes: 0 done,
+    1 refused or failed, 2 usage, 3 not found, 4 conflict, 5 store unreachable, 130 interrupted.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -288,7 +288,7 @@ def id_of(task: AnyTask) -> str:
 
 
 def task_not_found(task_id: str) -> TaskNotFound:
-    return TaskNotFound(f"there is no task {task_id}: it was never submitted to this store, or it has been pruned")
+    return TaskNotFound(f"there is no task {task_id}: it was never submitted to this store, or it has been deleted or pruned")
 
 
 def taken_keys(stored: Sequence[Task[Any] | None], duplicates: Mapping[int, str], first: str) -> DuplicateKeys:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import version
@@ -15,7 +16,7 @@ import msgspec
 from duetime.client.artifacts import LocalArtifacts
 from duetime.client.fits import by_declaration, report
 from duetime.client.gates import GateKeeper
-from duetime.client.insight import Insight
+from duetime.client.insight import Insight, names_of
 from duetime.client.liveness import lives, silence
 from duetime.client.secrets import LocalSecrets
 from duetime.model.wording import count, span
@@ -173,9 +174,13 @@ class LocalDoctor(Doctor):
         now = self._store.now()
         serving = [worker for worker in await self._store.workers() if lives(worker, now) and not worker.draining]
         served = {handler for worker in serving for handler in worker.slots}
+        names, unserved = names_of(await self._store.declarations()), Counter[str]()
+        for lane in (await self._store.counts()).lanes:  # by the names that tasks have: workers may know only one of a handler's
+            if lane.due and lane.handler not in served:
+                unserved[names.present(lane.handler)] += lane.due
         for counts in (await self._insight.stats()).handlers:
-            if counts.due and counts.handler not in served:
-                yield Finding("note", "no worker", counts.handler, f"{count(counts.due, 'due task')} and no live worker that runs them")
+            if due := unserved[counts.handler]:
+                yield Finding("note", "no worker", counts.handler, f"{count(due, 'due task')} and no live worker that runs them")
             if counts.parked:
                 detail = (
                     f"{count(counts.parked, 'task')} parked: the payload fits no code that has tried them. Start a worker with fitting "

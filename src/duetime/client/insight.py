@@ -308,11 +308,13 @@ class LocalInsight(Insight):
         starting = [worker for worker in serving if not worker.draining]
         load = await self._store.handler_load(record.handler)
         awaited, in_all = await self._awaited(record, may_see)
+        gates = (await self._store.gates()).all_holding(record.handler, record.collection, now)
+        present = names_of(await self._store.declarations() if gates else ()).present(record.handler)
         return WhyFacts(
             now=now,
             awaited=awaited,
             awaited_in_all=in_all,
-            gates=(await self._store.gates()).all_holding(record.handler, record.collection, now),
+            gates=[msgspec.structs.replace(gate, handler=present) for gate in gates],  # the name by which it is set and opened
             live_workers=len(live),
             workers=await self._loads(record.handler, starting, may_see),
             draining=draining,
@@ -462,7 +464,8 @@ def _sums(handlers: Iterable[HandlerCounts]) -> dict[State, int]:
 def _handler_info(
     declared: Declaration, workers: list[WorkerRecord], counts: HandlerCounts | None, target: TargetInfo | None
 ) -> HandlerInfo:
-    own = [worker for worker in workers if declared.name in worker.slots]
+    names = (declared.name, *declared.aliases)  # a worker whose code is from before a renaming runs it by a former name
+    slots = [max(worker.slots_of(name) for name in names) for worker in workers if not worker.slots.keys().isdisjoint(names)]
     states = {} if counts is None else _states(counts)
     return HandlerInfo(
         name=declared.name,
@@ -474,8 +477,8 @@ def _handler_info(
         isolation=declared.isolation,
         retry=msgspec.json.decode(declared.retry),
         declared_at=to_datetime(declared.declared_at),
-        workers=len(own),
-        slots=sum(worker.slots_of(declared.name) for worker in own),
+        workers=len(slots),
+        slots=sum(slots),
         states={state: states.get(state, 0) for state in State},
         aliases=declared.aliases,
         keep=declared.keep,

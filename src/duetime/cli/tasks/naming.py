@@ -64,7 +64,9 @@ async def whole_id(app: App, text: str) -> str:
         return prefix  # whether there is such a task is told when it is used
     found = (await app.client.page(Query(id_prefix=prefix, limit=MOST_LISTED + 1))).items
     if not found:
-        raise TaskNotFound(f"no task has an id that begins with {prefix}: it was never submitted to this store, or it has been pruned")
+        raise TaskNotFound(
+            f"no task has an id that begins with {prefix}: it was never submitted to this store, or it has been deleted or pruned"
+        )
     if len(found) > 1:
         for task in found[:MOST_LISTED]:
             show.note(show.printable(f"{task.id} {task.handler} {task.state}"))

@@ -8,6 +8,7 @@ from duetime.api.problems import Refusal
 from duetime.client.artifacts import ArtifactInfo
 from duetime.client.insight import AttemptInfo, HandlerInfo
 from duetime.client.series import Series
+from duetime.client.workers import WorkerInfo
 from duetime.clock import to_datetime
 from duetime.model.query import Query
 from duetime.model.task import State
@@ -49,7 +50,7 @@ async def view_one(visit: Visit) -> View:
         "info": info,
         "sparks": {each: whole(series, each) for each in ("due", "oldest_due", "running", "attempts", "failed", "lateness_p99")},
         "gates": gates,
-        "workers": [each for each in workers if name in each.slots],
+        "workers": [(each, number) for each in workers if (number := _slots(each, name, info))],
         "schedules": schedules,
         "courses": courses(series, visit.preferences.tz, chosen),
         "as_table": visit.query.get("as") == "table",
@@ -68,6 +69,11 @@ async def _series(visit: Visit, name: str, chosen: str) -> Series:
         f"series {chosen} of {name}", lambda: visit.app.insight.series(NAMES, handler=name, since=since, step=step)
     )
     return seen.value
+
+
+def _slots(worker: WorkerInfo, name: str, info: HandlerInfo | None) -> int:
+    """Return how many attempts of a handler a worker can run at once, by whichever of the handler's names it knows."""
+    return max(worker.slots.get(each, 0) for each in (name, *(info.aliases if info else ())))
 
 
 async def _target(visit: Visit, info: HandlerInfo) -> dict[str, Any]:
