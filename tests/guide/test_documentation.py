@@ -265,6 +265,16 @@ def test_the_walk_of_one_task_names_files_that_exist() -> None:
     assert [name for name in named if not (ROOT / "src" / "duetime" / name).exists()] == []
 
 
+def test_the_table_of_attacks_names_each_attack_once_and_tests_that_exist() -> None:
+    rows = [row for row in rows_of(DOCS / "design" / "attacks.md") if len(row) == 5][2:]
+    assert len(rows) > 50
+    assert [row[1] for row in rows if sum(row[1] == other[1] for other in rows) > 1] == []
+    named = {name for row in rows for name in re.findall(r"test_\w+\.py", row[4])}
+    assert [row[1] for row in rows if "test_" not in row[4]] == []
+    assert named <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {path.name for path in (ROOT / "tests" / "attacks").glob("test_*.py")} <= named
+
+
 def test_every_page_is_linked_from_the_index() -> None:
     index = DOCS / "index.md"
     linked = {(DOCS / link["target"].partition("#")[0]).resolve() for link in _LINK.finditer(prose_of(index))}

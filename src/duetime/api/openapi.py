@@ -53,7 +53,7 @@ _SUCCESS_HEADERS: Mapping[str, str] = {"Duetime-Version": "The version of the se
 
 async def document(call: Call) -> Response:
     call.query(NoQuery)
-    description = call.shared.description
+    description = await call.shared.description()
     if call.prefix:
         description = description.replace(_AT_ROOT, msgspec.json.encode({"url": call.prefix}), 1)
     return answer(None, encoded=description)

@@ -15,6 +15,7 @@ from duetime.client.access.sessions import Sessions
 from duetime.client.batching import Batching
 from duetime.client.waiting import Waiters
 from duetime.runtime.service import Pulse
+from duetime.runtime.slices import off_loop
 from duetime.worker.pull.service import PullService
 
 
@@ -44,11 +45,12 @@ class Shared:
         self.to_try: tuple[str, dict[str, Any]] | None = None  # a handler and a payload for it, to be shown on the front page
         self.browsers: str | None = None  # where `/` sends a browser: the dashboard, if there is one
         self._describe = describe
+        self._describing = asyncio.Lock()
         self._description = b""
 
-    @property
-    def description(self) -> bytes:
-        """The API's description, built at the first request for it."""
-        if not self._description:
-            self._description = msgspec.json.encode(self._describe())
-        return self._description
+    async def description(self) -> bytes:
+        """Return the API's description, which is built at the first request for it: beside the loop, for it takes a few hundred milliseconds."""
+        async with self._describing:
+            if not self._description:
+                self._description = await off_loop(lambda: msgspec.json.encode(self._describe()))
+            return self._description
