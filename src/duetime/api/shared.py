@@ -49,7 +49,7 @@ class Shared:
         self._description = b""
 
     async def description(self) -> bytes:
-        """Return the API's description, which is built at the first request for it: beside the loop, for it takes a few hundred milliseconds."""
+        """Return the API's description, built at the first request for it, beside the loop: it takes a few hundred milliseconds."""
         async with self._describing:
             if not self._description:
                 self._description = await off_loop(lambda: msgspec.json.encode(self._describe()))
