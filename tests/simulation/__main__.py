@@ -7,10 +7,11 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from tests.simulation.shrinking import shrunk
-from tests.simulation.world import Outcome, plan, simulate
+from tests.simulation.world import SHAPES, Outcome, Shape, plan, simulate
 
 PORTION = 25  # seeds between two collections of garbage: collecting within a simulation takes a third of its time
 
@@ -26,7 +27,7 @@ class Portion(NamedTuple):
     processor: float
 
 
-def run(seeds: range) -> Portion:
+def run(seeds: range, shape: Shape | None = None) -> Portion:
     """Run some seeds one after the other."""
     failed, tasks, attempts, virtual = [], 0, 0, 0.0
     began = time.process_time()
@@ -34,7 +35,7 @@ def run(seeds: range) -> Portion:
     gc.disable()
     try:
         for seed in seeds:
-            outcome = simulate(plan(seed))
+            outcome = simulate(plan(seed, shape))
             tasks, attempts, virtual = tasks + outcome.tasks, attempts + outcome.attempts, virtual + outcome.seconds
             if outcome.violations:
                 failed.append(seed)
@@ -86,10 +87,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2_000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="run this one, and print what happened as a timeline")
+    parser.add_argument("--shape", choices=SHAPES, help="make all worlds of this shape, to measure it; otherwise it follows from the seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args()
+    shape = SHAPES.get(chosen.shape)
     if chosen.seed is not None:
-        outcome = simulate(plan(chosen.seed))
+        outcome = simulate(plan(chosen.seed, shape))
         if outcome.violations:
             print(explained(outcome, timeline=True))
             return 1
@@ -98,14 +101,14 @@ def main() -> int:
         return 0
     began, done = time.monotonic(), list[Portion]()
     with ProcessPoolExecutor(chosen.processes) as pool:
-        for portion in pool.map(run, portions(chosen.first, chosen.seeds)):
+        for portion in pool.map(partial(run, shape=shape), portions(chosen.first, chosen.seeds)):
             done.append(portion)
             for seed in portion.failed:
                 print(f"seed {seed} fails", flush=True)
     whole = total(done)
     print(figures(whole, time.monotonic() - began))
     for seed in whole.failed[:3]:
-        print(explained(simulate(plan(seed)), timeline=False))
+        print(explained(simulate(plan(seed, shape)), timeline=False))
     return 1 if whole.failed else 0
 
 

@@ -131,10 +131,12 @@ def stopped_workers_give_back() -> list[tuple[Any, str, Any]]:
     async def unregister(self: SharedStore, worker: str) -> None:
         await self._write(lambda connection: connection.execute("delete from duetime_worker where id = ?", (worker,)).close())
 
-    async def nothing(self: Any, *args: Any, **kwargs: Any) -> None:
-        return None
+    put = Settler.put
 
-    return [(SharedStore, "unregister", unregister), (Settler, "drain", nothing)]
+    def put_ends(self: Settler, *settlements: Settlement) -> Any:
+        return put(self, *(each for each in settlements if each.outcome is not Outcome.RELEASED))
+
+    return [(SharedStore, "unregister", unregister), (Settler, "put", put_ends)]
 
 
 # ---- lost answers ----

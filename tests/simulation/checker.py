@@ -6,7 +6,7 @@
 | edge       | a task that began before the one that it waits for had ended, or although it needed a success that did not come  |
 | tries      | a count of tries other than that of the attempts that failed or timed out, or more attempts than the policy allows |
 | cancelling | an attempt of a task that began after `cancelling` had been answered for an earlier one                          |
-| expired    | a start long after the expiry                                                                                    |
+| expired    | a start after the expiry                                                                                         |
 | why        | a reason that was not the true one                                                                               |
 | counts     | counts that are not those of the rows                                                                            |
 | leak       | rows, attempts, listeners or outcomes that are left although all tasks are final                                  |
@@ -24,10 +24,11 @@ from duetime.model.why import Reason, ReasonKind
 from duetime.store.sqlite import read
 from duetime.store.sqlite.records import records_by_id
 from duetime.testing.simulation.cluster import Cluster
-from tests.chaos.history import SETTLED_WITHIN, History
+from tests.chaos.history import History
 from tests.simulation.journal import Journal
 from tests.simulation.programs import SLOTS, TICK, TRIES
 
+LATE = 0.05  # seconds by which a start may come after the expiry: the callbacks of others that come first
 UNSTARTED = {ReasonKind.READY, ReasonKind.SLOTS_FULL, ReasonKind.WORKER_FULL, ReasonKind.NO_WORKER, ReasonKind.GATE, ReasonKind.PARKED}
 
 
@@ -189,7 +190,7 @@ class Simulated(History):
                 continue
             for attempt in self.attempts.get(task, []):
                 late = attempt.start.wall - record.expires_at / SECOND
-                if late > SETTLED_WITHIN and (task, attempt.start.fence) not in self._excused:
+                if late > LATE and (task, attempt.start.fence) not in self._excused:
                     yield f"expired: attempt {attempt.start.number} of {task} began {late:.3f} s after its expiry"
 
 

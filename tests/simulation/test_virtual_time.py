@@ -13,6 +13,7 @@ import pytest
 
 from duetime import App, Context, clock, ids
 from duetime.model.task import State
+from duetime.store.sqlite.shared import SharedMemory
 from duetime.testing.simulation.cluster import Cluster, Settings
 from duetime.testing.simulation.faults import Fault, plan
 from duetime.testing.simulation.loop import OWNER, Deadlock, Owner, SimulatedLoop
@@ -127,3 +128,14 @@ def test_a_simulation_in_which_nothing_can_happen_any_more_says_so() -> None:
     with pytest.raises(Deadlock, match="nothing is left"):
         loop.run_until_complete(loop.create_future())
     loop.close()
+
+
+def test_a_database_that_was_used_is_as_empty_as_a_new_one() -> None:
+    new = SharedMemory()
+    contents = list(new.connection.iterdump())
+    simulated(1, [], tasks=3)
+    used = SharedMemory()
+    assert used.connection is not new.connection
+    assert list(used.connection.iterdump()) == contents
+    new.close()
+    used.close()

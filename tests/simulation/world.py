@@ -18,7 +18,7 @@ from duetime.store.sqlite.gates import read_gates
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.values import CancelVerdict
 from duetime.testing.simulation import faults as fault_plans
-from duetime.testing.simulation.cluster import BEGINS_AT, Cluster, Settings
+from duetime.testing.simulation.cluster import BEGINS_AT, Cluster, Line, Settings
 from duetime.testing.simulation.faults import Fault
 from duetime.testing.simulation.loop import Deadlock, Endless
 from duetime.testing.simulation.process import Process
@@ -27,14 +27,36 @@ from tests.simulation.checker import Facts, violations
 from tests.simulation.programs import VERSIONS, journal, program
 from tests.simulation.workload import Operation
 
-SECONDS = 8.0  # of operations and faults
 PATIENCE = 240.0  # seconds after which a task counts as lost, once nothing goes wrong any more
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """How large worlds are: the seconds in which operations and faults begin, and the most of both."""
+
+    seconds: float
+    operations: int
+    faults: int
+
+
+# Most worlds are short: a bug needs few tasks and few faults, and thousands of short worlds have more orders of events than hundreds of
+# long ones. Some bugs need many of either at once, or time: one world in 32 is dense, two are long. None of `make test` is sparse.
+SHAPES = {
+    "short": Shape(2.0, 20, 4),
+    "long": Shape(8.0, 130, 8),
+    "dense": Shape(8.0, 400, 8),
+    "sparse": Shape(600.0, 40, 4),
+}
+
+
+def shape_of(seed: int) -> Shape:
+    return SHAPES["dense" if seed % 32 == 31 else "long" if seed % 16 == 7 else "short"]
 
 
 class Plan(msgspec.Struct, frozen=True):
     """All that makes a world; shortening it leaves the rest as it is."""
 
     seed: int
+    seconds: float
     settings: Settings
     faults: Sequence[Fault]
     operations: Sequence[Operation]
@@ -48,12 +70,17 @@ class Outcome(msgspec.Struct, frozen=True):
     tasks: int
     attempts: int
     seconds: float  # of virtual time
-    history: list[str]
+    lines: Sequence[Line]
+
+    @property
+    def history(self) -> list[str]:
+        return [str(line) for line in self.lines]
 
 
-def plan(seed: int) -> Plan:
-    """Return the world of a seed."""
+def plan(seed: int, shape: Shape | None = None) -> Plan:
+    """Return the world of a seed, which also says its shape unless that is given."""
     chance = random.Random(seed)
+    shape = shape or shape_of(seed)
     settings = Settings(
         workers=chance.choice((1, 2, 2, 3)),
         lease=chance.choice((4.0, 6.0)),
@@ -62,8 +89,8 @@ def plan(seed: int) -> Plan:
         on_lease_lost=chance.choice(("exit", "exit", "cancel")),
         claim_ahead=chance.choice((0, 0, 10_000)),
     )
-    faults = fault_plans.plan(chance, workers=settings.workers, seconds=SECONDS, lease=settings.lease)
-    return Plan(seed, settings, faults, workload.plan(chance, seconds=SECONDS, most=130))
+    faults = fault_plans.plan(chance, workers=settings.workers, seconds=shape.seconds, lease=settings.lease, most=shape.faults)
+    return Plan(seed, shape.seconds, settings, faults, workload.plan(chance, seconds=shape.seconds, most=shape.operations))
 
 
 def simulate(chosen: Plan) -> Outcome:
@@ -89,7 +116,7 @@ class World:
     def __init__(self, chosen: Plan) -> None:
         self.plan = chosen
         self.cluster = Cluster(chosen.seed, program, chosen.faults, chosen.settings)
-        self.cluster.loop.ends_at = self.cluster.began_at + 3 * PATIENCE
+        self.cluster.loop.ends_at = self.cluster.began_at + chosen.seconds + 3 * PATIENCE
         self.cluster.died = self._note_death
         self.cluster.stepped = self._note_step
         self.app: App = program(0)
@@ -133,9 +160,8 @@ class World:
             logger.removeHandler(complaints)
             logger.propagate = propagates
         errors = [f"log: {error}" for error in self.cluster.errors]
-        history = [str(line) for line in self.cluster.history]
         tasks = len(self.submitted) + self.facts.others
-        return Outcome(self.plan, found + complaints.lines + errors, tasks, journal.attempts, self.cluster.now, history)
+        return Outcome(self.plan, found + complaints.lines + errors, tasks, journal.attempts, self.cluster.now, self.cluster.history)
 
     async def _main(self) -> list[str]:
         loop, doing = asyncio.get_running_loop(), list[tuple[Process, asyncio.Task[None]]]()
@@ -144,7 +170,7 @@ class World:
             await asyncio.sleep(began_at + operation.at - loop.time())
             client = await self.cluster.client()
             doing.append((client, client.begin(self._perform(operation, client))))
-        await asyncio.sleep(max(0.0, began_at + SECONDS - loop.time()))
+        await asyncio.sleep(max(0.0, began_at + self.plan.seconds - loop.time()))
         client = await self.cluster.client()
         await client.begin(self._heal())
         while pending := [task for process, task in doing if not process.dead and not task.done()]:
@@ -187,6 +213,10 @@ class World:
     async def _until_all_is_final(self) -> None:
         end = self.cluster.now + PATIENCE
         while self.cluster.now < end:
+            for handler, collection in self._execute("select handler, collection from duetime_gate"):
+                # closed by a message of a client that has died, which came after all gates were opened
+                self._gates[handler, collection or None] = 1
+                await (await self.cluster.client()).begin(self._open(handler, collection or None))
             if not self._execute("select 1 from duetime_task where state is null limit 1"):
                 await asyncio.sleep(1.0)  # for the last answers
                 return
@@ -286,6 +316,7 @@ class World:
         answer = await close(operation.handler, collection=operation.collection, allow_unknown=True)
         if answer.in_force and gate in self._gates and not self._healed:
             journal.write("gate", handler=gate[0], collection=gate[1])
+        self._gates.setdefault(gate, 1)  # it may have come into force after all gates were opened
         await asyncio.sleep(operation.seconds)
         await self._open(*gate)
 

@@ -184,6 +184,8 @@ class Pulse:
 
     def problem_to_log(self, now: float) -> str | None:
         """Return that message the first time only. The loop itself logs when it makes progress again."""
+        if self._began_at is None and self._failing_since is None:  # it pauses, as most loops do at most looks
+            return None
         problem = None if self._logged else self.problem(now)
         self._logged = self._logged or problem is not None
         return problem

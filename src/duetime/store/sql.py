@@ -35,9 +35,11 @@ class Statements:
 
     def __getattr__(self, name: str) -> str:
         try:
-            return self._texts[name]
+            text = self._texts[name]
         except KeyError:
             raise AttributeError(f"no statement is named {name}") from None
+        self.__dict__[name] = text  # the next time it is a plain attribute
+        return text
 
     def names(self) -> list[str]:
         return list(self._texts)

@@ -167,6 +167,7 @@ class FunctionPayloads:
         self._decode: Callable[[bytes | str], msgspec.Struct] | None = None
         self._decode_result: Callable[[bytes], Any] | None = None
         self._upgrades: list[Upgrade] = []
+        self._schema: bytes | None = None
 
     def upgrade_with(self, upgrade: Upgrade) -> None:
         """Try this function on stored payloads that do not fit; those that were given before are tried before it."""
@@ -244,6 +245,11 @@ class FunctionPayloads:
 
     def schema(self) -> bytes:
         """Return the JSON Schema of the payload, with the defaults that are JSON."""
+        if self._schema is None:
+            self._schema = self._new_schema()
+        return self._schema
+
+    def _new_schema(self) -> bytes:
         optional = msgspec.field(default_factory=object)
         types = self._types()
         self._refuse_unless_json(types)

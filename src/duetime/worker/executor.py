@@ -38,7 +38,7 @@ from duetime.worker.metrics import Tally
 from duetime.worker.parked import ToldParked
 from duetime.worker.queues import HandlerQueue, HandlerQueues
 from duetime.worker.settler import Settler
-from duetime.worker.starts import Starts
+from duetime.worker.starts import Starts, has_expired
 from duetime.worker.steps import Waiting, drive, end_of, first_step, has_ended, raising, returning, unambiguous
 
 logger = logging.getLogger("duetime.worker")
@@ -263,7 +263,8 @@ class Executor:
         while left and tasks and began_at <= now <= ends_at and not runner.cancelling():
             left -= 1
             claimed = tasks.popleft()
-            if (starts.cancels or starts.gated or not starts.allowed) and not self._checked(claimed):
+            late = claimed.expires_at is not None and has_expired(claimed, now)
+            if (late or starts.cancels or starts.gated or not starts.allowed) and not self._checked(claimed):
                 continue
             deadline_at = now + (timeout if claimed.timeout is None else int(claimed.timeout * SECOND))
             attempt = Attempt(claimed, spec, self, runner, now, deadline_at)

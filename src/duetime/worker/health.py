@@ -99,19 +99,16 @@ class Watch(Service):
 
     name = "watch"
 
-    def __init__(
-        self, pulses: Sequence[Pulse], alarms: Alarms, *, unsettled: Callable[[], int], fence: Callable[[], None], every: float
-    ) -> None:
+    def __init__(self, pulses: Sequence[Pulse], alarms: Alarms, *, unsettled: Callable[[], int], fence: Callable[[], float]) -> None:
         super().__init__(alarms)
         self._pulses = pulses
         self._unsettled = unsettled
-        self._fence = fence
-        self._every = every
+        self._fence = fence  # returns the seconds after which it is to be called again
 
     async def run_once(self) -> float | None:
-        self._fence()
+        again_in = self._fence()
         self.look(monotonic())
-        return self._every
+        return min(again_in, LOOK_EVERY)
 
     def look(self, now: float) -> None:
         complaints = [complaint for pulse in self._pulses if (complaint := pulse.problem_to_log(now)) is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import threading
 from collections.abc import Callable
@@ -181,6 +182,10 @@ class Keeper:
             logger.error("the lease could not be renewed for %.1f s: stopping all attempts", unproved)
             self._call(self._lost)
             self._sever()
+
+    def fenced_in(self, now: float) -> float:
+        """Return for how many seconds there is nothing to fence, even if no renewal succeeds until then."""
+        return self.proved_at + self._period * HOLD - now if self._fenced else math.inf
 
     def spare(self) -> None:
         """Let the process outlive its lease, because nothing runs in it; the next renewal that succeeds arms the timer again.

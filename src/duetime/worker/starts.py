@@ -1,7 +1,7 @@
 """Whether an attempt may start, decided in memory in the thread that starts it.
 
 Claimed is not started: between the two lie the reply, the queue and the event loop. Meanwhile a gate may have been closed, the
-task cancelled, or the worker have lost its lease.
+task cancelled or expired, or the worker have lost its lease.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from duetime.clock import Instant
 from duetime.model.gate import Gates
 from duetime.model.outcome import Outcome
 from duetime.store.values import ClaimedTask
+
+
+def has_expired(claimed: ClaimedTask, now: Instant) -> bool:
+    """Return whether it is too late to start an attempt. It goes back, and the store's next look at it ends its task."""
+    return claimed.expires_at is not None and claimed.expires_at <= now
 
 
 class Starts:
@@ -44,7 +49,7 @@ class Starts:
         if claimed.id in self.cancels:
             self.cancels.discard(claimed.id)
             return Outcome.CANCELLED
-        return Outcome.RELEASED if self.held_back(claimed) else None
+        return Outcome.RELEASED if has_expired(claimed, self._now()) or self.held_back(claimed) else None
 
     def held_back(self, claimed: ClaimedTask) -> bool:
         """Return whether the worker or a gate keeps an attempt from starting."""

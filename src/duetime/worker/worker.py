@@ -11,8 +11,8 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from functools import partial
-from importlib.metadata import version
+from functools import cache, partial
+from importlib import metadata
 from types import TracebackType
 from typing import Literal, NoReturn, Self, get_args
 
@@ -47,7 +47,7 @@ from duetime.worker.attempt import Attempt
 from duetime.worker.disabling import TargetWatch
 from duetime.worker.executor import Executor
 from duetime.worker.feeder import Feeder, ParkedLooks
-from duetime.worker.health import LOOK_EVERY, Watch, WorkerHealth, judge
+from duetime.worker.health import Watch, WorkerHealth, judge
 from duetime.worker.keeper import Keeper
 from duetime.worker.metrics import Counting, FigureWriter
 from duetime.worker.reconciler import Reconciler
@@ -68,11 +68,17 @@ SWITCH_INTERVAL = 0.0005
 INTENTS_AT_ONCE = 1_000
 FIRST_PROOF = 5.0  # seconds, or the lease if that is longer, in which a worker must have renewed once before it begins
 LAST_WORD = 5.0  # seconds that a cancelled coroutine may use to clean up when the worker stops
-FENCE_EVERY = 0.02  # of the lease: how often the event loop, too, looks whether it must stop its attempts
+FENCE_EVERY = 0.02  # of the lease: how often the event loop, too, looks whether it must stop its attempts, once that may be
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
 OnStuck = Literal["exit", "report"]
 OnLeaseLost = Literal["exit", "cancel"]
+
+
+@cache
+def _version() -> str:
+    """Return which Duetime this is; finding it out reads a file."""
+    return metadata.version("duetime")
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,6 +238,7 @@ class Worker:
             raise
         self._updates = Updates(self._store, self, self._alarms)
         self._duties = list(self._make_duties(self._store, self._alarms))
+        self._counting = [duty for duty in self._duties if isinstance(duty, Counting)]
         self._hint_receivers = [duty for duty in self._duties if isinstance(duty, HintReceiver)]
         self._listener = self._store.listen(self._on_hint)
         settlers = (self.settler, self.settler.assistant) if self._store.traits.settles_at_once > 1 else (self.settler,)
@@ -240,8 +247,7 @@ class Worker:
         watching = (self.stored, self._target_watch, self._withdrawals)
         loops = (self.feeder, *settlers, self._updates, self._parked, *watching, self._figures, *self._shippers, *self._duties)
         self._pulses = (*(service.pulse for service in loops), self._keeper.pulse)
-        every = min(LOOK_EVERY, settings.lease * FENCE_EVERY) if self._store.traits.liveness == "lease" else LOOK_EVERY
-        self._watch = Watch(self._pulses, self._alarms, unsettled=self._unsettled, fence=self._fence, every=every)
+        self._watch = Watch(self._pulses, self._alarms, unsettled=self._unsettled, fence=self._fence)
         self._keeper.start()
         for service in (*loops, self._watch):
             service.start()
@@ -308,7 +314,7 @@ class Worker:
             lease=self._settings.lease,
             declared=self._declared,
             draining=self.draining,
-            version=version("duetime"),
+            version=_version(),
             python=platform.python_version(),
         )
 
@@ -352,9 +358,8 @@ class Worker:
     def totals(self) -> dict[FigureKey, int]:
         """Return what this worker has counted since it started; from any thread."""
         totals = {key: count for name, tally in self.executor.tallies().items() for key, count in tally.totals(name)}
-        for duty in self._duties:
-            if isinstance(duty, Counting):
-                totals |= duty.totals()
+        for duty in self._counting:
+            totals |= duty.totals()
         totals |= {
             FigureKey(STALE_WRITES): self.settler.stale,
             FigureKey(LEASE_LOSSES): self._lease_losses,
@@ -454,10 +459,12 @@ class Worker:
         self.executor.hold_starts()
         self.executor.stop_all(why)
 
-    def _fence(self) -> None:
+    def _fence(self) -> float:
+        """Stop attempts if the lease says so; return the seconds after which to look again."""
         self._keeper.fence()
         if self.executor.at_rest:
             self._keeper.spare()
+        return max(self._keeper.fenced_in(monotonic()), self._settings.lease * FENCE_EVERY)
 
     def kill_children(self) -> None:
         """Kill all sub-processes, and what attempts have started; from any thread, because the event loop may be blocked."""

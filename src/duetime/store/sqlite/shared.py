@@ -59,8 +59,7 @@ class SharedMemory:
     """The database."""
 
     def __init__(self) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=512)
-        self.connection.deserialize(_empty())
+        self.connection = _SPARE.pop() if _SPARE else _new_database()
         self.marks: dict[str, Mark] = {}
         self.stores: list[SharedStore] = []
 
@@ -78,6 +77,14 @@ class SharedMemory:
             raise refused from (None if refused is error else error)
         return value
 
+    def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a job that only reads. It needs no transaction: nobody else runs meanwhile."""
+        try:
+            return job(self.connection)
+        except Exception as error:
+            refused = translated(error, ":memory:")
+            raise refused from (None if refused is error else error)
+
     def counts(self, now: Instant) -> Counts:
         """Count tasks, whatever happens to the processes."""
         return read.counts(self.connection, now)
@@ -88,29 +95,54 @@ class SharedMemory:
         return None if found is None else int(found[1])
 
     def close(self) -> None:
-        self.connection.close()
+        """Empty the database for the next simulation, which need not prepare the statements again: a sixth of a short one's time."""
+        if self.connection.in_transaction:
+            self.connection.execute("rollback")
+        tables, rows = _first_rows()
+        with self.connection:
+            self.connection.execute("begin")
+            for table in tables:
+                self.connection.execute(f"delete from {table}")
+            for statement, row in rows:
+                self.connection.execute(statement, row)
+        _SPARE.append(self.connection)
+
+
+_SPARE: list[sqlite3.Connection] = []  # empty databases
+
+
+def _new_database() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=1_024, check_same_thread=False)
+    schema.migrate(connection, now=0)
+    return connection
 
 
 @cache
-def _empty() -> bytes:
-    """Return an image of a database with all tables; making them takes twenty times as long as copying them."""
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        schema.migrate(connection, now=0)
-        return connection.serialize()
+def _first_rows() -> tuple[list[str], list[tuple[str, tuple[Any, ...]]]]:
+    """Return the tables of a database, and the rows that a new one has as statements with their values."""
+    with contextlib.closing(_new_database()) as connection:
+        tables = [name for (name,) in connection.execute("select name from sqlite_schema where type = 'table' order by name")]
+        rows = [
+            (f"insert into {table} values ({', '.join('?' * len(row))})", row)
+            for table in tables
+            for row in connection.execute(f"select * from {table}")
+        ]
+        return tables, rows
 
 
 class _InlineConnection(DatabaseThread):
     """Runs jobs where they are called, through the link."""
 
-    def __init__(self, memory: SharedMemory, link: Link) -> None:
-        self._memory = memory
+    def __init__(self, execute: Callable[..., Any], link: Link) -> None:
+        self._execute = execute
         self._link = link
 
     async def run(self, work: Callable[[sqlite3.Connection], T], *, urgent: bool = False) -> T:
-        return await self._link.call(_verb_of(work), partial(self._memory.execute, work))
+        return await self._link.call(_verb_of(work), partial(self._execute, work))
 
     def call(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return self._link.call_now(_verb_of(work), partial(self._memory.execute, work))
+        value: T = self._link.call_now(_verb_of(work), partial(self._execute, work))
+        return value
 
     def stop(self) -> None:
         """There is no thread."""
@@ -158,7 +190,8 @@ class SharedStore(SqliteStore):
         return None
 
     async def _open(self, migrate: bool) -> None:
-        self._writer = self._reader = _InlineConnection(self.memory, self._link)
+        self._writer = _InlineConnection(self.memory.execute, self._link)
+        self._reader = _InlineConnection(self.memory.read, self._link)
         self._wakeups = self._inline = _SharedWakeups(self)
         self.memory.stores.append(self)
 

@@ -34,7 +34,7 @@ class Wakeups:
     def __init__(self, folder: Path | None, watch: Callable[[], sqlite3.Connection] | None) -> None:
         self._folder = folder
         self._watch = watch
-        self._listeners: set[Subscription] = set()
+        self._listeners: dict[Subscription, None] = {}  # in the order in which they came, which a simulation repeats
         self._sender: socket.socket | None = None
         self._quiet_until: dict[HintKind, float] = {}
         self._later: dict[HintKind, Instant | None] = {}
@@ -47,13 +47,13 @@ class Wakeups:
 
     def listen(self, on_hint: Callable[[Hint], None]) -> Subscription:
         subscription = Subscription(self, on_hint, asyncio.get_running_loop())
-        self._listeners.add(subscription)
+        self._listeners[subscription] = None
         if self._folder is not None:
             subscription.bind(self._address_folder(), self._watch)
         return subscription
 
     def forget(self, subscription: Subscription) -> None:
-        self._listeners.discard(subscription)
+        self._listeners.pop(subscription, None)
 
     def send(self, kind: HintKind, at: Instant | None = None) -> None:
         """Wake listeners of this process at once, and those of others at once or within 20 ms."""

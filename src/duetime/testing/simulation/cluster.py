@@ -284,7 +284,7 @@ class Cluster:
                     process.dead = True
                 for process in self.processes:
                     abandon(process)
-                for task in asyncio.all_tasks(self.loop):
+                for task in self.loop.unowned:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                 self.loop.close()
                 self.memory.close()

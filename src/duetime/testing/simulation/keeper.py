@@ -85,6 +85,6 @@ class SimulatedKeeper(Keeper):
         self._go_on()
 
     def _go_on(self) -> None:
-        self.fence()
+        self.fence()  # besides, the worker's own loop does so
         if not self._ended.is_set():
-            self._handle = self._loop.call_later(LOOK, self._look)
+            self._handle = self._loop.call_later(max(LOOK, self._renew_at - monotonic()), self._look)
