@@ -22,6 +22,7 @@ from duetime.errors import InvalidValue
 from duetime.model.addresses import AddressList, AddressRules, endpoint_of, read_address_list
 from duetime.model.artifacts import check_blobs_url
 from duetime.model.callbacks import callback_keys
+from duetime.model.hiding import Hiding, read_hiding
 from duetime.model.secrets import read_keys
 from duetime.model.task import FINAL, State
 
@@ -54,6 +55,7 @@ class Settings(TypedDict, total=False):
     secret_keys: str
     public_url: str
     artifacts: str
+    hide: str
     artifact_cap: int | str
     artifact_cache: str
     artifact_cache_cap: int | str
@@ -104,6 +106,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     secret_keys: Masked | None
     public_url: str | None
     artifacts: str | None
+    hide: Hiding | None
     artifact_cap: int
     artifact_cache: str | None
     artifact_cache_cap: int
@@ -292,6 +295,7 @@ SETTINGS = (
         "where the bytes of artifacts are: `file:///folder` or `s3://bucket/prefix`; by default a folder beside a SQLite file",
         _artifacts,
     ),
+    Setting("hide", None, "parts of tasks that only admins see: `payload.password, result.token, meta.*`", read_hiding),
     Setting("artifact_cap", "500MB", "how large an artifact may be", parse_size),
     Setting("artifact_cache", None, "the folder where a worker unpacks artifacts; by default one in the user's cache"),
     Setting("artifact_cache_cap", "10GB", "how much is kept there; the least recently used artifacts go first", parse_size),

@@ -9,6 +9,7 @@ import pytest
 from duetime import App, InvalidValue
 from duetime.config import SETTINGS, Config, Masked, Settings, load, parse_duration, parse_size
 from duetime.model.addresses import AddressList
+from duetime.model.hiding import Hiding
 from duetime.model.task import FINAL
 from duetime.model.urls import Endpoint
 
@@ -54,6 +55,7 @@ def test_every_setting_can_be_given_in_the_environment() -> None:
         "secret_keys": (KEY, Masked(KEY)),
         "public_url": ("https://duetime.example/api/", "https://duetime.example/api"),
         "artifacts": ("s3://bucket/prefix", "s3://bucket/prefix"),
+        "hide": ("payload.card.*, meta.*", Hiding(payload=(("card", "*"),), meta=(("*",),))),
         "artifact_cap": ("10MB", 10_000_000),
         "artifact_cache": ("/var/cache/duetime", "/var/cache/duetime"),
         "artifact_cache_cap": ("1GB", 1_000_000_000),

@@ -20,6 +20,7 @@ from duetime.client.access.service import Act
 from duetime.model.access import Caller, fits
 from duetime.model.access import Scope as Permission
 from duetime.model.callbacks import Permit
+from duetime.model.hiding import NOTHING, Hiding
 from duetime.model.trace_context import TRACEPARENT, TRACESTATE, read_headers
 from duetime.wire.problem import BAD_REQUEST, FORBIDDEN, INVALID, MALFORMED, TOO_LARGE, WRONG_MEDIA, Fault
 
@@ -66,6 +67,11 @@ class Call:
     def may_see(self, handler: str) -> bool:
         """Return whether the caller's token is for a handler. What is of others is answered as if it did not exist."""
         return fits(self.caller.handlers, handler)
+
+    @property
+    def hiding(self) -> Hiding:
+        """What the caller may not see of tasks: nothing is hidden from admins."""
+        return NOTHING if self.caller.may(Permission.ADMIN) else self.app.config.hide or NOTHING
 
     def allow_whole(self, what: str) -> None:
         """Refuse a caller whose token is for some handlers only: this is about all of them."""

@@ -167,6 +167,7 @@ def query_for(call: Call, filters: Filter, *leaving: str) -> Query:
     """Return the query of a filter. Refuse one that reaches beyond the handlers of the caller's token."""
     found = query_of(given_fields(filters, "q", *leaving), given(filters.q) or "", call.app.insight.now())  # type: ignore[arg-type]
     call.allow_filter(found.handler)
+    call.hiding.check(found)
     return found
 
 

@@ -103,6 +103,8 @@ async def get(call: Call) -> Response:
     if wait:
         record = await _waited(call, record, wait)
     body, tag = _representation(record)
+    if call.hiding:  # the tag is that of the whole task: who edits it must have seen its last state
+        body = _encode(shown(call.hiding.of(record)))
     if matches(call.header("if-none-match"), tag):
         return Response(status_code=304, headers={"etag": tag})
     return answer(None, 200, {"etag": tag}, encoded=body)
@@ -113,7 +115,7 @@ async def list_tasks(call: Call) -> Response:
     filters = query_for(call, query, "limit", "cursor", "brief", "scan")
     wanted = msgspec.structs.replace(filters, limit=query.limit, cursor=given(query.cursor), brief=query.brief, scan=query.scan)
     page = await call.app.client.record_page(wanted)
-    return answer(RawTaskList([raw_of(record) for record in page.items], page.next, page.looked))
+    return answer(RawTaskList([raw_of(call.hiding.of(record)) for record in page.items], page.next, page.looked))
 
 
 async def count(call: Call) -> Response:

@@ -50,6 +50,7 @@ async def _log(visit: Visit, id: str, attempt: int | None) -> AsyncIterator[byte
 async def tasks(visit: Visit) -> Response:
     """Send the tasks that match a query, each a line of JSON as the API would answer it."""
     query = read_query(visit.query.get("q", ""), visit.now)
+    visit.hiding.check(query)
     if visit.caller.handlers and query.handler is None:
         query = msgspec.structs.replace(query, handler=visit.caller.handlers[0])
     if query.handler is not None:
@@ -62,7 +63,7 @@ async def _tasks(visit: Visit, query: Query) -> AsyncIterator[bytes]:
     while sent < MOST_TASKS and not query.nothing:
         page = await visit.app.client.record_page(msgspec.structs.replace(query, cursor=cursor))
         for record in page.items[: MOST_TASKS - sent]:
-            yield _encode(shown(record)) + b"\n"
+            yield _encode(shown(visit.hiding.of(record))) + b"\n"
         sent, cursor = sent + len(page.items), page.next
         if cursor is None:
             return

@@ -19,6 +19,7 @@ from duetime.client.access.service import Act
 from duetime.clock import Instant
 from duetime.errors import InvalidValue
 from duetime.model.access import Caller, Scope
+from duetime.model.hiding import Hiding
 from duetime.web.sight import Sight
 from duetime.wire.problem import BAD_REQUEST, WRONG_MEDIA
 
@@ -90,6 +91,10 @@ class Visit:
 
     def may_see(self, handler: str) -> bool:
         return self.call.may_see(handler)
+
+    @property
+    def hiding(self) -> Hiding:
+        return self.call.hiding
 
     def allow(self, scope: Scope, handler: str | None = None) -> None:
         """Refuse what the person may not do."""

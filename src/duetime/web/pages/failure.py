@@ -52,7 +52,7 @@ async def view(visit: Visit) -> View:
         "spoken": spoken,
         "ago": duration(seconds),
         "ranges": [(name, visit.here(range=None if name == USUAL else name), name == wanted) for name in RANGES],
-        "tasks": page.items,
+        "tasks": [visit.hiding.of_task(task) for task in page.items],
         "more": page.next is not None,
         "collections": affected.most_common(5),
         "keys": [task.key for task in page.items if task.key is not None][:5],

@@ -55,6 +55,7 @@ def _asked(visit: Visit, fields: dict[str, str]) -> tuple[Verb, Query]:
         raise InvalidValue(f"the verb is cancel or retry, got {verb[:40]!r}")
     query = read_query(fields.get("q", ""), visit.now)
     allow_filter(visit.caller, Scope.OPERATE, query.handler)
+    visit.hiding.check(query)
     possible = LIVE if verb == Verb.CANCEL else FINAL - {State.SUCCEEDED}
     wanted = tuple(state for state in query.wanted or tuple(State) if state in possible)
     if not query.wanted and verb == Verb.RETRY:
@@ -73,7 +74,7 @@ async def view_new(visit: Visit) -> View:
         "q": visit.query.get("q", ""),
         "written": write_query(query),
         "count": count,
-        "first": first.items,
+        "first": [visit.hiding.of(record) for record in first.items],
         "typed": count.count > TYPED_ABOVE,
     }
     return View(title=f"{verb.value.capitalize()} all that match", facts=facts, crumbs=(("/tasks", "Tasks"),), every=None)

@@ -37,7 +37,8 @@ async def found_record(visit: Visit) -> TaskRecord:
 
 async def view(visit: Visit) -> View:
     record = await found_record(visit)
-    task = shown(record)
+    task = visit.hiding.of_task(shown(record))
+    hides = task.payload != shown(record).payload
     insight = visit.app.insight
     reasons = await insight.why(record, may_see=visit.may_see)
     attempts = await insight.attempts(record.id, after=max(0, record.attempt - MOST_ATTEMPTS))
@@ -52,6 +53,7 @@ async def view(visit: Visit) -> View:
         "attempts": list(reversed(attempts)),
         "outputs": [(each, plain_lines(each.text)) for each in reversed(output.items) if each.text],
         "payload": json_text(task.payload),
+        "hides": hides,
         "origin": task.meta.get(COPY_OF, ""),
         "result": json_text(task.result) if record.result is not None else None,
         "acts": [] if acts is None else acts.items,
@@ -61,10 +63,15 @@ async def view(visit: Visit) -> View:
         "may_edit": may_operate and (record.state in (State.PENDING, State.BLOCKED) or (final and record.state is not State.SUCCEEDED)),
         "may_copy": visit.may("submit", record.handler),
         "may_delete": may_operate and record.state is not State.RUNNING,
-        "command": f"duetime submit {shlex.quote(record.handler)} --payload {shlex.quote(record.payload.decode())}",
+        "command": f"duetime submit {shlex.quote(record.handler)} --payload {shlex.quote(msgspec.json.encode(task.payload).decode())}",
     }
     every = None if final and record.finished_at is not None and visit.now - record.finished_at > 15 * SECOND else 1.0
     return View(title=f"{record.handler} {record.id[:8]}", facts=facts, crumbs=(("/tasks", "Tasks"),), every=every)
+
+
+def _hides(visit: Visit, record: TaskRecord) -> bool:
+    """Return whether parts of the payload are hidden from the person, who then cannot write it as a whole."""
+    return visit.hiding.of(record).payload != record.payload
 
 
 def _tag(record: TaskRecord) -> str:
@@ -125,7 +132,7 @@ async def edit(visit: Visit) -> Done:
         changes["collection"] = visit.field("collection")
     async with visit.acting("tasks.edit", visit.path["id"]) as act:
         record = await _allowed(visit)
-        if visit.field("payload"):
+        if visit.field("payload") and not _hides(visit, record):
             payload = read_json(visit.field("payload"), "payload")
             if not isinstance(payload, dict):
                 raise InvalidValue("payload must be a JSON object")
@@ -145,8 +152,8 @@ async def copy(visit: Visit) -> Done:
     """Submit the same task once more, with the payload of the form."""
     record = await found_record(visit)
     visit.allow(Scope.SUBMIT, record.handler)
-    payload = read_json(visit.needed("payload"), "payload")
-    if not isinstance(payload, dict):
+    payload = None if _hides(visit, record) else read_json(visit.needed("payload"), "payload")
+    if payload is not None and not isinstance(payload, dict):
         raise InvalidValue("payload must be a JSON object")
     task = await visit.app.client.copy(record.id, payload=payload, submitted_by=visit.caller.submitted_by)
     return Done(said=f"A copy was submitted: this is task {task.id}.", to=visit.link("tasks", task.id))

@@ -46,6 +46,7 @@ async def view(visit: Visit) -> View:
     query, problem = Query(), ""
     try:
         query = read_query(text, visit.now)
+        visit.hiding.check(query)
     except InvalidValue as error:
         problem = str(error)
     if visit.caller.handlers and query.handler is None:
@@ -61,7 +62,7 @@ async def view(visit: Visit) -> View:
     facts = {
         "q": text,
         "problem": problem,
-        "rows": [] if page is None else [_row(record) for record in page.items],
+        "rows": [] if page is None else [_row(visit.hiding.of(record)) for record in page.items],
         "looked": None if page is None else page.looked,
         "next": None if page is None or page.next is None else visit.here(cursor=page.next),
         "first": cursor is None,
