@@ -23,7 +23,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     `alive` is None where only its next beats can show it. `silent_for` is then how many seconds ago the last beat was, by the store's
     clock, if that is longer than its lease. A pull worker speaks over HTTP; its `host` is the name it gave. `running` and `concurrency` are
     None for somebody who may not see all of its handlers. A `draining` one finishes what it runs and starts nothing. `version` and `python`
-    are those of Duetime and Python in it, None of a pull worker.
+    are those of Duetime and Python in it, None of a pull worker. `lag` is by how many seconds its event loop answered late in the last
+    seconds, 0 if in time: something that runs in it does not let the others go on.
     """
 
     id: str
@@ -40,6 +41,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     version: str | None = None
     python: str | None = None
+    lag: float = 0.0
 
     def part(self, may_see: Callable[[str], bool]) -> WorkerInfo | None:
         """Return what somebody may see who may see some handlers; None if it has none of them."""
@@ -66,6 +68,7 @@ def worker_info(worker: WorkerRecord, now: Instant) -> WorkerInfo:
         draining=worker.draining,
         version=worker.version,
         python=worker.python,
+        lag=worker.lag,
     )
 
 

@@ -216,6 +216,10 @@ class Registering(Protocol):
         """
         ...
 
+    async def note_lag(self, worker: str, lag: float) -> None:
+        """Record by how many seconds the event loop of a worker answered late, at most, in the last seconds; 0: in time."""
+        ...
+
     async def unregister(self, worker: str) -> None:
         """Forget a worker that stopped. Attempts that it has not ended go back to pending as Released, without a try."""
         ...

@@ -112,6 +112,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A registered worker. `alive` is known at once where the store can tell (file lock), else None: judge by `beat`.
 
     `pull`: it is a pull worker. `draining`: it claims nothing. `version` and `python` are those of Duetime and Python in it, if known.
+    `lag`: how late its event loop answers, in seconds; 0 if in time.
     """
 
     id: str
@@ -130,6 +131,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     version: str | None = None
     python: str | None = None
+    lag: float = 0.0
 
     def slots_of(self, handler: str) -> int:
         """Return how many attempts of a handler it can run at once; none if it does not run the handler."""

@@ -22,6 +22,7 @@ logger = logging.getLogger("duetime.worker")
 
 LOOK = 0.1
 BLOCKED_AFTER = 1.0
+LAGS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # in steps, so that few changes are written
 HOPELESS_AFTER = 10.0  # seconds beyond its deadline for which a handler may block the loop although it is interrupted
 
 # Shares of the lease, counted from the sending of the last renewal that succeeded.
@@ -89,6 +90,7 @@ class Keeper:
         self._carried_out = 0  # how much of the fence has been carried out since the last proof: 1 hold, 2 stop
         self._doomed = False
         self.pulse = Pulse("keeper")
+        self._latest = 0.0  # the longest that the loop has taken to answer since somebody asked
         self.blocked = 0  # how often the loop was found blocked
         self._thread = threading.Thread(target=self._run, name="duetime-keeper", daemon=True)
 
@@ -229,7 +231,13 @@ class Keeper:
             self._given_up = attempt
             self._hopeless(attempt)
 
+    def take_lag(self) -> float:
+        """Return the longest that the loop has taken to answer since the last call, in steps; 0 if that is not long."""
+        latest, self._latest = self._latest, 0.0
+        return max((step for step in LAGS if step <= latest), default=0.0)
+
     def _answer(self) -> None:
+        self._latest = max(self._latest, monotonic() - self._beat_asked_at)
         if self._reported_nobody:
             logger.warning("the event loop goes on after %.1f s", monotonic() - self._beat_asked_at)
         self._beat_answered, self._reported_nobody = True, False

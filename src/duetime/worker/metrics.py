@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from operator import sub
 from typing import Protocol, runtime_checkable
 
@@ -141,8 +141,16 @@ class FigureWriter(Service):
 
     name = "metrics"
 
-    def __init__(self, store: FigureStore, source: str, alarms: Alarms, totals: Callable[[], Mapping[FigureKey, int]]) -> None:
+    def __init__(
+        self,
+        store: FigureStore,
+        source: str,
+        alarms: Alarms,
+        totals: Callable[[], Mapping[FigureKey, int]],
+        also: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         super().__init__(alarms)
+        self._also = also  # what else is written in the same rhythm
         self._store = store
         self._source = source
         self._totals = totals
@@ -153,6 +161,8 @@ class FigureWriter(Service):
 
     async def run_once(self) -> float | None:
         await self.write()
+        if self._also is not None:
+            await self._also()
         return WRITE_EVERY * random.uniform(0.8, 1.2)
 
     async def write(self) -> None:

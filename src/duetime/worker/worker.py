@@ -242,7 +242,8 @@ class Worker:
         self._hint_receivers = [duty for duty in self._duties if isinstance(duty, HintReceiver)]
         self._listener = self._store.listen(self._on_hint)
         settlers = (self.settler, self.settler.assistant) if self._store.traits.settles_at_once > 1 else (self.settler,)
-        self._figures = FigureWriter(self._store, f"worker {self.id}", self._alarms, self.totals)
+        self._figures = FigureWriter(self._store, f"worker {self.id}", self._alarms, self.totals, self._note_lag)
+        self._noted_lag = 0.0
         self._parked = ParkedLooks(self.feeder, self._alarms)
         watching = (self.stored, self._target_watch, self._withdrawals)
         loops = (self.feeder, *settlers, self._updates, self._parked, *watching, self._figures, *self._shippers, *self._duties)
@@ -367,6 +368,13 @@ class Worker:
             FigureKey(BLOCKED_LOOPS): self._keeper.blocked,
         }
         return totals
+
+    async def _note_lag(self) -> None:
+        """Let others see that the event loop answers late; a worker whose loop never does writes nothing."""
+        lag = self._keeper.take_lag()
+        if lag != self._noted_lag:
+            await self._store.note_lag(self.id, lag)
+            self._noted_lag = lag
 
     # ---- health ----
 

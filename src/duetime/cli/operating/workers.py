@@ -118,6 +118,7 @@ def _facts(worker: WorkerInfo, now: datetime) -> list[tuple[str, object]]:
         ("process", "over HTTP" if worker.pull else worker.pid),
         ("duetime", worker.version),
         ("python", worker.python),
+        ("event loop", f"answers up to {worker.lag:g} s late" if worker.lag else None),
         ("running", worker.running),
         ("slots", _slots(worker)),
         ("started", show.absolute(worker.started_at)),

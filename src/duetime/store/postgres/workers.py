@@ -73,6 +73,9 @@ class Registering(Working):
     async def drain(self, worker: str, draining: bool) -> bool:
         return bool(await self._opened.rows(self._sql.drain_worker, [worker, draining]))
 
+    async def note_lag(self, worker: str, lag: float) -> None:
+        await self._opened.rows(self._sql.note_lag, [worker, lag])
+
     async def unregister(self, worker: str) -> None:
         released = await self._opened.transaction(lambda run: unregister(run, self._sql, worker, self._clock.parameter))
         self._claims.forget(worker)
@@ -112,9 +115,10 @@ class Registering(Working):
                 draining=draining,
                 version=version,
                 python=python,
+                lag=lag,
             )
             for worker, host, pid, slots, started_at, beat, beat_at, seen_gates, lease, pull, running, concurrency, *more in rows
-            for draining, version, python in [more]
+            for draining, version, python, lag in [more]
         ]
 
     async def reap(self, worker: str, beat: int) -> int | None:

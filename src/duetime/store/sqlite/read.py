@@ -316,7 +316,8 @@ def workers(connection: sqlite3.Connection, mark_of: Callable[[str, str], Worker
     """List workers, with the marks of those that are no pull workers: by their id and the mark of their process."""
     records = []
     for row in connection.execute(SQL.all_workers):
-        worker, host, pid, slots, started_at, process, lease, pull, beat, beat_at, running, concurrency, draining, version, python = row
+        worker, host, pid, slots, started_at, process, lease, pull, beat, beat_at, running, concurrency, *more = row
+        draining, version, python, lag = more
         seen_gates, alive = CONFIRMED_ALL, None
         if not pull:
             beat, beat_at, seen_gates, alive = mark_of(worker, process)
@@ -338,6 +339,7 @@ def workers(connection: sqlite3.Connection, mark_of: Callable[[str, str], Worker
                 draining=bool(draining),
                 version=version,
                 python=python,
+                lag=lag,
             )
         )
     return records

@@ -54,6 +54,9 @@ class Registering(OpenFile):
     async def drain(self, worker: str, draining: bool) -> bool:
         return await self._write(lambda connection: connection.execute(SQL.drain_worker, (draining, worker)).rowcount > 0)
 
+    async def note_lag(self, worker: str, lag: float) -> None:
+        await self._write(lambda connection: connection.execute(SQL.note_lag, (lag, worker)).rowcount)
+
     async def unregister(self, worker: str) -> None:
         released = await self._write(lambda connection: work.unregister(connection, worker, self._clock.now()))
         lock = self._locks.pop(worker, None)

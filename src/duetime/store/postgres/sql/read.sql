@@ -349,7 +349,7 @@ from sums as s join duetime.lane as l on l.id = s.lane where s.state <> 'live' g
 -- all_workers: every registered worker with its number of attempts
 select w.id, w.host, w.pid, w.slots, w.started_at, w.beat, w.beat_at, w.seen_gates, coalesce(w.pull_lease, w.lease),
     w.pull_lease is not null, coalesce((select sum(c.open) from duetime.claim as c where c.worker = w.id), 0)::integer,
-    w.concurrency, w.draining, w.version, w.python
+    w.concurrency, w.draining, w.version, w.python, w.lag
 from duetime.worker as w order by w.started_at, w.id
 
 -- running_by_worker: how many attempts each worker has of each handler; of claims there is one per batch

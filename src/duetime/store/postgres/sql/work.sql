@@ -61,6 +61,9 @@ delete from duetime.worker where id = $1::text
 with locked as (select w.id from duetime.worker as w where w.id = $1::text for update)
 update duetime.worker as w set draining = $2::boolean from locked as l where w.id = l.id returning w.id
 
+-- note_lag: how late the event loop of a worker answers
+update duetime.worker set lag = $2::double precision where id = $1::text
+
 -- renew: a beat, the versions of gates and targets, and whether it drains
 update duetime.worker as w set beat = w.beat + 1, beat_at = coalesce($1::bigint, duetime.clock())
     from duetime.control as c

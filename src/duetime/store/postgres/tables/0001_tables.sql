@@ -264,7 +264,8 @@ create table duetime.worker (
     declared text not null default '{}',
     draining boolean not null default false,
     version text,
-    python text
+    python text,
+    lag double precision not null default 0
 ) with (fillfactor = 50);
 
 -- One row per claimed batch. An index into the arrays is an attempt; its bit in `done` says that it has ended, its bit

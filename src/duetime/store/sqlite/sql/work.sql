@@ -9,6 +9,9 @@ update duetime_worker set slots = ?, declared = ?, concurrency = ? where id = ?
 -- drain_worker: let a worker claim nothing, or again
 update duetime_worker set draining = ? where id = ?
 
+-- note_lag: how late the event loop of a worker answers
+update duetime_worker set lag = ? where id = ?
+
 -- delete_worker: forget a worker
 delete from duetime_worker where id = ?
 
@@ -21,7 +24,7 @@ select 1 from duetime_worker where id = ? and not draining
 -- all_workers: every registered worker with its number of attempts
 select w.id, w.host, w.pid, w.slots, w.started_at, w.process, coalesce(w.lease, 15.0), w.lease is not null, w.beat,
     w.beat_at, (select count(*) from duetime_running as r where r.worker = w.id), w.concurrency, w.draining,
-    w.version, w.python
+    w.version, w.python, w.lag
 from duetime_worker as w order by w.started_at, w.id
 
 -- running_by_worker: how many attempts each worker has of each handler

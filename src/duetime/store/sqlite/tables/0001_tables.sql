@@ -282,7 +282,8 @@ create table duetime_worker (
     declared text not null default '{}',
     draining integer not null default 0,
     version text,
-    python text
+    python text,
+    lag real not null default 0
 ) without rowid;
 
 create table duetime_gate (
