@@ -40,6 +40,7 @@ from duetime.errors import (
     WorkerNotFound,
 )
 from duetime.model.disabling import DisableAfter
+from duetime.model.event import Event, GateEvent, ScheduleEvent, TaskEvent, WorkerEvent
 from duetime.model.needs import ended
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window
@@ -77,10 +78,12 @@ __all__ = [
     "DuetimeError",
     "DuplicateKey",
     "DuplicateKeys",
+    "Event",
     "Every",
     "Failure",
     "FailureNotFound",
     "Fatal",
+    "GateEvent",
     "GateInfo",
     "GateSet",
     "Handler",
@@ -100,6 +103,7 @@ __all__ = [
     "RetryPolicy",
     "Sandbox",
     "Schedule",
+    "ScheduleEvent",
     "ScheduleInfo",
     "ScheduleNotFound",
     "Secret",
@@ -115,10 +119,12 @@ __all__ = [
     "TargetNotFound",
     "Task",
     "TaskCancelled",
+    "TaskEvent",
     "TaskFailed",
     "TaskNotFound",
     "UnknownHandler",
     "Window",
+    "WorkerEvent",
     "WorkerNotFound",
     "asgi",
     "current",

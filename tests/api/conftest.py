@@ -40,7 +40,7 @@ class Requests:
 
     def __init__(self, session: aiohttp.ClientSession, url: str, token: str | None = None) -> None:
         self.session = session
-        self._token = token
+        self.token = token
         self.url = url
 
     def bearing(self, token: str | None) -> Requests:
@@ -59,8 +59,8 @@ class Requests:
         **query: Any,
     ) -> Answer:
         headers = dict(headers or {})
-        if self._token is not None:
-            headers.setdefault("authorization", f"Bearer {self._token}")
+        if self.token is not None:
+            headers.setdefault("authorization", f"Bearer {self.token}")
         if body is not None:
             data = msgspec.json.encode(body)
             headers.setdefault("content-type", "application/json")

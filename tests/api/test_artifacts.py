@@ -306,7 +306,7 @@ async def test_an_app_over_a_server_does_the_same(remote: App, app: App, tmp_pat
 async def test_an_app_with_too_small_a_token_is_told_so(app: App, bearer: Bearer, tmp_path: Path) -> None:  # noqa: F811
     operator = await bearer("operator", "operate")
     (tmp_path / "a").write_bytes(b"x")
-    async with App(operator.url, token=operator._token or "") as remote:
+    async with App(operator.url, token=operator.token or "") as remote:
         with pytest.raises(NotAllowed, match="admin"):
             await remote.artifacts.put("monthly", tmp_path / "a")
 

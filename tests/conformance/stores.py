@@ -217,10 +217,19 @@ class PostgresSchemas:
                 (schema,),
             )
             self._emptying[schema] = "; ".join(f"delete from {table}" for (table,) in tables)
-        if not self._emptying[schema]:
+        if not self._emptying[schema] or self._tells(schema):
             return False
         cursor = connection.execute(self._emptying[schema].encode())  # one message, so one transaction
         return sum(_row_counts(cursor)) < MANY
+
+    def _tells(self, schema: str) -> bool:
+        """Return whether somebody has followed events there: triggers are left."""
+        triggers = self._administer().execute(
+            "select from pg_trigger as t join pg_class as c on c.oid = t.tgrelid join pg_namespace as n on n.oid = c.relnamespace "
+            "where n.nspname = %s and not t.tgisinternal",
+            (schema,),
+        )
+        return triggers.fetchone() is not None
 
     def _drop(self, schemas: set[tuple[str | None, str]]) -> None:
         for database, schema in schemas:

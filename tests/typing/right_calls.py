@@ -18,7 +18,9 @@ from duetime import (
     Context,
     Cron,
     DayCalendar,
+    Event,
     Every,
+    GateEvent,
     GateSet,
     Handler,
     Handlers,
@@ -31,6 +33,7 @@ from duetime import (
     Schedule,
     ScheduleInfo,
     Task,
+    TaskEvent,
     Window,
 )
 
@@ -112,6 +115,20 @@ class Billing:
 class Mailer:
     def __call__(self, to: str) -> int:
         return 0
+
+
+@app.on("task.failed", "task.lost", handler="shop.*")
+async def failed(event: TaskEvent) -> None:
+    assert_type(event.task, str)
+
+
+@shop.on("gate.paused")
+def paused(event: GateEvent) -> None: ...
+
+
+async def follow() -> None:
+    async for event in app.events("task.*", "gate.paused", handler="shop.*", after="7"):
+        assert_type(event, Event)
 
 
 billing = Billing()

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from duetime import App, Context, Every, Handlers, NewTask, Next, RetryPolicy, Schedule
+from duetime import App, Context, Every, GateEvent, Handlers, NewTask, Next, RetryPolicy, Schedule, TaskEvent
 
 app = App("sqlite:///:memory:")
 moment = datetime(2030, 1, 1, tzinfo=UTC)
@@ -143,3 +143,15 @@ def not_async(ctx: Context, call_next: Next) -> object:
 
 @app.on_submit  # error
 def hook(task: str) -> None: ...
+
+
+@app.on("task.failed")  # error
+def wrong_event(event: GateEvent) -> None: ...
+
+
+@app.on("task.fialed")  # error
+def misspelt(event: TaskEvent) -> None: ...
+
+
+@app.on("task.failed", "gate.paused")  # error
+def mixed(event: TaskEvent) -> None: ...

@@ -12,6 +12,7 @@ PUBLIC = """
     Cron Every AfterEnd Calendar At Window DayCalendar
     Sandbox
     Fatal RetryLater DisableAfter
+    Event TaskEvent ScheduleEvent WorkerEvent GateEvent
     Basic Bearer Callback
     Secret SecretInfo
     ArtifactInfo ArtifactNotFound

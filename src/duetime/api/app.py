@@ -18,6 +18,7 @@ from duetime.api import (
     artifacts,
     calendars,
     doctor,
+    events,
     failures,
     forecast,
     front_page,
@@ -182,6 +183,7 @@ ROUTES = (
     *tokens.ROUTES,
     *doctor.ROUTES,
     *failures.ROUTES,
+    *events.ROUTES,
     *front_page.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,

@@ -27,6 +27,7 @@ from duetime.model.figures import (
     ATTEMPTS_LOST,
     BLOCKED_LOOPS,
     DURATION,
+    HOOK_CALLS,
     LATENESS,
     LEASE_LOSSES,
     OPERATED,
@@ -214,17 +215,21 @@ def _summed(sums: Mapping[FigureKey, int], handlers: Iterable[str] = ()) -> Iter
     operated = CounterMetricFamily(
         "duetime_operated_tasks", "Tasks that operations have acted on, by verb and answer.", labels=["handler", "verb", "answer"]
     )
+    hooks = CounterMetricFamily("duetime_hook_calls", "Calls of hooks on events, by hook and how they ended.", labels=["hook", "outcome"])
     retries = CounterMetricFamily("duetime_retries", "Attempts that used up a try and are tried again.", labels=["handler"])
     for key, count in sorted(sums.items()):
         if key.name == ATTEMPTS:
             attempts.add_metric([key.handler, key.part], count)
         elif key.name == OPERATED:
             operated.add_metric([key.handler, *key.part.split(" ", 1)], count)
+        elif key.name == HOOK_CALLS:
+            hooks.add_metric([key.handler, key.part], count)
         elif key.name == RETRIES:
             retries.add_metric([key.handler], count)
     yield attempts
     yield retries
     yield operated
+    yield hooks
     failed = CounterMetricFamily("duetime_tasks_failed", "Tasks that ended failed, by handler.", labels=["handler"])
     # also those that never failed: Prometheus does not see a rise from a missing value
     for handler in sorted({*handlers, *(key.handler for key in sums if key.name == ATTEMPTS)}):

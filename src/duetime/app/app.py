@@ -37,6 +37,7 @@ from duetime.secrets.keys import KeyRing
 from duetime.secrets.reading import SecretReader, StoredSecrets
 from duetime.store import Store
 from duetime.store.open import artifacts_beside, store_from_url
+from duetime.targets.hooks import Hook
 from duetime.targets.http.callbacks import CallbackDoor
 from duetime.targets.http.spec import HttpRequest
 from duetime.targets.python.middleware import Middleware
@@ -161,6 +162,7 @@ class App(Registry, Verbs):
         self.client, self.insight, self.output = services.client, services.insight, services.output
         self.secrets, self.tokens, self.doctor = services.secrets, services.tokens, services.doctor
         self.failures = services.failures
+        self.event_source = services.events
         self.artifacts = services.artifacts
         self.targets = services.targets
         self.gates = self.client.gates
@@ -189,11 +191,21 @@ class App(Registry, Verbs):
                 self._declared = True  # before it is done, because a handler declared meanwhile takes it back
                 try:
                     await self.client.admission.declare(self.declared())
+                    await self._follow_for_hooks()
                 except BaseException:
                     self._declared = False
                     raise
         finally:
             self._door.release()
+
+    async def _follow_for_hooks(self) -> None:
+        """Have events kept for the hooks from now on, whoever will call them."""
+        hooks = list(self.declared_hooks())
+        if hooks and self._services.store is not None:
+            from duetime.duties.hooks import follow
+
+            for hook in hooks:
+                await follow(self._services.store, hook)
 
     async def open_as_it_is(self) -> None:
         """Open the store without migrating it, and declare nothing."""
@@ -273,6 +285,8 @@ class App(Registry, Verbs):
             self.refuse_taken(spec)
         for schedule in group.declared_schedules():
             self.refuse_taken_schedule(schedule.name)
+        for hook in group.declared_hooks():
+            self.refuse_taken_hook(hook.name)
         group.belong_to(self)
         self._groups.append(group)
         self.changed()
@@ -281,6 +295,11 @@ class App(Registry, Verbs):
         yield from super().declared_schedules()
         for group in self._groups:
             yield from group.declared_schedules()
+
+    def declared_hooks(self) -> Iterator[Hook]:
+        yield from super().declared_hooks()
+        for group in self._groups:
+            yield from group.declared_hooks()
 
     def declared(self) -> Iterator[HandlerSpec]:
         yield from super().declared()
@@ -376,6 +395,7 @@ class App(Registry, Verbs):
         `handlers` are given, they name stored ones too.
         """
         from duetime.client.fits import FitLook
+        from duetime.duties.hooks import HookCalls
         from duetime.targets.python.children import import_string_of
         from duetime.worker.stored import Serving
         from duetime.worker.worker import Worker, WorkerSettings
@@ -409,7 +429,11 @@ class App(Registry, Verbs):
                 lifespan=self.lifespan,
                 app_path=path or self.config.app or import_string_of(self),
                 settings=settings,
-                duties=lambda store, alarms: [*self.duties(store, alarms, lease=own_lease), FitLook(store, specs, alarms)],
+                duties=lambda store, alarms: [
+                    *self.duties(store, alarms, lease=own_lease),
+                    FitLook(store, specs, alarms),
+                    *(HookCalls(store, hook, alarms) for hook in self.declared_hooks()),
+                ],
                 id=id,
                 inherit=inherit,
                 hold=hold,

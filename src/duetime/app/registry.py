@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Un
 
 from duetime.app.commands import DeclaresCommands
 from duetime.app.handlers import AnyHandler, Handler, one_of
+from duetime.app.hooks import DeclaresHooks
 from duetime.app.http import DeclaresHttp
 from duetime.app.options import checked_spec
 from duetime.app.publish import DeclaresPublish
@@ -19,6 +20,7 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.rules import Rule
 from duetime.model.task import NewTask, Task, check_name
 from duetime.targets.context import Context
+from duetime.targets.hooks import Hook
 from duetime.targets.payload import FunctionPayloads
 from duetime.targets.policies import own_retention
 from duetime.targets.python.function import Isolation, PythonFunction, function_of
@@ -86,7 +88,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Handler[P, R, Callable[P, R]]: ...
 
 
-class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish):
+class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresHooks):
     """Declares handlers by name: an App, or a group of Handlers that an App includes."""
 
     def __init__(self, prefix: str = "") -> None:
@@ -94,6 +96,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish):
         self._prefix = prefix
         self._handlers: dict[str, AnyHandler] = {}
         self._schedules: dict[str, Schedule] = {}
+        self._event_hooks: dict[str, Hook] = {}
 
     @overload
     def task(  # type: ignore[overload-overlap]
@@ -273,6 +276,12 @@ class Handlers(Registry):
             super().refuse_taken_schedule(name)
         else:
             self._home.refuse_taken_schedule(name)
+
+    def refuse_taken_hook(self, name: str) -> None:
+        if self._home is None:
+            super().refuse_taken_hook(name)
+        else:
+            self._home.refuse_taken_hook(name)
 
     def changed(self) -> None:
         if self._home is not None:

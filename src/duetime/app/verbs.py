@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar, Unpack, overload
 
@@ -11,10 +12,12 @@ import msgspec
 from duetime.app.filters import Filters, name_of, query_of
 from duetime.app.handlers import AnyHandler
 from duetime.client.client import AnyTask, Bulk, Client
+from duetime.client.events import EventSource, filter_of
 from duetime.client.insight import AttemptInfo, HandlerInfo, Insight, Stats
 from duetime.client.series import Series
 from duetime.client.workers import WorkerDetails, WorkerInfo
 from duetime.clock import Seconds
+from duetime.model.event import AllOfNoun, Event, EventName
 from duetime.model.health import HealthVerdict
 from duetime.model.query import USUAL_COUNT, Query, TaskCount
 from duetime.model.series import SeriesName
@@ -32,6 +35,7 @@ class Verbs:
 
     client: Client
     insight: Insight
+    event_source: EventSource
     _names: Mapping[str, HandlerSpec]
 
     async def open(self) -> None:
@@ -41,6 +45,22 @@ class Verbs:
         raise NotImplementedError
 
     # ---- reading ----
+
+    async def events(
+        self,
+        *names: EventName | AllOfNoun,
+        handler: str | None = None,
+        after: str | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Yield what happens as it happens, from now on or after the cursor of an event: `async for event in app.events("task.failed")`.
+
+        Without names all events; `handler` is a name, or a prefix with `*`. Events are written only while somebody follows.
+        """
+        wanted = filter_of(names, handler)
+        await self.open()
+        async with contextlib.aclosing(self.event_source.follow(wanted, after=after)) as found:
+            async for event in found:
+                yield event
 
     @overload
     async def get(self, task: Task[R], /) -> Task[R]: ...

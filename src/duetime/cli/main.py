@@ -16,6 +16,7 @@ from duetime.cli.hosting.worker import OwnProcess, worker
 from duetime.cli.operating.artifacts import artifacts
 from duetime.cli.operating.backup import backup
 from duetime.cli.operating.doctor import doctor
+from duetime.cli.operating.events import events
 from duetime.cli.operating.failures import failures
 from duetime.cli.operating.gates import gates
 from duetime.cli.operating.migrate import migrate
@@ -142,6 +143,7 @@ for _command in (
     calendars,
     operations,
     gates,
+    events,
     failures,
     handlers,
     workers,

@@ -13,6 +13,7 @@ from duetime.model.task import DEFAULT_PRIORITY, MAX_PAYLOAD, NewTask, check_met
 from duetime.runtime.slices import Slices, off_loop
 from duetime.store.values import Declaration
 from duetime.targets.declaring import declaration_of
+from duetime.targets.hooks import note_chain
 from duetime.targets.schema import MOST_STEPS, Steps, TooLong, misfit
 from duetime.targets.spec import HandlerSpec
 
@@ -130,8 +131,11 @@ class Admission:
             changes["submitted_by"] = self._user
         if task.priority == HANDLERS_OWN:
             changes["priority"] = self.priority_of(task.handler)
+        meta_with_hooks = note_chain(task.meta)
+        if meta_with_hooks is not task.meta:
+            changes["meta"] = meta_with_hooks
         if self._hooks:
-            meta = dict(task.meta or {})
+            meta = dict(meta_with_hooks or {})
             for hook in self._hooks:
                 meta.update(hook(task) or {})
             changes["meta"] = check_meta(meta) or None

@@ -13,6 +13,7 @@ from duetime.client.admission import SubmitHook
 from duetime.client.artifacts import Artifacts, LocalArtifacts
 from duetime.client.client import Client
 from duetime.client.doctor import Doctor, LocalDoctor
+from duetime.client.events import EventSource, LocalEvents
 from duetime.client.failures import Failures, LocalFailures
 from duetime.client.insight import Insight, LocalInsight
 from duetime.client.local import LocalClient
@@ -46,6 +47,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     insight: Insight
     output: Outputs
     failures: Failures
+    events: EventSource
     secrets: Secrets
     artifacts: Artifacts
     targets: Targets
@@ -89,6 +91,7 @@ def local_services(
         insight=insight,
         output=LocalOutputs(store, setting=output, cap=output_cap, opened=program.opened),
         failures=LocalFailures(store, user=program.user, opened=program.opened),
+        events=LocalEvents(store, opened=program.opened),
         secrets=secrets,
         artifacts=artifacts,
         targets=LocalTargets(store, user=program.user, specs=program.specs, client=client, opened=program.opened),

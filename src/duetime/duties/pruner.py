@@ -1,5 +1,5 @@
-"""The pruner: removes finished tasks, their output, skips, idempotency keys, operations, kinds of failures, former secrets and audit
-entries after their time."""
+"""The pruner: removes finished tasks, their output, skips, idempotency keys, operations, events, kinds of failures, former secrets and
+audit entries after their time."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ SKIPS_KEPT = timedelta(days=30)
 SILENT_FOR = timedelta(hours=1)  # far longer than a process repeats a write; then its counters are added up
 REQUESTS_KEPT = timedelta(hours=24)  # how long a request may be repeated under its Idempotency-Key
 OPERATIONS_KEPT = timedelta(days=30)
+EVENTS_KEPT = timedelta(hours=1)  # for streams that go on where they were; what a hook has not dealt with stays longer
+EVENTS_LONGEST = timedelta(days=7)
 AUDIT_KEPT = timedelta(days=400)  # over a year, for yearly reviews
 LEASE = 60.0
 RENEW_EVERY = 25.0
@@ -116,6 +118,7 @@ class Pruner(Service):
         # a flow is kept as long as the tasks of any state, so that all of it can be seen and retried as long as its members can
         longest = max(self._retention.values(), default=OPERATIONS_KEPT)
         largest = max(largest, await self._store.prune_flows(now - to_micros(longest), BATCH))
+        largest = max(largest, await self._store.prune_events(now - to_micros(EVENTS_KEPT), now - to_micros(EVENTS_LONGEST), BATCH))
         for state, kept in self._retention.items() if tasks else ():
             largest = max(largest, await self._prune_tasks(now, state, kept, self._own.get(state, {})))
         return max(largest, await self._store.prune_audit(now - to_micros(AUDIT_KEPT), BATCH))

@@ -24,6 +24,7 @@ WORKERS_LOST = "workers_lost"
 ATTEMPTS_LOST = "attempts_lost"
 STORE_ERRORS = "store_errors"
 BLOCKED_LOOPS = "blocked_loops"
+HOOK_CALLS = "hook_calls"  # by the name of the hook; the parts are how the calls ended
 OPERATED = "operated"  # tasks that operations have acted on; the parts are verb and answer
 
 SUM, BEYOND = "sum", "inf"  # parts of a distribution besides its buckets

@@ -89,16 +89,21 @@ class RemoteOutputs(Outputs):
 
 
 async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[OutputEvent]:
-    """Parse server-sent events from pieces of any size. Comments and events of unknown kinds are ignored."""
+    """Parse what is followed. Comments and events of unknown kinds are ignored."""
+    async for fields in read_blocks(chunks):
+        if fields.get("event") in ("output", "attempt", "end"):
+            kind = cast(Literal["output", "attempt", "end"], fields["event"])
+            data = msgspec.json.decode(fields.get("data", "{}"), type=LogEvent)
+            yield event_of(kind, fields.get("id", ""), data)
+
+
+async def read_blocks(chunks: AsyncIterator[bytes]) -> AsyncIterator[dict[str, str]]:
+    """Parse server-sent events from pieces of any size; each is its fields by name."""
     rest = b""
     async for chunk in chunks:
         *blocks, rest = (rest + chunk).split(b"\n\n")
         for block in blocks:
-            fields = dict(_field(line) for line in block.decode().split("\n"))
-            if fields.get("event") in ("output", "attempt", "end"):
-                kind = cast(Literal["output", "attempt", "end"], fields["event"])
-                data = msgspec.json.decode(fields.get("data", "{}"), type=LogEvent)
-                yield event_of(kind, fields.get("id", ""), data)
+            yield dict(_field(line) for line in block.decode().split("\n"))
 
 
 def _field(line: str) -> tuple[str, str]:

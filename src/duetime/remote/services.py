@@ -11,6 +11,7 @@ def server_services(config: Config, program: Program) -> Services:
     from duetime.remote.artifacts import RemoteArtifacts
     from duetime.remote.client import RemoteClient
     from duetime.remote.doctor import RemoteDoctor
+    from duetime.remote.events import RemoteEvents
     from duetime.remote.failures import RemoteFailures
     from duetime.remote.output import RemoteOutputs
     from duetime.remote.overview import RemoteInsight
@@ -30,6 +31,7 @@ def server_services(config: Config, program: Program) -> Services:
         insight=RemoteInsight(transport),
         output=RemoteOutputs(transport, opened=program.opened),
         failures=RemoteFailures(transport, opened=program.opened),
+        events=RemoteEvents(transport, opened=program.opened),
         secrets=RemoteSecrets(transport, opened=program.opened),
         artifacts=RemoteArtifacts(transport, opened=program.opened),
         targets=RemoteTargets(transport, opened=program.opened),

@@ -2,7 +2,7 @@
 
 Every sentence of a docstring here is a promise that `tests/conformance` checks on every store. `duetime.store` says what holds for all.
 The larger roles have modules of their own: `disabling`, `schedules`, `access`, `secrets`, `artifacts`, `targets`, `requests`, `intents`,
-`output`, `figures`, `series`, `failures`, `operations`, `flows`.
+`output`, `figures`, `series`, `failures`, `operations`, `flows`, `events`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from duetime.model.task import NewTask, State
 from duetime.store.access import AccessStore
 from duetime.store.artifacts import ArtifactStore
 from duetime.store.disabling import DisablingStore
+from duetime.store.events import EventStore
 from duetime.store.failures import FailureStore
 from duetime.store.figures import FigureStore
 from duetime.store.flows import FlowStore
@@ -155,6 +156,7 @@ class Control(
     SeriesStore,
     FailureStore,
     FlowStore,
+    EventStore,
     Listing,
     Upkeep,
     Protocol,

@@ -23,7 +23,10 @@ from duetime.app.handlers import AnyHandler, Handler
 from duetime.client.client import AnyTask
 from duetime.clock import LATEST, Instant, ManualClock, Seconds, to_datetime, to_instant, to_micros
 from duetime.duties import Deadlines, Firing, Sweeper
+from duetime.duties.hooks import chains_of
 from duetime.errors import InvalidValue, TaskFailed, TaskNotFound, UnknownHandler
+from duetime.model.event import MOST_EVENTS, TaskEvent
+from duetime.model.event import shown as shown_event
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.query import Query
@@ -52,6 +55,7 @@ logger = logging.getLogger("duetime.testing")
 
 CLEAN_UP = 5.0  # seconds that an attempt may take to end when the block ends while it runs
 INTENTS_AT_ONCE = 1_000
+HOOKS_FOLLOW = 100 * 366 * 86_400.0  # seconds: tests move clocks far
 SHOWN_TASKS = 10  # in the message of an assertion
 FAILURES = (Outcome.FAILED, Outcome.FATAL, Outcome.TIMED_OUT, Outcome.PARKED)  # a payload that does not fit is a failure in a test
 
@@ -175,7 +179,12 @@ class Kit:
 
     async def _run_due(self, into: list[Ran], strict: bool) -> None:
         done, allowed, counted = 0, self.limit, False
-        while (ran := await self._step()) is not None:
+        while True:
+            ran = await self._step()
+            if await self._call_hooks() and ran is None:
+                continue  # a hook may have submitted something
+            if ran is None:
+                return
             into.append(ran)
             done += 1
             if strict and ran.error is not None and ran.outcome in FAILURES:
@@ -188,6 +197,23 @@ class Kit:
                     )
                 left = sum(lane.due for lane in (await self._store.counts()).lanes)
                 allowed, counted = allowed + left + self.limit, True
+
+    async def _call_hooks(self) -> bool:
+        """Call the app's hooks with what has happened; return whether any was called. What a hook raises fails the test."""
+        called = False
+        for hook in self.app.declared_hooks():
+            cursor = await self._store.follow_events(hook.follower, HOOKS_FOLLOW, remember=True)
+            page = await self._store.events(cursor, MOST_EVENTS)
+            events = [shown_event(record) for record in page.items if hook.filter.takes(record)]
+            chains = await chains_of(self._store, events)
+            for event in events:
+                chain = chains.get(event.task, []) if isinstance(event, TaskEvent) else []
+                if hook.name not in chain:
+                    called = True
+                    await hook.call(event, chain)
+            if page.next != cursor:
+                await self._store.pass_events(hook.follower, cursor, page.next)
+        return called
 
     async def _step(self) -> Ran | None:
         """Run the next attempt; return None if none is due."""

@@ -17,6 +17,7 @@ from duetime.store.postgres.clock import monotonic
 from duetime.store.postgres.connection import Database, Link
 from duetime.store.postgres.control import Declarations
 from duetime.store.postgres.disabling import TargetWatching
+from duetime.store.postgres.events import Events
 from duetime.store.postgres.failures import Failures
 from duetime.store.postgres.figures import Figures
 from duetime.store.postgres.flows import FlowKeeping
@@ -63,6 +64,7 @@ class PostgresStore(
     Requests,
     Figures,
     Failures,
+    Events,
     Output,
     Upkeep,
     Inspecting,

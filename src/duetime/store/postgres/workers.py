@@ -42,6 +42,7 @@ async def reap(run: Runner, sql: Statements, worker: str, beat: int, now: Instan
     [[at]] = await run.rows(sql.begin_adding, [now])
     error = ErrorInfo("WorkerDied", f"worker {worker} died while it ran this task")
     taken = await take_from(run, sql, worker, Ended(Outcome.LOST, error=error, crashed=True), at)
+    await run.rows(sql.mark_lost, [worker, at])
     await run.rows(sql.delete_worker, [worker])
     return taken
 

@@ -21,6 +21,7 @@ from duetime.store.sqlite.access import Access
 from duetime.store.sqlite.artifacts import Artifacts
 from duetime.store.sqlite.connection import DatabaseThread, connect
 from duetime.store.sqlite.disabling import TargetWatching
+from duetime.store.sqlite.events import Events
 from duetime.store.sqlite.failures import Failures
 from duetime.store.sqlite.figures import Figures
 from duetime.store.sqlite.flows import FlowKeeping
@@ -72,6 +73,7 @@ class SqliteStore(
     Figures,
     SeriesKeeping,
     Failures,
+    Events,
     Output,
 ):
     """One file, or memory, behind the verbs of `duetime.store.Store`."""

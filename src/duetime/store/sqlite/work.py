@@ -413,6 +413,7 @@ def reap(connection: sqlite3.Connection, worker: str, now: Instant) -> int:
     rows = connection.execute(SQL.running_of_worker, (worker,)).fetchall()
     error = ErrorInfo("WorkerDied", f"worker {worker} died while it ran this task")
     take_from(connection, worker, rows, Ended(Outcome.LOST, error=error, crashed=True, alone=len(rows) == 1), now)
+    connection.execute(SQL.mark_lost, (now, worker))
     connection.execute(SQL.delete_worker, (worker,))
     return len(rows)
 

@@ -52,6 +52,9 @@ on conflict (id) do update set beat = duetime.worker.beat + 1, seen_gates = -1, 
 -- lock_worker: a worker, if it is still at this beat (null: at any)
 select id from duetime.worker where id = $1::text and ($2::bigint is null or beat = $2::bigint) for update
 
+-- mark_lost: a worker that is about to be forgotten because it died
+update duetime.worker set lost_at = $2::bigint where id = $1::text
+
 -- delete_worker: forget a worker, with claims that have nothing open
 with gone as (delete from duetime.claim where worker = $1::text and open = 0)
 delete from duetime.worker where id = $1::text

@@ -248,7 +248,7 @@ create table duetime.value (
 -- counts as alive without a beat; null: not a pull worker. `lease` of a pull worker is 0, because claims wait for
 -- the longest lease after a fail-over, and it cannot be stopped by waiting. `declared`: the digest of its declaration
 -- of each handler. `concurrency`: its slots over all handlers; null: the sum of theirs. `draining`: it may claim
--- nothing.
+-- nothing. `lost_at` is set in the transaction that takes a dead one away, for those who are told of it.
 create table duetime.worker (
     id text primary key,
     host text not null,
@@ -265,7 +265,8 @@ create table duetime.worker (
     draining boolean not null default false,
     version text,
     python text,
-    lag double precision not null default 0
+    lag double precision not null default 0,
+    lost_at bigint
 ) with (fillfactor = 50);
 
 -- One row per claimed batch. An index into the arrays is an attempt; its bit in `done` says that it has ended, its bit
@@ -788,3 +789,35 @@ create table duetime.operation (
 create index operation_started on duetime.operation (started_at, id);
 create index operation_live on duetime.operation (started_at, id) where ended_at is null;
 create index operation_ended on duetime.operation (ended_at) where ended_at is not null;
+
+-- What happened, for those who follow it: written by triggers (functions/events.sql), which exist only while somebody
+-- does. `subject` is the id of a task or a worker, the name of a schedule, or the handler of a gate. What else there is
+-- to tell depends on the name. Numbers rise with what happens to one task; `writer` tells which rows surely have no
+-- others before them that are still to come.
+create table duetime.event (
+    number bigint generated always as identity primary key,
+    writer xid8 not null default pg_current_xact_id(),
+    at bigint not null,
+    name text not null,
+    subject text not null,
+    handler text,
+    collection text,
+    attempt integer,
+    outcome text,
+    worker text,
+    schedule text,
+    planned_at bigint,
+    until_at bigint,
+    count bigint,
+    note text,
+    by text,
+    error text
+);
+create index event_writer on duetime.event (writer, number);
+
+-- Who follows events, until when, and how far it has dealt with them; null: it remembers that itself.
+create table duetime.follower (
+    name text primary key,
+    until_at bigint not null,
+    cursor text
+) with (fillfactor = 50);

@@ -12,6 +12,9 @@ update duetime_worker set draining = ? where id = ?
 -- note_lag: how late the event loop of a worker answers
 update duetime_worker set lag = ? where id = ?
 
+-- mark_lost: a worker that is about to be forgotten because it died
+update duetime_worker set lost_at = ? where id = ?
+
 -- delete_worker: forget a worker
 delete from duetime_worker where id = ?
 

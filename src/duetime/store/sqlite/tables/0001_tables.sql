@@ -267,7 +267,8 @@ create table duetime_attempt (
 -- neither needs the database's write lock. Pull workers are reached through a server: no
 -- process of theirs holds a lock here, so their beats are in their rows. `lease` is how many seconds a pull worker
 -- counts as alive without a beat; null: not a pull worker. `declared`: the digest of its declaration of each handler.
--- `concurrency`: its slots over all handlers; null: the sum of theirs. `draining`: it may claim nothing.
+-- `concurrency`: its slots over all handlers; null: the sum of theirs. `draining`: it may claim nothing. `lost_at` is
+-- set in the step that takes a dead one away, for those who are told of it.
 create table duetime_worker (
     id text primary key,
     host text not null,
@@ -283,7 +284,8 @@ create table duetime_worker (
     draining integer not null default 0,
     version text,
     python text,
-    lag real not null default 0
+    lag real not null default 0,
+    lost_at integer
 ) without rowid;
 
 create table duetime_gate (
@@ -632,3 +634,32 @@ create table duetime_operation (
 create index duetime_operation_started on duetime_operation (started_at, id);
 create index duetime_operation_live on duetime_operation (started_at, id) where ended_at is null;
 create index duetime_operation_ended on duetime_operation (ended_at) where ended_at is not null;
+
+-- What happened, for those who follow it: written by triggers (sql/events.sql), which exist only while somebody does.
+-- `subject` is the id of a task or a worker, the name of a schedule, or the handler of a gate. What else there is to
+-- tell depends on the name.
+create table duetime_event (
+    number integer primary key autoincrement,
+    at integer not null,
+    name text not null,
+    subject text not null,
+    handler text,
+    collection text,
+    attempt integer,
+    outcome text,
+    worker text,
+    schedule text,
+    planned_at integer,
+    until_at integer,
+    count integer,
+    note text,
+    by text,
+    error text
+);
+
+-- Who follows events, until when, and up to which number it has dealt with them; null: it remembers that itself.
+create table duetime_follower (
+    name text primary key,
+    until_at integer not null,
+    cursor text
+) without rowid;
