@@ -213,7 +213,7 @@ async def test_what_cannot_be_followed_is_refused_with_a_status(http: Client) ->
 
 
 async def test_a_silent_stream_shows_that_it_lives(http: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.api.output.STILL_HERE", 0.1)
+    monkeypatch.setattr("duetime.api.streams.STILL_HERE", 0.1)
     task_id = (await http.submit(delay=60))["id"]
     async with http.session.get(f"{http.url}/v1/tasks/{task_id}/logs?follow=true") as response:
         while await response.content.readline() != b": still here\n":

@@ -138,7 +138,7 @@ def _responses(route: Route) -> dict[str, Any]:
         if route.answer is not None and status < 300:
             response["content"] = {route.media: {"schema": _schema(route.answer)}}
             if route.stream:
-                response["content"]["text/event-stream"] = {"schema": {"type": "string", "description": route.stream}}
+                response["content"]["text/event-stream"] = {"schema": {"description": route.stream}}
         responses[str(status)] = response
     for status in sorted(_problems(route)):
         responses[str(status)] = {

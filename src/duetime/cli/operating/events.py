@@ -34,9 +34,9 @@ COLUMNS = (
 def events(
     names: tuple[str, ...], handler: str | None, task_id: str | None, follow: bool, after: str | None, limit: int, as_json: bool
 ) -> None:
-    """Print or follow what happens to tasks, schedules, workers and gates.
+    """Print or follow what happens to tasks and workers.
 
-    NAME is one such as task.failed, or task.* for all of a noun. Events are written only while somebody follows them, or has asked within
+    NAME is one such as task.failed or gate.paused, or task.* for all of a noun. Events are written only while somebody follows them, or has asked within
     five minutes, and kept for an hour.
     """
     from duetime.client.events import filter_of
