@@ -36,8 +36,8 @@ def events(
 ) -> None:
     """Print or follow what happens to tasks and workers.
 
-    NAME is one such as task.failed or gate.paused, or task.* for all of a noun. Events are written only while somebody follows them, or has asked within
-    five minutes, and kept for an hour.
+    NAME is one such as task.failed or gate.paused, or task.* for all of a noun. Events are written only while somebody follows them, or
+    has asked within five minutes, and kept for an hour.
     """
     from duetime.client.events import filter_of
 
