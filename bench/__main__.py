@@ -14,6 +14,7 @@ from bench import (
     against,
     commands,
     cron,
+    dashboard,
     draining,
     everyday,
     http,
@@ -82,6 +83,12 @@ def run_listing(options: argparse.Namespace) -> Report:
     return report
 
 
+def run_dashboard(options: argparse.Namespace) -> Report:
+    report = Report("The dashboard on PostgreSQL")
+    dashboard.run(report, full=options.full, rounds=options.rounds)
+    return report
+
+
 def run_everyday(options: argparse.Namespace) -> Report:
     report = Report("Everyday handlers: rates, and µs of CPU time a task")
     everyday.run(report, options.rounds)
@@ -95,7 +102,7 @@ def run_service() -> Report:
 
 
 def main() -> int:
-    names = (*PARTS, "http", "listing", "everyday", "service", "postgres", *figures.PARTS)
+    names = (*PARTS, "http", "listing", "dashboard", "everyday", "service", "postgres", *figures.PARTS)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(names)} (all)")
     parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
@@ -126,6 +133,7 @@ def main() -> int:
     reports += [run_postgres(on_postgres, options)] if on_postgres else []
     reports += [run_http(options)] if "http" in wanted else []
     reports += [run_listing(options)] if "listing" in wanted else []
+    reports += [run_dashboard(options)] if "dashboard" in wanted else []
     reports += [run_everyday(options)] if "everyday" in wanted else []
     reports += [run_service()] if "service" in wanted else []
     for report in reports:

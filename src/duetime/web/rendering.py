@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from duetime.web.charts import bars, sparkline
 
+_INDENTED = re.compile(r">\n\s+<")  # between tags; what people wrote has no tags
 _TIMES = re.compile(r"(<time [^>]*data-rel[^>]*>)[^<]*")
 
 
@@ -53,7 +54,8 @@ def environment() -> jinja2.Environment:
 
 def render(template: str, facts: Mapping[str, Any]) -> str:
     """Write a page. What cannot be sent, such as half of a pair of surrogates, is shown as a replacement."""
-    return environment().get_template(template).render(facts).encode("utf-8", "replace").decode()
+    text = environment().get_template(template).render(facts)
+    return _INDENTED.sub(">\n<", text).encode("utf-8", "replace").decode()
 
 
 def read_known(text: str) -> dict[str, str]:

@@ -14,6 +14,9 @@ from duetime.errors import StoreUnavailable
 T = TypeVar("T")
 
 FRESH = 1.0  # seconds for which what was read is shown without another look
+# Longer for what an overview has besides, by the first word of its name: what it costs is a number of queries, not of rows, and a hundred
+# open overviews shall cost five a second (bench/dashboard.py). Series have steps of ten seconds. After an action all is read again.
+LONGER = {"stats": 2.0, "health": 5.0, "handlers": 10.0, "workers": 5.0, "gates": 5.0, "upcoming": 10.0, "acts": 5.0, "series": 10.0}
 COST_SHARE = 20  # reading may take a twentieth of the time: what costs a second is read every 20 seconds
 STALEST = 30.0
 PATIENCE = 0.3  # seconds that a page waits for a fresh look before it shows the last one with its age
@@ -61,7 +64,8 @@ class Sight:
         raised if there is none.
         """
         look = self._looks.setdefault(name, _Look())
-        if self._age(look) >= min(STALEST, max(FRESH, COST_SHARE * look.cost)):
+        fresh = LONGER.get(name.partition(" ")[0], FRESH)
+        if self._age(look) >= min(STALEST, max(fresh, COST_SHARE * look.cost)):
             if look.reading is None:
                 look.reading = asyncio.create_task(self._read(look, read), name=f"sight {name}")
             await asyncio.wait([look.reading], timeout=PATIENCE if look.seen_once else None)

@@ -1,8 +1,7 @@
 // @ts-check
 /** Keeps a page live: asks its own address for what has changed, and sends forms without leaving the page. */
 
-import "./dialogs.js";
-import "./keys.js";
+import "./controls.js";
 import "./rows.js";
 import { morph, parse } from "./morph.js";
 import { hold } from "./rows.js";
