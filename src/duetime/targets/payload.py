@@ -117,6 +117,9 @@ class UnfitPayload(InvalidPayload):
         self.problem = problem
 
 
+_read_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
 class OpenPayloads:
     """The parameters of a handler that is known by name only: any keyword arguments that are JSON."""
 
@@ -130,7 +133,7 @@ class OpenPayloads:
         return _bounded(_encoded(self._name, kwargs), f"{self._name}: the payload")
 
     def decode(self, payload: bytes | str) -> dict[str, Any]:
-        return msgspec.json.decode(payload, type=dict[str, Any])
+        return _read_object(payload)
 
     def decode_result(self, result: bytes | None) -> Any:
         return None if result is None else _decoded_result(result, self._result)

@@ -7,6 +7,7 @@ what this process sees is one part of what all workers see.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 
@@ -41,6 +42,7 @@ class TargetWatch(Service):
         self._unavailable: dict[Key, int] = {}  # answers "not now" in a row
         self._told_at = 0.0
         self._urgent = False
+        self.probe_moved: Callable[[], None] = lambda: None  # called when the store was told when the next probe is
 
     def accepted(self, claimed: ClaimedTask, spec: HandlerSpec) -> None:
         """Note that a target has accepted work: it answers, whatever becomes of the work."""
@@ -130,6 +132,8 @@ class TargetWatch(Service):
                 key: after for key, after in self._seen.items() if key not in seen
             }
             raise
+        if any(each.unavailable is not None for each in seen.values()):
+            self.probe_moved()
 
 
 def _joined(before: Observed, after: Observed | None) -> Observed:

@@ -215,6 +215,7 @@ class Worker:
             self._store, self.executor, self._alarms, own=self._specs, serving=settings.stored, changed=self._on_targets_changed
         )
         self.feeder = Feeder(self._store, self.id, self.executor, self._alarms, declared=self._declared)
+        self._target_watch.probe_moved = self.feeder.look_for_probes
         try:
             if self._lifespan is not None:
                 self.executor.resources = Resources(await self._resources.enter_async_context(self._lifespan()))

@@ -25,6 +25,8 @@ except ModuleNotFoundError as missing:
 
 OnSocket = Callable[[str, int], None]
 
+MOST_ORIGINS = 1_000  # that are remembered; a template with `hosts=` may have any number
+
 
 class AddressRefused(aiohttp.ClientError):
     """A URL or an address to which this handler may not connect. Nothing was sent."""
@@ -32,6 +34,8 @@ class AddressRefused(aiohttp.ClientError):
 
 class _Asked:
     """What a request asks for, and what became of its connections; the sockets of one race share it."""
+
+    __slots__ = ("endpoint", "opened", "refused", "trusted")
 
     def __init__(self, endpoint: Endpoint, trusted: bool) -> None:
         self.endpoint = endpoint
@@ -64,14 +68,18 @@ class GuardedConnector(aiohttp.TCPConnector):
         self._rules = rules
         self._trusted = frozenset(endpoint_of(host, port) for host, port in trusted)
         self._on_socket = on_socket
+        self._judged: dict[tuple[str, str], tuple[Endpoint, bool]] = {}  # origins whose ports are allowed
         super().__init__(resolver=lookups, socket_factory=self._make_socket, **options)
 
     async def connect(self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout) -> Any:
         """Return a connection for a request. Raises AddressRefused if all its addresses are refused, or its URL is."""
         asked = self._asked_by(req)
         before = _asked.set(asked)
+        self._connecting()
         try:
-            return await super().connect(req, traces, timeout)
+            connection = await super().connect(req, traces, timeout)
+            self._connected()
+            return connection
         except aiohttp.ClientConnectorError as error:
             if asked.refused and not asked.opened:
                 raise AddressRefused(f"{asked.endpoint} is refused: {'; '.join(dict.fromkeys(asked.refused))}") from error
@@ -79,11 +87,28 @@ class GuardedConnector(aiohttp.TCPConnector):
         finally:
             _asked.reset(before)
 
+    def _connecting(self) -> None:
+        """Called when a request asks for a connection, in its context."""
+
+    def _connected(self) -> None:
+        """Called when it has one."""
+
     def _asked_by(self, req: aiohttp.ClientRequest) -> _Asked:
+        if req.proxy is not None:  # then the proxy is what we connect to
+            return _Asked(*self._judge_origin(str(req.proxy.with_user(None))))
+        # reading a URL takes as long as sending it: what a handler sends goes to few origins, so they are judged once
+        origin = req.url.scheme, req.url.raw_authority
+        judged = self._judged.get(origin)
+        if judged is None:
+            judged = self._judge_origin(str(req.url))
+            if len(self._judged) < MOST_ORIGINS:
+                self._judged[origin] = judged
+        return _Asked(*judged)
+
+    def _judge_origin(self, url: str) -> tuple[Endpoint, bool]:
+        """Return where a URL leads and whether code has named that; raises AddressRefused for a port that is not allowed."""
         try:
-            there = read_url(str(req.url))
-            if req.proxy is not None:  # then the proxy is what we connect to
-                there = read_url(str(req.proxy.with_user(None)))
+            there = read_url(url)
         except InvalidValue as error:
             raise AddressRefused(str(error)) from None
         endpoint = endpoint_of(there.host, there.port)
@@ -91,7 +116,7 @@ class GuardedConnector(aiohttp.TCPConnector):
         by_port = self._rules.judge_port(there.port, host=there.host, trusted=trusted)
         if not by_port.allowed:
             raise AddressRefused(f"{endpoint} is refused: {by_port.why}")
-        return _Asked(endpoint, trusted)
+        return endpoint, trusted
 
     def _make_socket(self, addr_info: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, (address, port, *_) = addr_info

@@ -54,6 +54,11 @@ class Phases:
         if self._tell is not None and phase in _BEGINS:
             self.say(_BEGINS[phase])
 
+    @property
+    def told(self) -> bool:
+        """Whether somebody watches the attempt."""
+        return self._tell is not None
+
     def say(self, text: str) -> None:
         """Tell whoever watches the attempt what happens now."""
         if self._tell is not None:

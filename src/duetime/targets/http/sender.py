@@ -49,14 +49,15 @@ class NotingConnector(GuardedConnector):
     def __init__(self, rules: AddressRules, lookups: Lookups, **options: Any) -> None:
         super().__init__(rules, NotingLookups(lookups), on_socket=_note_socket, **options)
 
-    async def connect(self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout) -> Any:
+    def _connecting(self) -> None:
         phases = _phases.get()
-        if phases is None:
-            return await super().connect(req, traces, timeout)
-        phases.connecting()
-        connection = await super().connect(req, traces, timeout)
-        phases.connected()
-        return connection
+        if phases is not None:
+            phases.connecting()
+
+    def _connected(self) -> None:
+        phases = _phases.get()
+        if phases is not None:
+            phases.connected()
 
 
 class NotingLookups(AbstractResolver):
@@ -133,18 +134,17 @@ class NetworkSender:
         session = self._session or self._open()
         token = _phases.set(phases)
         try:
-            async with session.request(
-                request.method,
-                URL(request.url, encoded=True),
-                headers=request.headers,
-                data=request.body,
-                allow_redirects=False,
-            ) as response:
-                self._note_connection(response.url.raw_authority, phases)
-                phases.say(f"is answered: {response.status} {response.reason or ''}".rstrip())
+            url = URL(request.url, encoded=True)
+            response = await session.request(request.method, url, headers=request.headers, data=request.body, allow_redirects=False)
+            try:
+                self._note_connection(url.raw_authority, phases)
+                if phases.told:
+                    phases.say(f"is answered: {response.status} {response.reason or ''}".rstrip())
                 phases.enter("body")
-                body = await _read(response, request)
-                return Answer(status=response.status, headers=lower(response.headers), body=body, reason=response.reason or "")
+                body = b"" if response.content.at_eof() else await _read(response, request)
+            finally:
+                response.release()  # what was not read to its end is closed
+            return Answer(status=response.status, headers=lower(response.headers), body=body, reason=response.reason or "")
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise _failure(request, error, phases, self._declared) from error
         finally:

@@ -98,17 +98,25 @@ class HttpTarget:
         callback = self._declared.callback
         request = await self._declared.build(attempt, payload, self._host.callback_door)
         try:
-            request, answer = await self._exchange(request, phases)
+            if self._declared.redirects == "none":
+                answer = await self._sender.send(request, phases)
+            else:
+                request, answer = await self._exchange(request, phases)
         except RequestFailed as failure:
             return _failed(request, failure, phases)
-        phases.say(f"is done, after {len(answer.body):,} bytes")
+        if phases.told:
+            phases.say(f"is done, after {len(answer.body):,} bytes")
         _keep(attempt, answer, self._declared.keep)
         if callback is not None and answer.status == ACCEPTED and answer.content_type != VENDOR_TYPE:
             silence = None if callback.silence is None else to_seconds(callback.silence, "silence")
             return Accepted(callback.deadline_at(attempt.started_at), silence, location_of(request, answer))
-        judged = judge(request, answer, fatal=self._declared.fatal, keep=self._declared.keep, now=attempt.started_at + phases.elapsed())
-        facts = {"status": answer.status, "url": request.shown, "bytes": len(answer.body), "note": judged.note, **phases.facts()}
-        return msgspec.structs.replace(judged.ended, detail=detail_of(facts))
+        now = attempt.started_at + phases.elapsed()
+        ended, note = judge(request, answer, fatal=self._declared.fatal, keep=self._declared.keep, now=now)
+        facts = {"status": answer.status, "url": request.shown, "bytes": len(answer.body), "note": note, **phases.facts()}
+        detail = detail_of(facts)
+        if ended.outcome is Outcome.SUCCEEDED:
+            return Ended(Outcome.SUCCEEDED, result=ended.result, detail=detail)
+        return msgspec.structs.replace(ended, detail=detail)
 
     @property
     def accepts(self) -> bool:
