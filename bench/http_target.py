@@ -61,9 +61,9 @@ async def bare(port: int) -> None:
                 assert response.status == 204
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=AT_ONCE)) as client:
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.thread_time()
         await asyncio.gather(*(loop(client) for _ in range(AT_ONCE)))
-        answer(rate=REQUESTS / (time.perf_counter() - began))
+        answer(rate=REQUESTS / (time.perf_counter() - began), cpu=(time.thread_time() - used) / REQUESTS)
 
 
 async def worker(port: int, *, as_function: bool) -> None:
@@ -91,19 +91,21 @@ async def worker(port: int, *, as_function: bool) -> None:
             await app.submit_many([used.new(order_id=number, amount=12) for number in range(REQUESTS)])
             async with app.worker() as running:
                 await app.result(await warm.now(), timeout=60)  # all is imported and started
-                began = time.perf_counter()
+                began, used_cpu = time.perf_counter(), time.thread_time()
                 await app.gates.open(used.name)
                 while running.executor.finished <= REQUESTS:  # noqa: ASYNC110
                     await asyncio.sleep(0.002)
-                took = time.perf_counter() - began
+                took, cpu = time.perf_counter() - began, time.thread_time() - used_cpu
             states = [task.state async for task in app.tasks(handler=used)]
             await app.close()
     assert states.count(State.SUCCEEDED) == REQUESTS
-    answer(rate=REQUESTS / took)
+    answer(rate=REQUESTS / took, cpu=cpu / REQUESTS)
 
 
-def _rate(case: str, port: int) -> float:
-    return in_process("bench.http_target", case, str(port))["rate"]
+def _measured(case: str, port: int, cpu: dict[str, list[float]]) -> float:
+    figures = in_process("bench.http_target", case, str(port))
+    cpu.setdefault(case, []).append(figures["cpu"])
+    return figures["rate"]
 
 
 def run(report: Report, rounds: int = ROUNDS) -> None:
@@ -112,13 +114,18 @@ def run(report: Report, rounds: int = ROUNDS) -> None:
     try:
         assert sink.stdout is not None
         port = int(sink.stdout.readline())
-        rates = interleave({case: partial(_rate, case, port) for case in ("bare", "function", "worker")}, rounds)
+        cpu: dict[str, list[float]] = {}
+        rates = interleave({case: partial(_measured, case, port, cpu) for case in ("bare", "function", "worker")}, rounds)
     finally:
         sink.kill()
         sink.wait()
     beside = f"bare aiohttp loop {median(rates['bare']):,.0f}/s, an async def that uses aiohttp {median(rates['function']):,.0f}/s"
     ratio = median_ratio(rates["worker"], rates["bare"])
     report.add(f"HTTP handler to a local sink, {AT_ONCE} at once", f"{median(rates['worker']):,.0f}/s", beside, ratio, GOAL)
+    loop = {case: median(each) * 1e6 for case, each in cpu.items()}
+    others = f"bare aiohttp loop {loop['bare']:.0f} µs, an async def that uses aiohttp {loop['function']:.0f} µs"
+    per_request = median_ratio(cpu["bare"], cpu["worker"])  # of the same kind as the rates: less time is more
+    report.add("the same, CPU time of the event loop's thread per request", f"{loop['worker']:.0f} µs", others, per_request, GOAL)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ async def test_of_many_waiting_tasks_one_at_a_time_tries_and_all_run_when_it_suc
 
         async def drained() -> bool:
             counts = await app.store.counts()
-            return not sum(lane.due for lane in counts.lanes) and not sum(worker.running for worker in await app.workers())
+            return not sum(lane.due for lane in counts.lanes) and not any(worker.running for worker in await app.workers())
 
         while not await drained():
             await until("more of what waited has run", partial(went_on, len(switch.seen)))
