@@ -218,6 +218,13 @@ def test_every_command_that_a_page_names_exists(page: Path) -> None:
     assert not wrong
 
 
+@pages
+def test_what_a_page_installs_can_be_installed(page: Path) -> None:
+    """There is no release yet: who has nothing of Duetime installs it from the folder."""
+    blocks = [block.body for block in blocks_of(page) if block.language in SHELLS]
+    assert [line for body in blocks for line in body.splitlines() if re.search(r"pip install .*\bduetime\b", line)] == []
+
+
 def test_the_check_of_commands_finds_what_does_not_exist() -> None:
     assert list(commands_in("DUETIME_URL=x duetime tasks --state failed | head # all", "duetime")) == [["tasks", "--state", "failed"]]
     assert wrong_in(["tasks", "--state", "failed"]) is None

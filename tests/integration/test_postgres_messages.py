@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -26,8 +27,9 @@ from duetime.client import local
 from duetime.client.client import AnyTask
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.task import TaskRecord
+from duetime.runtime.outage import outage_of
 from duetime.store.open import store_from_url
-from duetime.store.postgres import connection
+from duetime.store.postgres import connection, wakeups
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.lease import PostgresLease
 from duetime.store.values import AddVerdict, NewWorker
@@ -379,6 +381,55 @@ async def test_a_wait_does_not_go_on_for_ever(new_postgres: NewPostgres, monkeyp
         monkeypatch.setattr(local, "WAIT_THROUGH", 0.2)
         with pytest.raises(StoreUnavailable):
             await app.result(task)
+
+
+# ---- wake-ups ----
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told_by_others", [True, False])
+async def test_an_outage_is_told_by_wake_ups_only_if_nobody_else_tells_it(
+    new_postgres: NewPostgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, told_by_others: bool
+) -> None:
+    caplog.set_level(logging.INFO, "duetime.store")
+    monkeypatch.setattr(wakeups, "TELL_AFTER", 0.0)
+    monkeypatch.setattr(wakeups, "PROBE_EVERY", 0.05)
+    failures, failed, heard = 0, asyncio.Event(), asyncio.Event()
+
+    async def noticing(*args: Any, **options: Any) -> Any:
+        nonlocal failures
+        try:
+            return await connection.connect(*args, **options)
+        except BaseException:
+            failures += 1
+            if failures == 2:
+                failed.set()
+            raise
+
+    monkeypatch.setattr(wakeups, "connect", noticing)
+    server = new_postgres()
+    store = await opened(server.url())
+    outage = outage_of(asyncio.get_running_loop())
+    listener = store.listen(lambda hint: heard.set())
+    try:
+        if told_by_others:
+            outage.join(store, "feeder", "no answer", 0.0, 0.0)
+        await asyncio.to_thread(server.stop)
+        await asyncio.wait_for(failed.wait(), PATIENCE)
+        heard.clear()
+        await asyncio.to_thread(server.start)
+        await asyncio.wait_for(heard.wait(), PATIENCE)  # whoever listens is woken, for something may have been missed
+    finally:
+        outage.leave(store)
+        listener.close()
+        await store.close()
+    said = [record.getMessage() for record in caplog.records if record.name == "duetime.store"]
+    if told_by_others:
+        assert said == []
+    else:
+        assert len(said) == 2
+        assert said[0].endswith("polling goes on meanwhile")
+        assert said[1].startswith("wake-ups: the connection is back after ")
 
 
 # ---- a server that hangs ----

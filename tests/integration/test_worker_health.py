@@ -311,13 +311,15 @@ async def test_a_worker_whose_store_is_gone_says_so_and_what_waits_and_when_it_i
         feeder = next(loop for loop in health.loops if loop.name == "feeder")
         assert (feeder.error, feeder.failures > 1) == ("the store cannot be reached", True)
         assert any(problem.startswith("settler has made no progress for ") for problem in health.problems)
-        await until("it is in the log", lambda: all(f"{name} has made no progress for " in caplog.text for name in standing))
-        assert "outcomes wait to be written" in caplog.text
+        await until("it is in the log", lambda: "the store has not answered for " in caplog.text)
+        assert "3 outcomes wait to be written" in caplog.text
         store.down = False
         await until("it is well again", lambda: worker.health().ok and worker.health().unsettled == 0)
         assert [await app.result(task, timeout=PATIENCE) for task in tasks] == [1, 1, 1]
     assert caplog.text.count("the store is away") == 1
     assert caplog.text.count("the store answers again after ") == 1
+    assert caplog.text.count("the store has not answered for ") == 1
+    assert "has made no progress" not in caplog.text, "an outage is told once, not by each loop"
 
 
 async def test_a_worker_whose_store_does_not_answer_says_so(faulty: tuple[App, FaultyStore], caplog: pytest.LogCaptureFixture) -> None:

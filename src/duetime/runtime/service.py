@@ -182,11 +182,18 @@ class Pulse:
         lost = self.stalled_for(now)
         return f"{self.name} has made no progress for {lost:.1f} s: {self.error or 'it does not come to an end'}" if lost else None
 
+    def away_for(self, now: float) -> float:
+        """Return for how many seconds it has been stalled because the store is away."""
+        return self.stalled_for(now) if self._failing_since is not None and self._store_fails else 0.0
+
     def problem_to_log(self, now: float) -> str | None:
-        """Return that message the first time only. The loop itself logs when it makes progress again."""
+        """Return that message the first time only, and not in an outage, which is told once for all loops.
+
+        The loop itself logs when it makes progress again.
+        """
         if self._began_at is None and self._failing_since is None:  # it pauses, as most loops do at most looks
             return None
-        problem = None if self._logged else self.problem(now)
+        problem = None if self._logged or self.away_for(now) else self.problem(now)
         self._logged = self._logged or problem is not None
         return problem
 

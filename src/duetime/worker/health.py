@@ -95,7 +95,7 @@ def judge(
 
 
 class Watch(Service):
-    """Logs when a loop makes no progress, and how many outcomes wait to be written."""
+    """Logs when a loop makes no progress, or the store is away for as long, and how many outcomes wait to be written."""
 
     name = "watch"
 
@@ -104,6 +104,8 @@ class Watch(Service):
         self._pulses = pulses
         self._unsettled = unsettled
         self._fence = fence  # returns the seconds after which it is to be called again
+        self._outage = alarms.outage
+        self._away = False  # that the store is away is logged
 
     async def run_once(self) -> float | None:
         again_in = self._fence()
@@ -113,4 +115,11 @@ class Watch(Service):
     def look(self, now: float) -> None:
         complaints = [complaint for pulse in self._pulses if (complaint := pulse.problem_to_log(now)) is not None]
         if complaints:
-            logger.error("%s. %s to be written", "; ".join(complaints), count(self._unsettled(), "outcome waits", "outcomes wait"))
+            logger.error("%s. %s to be written", "; ".join(complaints), self._waiting())
+        away_for = max((pulse.away_for(now) for pulse in self._pulses), default=0.0) if self._outage.lasts else 0.0
+        if away_for and not self._away:
+            logger.error("the store has not answered for %.1f s. %s to be written", away_for, self._waiting())
+        self._away = away_for > 0
+
+    def _waiting(self) -> str:
+        return count(self._unsettled(), "outcome waits", "outcomes wait")

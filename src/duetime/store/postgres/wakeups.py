@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from duetime.clock import Instant
+from duetime.clock import Instant, monotonic
+from duetime.runtime.outage import outage_of
 from duetime.store.postgres.address import LONGEST_NAME, Address
 from duetime.store.postgres.connection import Link, connect, translated
 from duetime.store.values import Hint, HintKind
@@ -28,6 +29,7 @@ logger = logging.getLogger("duetime.store")
 PAUSE = 0.02
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.1, 5.0
 PROBE_EVERY = 5.0
+TELL_AFTER = 5.0  # seconds; a connection that only broke is back long before
 LAST_WORDS = 0.5  # seconds that closing may take because of hints which have not gone out yet
 
 _Kinds = dict[HintKind, Instant | None]
@@ -158,23 +160,32 @@ class Wakeups:
             self._task = loop.create_task(self._run(self._changed), name="duetime-wakeups")
 
     async def _run(self, changed: asyncio.Event) -> None:
-        """Connect, listen, send; begin again after any failure."""
-        back_off, failures = FIRST_BACK_OFF, 0
+        """Connect, listen, send; begin again after any failure.
+
+        In an outage of the store the loops of the process say so, once for all of them. What is said here is for the rest: only
+        wake-ups fail, or nothing else uses the store.
+        """
+        outage = outage_of(asyncio.get_running_loop())
+        back_off, failures, failing_since, told = FIRST_BACK_OFF, 0, 0.0, False
         while True:
             link: Link | None = None
             try:
                 link = await connect(self._address, lazy_commits=True)
                 await link.connection.add_listener(self._channel, self._on_notification)
-                if failures:
+                if told:
                     logger.info("wake-ups: the connection is back after %d failures", failures)
+                if failures:
                     self._deliver({HintKind.ANY: None})  # some may have been missed
                     self._deliver({HintKind.GATES: None, HintKind.CANCEL: None})
-                back_off, failures = FIRST_BACK_OFF, 0
+                back_off, failures, told = FIRST_BACK_OFF, 0, False
                 await self._serve(link, changed)
                 return
             except Exception as error:
+                now = monotonic()
+                failing_since = failing_since if failures else now
                 failures += 1
-                if failures == 1:
+                if not told and not outage.lasts and now - failing_since >= TELL_AFTER:
+                    told = True
                     logger.warning("wake-ups: %s; polling goes on meanwhile", translated(error, self._address))
             finally:
                 if link is not None:
