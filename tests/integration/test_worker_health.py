@@ -322,6 +322,12 @@ async def test_a_worker_whose_store_is_gone_says_so_and_what_waits_and_when_it_i
     assert "has made no progress" not in caplog.text, "an outage is told once, not by each loop"
 
 
+async def test_every_loop_of_a_worker_has_a_name_of_its_own(tmp_path: Path) -> None:
+    async with App(f"sqlite:///{tmp_path}/duetime.db").worker() as worker:
+        names = [loop.name for loop in worker.health().loops]
+    assert sorted(set(names)) == sorted(names)
+
+
 async def test_a_worker_whose_store_does_not_answer_says_so(faulty: tuple[App, FaultyStore], caplog: pytest.LogCaptureFixture) -> None:
     app, store = faulty
 

@@ -31,7 +31,7 @@ Key = tuple[str, str | None]  # handler, collection
 class TargetWatch(Service):
     """Tells the store what this worker has seen of its targets."""
 
-    name = "targets"
+    name = "target watch"
 
     def __init__(self, store: Store, worker: str, starts: Starts, alarms: Alarms) -> None:
         super().__init__(alarms)
