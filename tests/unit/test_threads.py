@@ -5,12 +5,14 @@ import gc
 import threading
 import time
 import weakref
+from contextvars import ContextVar, copy_context
+from functools import partial
 
 import pytest
 
 from duetime.errors import AttemptCancelled
 from duetime.targets.python import threads as module
-from duetime.targets.python.threads import Threads
+from duetime.targets.python.threads import ThreadCall, Threads
 
 
 async def test_a_call_that_is_told_to_stop_before_it_has_begun_ends_and_leaves_its_thread_to_others() -> None:
@@ -119,3 +121,68 @@ async def test_a_call_that_has_ended_is_gone_without_the_garbage_collector() -> 
     finally:
         gc.enable()
         threads.close()
+
+
+async def test_calls_that_wait_for_one_another_all_run_at_once() -> None:
+    threads, together = Threads(), threading.Barrier(20)
+    calls = [threads.start(together.wait, 30) for _ in range(20)]
+    assert sorted(await asyncio.gather(*(call.future for call in calls))) == list(range(20))
+    threads.close()
+
+
+async def test_an_end_is_told_although_the_next_call_of_the_same_thread_does_not_end() -> None:
+    threads, go_on, ended, made = Threads(), threading.Event(), asyncio.Event(), []
+
+    def note(number: int, value: object, failure: BaseException | None) -> None:
+        made.append(number)
+        if len(made) == 10:
+            ended.set()
+
+    quick = [ThreadCall(threads, lambda: None, copy_context(), partial(note, number)) for number in range(10)]
+    stuck = [ThreadCall(threads, go_on.wait, copy_context(), partial(note, number)) for number in range(10, 15)]
+    threads.put([*quick[:5], *stuck, *quick[5:]])  # more than one thread may take, and some that wait between them
+    async with asyncio.timeout(30):
+        await ended.wait()
+    assert sorted(made) == list(range(10))
+    go_on.set()
+    async with asyncio.timeout(30):
+        while len(made) < 15:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    threads.close()
+
+
+async def test_the_ends_of_many_quick_calls_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, everything, left, looks = Threads(), asyncio.Event(), 1_000, 0
+    collect = threads._collect
+
+    def counted() -> None:
+        nonlocal looks
+        looks += 1
+        collect()
+
+    def note(value: object, failure: BaseException | None) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            everything.set()
+
+    monkeypatch.setattr(threads, "_collect", counted)
+    threads.put([ThreadCall(threads, lambda: None, copy_context(), note) for _ in range(1_000)])
+    async with asyncio.timeout(30):
+        await everything.wait()
+    assert looks < 500
+    threads.close()
+
+
+async def test_each_call_has_context_variables_of_its_own() -> None:
+    threads, number = Threads(), ContextVar("number", default=0)
+
+    def handler() -> int:
+        number.set(number.get() + 1)
+        return number.get()
+
+    number.set(6)
+    calls = [threads.start(handler) for _ in range(10)]
+    assert [await call.future for call in calls] == [7] * 10
+    assert number.get() == 6
+    threads.close()

@@ -6,7 +6,8 @@ given them, and makes it end when told to. It knows nothing of stores and nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context as Variables
 from enum import Enum
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -18,6 +19,7 @@ from duetime.model.secrets import Secret
 from duetime.store.values import ClaimedTask
 from duetime.targets.context import Context
 from duetime.targets.output import Sink
+from duetime.targets.python.threads import ThreadCall
 
 
 class Stop(Enum):
@@ -100,6 +102,23 @@ class AttemptHandle(Protocol):
 
     def cancel(self) -> None:
         """Raise CancelledError in the coroutine that `perform` returned."""
+        ...
+
+
+@runtime_checkable
+class HandedOver(Protocol):
+    """A target whose attempts can be handed over many at a time, without a coroutine that waits for each."""
+
+    def call(self, attempt: AttemptHandle, variables: Variables, ended: Callable[[Any, BaseException | None], None]) -> ThreadCall:
+        """Return the call of an attempt, to be made in a thread with these context variables.
+
+        `ended` is called in the event loop when the code has ended, with its value or its exception. Raises what decoding the payload
+        raises. Not used for a task whose process died before.
+        """
+        ...
+
+    def hand_over(self, calls: Sequence[ThreadCall]) -> None:
+        """Have these calls made."""
         ...
 
 

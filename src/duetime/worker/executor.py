@@ -24,12 +24,13 @@ from duetime.runtime.service import Alarms
 from duetime.store import Store
 from duetime.store.values import ClaimedTask, Progress
 from duetime.targets.context import Resources
+from duetime.targets.endings import succeeded
 from duetime.targets.host import TargetHost
-from duetime.targets.output import OutputFiles
+from duetime.targets.output import OutputFiles, current_attempt
 from duetime.targets.python import threads
 from duetime.targets.spawned import Spawned
 from duetime.targets.spec import HandlerSpec
-from duetime.targets.target import Accepted, Stop, Target
+from duetime.targets.target import Accepted, HandedOver, Stop, Target
 from duetime.worker.attempt import Attempt, Current, Interrupted
 from duetime.worker.claimed_ahead import AheadTimer
 from duetime.worker.disabling import TargetWatch
@@ -229,7 +230,11 @@ class Executor:
         settled: list[Settlement] = []
         try:
             while waiting is None and self._in_burst(now) and not runner.cancelling() and (queue := self.queues.next()) is not None:
-                waiting, now = self._serve(queue, runner, now, settled)
+                handed_over = queue.handed_over
+                if handed_over is not None and not queue.tasks[0].crashes:
+                    now = self._hand_over(queue, handed_over, runner, now)
+                else:
+                    waiting, now = self._serve(queue, runner, now, settled)
         finally:
             if settled:
                 self._settled = self._settler.put(*settled)
@@ -316,6 +321,59 @@ class Executor:
         if queue.more and len(tasks) <= queue.low:
             self._freed()
         return waiting, now
+
+    def _hand_over(self, queue: HandlerQueue, target: HandedOver, runner: asyncio.Task[None], now: Instant) -> Instant:
+        """Hand a handler's attempts over to threads, as many as there are slots for. They take their slots now; nothing waits for them."""
+        tasks, spec, timeout, starts = queue.tasks, queue.spec, queue.timeout, self.starts
+        ends_at, calls = (self._burst_began or now) + BURST, []
+        left = IN_A_ROW if self.queues.several else len(tasks)
+        while left and tasks and queue.free > 0 and self.queues.free > 0 and now <= ends_at and not runner.cancelling():
+            left -= 1
+            if tasks[0].crashes:
+                break
+            claimed = tasks.popleft()
+            if (starts.cancels or starts.gated or not starts.allowed) and not self._checked(claimed):
+                continue
+            seconds = spec.timeout if claimed.timeout is None else claimed.timeout
+            attempt = Attempt(claimed, spec, self, None, now, now + (timeout if claimed.timeout is None else int(seconds * SECOND)))
+            variables = copy_context()
+            variables.run(current_attempt.set, attempt)
+            self.queues.take_slot(queue)
+            self.running[claimed.id] = attempt
+            try:
+                call = target.call(attempt, variables, partial(self._called, attempt, queue))
+            except Exception as error:
+                self._end(attempt, queue, self._ended_by(attempt, error))
+                now = self._now()
+                continue
+            attempt.timer = self._alarms.after(seconds, partial(self.stop, attempt, Stop.TIMEOUT))
+            calls.append(call)
+        if calls:
+            target.hand_over(calls)
+        queue.served_at = now = self._now()
+        return now
+
+    def _called(self, attempt: Attempt, queue: HandlerQueue, value: object, failure: BaseException | None) -> None:
+        """End an attempt whose code has ended in a thread."""
+        if failure is None:
+            ended = attempt.blanked(succeeded(value))
+        else:
+            ended = self._ended_by(attempt, unambiguous(failure))
+        if attempt.spawned is None:
+            self._end(attempt, queue, ended)
+        else:
+            rest = self._loop.create_task(self._end_later(attempt, attempt.spawned, queue, ended))
+            self._runners.add(rest)
+            rest.add_done_callback(self._runners.discard)
+        if self._active == 0 and self._runner_handle is None and self.queues.startable:
+            self._runner_handle = self._loop.call_soon(self._ensure_runner)
+
+    async def _end_later(self, attempt: Attempt, spawned: Spawned, queue: HandlerQueue, ended: Ended) -> None:
+        try:
+            await self._until_over(spawned, succeeded=ended.outcome is _SUCCEEDED)
+        finally:
+            self._end(attempt, queue, ended)
+            self._ensure_runner()
 
     async def _wait(self, waiting: Waiting) -> None:
         """Drive an attempt that waits to its end. Meanwhile it takes a slot, its time is bounded, and another runner goes on."""

@@ -10,7 +10,7 @@ from operator import attrgetter
 from duetime.clock import SECOND, Instant
 from duetime.store.values import ClaimedTask
 from duetime.targets.spec import HandlerSpec
-from duetime.targets.target import Target
+from duetime.targets.target import HandedOver, Target
 from duetime.worker.claimed_ahead import ClaimedAhead
 from duetime.worker.metrics import Tally
 
@@ -29,6 +29,7 @@ class HandlerQueue:
         "concurrency",
         "duration",
         "free",
+        "handed_over",
         "low",
         "more",
         "names",
@@ -44,7 +45,7 @@ class HandlerQueue:
 
     def __init__(self, spec: HandlerSpec, target: Target) -> None:
         self.spec = spec
-        self.target = target
+        self.serve_with(target)
         self.concurrency = spec.concurrency
         self.free = spec.concurrency
         self.timeout = int(spec.timeout * SECOND)  # microseconds for one attempt, unless its task says otherwise
@@ -57,6 +58,10 @@ class HandlerQueue:
         self.low = 0  # with so few attempts queued it is time to claim more
         self.served_at: Instant = 0  # when the queue was last known to move
         self.tally = Tally()
+
+    def serve_with(self, target: Target) -> None:
+        self.target = target
+        self.handed_over = target if isinstance(target, HandedOver) else None
 
     def buffer(self) -> int:
         """Return how many attempts may wait beyond the slots: at most 50 ms of work, so none of a slow handler."""
@@ -128,7 +133,8 @@ class HandlerQueues:
 
     def change(self, queue: HandlerQueue, spec: HandlerSpec, target: Target, slots: int) -> None:
         """Let a queue's next attempts be performed in another way, in so many slots; without any it claims nothing more."""
-        queue.spec, queue.target, queue.timeout = spec, target, int(spec.timeout * SECOND)
+        queue.spec, queue.timeout = spec, int(spec.timeout * SECOND)
+        queue.serve_with(target)
         queue.free += slots - queue.concurrency
         queue.concurrency = slots
         self._resized(queue)

@@ -37,13 +37,17 @@ class PythonFunction(msgspec.Struct, frozen=True, kw_only=True):
         """
         # here, because a program that only submits tasks needs none of them
         from duetime.targets.python.coroutine import CoroutineTarget
-        from duetime.targets.python.process import ProcessTarget, SuspectsApart
+        from duetime.targets.python.process import ProcessTarget, SuspectsApart, ThreadsApart
         from duetime.targets.python.thread import ThreadTarget
 
         if self.isolation == "process":
             return ProcessTarget(host)
-        inside = CoroutineTarget if self.is_async else ThreadTarget
-        return SuspectsApart(inside(self, handler.payloads, host), ProcessTarget(host, host.suspects), host)
+        apart = ProcessTarget(host, host.suspects)
+        if self.is_async:
+            return SuspectsApart(CoroutineTarget(self, handler.payloads, host), apart, host)
+        threads = ThreadTarget(self, handler.payloads, host)
+        # middleware runs on the event loop, around each call: then every attempt needs a coroutine
+        return SuspectsApart(threads, apart, host) if host.middleware else ThreadsApart(threads, apart, host)
 
     def bind(self, context: Context, arguments: dict[str, Any]) -> Callable[[], Any]:
         """Return the call with these arguments."""

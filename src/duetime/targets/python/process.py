@@ -10,6 +10,7 @@ from typing import Any
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
 from duetime.targets.host import TargetHost
+from duetime.targets.python.thread import ThreadTarget
 from duetime.targets.target import Accepted, AttemptHandle, Stop, Target
 
 
@@ -66,3 +67,11 @@ class SuspectsApart:
 
     def _for(self, attempt: AttemptHandle) -> Target:
         return self._apart if attempt.claimed.crashes and self._host.children is not None else self._usual
+
+
+class ThreadsApart(SuspectsApart):
+    """The same, for attempts that are handed over to threads, many at a time."""
+
+    def __init__(self, threads: ThreadTarget, apart: Target, host: TargetHost) -> None:
+        super().__init__(threads, apart, host)
+        self.call, self.hand_over = threads.call, threads.hand_over

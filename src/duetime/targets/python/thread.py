@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import Context as Variables
 from functools import partial
+from typing import Any
 
 from duetime.errors import AttemptCancelled
 from duetime.model.outcome import Ended
@@ -11,7 +13,7 @@ from duetime.targets.endings import succeeded
 from duetime.targets.host import TargetHost
 from duetime.targets.python.function import PythonFunction
 from duetime.targets.python.middleware import with_middleware
-from duetime.targets.python.threads import ThreadCall
+from duetime.targets.python.threads import AwaitedCall, ThreadCall
 from duetime.targets.spec import Payloads
 from duetime.targets.target import AttemptHandle, Stop
 
@@ -28,7 +30,8 @@ class ThreadTarget:
         self._function = function
         self._payloads = payloads
         self._host = host
-        self._calls: dict[str, ThreadCall] = {}
+        self._decode = payloads.positional_decoder()
+        self._calls: dict[str, ThreadCall | AwaitedCall] = {}
 
     async def perform(self, attempt: AttemptHandle) -> Ended:
         context = attempt.context
@@ -41,6 +44,28 @@ class ThreadTarget:
             return await call.future
         finally:
             self._calls.pop(task, None)
+
+    def call(self, attempt: AttemptHandle, variables: Variables, ended: Callable[[Any, BaseException | None], None]) -> ThreadCall:
+        """Return the call of an attempt without middleware, with its context variables; `hand_over` has it made."""
+        task = attempt.claimed.id
+
+        def over(value: Any, failure: BaseException | None) -> None:
+            self._calls.pop(task, None)
+            ended(value, failure)
+
+        call = ThreadCall(self._host.threads, self._bind(attempt), variables, over)
+        self._calls[task] = call
+        return call
+
+    def _bind(self, attempt: AttemptHandle) -> Callable[[], Any]:
+        if self._decode is None:
+            return self._function.bind(attempt.context, self._payloads.decode(attempt.claimed.payload))
+        arguments = self._decode(attempt.claimed.payload)
+        function = self._function.function
+        return partial(function, attempt.context, *arguments) if self._function.takes_context else partial(function, *arguments)
+
+    def hand_over(self, calls: Sequence[ThreadCall]) -> None:
+        self._host.threads.put(calls)
 
     def stop(self, attempt: AttemptHandle, reason: Stop) -> float:
         call = self._calls.get(attempt.claimed.id)
