@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 
 import msgspec
 from markupsafe import Markup
@@ -13,7 +13,13 @@ from duetime.model.series import SeriesName
 from duetime.web.charts import Line, chart
 from duetime.web.words import duration, number
 
-RANGES = {"15min": (timedelta(minutes=15), 10), "24h": (timedelta(hours=24), 300), "7d": (timedelta(days=7), 3600)}
+RANGES = {
+    "15min": (timedelta(minutes=15), 10),
+    "24h": (timedelta(hours=24), 300),
+    "7d": (timedelta(days=7), 3600),
+    "30d": (timedelta(days=30), 3600),
+}
+BY_DAY = "30d"  # hours are added up to days of the viewer's zone
 NAMES = (
     *("attempts", "succeeded", "failed", "fatal", "timed_out", "lost", "retry_later", "cancelled", "tasks_failed"),
     *("lateness_p50", "lateness_p95", "lateness_p99", "due", "running", "oldest_due"),
@@ -60,8 +66,38 @@ def together(found: Sequence[Series]) -> Series | None:
 
 def courses(series: Series, tz: tzinfo, chosen: str, *, worst: bool = False) -> list[Course]:
     """Return the charts of a series. `worst`: its latenesses are those of the worst of several handlers."""
+    if chosen == BY_DAY:
+        return _charts(by_day(series, tz), [f"{at:%a %d %b}" for at in days(series, tz)], [f"{at:%d %b}" for at in days(series, tz)], "day")
     times = [f"{at.astimezone(tz):%H:%M:%S}" if chosen == "15min" else f"{at.astimezone(tz):%a %H:%M}" for at in series.at[:-1]]
     short = [text[:-3] if chosen == "15min" else text[4:] if chosen == "24h" else text for text in times]
+    return _charts(series, times, short, {10: "10 s", 300: "5 min", 3600: "hour"}[series.step], worst=worst)
+
+
+def days(series: Series, tz: tzinfo) -> list[datetime]:
+    """Return the days of local time in a series, each by its first step; the last one is today."""
+    found: dict[date, datetime] = {}
+    for at in series.at:
+        local = at.astimezone(tz)
+        found.setdefault(local.date(), local)
+    return list(found.values())
+
+
+def by_day(series: Series, tz: tzinfo) -> Series:
+    """Return the same by days of local time, which have 23 to 25 hours: counts are added up, of latenesses and loads the worst is taken."""
+    on = [at.astimezone(tz).date() for at in series.at]
+    values = {}
+    for name, hours in series.values.items():
+        found: dict[date, list[float]] = {each: [] for each in on}
+        for each, value in zip(on, hours, strict=True):
+            found[each] += [] if value is None else [value]
+        join = max if name in _LONGEST or name in ("due", "running") else sum
+        values[name] = [join(some) if some else None for some in found.values()] + [
+            None
+        ]  # in place of the last step, which charts leave out: today is shown although it is not over
+    return msgspec.structs.replace(series, values=values)
+
+
+def _charts(series: Series, times: Sequence[str], short: Sequence[str], step: str, *, worst: bool = False) -> list[Course]:
     throughput = [
         Line(name="succeeded", kind="succeeded", values=whole(series, "succeeded")),
         Line(name="failed", kind="failed", values=_added(series, "failed", "fatal", "timed_out")),
@@ -76,7 +112,6 @@ def courses(series: Series, tz: tzinfo, chosen: str, *, worst: bool = False) -> 
         Line(name="due", kind="expired", values=whole(series, "due")),
         Line(name="running", kind="running", values=whole(series, "running"), dash="5 3"),
     ]
-    step = {10: "10 s", 300: "5 min", 3600: "hour"}[series.step]
     late = "Lateness of the latest handler" if worst else "Lateness: from due to start"
     drawn = chart(lateness, short, title="Lateness", write=duration, logarithmic=True, mark=(5.0, "5 s"))
     return [

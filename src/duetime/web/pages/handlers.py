@@ -12,7 +12,7 @@ from duetime.client.workers import WorkerInfo
 from duetime.clock import to_datetime
 from duetime.model.query import Query
 from duetime.model.task import State
-from duetime.web.courses import NAMES, RANGES, courses, whole
+from duetime.web.courses import BY_DAY, NAMES, RANGES, by_day, courses, whole
 from duetime.web.page import Page, View
 from duetime.web.pages import gating
 from duetime.web.pages.overview import handler_rows
@@ -45,10 +45,11 @@ async def view_one(visit: Visit) -> View:
     workers = [part for each in (await visit.sight.see("workers", visit.app.insight.workers)).value if (part := each.part(visit.may_see))]
     schedules = await visit.app.schedules.list(handler=name, limit=MOST_SCHEDULES)
     series = await _series(visit, name, chosen)
+    drawn = by_day(series, visit.preferences.tz) if chosen == BY_DAY else series
     facts = {
         "row": row,
         "info": info,
-        "sparks": {each: whole(series, each) for each in ("due", "oldest_due", "running", "attempts", "failed", "lateness_p99")},
+        "sparks": {each: whole(drawn, each) for each in ("due", "oldest_due", "running", "attempts", "failed", "lateness_p99")},
         "gates": gates,
         "workers": [(each, number) for each in workers if (number := _slots(each, name, info))],
         "schedules": schedules,

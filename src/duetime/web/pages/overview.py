@@ -14,7 +14,7 @@ from duetime.clock import to_datetime
 from duetime.model.gate import GateAction
 from duetime.model.health import HealthFinding
 from duetime.store.schedules import ScheduleFilter
-from duetime.web.courses import NAMES, RANGES, courses, together, whole
+from duetime.web.courses import BY_DAY, NAMES, RANGES, by_day, courses, together, whole
 from duetime.web.page import Action, Page, View
 from duetime.web.pages import gating
 from duetime.web.pages.schedules import trigger
@@ -60,7 +60,8 @@ class HandlerRow(msgspec.Struct, frozen=True, kw_only=True):
 async def view(visit: Visit) -> View:
     chosen = visit.query.get("range", "15min")
     chosen = chosen if chosen in RANGES else "15min"
-    rows = await handler_rows(visit, chosen)
+    span = "7d" if chosen == BY_DAY else chosen
+    rows = await handler_rows(visit, span)
     stats = await visit.sight.see("stats", visit.app.insight.stats)
     health = await visit.sight.see("health", visit.app.insight.health)
     shown, verdict = stats.value.part(visit.may_see), health.value.part(visit.may_see)
@@ -70,7 +71,8 @@ async def view(visit: Visit) -> View:
     facts = {
         "verdict": verdict,
         "findings": [(finding, _address(visit, finding)) for finding in verdict.findings],
-        "figures": _figures(visit, shown, rows, series),
+        "figures": _figures(visit, shown, rows, series, chosen),
+        "span": span,
         "courses": [] if series is None else courses(series, visit.preferences.tz, chosen, worst=several),
         "as_table": visit.query.get("as") == "table",
         "rows": rows,
@@ -146,12 +148,13 @@ def _total(series: Series | None, name: str) -> float:
     return 0.0 if series is None else sum(value for value in series[name] if value is not None)
 
 
-def _figures(visit: Visit, stats: Any, rows: list[HandlerRow], series: Series | None) -> list[Figure]:
+def _figures(visit: Visit, stats: Any, rows: list[HandlerRow], series: Series | None, chosen: str) -> list[Figure]:
     due, running, slots = sum(row.due for row in rows), sum(row.running for row in rows), sum(row.slots for row in rows)
     oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
     failed = _total(series, "tasks_failed") if series else sum(row.failed for row in rows)
     rate = series.per_second("attempts") if series else sum(row.rate or 0.0 for row in rows)
-    course: Callable[[str], list[float | None]] = lambda name: whole(series, name) if series else []  # noqa: E731
+    drawn = by_day(series, visit.preferences.tz) if series and chosen == BY_DAY else series
+    course: Callable[[str], list[float | None]] = lambda name: whole(drawn, name) if drawn else []  # noqa: E731
     return [
         Figure(name="Attempts a second", value=number(round(rate, 1)), spark=course("attempts")),
         Figure(name="Due now", value=number(due), spark=course("due"), address=visit.link("tasks", q="state:pending")),

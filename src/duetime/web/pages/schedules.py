@@ -9,10 +9,10 @@ import msgspec
 
 from duetime.client.schedules.info import ScheduleInfo
 from duetime.client.schedules.service import Schedules
-from duetime.errors import DuetimeError, InvalidValue, ScheduleNotFound
+from duetime.errors import ChangedMeanwhile, DuetimeError, InvalidValue, ScheduleNotFound
 from duetime.model.access import Scope
 from duetime.model.query import Query
-from duetime.model.rules import Rule
+from duetime.model.rules import Rule, describe
 from duetime.store.schedules import ScheduleFilter
 from duetime.web.page import Action, Done, Page, View
 from duetime.web.pages.tasks import read_duration
@@ -116,6 +116,7 @@ async def view_one(visit: Visit) -> View:
         "preview": preview,
         "problem": problem,
         "written": written,
+        "words": "" if preview is None else describe(read_rule(written["cron"], written["every"], written["tz"])),
         "may_operate": visit.may("operate", schedule.handler),
     }
     return View(title=schedule.name, facts=facts, crumbs=(("/schedules", "Schedules"),), every=3.0)
@@ -231,7 +232,13 @@ async def change(visit: Visit) -> Done:
     async with visit.acting("schedules.put", schedule.name) as act:
         visit.allow(Scope.OPERATE, schedule.handler)
         changed = msgspec.structs.replace(schedule.schedule, rule=rule)
-        stored = await service(visit, Scope.OPERATE).upsert(changed, seen=[visit.needed("tag")])
+        try:
+            stored = await service(visit, Scope.OPERATE).upsert(changed, seen=[visit.needed("tag")])
+        except ChangedMeanwhile:
+            by = f"{schedule.changed_by or 'code'} has changed {schedule.name} meanwhile"
+            raise ChangedMeanwhile(
+                f"{by}: it is {schedule.description} now, and you wrote {describe(rule)}; look at it, then save again"
+            ) from None
         act.detail = stored.info.description
     return Done(said=f"{schedule.name}: {stored.info.description}.", to=visit.link("schedules", schedule.name))
 

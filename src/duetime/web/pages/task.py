@@ -23,6 +23,8 @@ from duetime.web.words import json_text
 
 MOST_ATTEMPTS = 50
 MOST_LINES = 2_000
+MOST_CHARACTERS = 100_000  # of an attempt's output on the page; the file has all of it
+LONGEST_LINE = 20_000
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -81,7 +83,14 @@ def _tag(record: TaskRecord) -> str:
 def plain_lines(text: str) -> tuple[list[str], int]:
     """Return the last lines of an output as plain text, and how many before them are left out. Colours and cursor moves are removed."""
     lines = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")).splitlines()
-    return lines[-MOST_LINES:], max(0, len(lines) - MOST_LINES)
+    kept, size = 0, 0
+    for line in reversed(lines[-MOST_LINES:]):
+        size += len(line) + 1
+        if size > MOST_CHARACTERS and kept:
+            break
+        kept += 1
+    last = [line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…" for line in lines[len(lines) - kept :]]
+    return last, len(lines) - kept
 
 
 # ---- actions ----

@@ -1,0 +1,155 @@
+"""What pages promise about acts: previews equal what then happens, changes of others are told, and long logs stay small."""
+
+from __future__ import annotations
+
+import html
+import random
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from duetime import App, Fatal
+from duetime.client.schedules.schedule import Schedule
+from duetime.clock import ManualClock, to_instant
+from duetime.model.rules import Cron, Every
+from duetime.store.sqlite.store import SqliteStore
+from duetime.store.values import NewWorker
+from duetime.web.pages import gating
+from duetime.web.pages.task import MOST_CHARACTERS, plain_lines
+from tests.servers.waiting import PATIENCE
+from tests.web.conftest import Reader, dashboard
+
+ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "Asia/Kathmandu", "UTC", "Africa/Casablanca")
+
+
+@pytest.fixture
+async def before_summer_time() -> AsyncIterator[tuple[App, Reader]]:
+    app = App("sqlite:///:memory:")
+
+    @app.task
+    async def sweep() -> None: ...
+
+    clock = ManualClock(to_instant(datetime(2030, 3, 29, 20, 7, tzinfo=UTC)))
+    async with app.using_store(SqliteStore(":memory:", clock=clock)), dashboard(app) as reader:
+        await app.schedules.put(Schedule(name="s", handler="sweep", rule=Cron("0 7 * * *", tz="Europe/Berlin")))
+        yield app, reader
+
+
+@pytest.mark.slow
+async def test_the_preview_of_a_rule_is_that_of_the_schedules(before_summer_time: tuple[App, Reader]) -> None:
+    app, ui = before_summer_time
+    chance = random.Random(2030)
+    for _ in range(200):
+        minute, hour, weekday = (chance.choice(words.split()) for words in ("0 30 */15 5,35", "2 1-3 * 23 */6", "* 0 1-5"))
+        cron = f"{minute} {hour} * * {weekday}"
+        zone = chance.choice(ZONES)
+        page = await ui(f"/schedules/s?cron={cron.replace(' ', '+')}&tz={zone}")
+        listed = re.findall(r"<li><span>([^<]+)</span><span class=\"soft\">(?:as now|new)</span></li>", page)
+        expected = [at.strftime("%a %d %b %H:%M:%S %Z") for at in await app.schedules.preview(Cron(cron, tz=zone), count=10)]
+        assert listed == expected, f"{cron} {zone}"
+
+
+async def test_saving_over_the_change_of_somebody_else_tells_both_rules(before_summer_time: tuple[App, Reader]) -> None:
+    app, ui = before_summer_time
+    page = await ui("/schedules/s?every=15min")
+    tag = re.search(r'name="tag" value="([^"]+)"', page)
+    assert tag is not None
+    await app.schedules.on_behalf_of("olga").put(Schedule(name="s", handler="sweep", rule=Every(hours=2)))
+    await ui("/schedules/s", form={"do": "change", "every": "15min", "tag": tag[1]}, status=303)
+    said = html.unescape(await ui("/schedules/s"))
+    assert "olga has changed s meanwhile: it is every 2 hours now, and you wrote every 15 minutes" in said
+    assert (await app.schedules.get("s")).rule == Every(hours=2)
+
+
+async def test_what_a_gate_will_hold_is_told_before_and_is_what_then_waits(app: App) -> None:
+    async with dashboard(app) as ui:
+        async with app.worker(grace=0.1):
+            pass  # handlers are declared now
+        await app.submit_many([app.handler("mail.send").new(to="a", template="b") for _ in range(5)])
+        await app.submit_many([app.handler("mail.send").new(to="a", template="b").after(3_600) for _ in range(3)])
+        page = await ui("/handlers/mail.send")
+        assert "5 due tasks wait, 3 more come due later; 0 running go on." in page
+        await ui("/handlers/mail.send", form={"do": "gate", "handler": "mail.send", "action": "pause"}, status=303)
+        async with app.worker(grace=0.1):
+            other = await app.handler("payments.charge").now(order_id=1, cents=5)
+            await app.client.wait(other.id, timeout=PATIENCE)
+        tasks = [task async for task in app.tasks(handler="mail.send")]
+        assert [task.state for task in tasks] == ["pending"] * 8
+        assert sum(task.due_at <= datetime.now(UTC) for task in tasks) == 5
+
+
+async def test_a_worker_that_has_not_confirmed_a_gate_is_named(ui: Reader, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gating, "CONFIRMED_WITHIN", 0.2)
+    async with app.worker(grace=0.1) as worker:
+        frozen = NewWorker(id="frozen-worker", host="far", pid=1, slots={"mail.send": 5})
+        lease = await app.store.register(frozen)
+        try:
+            await ui("/handlers", form={"do": "gate", "handler": "mail.send", "action": "pause"}, status=303)
+            page = await ui("/handlers")
+            assert "of 2 workers have confirmed it" in page
+            assert "frozen-worker" in page
+            assert worker.id not in page.split('class="toast bad"')[1].partition("</p>")[0]
+        finally:
+            lease.close()
+            await app.store.unregister("frozen-worker")
+
+
+def test_a_page_has_the_end_of_a_long_log_and_says_how_much_is_before() -> None:
+    lines, left_out = plain_lines("".join(f"line {number}\n" for number in range(1_000_000)))
+    assert (lines[-1], len(lines) + left_out) == ("line 999999", 1_000_000)
+    lines, left_out = plain_lines("x" * 5_000_000)
+    assert (len(lines), left_out) == (1, 0)
+    assert len(lines[0]) < MOST_CHARACTERS
+    lines, left_out = plain_lines("\n".join("y" * 9_000 for _ in range(500)))
+    assert sum(map(len, lines)) <= MOST_CHARACTERS
+    assert len(lines) + left_out == 500
+
+
+@pytest.mark.slow
+async def test_the_page_of_a_task_that_printed_much_is_small_and_the_file_is_whole(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/store.db", output_cap="20MB")
+
+    @app.task
+    async def talk() -> None:
+        for number in range(12_000):
+            print(f"{number} {'x' * 1_000}")
+
+    async with dashboard(app) as ui, app.worker(grace=0.1):
+        task = await talk.now()
+        await app.client.wait(task.id, timeout=PATIENCE)
+        page = await ui(f"/tasks/{task.id}")
+        assert len(page) < 200_000
+        assert "11999 xxx" in page
+        assert len(await ui(f"/tasks/{task.id}/log")) > 12_000_000
+
+
+@pytest.mark.covers("RSQ.5")
+async def test_a_failure_is_kept_counted_and_searched_in_several_ways_and_run_again_from_the_web(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/store.db")
+    broken = [True]
+
+    @app.task
+    async def charge(order: int) -> str:
+        print(f"charging order {order}")
+        if broken[0]:
+            raise Fatal("card expired")
+        return "paid"
+
+    async with dashboard(app) as ui, app.worker(grace=0.1), aiohttp.ClientSession() as session:
+        task = await charge.now(order=7)
+        await app.client.wait(task.id, timeout=PATIENCE)
+        [kind] = await app.failures.list()
+        assert "card expired" in await ui("/failures")
+        assert task.id in await ui(f"/failures/{kind.fingerprint}")
+        assert task.id in await ui('/tasks?q=error:"card+expired"')
+        async with session.get(f"{ui.url}/v1/logs", params={"q": "charging"}) as response:
+            assert [hit["task"] for hit in (await response.json())["items"]] == [task.id]
+        broken[0] = False
+        await ui(f"/failures/{kind.fingerprint}", form={"do": "try"}, status=303)
+        await app.client.wait(task.id, timeout=PATIENCE)
+        assert await app.result(task, timeout=PATIENCE) == "paid"
+        assert "succeeded" in await ui(f"/tasks/{task.id}")
