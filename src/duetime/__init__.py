@@ -8,6 +8,7 @@ from duetime.client.artifacts import ArtifactInfo
 from duetime.client.client import Bulk
 from duetime.client.failures import Failure
 from duetime.client.gates import GateInfo, GateSet
+from duetime.client.locks import Lock, LockInfo
 from duetime.client.operations import OperationInfo
 from duetime.client.schedules.info import ScheduleInfo
 from duetime.client.schedules.schedule import Schedule
@@ -24,6 +25,9 @@ from duetime.errors import (
     InvalidHandler,
     InvalidPayload,
     InvalidValue,
+    LockLost,
+    LockNotFound,
+    LockTaken,
     NotAllowed,
     OperationNotFound,
     PayloadTooLarge,
@@ -91,6 +95,11 @@ __all__ = [
     "InvalidHandler",
     "InvalidPayload",
     "InvalidValue",
+    "Lock",
+    "LockInfo",
+    "LockLost",
+    "LockNotFound",
+    "LockTaken",
     "NewTask",
     "Next",
     "NotAllowed",

@@ -96,6 +96,18 @@ class WorkerNotFound(DuetimeError, LookupError):
     """No worker of that id is registered: it has stopped, or was taken for dead."""
 
 
+class LockNotFound(DuetimeError, LookupError):
+    """Nobody holds a lock of that name."""
+
+
+class LockTaken(DuetimeError):
+    """Somebody else holds the lock."""
+
+
+class LockLost(DuetimeError):
+    """The lock is not held any more: somebody else may have it."""
+
+
 class SecretNotFound(DuetimeError, LookupError):
     """There is no secret of that name. It ends an attempt that needs it as Fatal does."""
 

@@ -24,6 +24,7 @@ from duetime import (
     GateSet,
     Handler,
     Handlers,
+    Lock,
     NewTask,
     Next,
     Occurrence,
@@ -124,6 +125,26 @@ async def failed(event: TaskEvent) -> None:
 
 @shop.on("gate.paused")
 def paused(event: GateEvent) -> None: ...
+
+
+@app.lock("nightly", max_hold=timedelta(minutes=10))
+async def nightly(day: int) -> str:
+    return ""
+
+
+@app.lock("hourly", min_hold=5, wait=1)
+def hourly() -> int:
+    return 1
+
+
+async def lock() -> None:
+    assert_type(await nightly(1), str | None)
+    assert_type(hourly(), int | None)
+    assert_type(await app.locks.take("a", max_hold=5), Lock | None)
+    async with app.lock("a") as held:
+        assert_type(held.fence, int)
+    with app.lock("a") as held_here:
+        held_here.extend(5)
 
 
 async def follow() -> None:

@@ -12,6 +12,7 @@ PUBLIC = """
     Cron Every AfterEnd Calendar At Window DayCalendar
     Sandbox
     Fatal RetryLater DisableAfter
+    Lock LockInfo LockLost LockNotFound LockTaken
     Event TaskEvent ScheduleEvent WorkerEvent GateEvent
     Basic Bearer Callback
     Secret SecretInfo

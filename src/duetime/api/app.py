@@ -24,6 +24,7 @@ from duetime.api import (
     front_page,
     gates,
     health,
+    locks,
     metrics,
     openapi,
     operations,
@@ -184,6 +185,7 @@ ROUTES = (
     *doctor.ROUTES,
     *failures.ROUTES,
     *events.ROUTES,
+    *locks.ROUTES,
     *front_page.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,

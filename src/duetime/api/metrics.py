@@ -21,6 +21,7 @@ from duetime.api.health import loops_of
 from duetime.app.app import App
 from duetime.client.gates import GateInfo
 from duetime.client.insight import Stats
+from duetime.client.locks import LockInfo
 from duetime.errors import DuetimeError
 from duetime.model.figures import (
     ATTEMPTS,
@@ -124,6 +125,7 @@ class Figures:
         self._stats = Kept(lambda: app.stats(), COUNT_EVERY, self.note_store_error)
         self._sums = Kept(lambda: app.insight.figures(), SUM_EVERY, self.note_store_error)
         self._gates = Kept(lambda: app.gates.list(), COUNT_EVERY, self.note_store_error)
+        self._locks = Kept(lambda: app.locks.list(), COUNT_EVERY, self.note_store_error)
         self._ready = True
         self._loops: Sequence[LoopHealth] = ()
 
@@ -145,13 +147,14 @@ class Figures:
 
     async def refresh(self) -> None:
         """Read from the store again if the last values are old."""
-        await asyncio.gather(self._stats.refresh(), self._sums.refresh(), self._gates.refresh())
+        await asyncio.gather(self._stats.refresh(), self._sums.refresh(), self._gates.refresh(), self._locks.refresh())
 
     def close(self) -> None:
         """Stop reading from the store."""
         self._stats.close()
         self._sums.close()
         self._gates.close()
+        self._locks.close()
 
     def text(self, *, ready: bool, loops: Sequence[LoopHealth]) -> bytes:
         self._ready, self._loops = ready, loops
@@ -169,6 +172,8 @@ class Figures:
             yield from _counted(self._stats.answer)
         if self._gates.answer is not None:
             yield _closed(self._gates.answer)
+        if self._locks.answer is not None:
+            yield _locked(self._locks.answer)
         if self._sums.answer is not None:
             seen = () if self._stats.answer is None else [each.handler for each in self._stats.answer.handlers]
             yield from _summed(self._sums.answer, seen)
@@ -198,6 +203,14 @@ def _counted(stats: Stats) -> Iterator[Metric]:
     yield oldest
     yield accepted
     yield GaugeMetricFamily("duetime_workers", "Live workers.", value=stats.workers)
+
+
+def _locked(locks: Sequence[LockInfo]) -> Metric:
+    found = GaugeMetricFamily("duetime_locks", "Locks, by state: held, silent or rests.", labels=["state"])
+    numbers = Numbers("rests" if lock.free_at is not None else "silent" if lock.silent else "held" for lock in locks)
+    for state in ("held", "silent", "rests"):
+        found.add_metric([state], numbers[state])
+    return found
 
 
 def _closed(gates: Sequence[GateInfo]) -> Metric:

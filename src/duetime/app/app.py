@@ -23,6 +23,7 @@ from duetime.app.registry import Handlers, Registry
 from duetime.app.verbs import Verbs
 from duetime.artifacts.blobs import Blobs, blobs_at
 from duetime.client.admission import SubmitHook
+from duetime.client.locks import Locks, LockUse
 from duetime.client.schedules.schedule import Schedule
 from duetime.client.services import Program, Services, local_services
 from duetime.clock import Seconds
@@ -163,6 +164,7 @@ class App(Registry, Verbs):
         self.secrets, self.tokens, self.doctor = services.secrets, services.tokens, services.doctor
         self.failures = services.failures
         self.event_source = services.events
+        self.locks = Locks(services.locks, user=self.user, lease=self.config.lease, opened=self.open)
         self.artifacts = services.artifacts
         self.targets = services.targets
         self.gates = self.client.gates
@@ -351,6 +353,15 @@ class App(Registry, Verbs):
         is needed only if no earlier offset is still in use: otherwise the stored tasks name them.
         """
         return Around(self, event_at, key=key, offsets=offsets, formerly=formerly)
+
+    def lock(self, name: str, /, *, max_hold: Seconds | None = None, min_hold: Seconds = 0, wait: Seconds = 0) -> LockUse:
+        """Hold a lock in a block: `async with app.lock("nightly", max_hold=600) as lock:`, or `with` in synchronous code.
+
+        Raises LockTaken if somebody else has it, or still has it after `wait` seconds. It is renewed by itself, at most for `max_hold`
+        seconds, and stays taken for `min_hold` at least. `lock.fence` grows with every holder; `lock.check()` raises LockLost when somebody
+        else may have it. As a decorator it skips the function instead and returns None.
+        """
+        return LockUse(self.locks, name, self.sync, max_hold=max_hold, min_hold=min_hold, wait=wait)
 
     @property
     def specs(self) -> Mapping[str, HandlerSpec]:

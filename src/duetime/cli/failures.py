@@ -33,6 +33,8 @@ EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.TargetNotFound, NOT_FOUND),
     (errors.OperationNotFound, NOT_FOUND),
     (errors.WorkerNotFound, NOT_FOUND),
+    (errors.LockNotFound, NOT_FOUND),
+    (errors.LockTaken, CONFLICT),
     (errors.DuplicateKey, CONFLICT),
     (errors.Conflict, CONFLICT),
     (errors.StoreUnavailable, UNREACHABLE),

@@ -19,6 +19,7 @@ from duetime.cli.operating.doctor import doctor
 from duetime.cli.operating.events import events
 from duetime.cli.operating.failures import failures
 from duetime.cli.operating.gates import gates
+from duetime.cli.operating.locks import locks
 from duetime.cli.operating.migrate import migrate
 from duetime.cli.operating.operations import operations
 from duetime.cli.operating.overview import stats
@@ -144,6 +145,7 @@ for _command in (
     operations,
     gates,
     events,
+    locks,
     failures,
     handlers,
     workers,

@@ -17,6 +17,7 @@ from duetime.client.events import EventSource, LocalEvents
 from duetime.client.failures import Failures, LocalFailures
 from duetime.client.insight import Insight, LocalInsight
 from duetime.client.local import LocalClient
+from duetime.client.locks import LockDoor
 from duetime.client.operations import Perform
 from duetime.client.output import LocalOutputs, Outputs
 from duetime.client.schedules.schedule import Schedule
@@ -48,6 +49,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     output: Outputs
     failures: Failures
     events: EventSource
+    locks: LockDoor
     secrets: Secrets
     artifacts: Artifacts
     targets: Targets
@@ -92,6 +94,7 @@ def local_services(
         output=LocalOutputs(store, setting=output, cap=output_cap, opened=program.opened),
         failures=LocalFailures(store, user=program.user, opened=program.opened),
         events=LocalEvents(store, opened=program.opened),
+        locks=store,
         secrets=secrets,
         artifacts=artifacts,
         targets=LocalTargets(store, user=program.user, specs=program.specs, client=client, opened=program.opened),

@@ -27,6 +27,7 @@ SILENT_FOR = timedelta(hours=1)  # far longer than a process repeats a write; th
 REQUESTS_KEPT = timedelta(hours=24)  # how long a request may be repeated under its Idempotency-Key
 OPERATIONS_KEPT = timedelta(days=30)
 EVENTS_KEPT = timedelta(hours=1)  # for streams that go on where they were; what a hook has not dealt with stays longer
+LOCKS_KEPT = timedelta(days=1)  # of holders that are dead
 EVENTS_LONGEST = timedelta(days=7)
 AUDIT_KEPT = timedelta(days=400)  # over a year, for yearly reviews
 LEASE = 60.0
@@ -119,6 +120,7 @@ class Pruner(Service):
         longest = max(self._retention.values(), default=OPERATIONS_KEPT)
         largest = max(largest, await self._store.prune_flows(now - to_micros(longest), BATCH))
         largest = max(largest, await self._store.prune_events(now - to_micros(EVENTS_KEPT), now - to_micros(EVENTS_LONGEST), BATCH))
+        await self._store.prune_locks(now - to_micros(LOCKS_KEPT))
         for state, kept in self._retention.items() if tasks else ():
             largest = max(largest, await self._prune_tasks(now, state, kept, self._own.get(state, {})))
         return max(largest, await self._store.prune_audit(now - to_micros(AUDIT_KEPT), BATCH))

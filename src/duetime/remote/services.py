@@ -13,6 +13,7 @@ def server_services(config: Config, program: Program) -> Services:
     from duetime.remote.doctor import RemoteDoctor
     from duetime.remote.events import RemoteEvents
     from duetime.remote.failures import RemoteFailures
+    from duetime.remote.locks import RemoteLocks
     from duetime.remote.output import RemoteOutputs
     from duetime.remote.overview import RemoteInsight
     from duetime.remote.secrets import RemoteSecrets
@@ -32,6 +33,7 @@ def server_services(config: Config, program: Program) -> Services:
         output=RemoteOutputs(transport, opened=program.opened),
         failures=RemoteFailures(transport, opened=program.opened),
         events=RemoteEvents(transport, opened=program.opened),
+        locks=RemoteLocks(transport),
         secrets=RemoteSecrets(transport, opened=program.opened),
         artifacts=RemoteArtifacts(transport, opened=program.opened),
         targets=RemoteTargets(transport, opened=program.opened),

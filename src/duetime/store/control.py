@@ -2,7 +2,7 @@
 
 Every sentence of a docstring here is a promise that `tests/conformance` checks on every store. `duetime.store` says what holds for all.
 The larger roles have modules of their own: `disabling`, `schedules`, `access`, `secrets`, `artifacts`, `targets`, `requests`, `intents`,
-`output`, `figures`, `series`, `failures`, `operations`, `flows`, `events`.
+`output`, `figures`, `series`, `failures`, `operations`, `flows`, `events`, `locks`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from duetime.store.failures import FailureStore
 from duetime.store.figures import FigureStore
 from duetime.store.flows import FlowStore
 from duetime.store.intents import IntentStore
+from duetime.store.locks import LockStore
 from duetime.store.operations import OperationStore
 from duetime.store.output import OutputStore
 from duetime.store.requests import RequestStore
@@ -157,6 +158,7 @@ class Control(
     FailureStore,
     FlowStore,
     EventStore,
+    LockStore,
     Listing,
     Upkeep,
     Protocol,

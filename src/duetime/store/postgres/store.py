@@ -24,6 +24,7 @@ from duetime.store.postgres.flows import FlowKeeping
 from duetime.store.postgres.gates import GateKeeping
 from duetime.store.postgres.inspection import Inspecting
 from duetime.store.postgres.lanes import Lanes
+from duetime.store.postgres.locks import Locks
 from duetime.store.postgres.output import AT_ONCE, Output
 from duetime.store.postgres.parked import Parking
 from duetime.store.postgres.pull_workers import PullWorkers
@@ -65,6 +66,7 @@ class PostgresStore(
     Figures,
     Failures,
     Events,
+    Locks,
     Output,
     Upkeep,
     Inspecting,

@@ -27,6 +27,7 @@ from duetime.store.sqlite.figures import Figures
 from duetime.store.sqlite.flows import FlowKeeping
 from duetime.store.sqlite.gates import GateKeeping
 from duetime.store.sqlite.intents import Intents
+from duetime.store.sqlite.locks import Locks
 from duetime.store.sqlite.operations import Operations
 from duetime.store.sqlite.output import AT_ONCE, Output
 from duetime.store.sqlite.parked import Parking
@@ -74,6 +75,7 @@ class SqliteStore(
     SeriesKeeping,
     Failures,
     Events,
+    Locks,
     Output,
 ):
     """One file, or memory, behind the verbs of `duetime.store.Store`."""

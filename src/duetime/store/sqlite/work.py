@@ -109,11 +109,11 @@ def read_claimed(connection: sqlite3.Connection, chosen: Sequence[int], now: Ins
     except sqlite3.DataError:
         half = len(chosen) // 2
         return read_claimed(connection, chosen[:half], now) + read_claimed(connection, chosen[half:], now)
-    epoch = _epoch(connection, now)
+    epoch = current_epoch(connection, now)
     return [msgspec.structs.replace(task, epoch=epoch) for task in tasks] if epoch else tasks
 
 
-def _epoch(connection: sqlite3.Connection, now: Instant) -> int:
+def current_epoch(connection: sqlite3.Connection, now: Instant) -> int:
     """Return the store's epoch. In a copy of a store (`backup`) it is below zero until the first claim begins one."""
     epoch: int
     (epoch,) = connection.execute(SQL.epoch).fetchone()

@@ -821,3 +821,20 @@ create table duetime.follower (
     until_at bigint not null,
     cursor text
 ) with (fillfactor = 50);
+
+-- Locks that somebody holds, or that rest: `holder` is '' then, and the lock is free at `free_at`, `rest` microseconds
+-- after it was given back. `beat` grows as long as its holder lives. Epoch and number are its fence.
+create table duetime.lock (
+    name text primary key,
+    holder text not null,
+    epoch bigint not null,
+    number bigint not null,
+    beat bigint not null,
+    by text not null,
+    lease double precision not null,
+    taken_at bigint not null,
+    beat_at bigint not null,
+    free_at bigint,
+    rest bigint not null default 0
+) with (fillfactor = 50);
+create sequence duetime.lock_number;

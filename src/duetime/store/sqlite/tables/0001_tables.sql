@@ -336,7 +336,7 @@ create table duetime_fact (
     value integer not null
 ) without rowid;
 insert into duetime_fact values ('gates_version', 0), ('targets_version', 0),
-    ('submitted_high', 0), ('submitted_back', 0), ('epoch', 0);
+    ('submitted_high', 0), ('submitted_back', 0), ('epoch', 0), ('lock_number', 0);
 
 -- A schedule: what people asked for (spec) and what firing made of it (state), both JSON. What is searched by stands
 -- in columns of its own. `version` counts writes and is the fence of firing. `waits`: the end of a run makes it due.
@@ -662,4 +662,20 @@ create table duetime_follower (
     name text primary key,
     until_at integer not null,
     cursor text
+) without rowid;
+
+-- Locks that somebody holds, or that rest: `holder` is '' then, and the lock is free at `free_at`, `rest` microseconds
+-- after it was given back. `beat` grows as long as its holder lives. Epoch and number are its fence.
+create table duetime_lock (
+    name text primary key,
+    holder text not null,
+    epoch integer not null,
+    number integer not null,
+    beat integer not null,
+    by text not null,
+    lease real not null,
+    taken_at integer not null,
+    beat_at integer not null,
+    free_at integer,
+    rest integer not null default 0
 ) without rowid;
