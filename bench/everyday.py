@@ -123,7 +123,8 @@ def pipe() -> Figures:
 def starting(*command: str) -> Figures:
     """Run a program to its end; the rate is of starts a second."""
     used, began = cpu(), time.perf_counter()
-    subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, env={**os.environ, **import_path(ROOT)})
+    environment = {**os.environ, **import_path(ROOT), "PYTHONDONTWRITEBYTECODE": ""}  # compiled code is kept, as it is for users
+    subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, env=environment)
     return figures(1, time.perf_counter() - began, cpu() - used)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,13 +16,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from duetime import App, DuetimeError
 from duetime.clock import SECOND
 from duetime.ids import new_id
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import Extras
 from duetime.store.values import ClaimedTask
 from duetime.targets.python import children
-from duetime.targets.python.children import ChildPool, import_string_of
+from duetime.targets.python.children import NEVER, ChildPool, Recycling, _Child, import_string_of
 from tests.integration import process_handlers
 from tests.servers.waiting import PATIENCE
 
@@ -58,10 +60,10 @@ async def perform(
     task: ClaimedTask,
     output: Path | None = None,
     progress: Callable[[float, str], None] = lambda fraction, text: None,
+    recycling: Recycling = NEVER,
 ) -> Ended:
-    return await pool.perform(
-        task, started_at=SECOND, deadline_at=2 * SECOND, output_path=None if output is None else str(output), progress=progress
-    )
+    path = None if output is None else str(output)
+    return await pool.perform(task, started_at=SECOND, deadline_at=2 * SECOND, output_path=path, progress=progress, recycling=recycling)
 
 
 async def run(pool: ChildPool, handler: str, **arguments: Any) -> Ended:
@@ -125,12 +127,14 @@ async def test_a_child_is_used_again_and_its_lifespan_lives_on_while_it_is_idle(
     pytest.fail("the lifespan's background task stands still between attempts")
 
 
-async def test_attempts_at_once_run_in_children_of_their_own_and_only_some_are_kept() -> None:
-    pool = ChildPool(f"{HERE}:app", max_idle=1)
+async def test_attempts_at_once_run_in_children_of_their_own_and_only_some_are_kept(tmp_path: Path) -> None:
+    pool, word, notes = ChildPool(f"{HERE}:app", max_idle=1), tmp_path / "word", [tmp_path / f"note-{number}" for number in range(3)]
     try:
-        results = await asyncio.gather(*(run(pool, "echo") for _ in range(3)))
-        pids = {result_of(ended)["pid"] for ended in results}
+        attempts = [asyncio.create_task(run(pool, "wait_for", note=str(note), word=str(word))) for note in notes]
+        pids = {pid for note in notes for pid in await pids_in(note)}
         assert len(pids) == 3
+        word.touch()
+        assert [result_of(ended) for ended in await asyncio.gather(*attempts)] == ["done"] * 3
         await until(lambda: sum(map(runs, pids)) == 1, "two of three children have left")
     finally:
         await pool.close()
@@ -138,12 +142,53 @@ async def test_attempts_at_once_run_in_children_of_their_own_and_only_some_are_k
 
 
 async def test_a_child_is_replaced_after_its_number_of_attempts() -> None:
-    pool = ChildPool(f"{HERE}:app", max_attempts=2)
+    pool = ChildPool(f"{HERE}:app")
     try:
-        pids = [result_of(await run(pool, "echo"))["pid"] for _ in range(4)]
+        pids = [result_of(await perform(pool, claimed("echo"), recycling=Recycling(attempts=2)))["pid"] for _ in range(4)]
     finally:
         await pool.close()
     assert pids[0] == pids[1] != pids[2] == pids[3]
+
+
+async def test_a_child_that_uses_too_much_memory_after_an_attempt_is_replaced() -> None:
+    pool = ChildPool(f"{HERE}:app")
+    try:
+        small = [result_of(await perform(pool, claimed("echo"), recycling=Recycling(memory=1 << 40)))["pid"] for _ in range(2)]
+        large = [result_of(await perform(pool, claimed("echo"), recycling=Recycling(memory=1 << 20)))["pid"] for _ in range(2)]
+    finally:
+        await pool.close()
+    assert small[0] == small[1] == large[0] != large[1]
+
+
+async def test_children_start_one_by_one_and_whoever_waits_gets_one_that_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting, most, started, start = 0, 0, 0, _Child.start
+
+    async def counted(child: _Child, within: float) -> None:
+        nonlocal starting, most, started
+        starting, started = starting + 1, started + 1
+        most = max(most, starting)
+        try:
+            await start(child, within)
+        finally:
+            starting -= 1
+
+    monkeypatch.setattr(_Child, "start", counted)
+    pool = ChildPool(f"{HERE}:app")
+    try:
+        results = await asyncio.gather(*(run(pool, "echo") for _ in range(8)))
+    finally:
+        await pool.close()
+    assert most == 1
+    assert len({result_of(ended)["pid"] for ended in results}) <= started <= 8
+
+
+async def test_one_that_no_longer_waits_for_a_child_leaves_it_to_others(pool: ChildPool) -> None:
+    first, second = (asyncio.create_task(run(pool, "echo")) for _ in range(2))
+    await until(lambda: len(pool._waiters) == 2, "both wait")
+    first.cancel()
+    assert result_of(await second)["pid"]
+    with pytest.raises(asyncio.CancelledError):
+        await first
 
 
 async def test_an_attempt_whose_child_is_killed_on_purpose_before_it_begins_goes_back_and_gets_no_other(pool: ChildPool) -> None:
@@ -380,16 +425,27 @@ async def test_a_timeout_around_an_attempt_ends_it(pool: ChildPool, tmp_path: Pa
     assert not note.exists() or not any(map(runs, await pids_in(note)))
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_child_whose_attempt_was_cancelled_while_it_started_is_for_the_next() -> None:
     pool = ChildPool(f"{HERE}:app")
     attempt = asyncio.ensure_future(run(pool, "quiet"))
-    await asyncio.sleep(0)
+    await until(lambda: bool(pool._children), "a child starts")
     [child] = pool._children
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
         await attempt
-    assert not runs(child._process.pid)
+    assert result_of(await run(pool, "echo"))["pid"] == child._process.pid
     await pool.close()
+    assert not runs(child._process.pid)
+
+
+async def test_closing_while_a_child_starts_leaves_nothing() -> None:
+    pool = ChildPool(f"{HERE}:app")
+    attempt = asyncio.ensure_future(run(pool, "quiet"))
+    await until(lambda: bool(pool._children), "a child starts")
+    [child] = pool._children
+    await pool.close()
+    assert await attempt == Ended(Outcome.RELEASED)
+    assert not runs(child._process.pid)
 
 
 async def test_closing_kills_what_still_runs(tmp_path: Path) -> None:
@@ -681,3 +737,32 @@ def test_an_app_in_a_script_has_no_import_string(monkeypatch: pytest.MonkeyPatch
     app = process_handlers.SmallApp()
     monkeypatch.setattr(sys.modules["__main__"], "app", app, raising=False)
     assert import_string_of(app) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"recycle_after": 5}, 'add isolation="process"'),
+        ({"max_memory": "1GB"}, 'add isolation="process"'),
+        ({"isolation": "process", "recycle_after": 0}, "recycle_after must be a whole number of at least 1, got 0"),
+        ({"isolation": "process", "max_memory": "much"}, "max_memory must be a size such as"),
+        ({"isolation": "process", "max_memory": 0}, "max_memory must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_what_does_not_fit_sub_processes_is_refused(options: Any, said: str) -> None:
+    with pytest.raises(DuetimeError, match=re.escape(said)):
+        App("sqlite:///:memory:").task(name="work", **options)(_nothing)
+
+
+def test_a_handler_in_sub_processes_has_as_many_slots_as_there_are_cores() -> None:
+    app = App("sqlite:///:memory:")
+    for name, options in OPTIONS.items():
+        app.task(name=name, **options)(_nothing)
+    slots = {name: app.specs[name].concurrency for name in OPTIONS}
+    assert slots == {"usual": 50, "process": os.cpu_count(), "chosen": 3}
+
+
+OPTIONS: dict[str, Any] = {"usual": {}, "process": {"isolation": "process"}, "chosen": {"isolation": "process", "concurrency": 3}}
+
+
+def _nothing() -> None: ...

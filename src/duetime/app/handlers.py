@@ -248,9 +248,13 @@ def stored_policy(retry: RetryPolicy) -> bytes:
 
 
 def slots(concurrency: int) -> int:
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise InvalidValue(f"concurrency, the slots in each worker process, must be a whole number of at least 1, got {concurrency!r}")
-    return concurrency
+    return whole_number(concurrency, "concurrency, the slots in each worker process,")
+
+
+def whole_number(value: int, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidValue(f"{what} must be a whole number of at least 1, got {value!r}")
+    return value
 
 
 def aliases_of(aliases: Sequence[str]) -> Sequence[str]:

@@ -8,13 +8,14 @@ from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
 from duetime.app.commands import DeclaresCommands
-from duetime.app.handlers import AnyHandler, Handler, one_of
+from duetime.app.handlers import AnyHandler, Handler, one_of, whole_number
 from duetime.app.hooks import DeclaresHooks
 from duetime.app.http import DeclaresHttp
 from duetime.app.options import checked_spec
 from duetime.app.publish import DeclaresPublish
 from duetime.client.schedules.schedule import Schedule, rule_from
 from duetime.clock import Seconds
+from duetime.config import parse_size
 from duetime.errors import InvalidHandler, InvalidValue
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import Rule
@@ -25,7 +26,7 @@ from duetime.targets.payload import FunctionPayloads
 from duetime.targets.policies import own_retention
 from duetime.targets.python.function import Isolation, PythonFunction, function_of
 from duetime.targets.signature import default_name, examine
-from duetime.targets.spec import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT, HandlerSpec
+from duetime.targets.spec import DEFAULT_CONCURRENCY, DEFAULT_PROCESSES, DEFAULT_TIMEOUT, HandlerSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,9 +39,11 @@ class TaskOptions(TypedDict, total=False):
     aliases: Sequence[str]
     timeout: Seconds
     retry: RetryPolicy | None
-    concurrency: int
+    concurrency: int | None
     priority: int
     isolation: Isolation
+    recycle_after: int | None
+    max_memory: int | str | None
     keep_succeeded: Seconds | None
     keep_failed: Seconds | None
     keep_cancelled: Seconds | None
@@ -122,9 +125,11 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresHooks):
         aliases: Sequence[str] = (),
         timeout: Seconds = DEFAULT_TIMEOUT,
         retry: RetryPolicy | None = None,
-        concurrency: int = DEFAULT_CONCURRENCY,
+        concurrency: int | None = None,
         priority: int = 5,
         isolation: Isolation = "auto",
+        recycle_after: int | None = None,
+        max_memory: int | str | None = None,
         keep_succeeded: Seconds | None = None,
         keep_failed: Seconds | None = None,
         keep_cancelled: Seconds | None = None,
@@ -133,9 +138,11 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresHooks):
     ) -> Any:
         """Declare a handler, as `@app.task`, `@app.task(…)` or `app.task(function, …)`.
 
-        `concurrency` is the number of slots in each worker process. `aliases` are names that the handler had before; tasks
-        stored under them still find it. `isolation` is "auto" (`async def` on the event loop, `def` in a thread), "thread"
-        or "process" (a sub-process of its own, which can be killed). `keep_succeeded` and the like: how long its finished tasks are
+        `concurrency` is the number of slots in each worker process: 50, or as many as there are cores with `isolation="process"`.
+        `aliases` are names that the handler had before; tasks stored under them still find it. `isolation` is "auto" (`async def` on the
+        event loop, `def` in a thread), "thread" or "process" (a sub-process, which can be killed). Sub-processes are used again;
+        `recycle_after` replaces one after so many attempts, and `max_memory` (bytes, or "500MB") one that uses more after an attempt.
+        `keep_succeeded` and the like: how long its finished tasks are
         kept, where that differs from the setting of the same name.
         """
         keep = own_retention(keep_succeeded, keep_failed, keep_cancelled, keep_dropped, keep_expired)
@@ -146,16 +153,26 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresHooks):
             one_of("isolation", isolation, get_args(Isolation))
             if shape.is_async and isolation == "thread":
                 raise InvalidHandler(f'{full} is an `async def` and runs on the event loop; make it a `def`, or use isolation="process"')
+            process = isolation == "process"
+            if not process and (recycle_after is not None or max_memory is not None):
+                raise InvalidHandler(f'{full} has recycle_after= or max_memory=, which are for sub-processes: add isolation="process"')
             payloads = FunctionPayloads(full, function, shape.parameters)
             payloads.check()
             spec = checked_spec(
                 full,
-                PythonFunction(function=function, takes_context=shape.takes_context, is_async=shape.is_async, isolation=isolation),
+                PythonFunction(
+                    function=function,
+                    takes_context=shape.takes_context,
+                    is_async=shape.is_async,
+                    isolation=isolation,
+                    recycle_after=None if recycle_after is None else whole_number(recycle_after, "recycle_after"),
+                    max_memory=None if max_memory is None else whole_number(parse_size(max_memory, "max_memory"), "max_memory"),
+                ),
                 payloads,
                 prefix=self._prefix,
                 timeout=timeout,
                 retry=retry,
-                concurrency=concurrency,
+                concurrency=(DEFAULT_PROCESSES if process else DEFAULT_CONCURRENCY) if concurrency is None else concurrency,
                 priority=priority,
                 aliases=aliases,
                 keep=keep,

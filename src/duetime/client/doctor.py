@@ -7,7 +7,6 @@ import platform
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -116,6 +115,8 @@ class LocalDoctor(Doctor):
         self._opened = opened
 
     async def examine(self, *, repair: bool = False, on_watch: Callable[[int, float], None] | None = None) -> Diagnosis:
+        from importlib.metadata import version  # every program would pay 7 ms for it
+
         await self._opened()
         findings = [finding async for finding in self._findings(repair, on_watch)]
         return Diagnosis(

@@ -52,6 +52,14 @@ def start_of(pid: int) -> str | None:
     return fields[19] if fields and fields[0] not in "ZX" else None
 
 
+def resident(pid: int) -> int:
+    """Return how many bytes of memory a process uses; 0 if that cannot be told."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def _fields(stat: str | Path) -> list[str]:
     """Return what follows the name, which is in parentheses and may contain blanks: state, parent, group … An empty list if it is gone."""
     try:

@@ -8,7 +8,6 @@ alone: it would be found in ordinary text.
 from __future__ import annotations
 
 import base64
-import html
 import json
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -122,6 +121,8 @@ def forms_of(value: str) -> Iterator[str]:
 
 
 def _encodings(text: str) -> Iterator[str]:
+    import html  # its table of entities is large, and few programs have secrets
+
     data = text.encode()
     yield text
     for safe in SAFE:

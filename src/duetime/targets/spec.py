@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_CONCURRENCY = 50
+DEFAULT_PROCESSES = os.cpu_count() or 1  # of a handler in sub-processes: more of them at once only take longer
 
 
 class Payloads(Protocol):

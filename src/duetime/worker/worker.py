@@ -41,7 +41,7 @@ from duetime.targets.output import Capture, Echo
 from duetime.targets.python.children import ChildPool
 from duetime.targets.python.middleware import Middleware
 from duetime.targets.spawned import Tracking
-from duetime.targets.spec import HandlerSpec
+from duetime.targets.spec import DEFAULT_PROCESSES, HandlerSpec
 from duetime.targets.target import Stop
 from duetime.worker.attempt import Attempt
 from duetime.worker.disabling import TargetWatch
@@ -269,7 +269,9 @@ class Worker:
         self.executor.host.inherit = (*lease.inheritable(), *(shipper.descriptor for shipper in self._shippers), *self._inherit)
         if self._app_path is not None:
             inherit = self.executor.host.inherit
-            self.executor.host.children = ChildPool(self._app_path, inherit=inherit, output_cap=self._settings.output_cap)
+            self.executor.host.children = ChildPool(
+                self._app_path, inherit=inherit, max_idle=max(DEFAULT_PROCESSES, 4), output_cap=self._settings.output_cap
+            )
         fenced = self._store.traits.liveness == "lease"
         self._keeper = self._new_keeper(
             lease,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from statistics import median
 
 import msgspec
 
@@ -72,6 +71,8 @@ def _prospect(record: ScheduleRecord, calendars: Mapping[str, DayCalendar], meas
 
 async def _durations(store: Store, handlers: Iterable[str]) -> dict[str, float]:
     """Return the median duration of the latest runs of each handler; one page each, by the index of finished tasks."""
+    from statistics import median  # it needs fractions and decimals
+
     found: dict[str, float] = {}
     for handler in sorted(handlers):
         page = await store.page(Query(handler=handler, state=State.SUCCEEDED, limit=SAMPLE))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +27,7 @@ import msgspec
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
 from duetime.runtime.forks import forget_in_forks
-from duetime.runtime.processes import children, group_has_others, group_lives, kill_with_descendants, start_of
+from duetime.runtime.processes import children, group_has_others, group_lives, kill_with_descendants, resident, start_of
 from duetime.store.values import ClaimedTask
 from duetime.targets.output import DEFAULT_CAP, CappedFile, current_attempt
 from duetime.targets.python.frames import MAX_FRAME, Answer, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
@@ -39,11 +41,27 @@ _logger = logging.getLogger("duetime.process")
 _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 
 
+class Recycling(msgspec.Struct, frozen=True):
+    """When a child is replaced, looked at after each attempt: after so many attempts, or with so many bytes of memory in use."""
+
+    attempts: int | None = None
+    memory: int | None = None
+
+    def is_due(self, attempts: int, memory: Callable[[], int]) -> bool:
+        if self.attempts is not None and attempts >= self.attempts:
+            return True
+        return self.memory is not None and memory() > self.memory
+
+
+NEVER = Recycling()
+
+
 class ChildPool:
     """Performs attempts of one app's handlers in sub-processes, as many at once as there are calls.
 
-    `inherit` are descriptors that every child holds as long as it lives, such as the worker's lock. Up to `max_idle`
-    children wait for the next attempt; one that has performed `max_attempts` is replaced.
+    Children start one by one, when there is none that could be used again: fifty interpreters that start at once take two cores longer
+    than the work of most attempts, and an attempt that ends meanwhile leaves its child to the next. `inherit` are descriptors that every
+    child holds as long as it lives, such as the worker's lock. Up to `max_idle` children wait for the next attempt.
     """
 
     def __init__(
@@ -52,18 +70,18 @@ class ChildPool:
         *,
         inherit: Sequence[int] = (),
         max_idle: int = 4,
-        max_attempts: int | None = None,
         output_cap: int = DEFAULT_CAP,
         start_within: float = START_WITHIN,
     ) -> None:
         self._app_path = app_path
         self._inherit = tuple(inherit)
         self._max_idle = max_idle
-        self._max_attempts = max_attempts
         self._output_cap = output_cap
         self._start_within = start_within
         self._idle: list[_Child] = []
         self._children: set[_Child] = set()
+        self._waiters: deque[asyncio.Future[_Child]] = deque()
+        self._starter: asyncio.Task[None] | None = None
         self._closed = False
 
     async def perform(
@@ -75,6 +93,7 @@ class ChildPool:
         output_path: str | None,
         progress: Callable[[float, str], None],
         began: Callable[[], None] = lambda: None,
+        recycling: Recycling = NEVER,
     ) -> Ended:
         """Run one attempt to its end; call `began` when it has begun. When cancelled, kill the child, wait until it is gone, then raise."""
         order = Order(task=claimed, started_at=started_at, deadline_at=deadline_at, output_path=output_path, output_cap=self._output_cap)
@@ -99,7 +118,7 @@ class ChildPool:
                 if ended.outcome is not Outcome.SUCCEEDED and child.left_something:
                     await child.end()  # the next attempt must not run beside what this one has started
                 else:
-                    self._put_back(child)
+                    self._put_back(child, recycling)
                 return ended
         error = ErrorInfo("ProcessDied", f"{_STARTS} sub-processes, one after the other, died before the attempt began")
         return Ended(Outcome.FAILED, error=error)
@@ -107,7 +126,7 @@ class ChildPool:
     async def prepare(self) -> Ended | None:
         """Have a child ready, so that the `perform` that follows begins at once. If none starts, return the attempt's end."""
         try:
-            self._idle.append(await self._take())
+            self._put_back(await self._take())
         except _NotStarted as problem:
             return problem.ended
         return None
@@ -130,14 +149,57 @@ class ChildPool:
         self._idle.clear()
         for child in tuple(self._children):
             await child.wait_until_gone()
+        if self._starter is not None:
+            await asyncio.wait((self._starter,))
 
     async def _take(self) -> _Child:
-        if self._closed:
-            raise RuntimeError("the pool of sub-processes is closed")
-        while self._idle:
-            child = self._idle.pop()
+        """Return a child, as soon as one is put back or has started."""
+        while True:
+            if self._closed:
+                raise RuntimeError("the pool of sub-processes is closed")
+            while self._idle:
+                child = self._idle.pop()
+                if not child.exited:
+                    return child
+            child = await self._wait()
             if not child.exited:
                 return child
+
+    async def _wait(self) -> _Child:
+        waiter: asyncio.Future[_Child] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._ensure_starter()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._put_back(waiter.result())
+            raise
+
+    def _ensure_starter(self) -> None:
+        if self._waiters and self._starter is None and not self._closed:
+            # it belongs to the pool and not to the attempt that asks first, so it has none of that one's context
+            self._starter = asyncio.create_task(self._start_children(), name="duetime sub-processes", context=contextvars.Context())
+
+    async def _start_children(self) -> None:
+        """Start one child after the other, as long as somebody waits for one."""
+        try:
+            while self._waiters:
+                try:
+                    child = await self._start()
+                except BaseException as problem:
+                    waiters, self._waiters = self._waiters, deque()
+                    for waiter in waiters:  # the others would fail for the same reason, after as long a time
+                        if not waiter.done():
+                            waiter.set_exception(problem)
+                    if not isinstance(problem, Exception):
+                        raise
+                else:
+                    self._put_back(child)
+        finally:
+            self._starter = None
+
+    async def _start(self) -> _Child:
         child = _Child(self._app_path, self._inherit)
         self._children.add(child)
         child.gone.add_done_callback(lambda _: self._children.discard(child))
@@ -148,9 +210,16 @@ class ChildPool:
             raise
         return child
 
-    def _put_back(self, child: _Child) -> None:
-        worn_out = self._max_attempts is not None and child.attempts >= self._max_attempts
-        if self._closed or worn_out or len(self._idle) >= self._max_idle:
+    def _put_back(self, child: _Child, recycling: Recycling = NEVER) -> None:
+        """Give a child to whoever waits for one, or keep it; retire it if it has done enough, or too many are kept."""
+        while self._waiters and self._waiters[0].done():  # cancelled meanwhile
+            self._waiters.popleft()
+        if self._closed or recycling.is_due(child.attempts, child.memory):
+            child.retire()
+            self._ensure_starter()
+        elif self._waiters:
+            self._waiters.popleft().set_result(child)
+        elif len(self._idle) >= self._max_idle:
             child.retire()
         else:
             self._idle.append(child)
@@ -282,6 +351,10 @@ class _Child:
             self._receiving = False
 
     # ---- its end ----
+
+    def memory(self) -> int:
+        """Return how many bytes of memory it uses; 0 where that cannot be told."""
+        return resident(self._process.pid)
 
     @property
     def left_something(self) -> bool:

@@ -25,6 +25,8 @@ class PythonFunction(msgspec.Struct, frozen=True, kw_only=True):
     takes_context: bool
     is_async: bool
     isolation: Isolation = "auto"
+    recycle_after: int | None = None  # attempts of a sub-process
+    max_memory: int | None = None  # bytes of one
 
     @property
     def kind(self) -> str:
@@ -36,12 +38,13 @@ class PythonFunction(msgspec.Struct, frozen=True, kw_only=True):
         A task whose process died before runs alone in a sub-process, so that the next death can be blamed on the right one.
         """
         # here, because a program that only submits tasks needs none of them
+        from duetime.targets.python.children import Recycling
         from duetime.targets.python.coroutine import CoroutineTarget
         from duetime.targets.python.process import ProcessTarget, SuspectsApart, ThreadsApart
         from duetime.targets.python.thread import ThreadTarget
 
         if self.isolation == "process":
-            return ProcessTarget(host)
+            return ProcessTarget(host, recycling=Recycling(self.recycle_after, self.max_memory))
         apart = ProcessTarget(host, host.suspects)
         if self.is_async:
             return SuspectsApart(CoroutineTarget(self, handler.payloads, host), apart, host)

@@ -10,6 +10,7 @@ from typing import Any
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo
 from duetime.targets.host import TargetHost
+from duetime.targets.python.children import NEVER, Recycling
 from duetime.targets.python.thread import ThreadTarget
 from duetime.targets.target import Accepted, AttemptHandle, Stop, Target
 
@@ -19,9 +20,10 @@ class ProcessTarget:
 
     direct_call = None
 
-    def __init__(self, host: TargetHost, limit: asyncio.Semaphore | None = None) -> None:
+    def __init__(self, host: TargetHost, limit: asyncio.Semaphore | None = None, recycling: Recycling = NEVER) -> None:
         self._host = host
         self._limit = limit
+        self._recycling = recycling
 
     async def perform(self, attempt: AttemptHandle) -> Ended:
         children = self._host.children
@@ -43,6 +45,7 @@ class ProcessTarget:
                 output_path=output_path,
                 progress=attempt.report,
                 began=attempt.has_begun,
+                recycling=self._recycling,
             )
 
     def stop(self, attempt: AttemptHandle, reason: Stop) -> float:
