@@ -177,7 +177,6 @@ def test_a_script_is_uploaded_run_replaced_and_rolled_back_without_code_and_with
 # ---- hosted cron ----
 
 
-@pytest.mark.covers("SCH.3")
 def test_one_line_makes_the_handler_and_its_schedule(duetime: CommandLine) -> None:
     line = ("schedules", "put", "ping", "--every", "1s", "--url", "https://example.com/health", "--method", "GET", "--bearer", "token")
     assert duetime.lines(*line)[0].startswith("ping: every second; next ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -100,3 +100,25 @@ async def test_targets_that_a_file_holds_already_are_served(tmp_path: Path) -> N
         await t.app.handler("ping").now()
         assert len(await t.drain()) == 1
         assert len(t.requests("ping")) == 1
+
+
+@pytest.mark.covers("SCH.3")
+async def test_the_retries_of_a_run_end_before_the_next_one_or_that_is_skipped(app: App) -> None:
+    async with using(app, now=NOW) as t:
+        fits = RetryPolicy(tries=9, base=10, factor=1, jitter=0.5, within=50)
+        await app.targets.put("fits", StoredHttp(url="https://shop.example/a", retry=fits))
+        await app.targets.put("lasts", StoredHttp(url="https://shop.example/b", retry=RetryPolicy(tries=9, base=10, factor=1)))
+        for name in ("fits", "lasts"):
+            await app.schedules.put(Schedule(name, handler=name, rule=Every(60)))
+            t.answer_next(name, status=500, times=40)
+        await t.advance(minutes=3, raise_errors=False)
+        ends = [(run.attempt, run.finished_at, run.planned_at) for run in t.tasks(handler="fits", state=State.FAILED)]
+        assert len(ends) >= 2
+        for attempt, ended_at, planned_at in ends:
+            assert ended_at is not None
+            assert planned_at is not None
+            assert (attempt, ended_at - planned_at <= timedelta(seconds=50)) == (6, True)
+        first, second, *_ = [run.planned_at for run in t.tasks(handler="lasts") if run.planned_at]
+        assert second - first == timedelta(seconds=120), "while it was retried, one occurrence was skipped"
+        skipped = await app.schedules.skips("lasts")
+        assert [each.reason for each in skipped] == ["overlap"]

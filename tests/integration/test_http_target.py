@@ -216,6 +216,22 @@ async def test_an_answer_that_is_none_is_a_failure_named_after_its_phase(app: Ap
     assert grown < 50_000, "kilobytes"
 
 
+async def test_what_comes_after_an_answer_is_not_taken_for_the_next_one(app: App) -> None:
+    forged = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n"forged"'
+
+    async def talk(conversation: Conversation) -> None:
+        while (request := await conversation.request()) is not None:
+            body = b'"%s"' % request.path.removeprefix("/").encode()
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+            await conversation.send(head + body + forged)
+
+    async with serving(talk) as server:
+        ask = app.http("ask", server.url("/{payload.number}"), concurrency=1, retry=ONCE)
+        async with app.worker():
+            tasks = [await ask.now(number=number) for number in range(10)]
+            assert [await app.result(task, timeout=PATIENCE) for task in tasks] == [str(number) for number in range(10)]
+
+
 @pytest.mark.parametrize(
     ("talk", "phase", "sentence"),
     [(_silent, "first_byte", "it waited for the answer"), (_byte_by_byte, "body", "it read the answer's body")],
