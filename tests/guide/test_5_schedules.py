@@ -63,6 +63,7 @@ async def test_rules_join_and_calendars_leave_days_out(app: App, t: Kit) -> None
     ]
 
 
+@pytest.mark.covers("HF.3", "XXL.2")
 @pytest.mark.parametrize(
     ("missed", "made_up_for"), [("skip", 0), ("latest", 1), ("earliest", 1), ("all", 6), ("all within 2h", 2), ("all at most 3", 3)]
 )
@@ -72,7 +73,9 @@ async def test_say_what_becomes_of_occurrences_that_nobody_could_fire(app: App, 
 
     await app.schedules.put(Schedule("sweep", sweep, Every(hours=1), missed=missed, overlap="allow"))
     await app.gates.pause(sweep, lasting=timedelta(hours=6, minutes=30))
-    assert [each.handler for each in await t.advance(hours=6, minutes=45)] == ["sweep"] * made_up_for
+    ran = await t.advance(hours=6, minutes=45)
+    assert [each.handler for each in ran] == ["sweep"] * made_up_for
+    assert len({each.task.planned_at for each in ran}) == made_up_for, "each has the time of its own"
     skipped = sum(skip.count for skip in await app.schedules.skips("sweep"))
     assert made_up_for + skipped == 6, "every planned instant is accounted for"
 
@@ -101,6 +104,7 @@ async def test_pause_with_a_note_resume_run_now_and_repeat_the_past(app: App, t:
     assert [each.task.planned_at for each in ran] == done.planned
 
 
+@pytest.mark.covers("CJO.7")
 async def test_a_schedule_can_pause_itself_when_its_runs_fail_in_a_row(app: App, t: Kit) -> None:
     @app.schedule(every=timedelta(hours=1), pause_after=3, retry=RetryPolicy(tries=1))
     async def fragile() -> None:
