@@ -29,6 +29,7 @@ import duetime
 from duetime import errors
 from duetime.cli.main import cli
 from duetime.config import SETTINGS
+from duetime.model.health import FindingKind
 from tests.servers.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -295,6 +296,19 @@ def test_the_readme_leads_to_the_index_and_begins_with_what_matters() -> None:
     screen = "\n".join(readme.splitlines()[:45])
     assert "docs/index.md" in readme
     assert all(text in screen for text in ("make demo", "make test", "pip install", "```python"))
+
+
+def test_pages_for_users_say_metrics_and_maintenance() -> None:
+    """Inside they are figures and duties; people who use it need not know these words."""
+    users = [page for page in PAGES if page.parent == DOCS and page.name != "coverage.md"] + [ROOT / "README.md"]
+    found = [(name_of(page), word) for page in users for word in re.findall(r"(?i)\b(?:figures?|duty|duties)\b", prose_of(page))]
+    assert found == []
+
+
+def test_what_health_finds_is_listed_and_named_in_the_words_of_users() -> None:
+    listed = {kind for row in rows_of(DOCS / "operating.md") for kind in row[0].split(", ")}
+    assert {kind.value for kind in FindingKind} - listed == set()
+    assert not any(re.search("dut(y|ies)|figure", kind.value) for kind in FindingKind)
 
 
 # ---- tables ----

@@ -101,7 +101,7 @@ async def test_schedules_that_are_late_broken_or_paused_by_themselves_are_found(
     clock.advance(86_400)
     found = await verdict(store)
     assert [(each.kind, each.name) for each in found.findings] == [
-        (FindingKind.DUTY_STUCK, "Firing schedules"),
+        (FindingKind.MAINTENANCE_STUCK, "Firing schedules"),
         (FindingKind.SCHEDULE_LATE, "late"),
         (FindingKind.SCHEDULE_PAUSED, "stopped"),
     ]

@@ -157,7 +157,7 @@ def test_one_lost_lease_stale_write_or_blocked_loop_is_told(fact: str, kind: Fin
 
 def test_a_duty_is_stuck_after_a_while() -> None:
     assert kinds(stuck=[("Firing schedules", STUCK)]) == []
-    assert kinds(stuck=[("Firing schedules", STUCK + 1)]) == [FindingKind.DUTY_STUCK]
+    assert kinds(stuck=[("Firing schedules", STUCK + 1)]) == [FindingKind.MAINTENANCE_STUCK]
 
 
 def everything() -> HealthFacts:
@@ -196,7 +196,7 @@ def test_somebody_who_may_see_some_handlers_is_told_of_those_and_of_what_concern
     assert {each.kind for each in part.findings} == {
         FindingKind.LATE,
         FindingKind.SILENT_WORKER,
-        FindingKind.DUTY_STUCK,
+        FindingKind.MAINTENANCE_STUCK,
         FindingKind.LEASE_LOST,
         FindingKind.STALE_WRITES,
         FindingKind.LOOP_BLOCKED,

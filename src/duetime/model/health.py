@@ -24,7 +24,7 @@ TROUBLE_WITHIN = 900.0  # how long a lost lease, a stale write or a blocked loop
 OPENS_SOON = 600.0  # seconds before a gate opens by itself in which that is told
 STUCK = 90.0  # seconds without progress of a loop, longer than any bound on a store's answer
 
-SubjectKind = Literal["store", "handler", "worker", "schedule", "gate", "duty"]
+SubjectKind = Literal["store", "handler", "worker", "schedule", "gate", "maintenance"]
 Level = Literal["problem", "warning", "note"]
 
 
@@ -33,7 +33,7 @@ class FindingKind(StrEnum):
 
     STORE_AWAY = "store away"
     NO_WORKER = "no worker"
-    DUTY_STUCK = "duty stuck"
+    MAINTENANCE_STUCK = "maintenance stuck"
     FAILING = "failing"
     LATE = "late"
     DISABLED = "disabled"
@@ -53,7 +53,7 @@ _PROBLEMS = frozenset(
     {
         FindingKind.STORE_AWAY,
         FindingKind.NO_WORKER,
-        FindingKind.DUTY_STUCK,
+        FindingKind.MAINTENANCE_STUCK,
         FindingKind.FAILING,
         FindingKind.LATE,
         FindingKind.DISABLED,
@@ -163,7 +163,7 @@ def findings(facts: HealthFacts) -> list[HealthFinding]:
         *_of_gates(facts),
         *_of_counts(facts),
         *(
-            _finding(FindingKind.DUTY_STUCK, "duty", name, f"{name} has made no progress for {_span(seconds)}.")
+            _finding(FindingKind.MAINTENANCE_STUCK, "maintenance", name, f"{name} has made no progress for {_span(seconds)}.")
             for name, seconds in facts.stuck
             if seconds > STUCK
         ),
