@@ -114,7 +114,7 @@ async def test_promise_3_a_second_signal_ends_what_handlers_have_started(fleet: 
     worker, task = await running(fleet, signs, "function", "daemon")
     worker.terminate()
     await until("it stops", lambda: "SIGTERM: stopping" in worker.log())
-    worker.terminate()
+    worker.terminate(signal.SIGINT)  # another SIGTERM right after the first would be the same
     assert await worker.ended() == 130
     assert signs.living() == set()
     await the_next_attempt_ran_alone(fleet, task, signs)

@@ -74,9 +74,9 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def terminate(self) -> None:
+    def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
         if self.running:
-            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(number)
 
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)

@@ -1,5 +1,7 @@
 """Stopping a worker burns nothing: what can finish finishes, the rest goes back with a higher number and no try used."""
 
+import signal
+
 from duetime import State
 from tests.chaos.fleet import Fleet, until
 
@@ -67,7 +69,7 @@ async def test_a_second_signal_ends_at_once_and_what_ran_runs_again(fleet: Fleet
     await until("all have started", lambda: fleet.started(*tasks))
     worker.terminate()
     await until("it is stopping", lambda: "SIGTERM: stopping" in worker.log())
-    worker.terminate()
+    worker.terminate(signal.SIGINT)  # another SIGTERM right after the first would be the same
     assert await worker.ended() == 130
     fleet.let_go()
     await fleet.start()

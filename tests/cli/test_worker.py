@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,6 +143,20 @@ def test_a_signal_lets_attempts_finish(program: Program, duetime: CommandLine, t
         assert worker.ended() == 0
     assert duetime.json("task", task_id)["state"] == "succeeded"
     assert duetime.json("task", waiting)["state"] == "pending"
+
+
+def test_one_stop_that_arrives_several_times_is_one_and_attempts_finish(program: Program, duetime: CommandLine, tmp_path: Path) -> None:
+    """`timeout` signals the process that it started, and right after that its process group."""
+    with program.worker() as worker:
+        task_id = duetime.submit("wait_for", f"path={tmp_path}/go")
+        begun(tmp_path / "go")
+        for _ in range(5):
+            worker.signal(signal.SIGTERM)
+            time.sleep(0.01)  # the guard is to take them one by one
+        worker.until_said("^duetime: SIGTERM: stopping")
+        tmp_path.joinpath("go").touch()
+        assert worker.ended() == 0
+    assert duetime.json("task", task_id)["state"] == "succeeded"
 
 
 @pytest.mark.covers("CEL.13")

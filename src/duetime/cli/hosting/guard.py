@@ -39,8 +39,10 @@ from typing import NoReturn
 
 from duetime.cli.failures import INTERRUPTED
 from duetime.cli.hosting.lifeline import SOCKET, WORKER
+from duetime.clock import monotonic
 from duetime.runtime.processes import SET_DEATH_SIGNAL, become_subreaper, end_all_children, prctl
 
+TOGETHER = 1.0  # seconds within which a SIGTERM of the same sender is not a second one: `timeout` signals a process and then its group
 RESTART = 79  # exit code of a worker that wants to be started again, in a new process
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -107,6 +109,7 @@ class _Guard:
         self._parent = parent
         self._supervised = SOCKET in os.environ
         self._stops = 0
+        self._term: tuple[int, float] | None = None  # who sent the first SIGTERM, and when
 
     def run(self) -> NoReturn:
         while (status := self._collect()) is None:
@@ -134,6 +137,11 @@ class _Guard:
             os.kill(self._child, signal.SIGKILL)
         if got.si_signo == signal.SIGCHLD:
             return
+        if self._is_outer and got.si_signo == signal.SIGTERM:
+            if self._term is None:
+                self._term = (got.si_pid, monotonic())
+            elif got.si_pid == self._term[0] and monotonic() - self._term[1] < TOGETHER:
+                return
         if self._is_outer and got.si_signo in _STOP_SIGNALS:
             # under a supervisor repeated signals are one: a service manager may signal all processes
             self._stops += self._stops == 0 or not self._supervised or orphaned
