@@ -2,11 +2,13 @@
 
 from duetime import starting as _starting  # noqa: F401  first: it handles a signal that arrives during all other imports
 from duetime.app.app import App
+from duetime.app.flows import FlowHandler, Node, Plan, any_of, at_least
 from duetime.app.handlers import Handler
 from duetime.app.registry import Handlers
 from duetime.client.artifacts import ArtifactInfo
 from duetime.client.client import Bulk
 from duetime.client.failures import Failure
+from duetime.client.flows import Flow
 from duetime.client.gates import GateInfo, GateSet
 from duetime.client.locks import Lock, LockInfo
 from duetime.client.operations import OperationInfo
@@ -22,6 +24,8 @@ from duetime.errors import (
     DuplicateKeys,
     FailureNotFound,
     Fatal,
+    FlowFailed,
+    FlowNotFound,
     InvalidHandler,
     InvalidPayload,
     InvalidValue,
@@ -45,6 +49,7 @@ from duetime.errors import (
 )
 from duetime.model.disabling import DisableAfter
 from duetime.model.event import Event, GateEvent, ScheduleEvent, TaskEvent, WorkerEvent
+from duetime.model.flow import Condition
 from duetime.model.needs import ended
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window
@@ -74,6 +79,7 @@ __all__ = [
     "Callback",
     "CancelVerdict",
     "ChangeVerdict",
+    "Condition",
     "Conflict",
     "Context",
     "Cron",
@@ -87,6 +93,10 @@ __all__ = [
     "Failure",
     "FailureNotFound",
     "Fatal",
+    "Flow",
+    "FlowFailed",
+    "FlowHandler",
+    "FlowNotFound",
     "GateEvent",
     "GateInfo",
     "GateSet",
@@ -102,11 +112,13 @@ __all__ = [
     "LockTaken",
     "NewTask",
     "Next",
+    "Node",
     "NotAllowed",
     "Occurrence",
     "OperationInfo",
     "OperationNotFound",
     "PayloadTooLarge",
+    "Plan",
     "Reason",
     "RetryLater",
     "RetryPolicy",
@@ -135,7 +147,9 @@ __all__ = [
     "Window",
     "WorkerEvent",
     "WorkerNotFound",
+    "any_of",
     "asgi",
+    "at_least",
     "current",
     "ended",
 ]

@@ -15,6 +15,7 @@ DuetimeError
 ├── TargetNotFound (LookupError)   no target is stored under that name
 ├── OperationNotFound (LookupError) no operation of that id
 ├── WorkerNotFound (LookupError)   no worker of that id
+├── FlowNotFound (LookupError)     no such flow: never submitted, or pruned
 ├── SecretUnreadable               none of the keys here opens the secret
 ├── DuplicateKey                   a live task holds that (handler, key)
 │   └── DuplicateKeys              the same for some of many; the others were stored
@@ -23,6 +24,7 @@ DuetimeError
 ├── NotAllowed                     a server refuses the token: missing, unknown, expired, without the scope, or over its rate
 ├── TaskFailed                     `result` of a task that ended failed, dropped or expired
 ├── TaskCancelled                  `result` of a task that ended cancelled
+├── FlowFailed                     `result` of a flow that ended failed or cancelled
 ├── MissingExtra (ImportError)     a part of Duetime that is not installed; the message says how to install it
 ├── CannotListen                   the address of a server is in use, or not this machine's
 └── StoreUnavailable               the store cannot be reached, read or written
@@ -108,6 +110,10 @@ class LockLost(DuetimeError):
     """The lock is not held any more: somebody else may have it."""
 
 
+class FlowNotFound(DuetimeError, LookupError):
+    """There is no such flow: it was never submitted, or it has been pruned."""
+
+
 class SecretNotFound(DuetimeError, LookupError):
     """There is no secret of that name. It ends an attempt that needs it as Fatal does."""
 
@@ -173,6 +179,16 @@ class TaskCancelled(DuetimeError):
     def __init__(self, message: str, *, task_id: str) -> None:
         super().__init__(message)
         self.task_id = task_id
+
+
+class FlowFailed(DuetimeError):
+    """The awaited flow ended failed or cancelled, as `state` says; `nodes` are those that did not succeed."""
+
+    def __init__(self, message: str, *, flow_id: str, state: str, nodes: Sequence[str]) -> None:
+        super().__init__(message)
+        self.flow_id = flow_id
+        self.state = state
+        self.nodes = list(nodes)
 
 
 class MissingExtra(DuetimeError, ImportError):

@@ -20,6 +20,7 @@ from duetime import (
     DayCalendar,
     Event,
     Every,
+    Flow,
     GateEvent,
     GateSet,
     Handler,
@@ -27,7 +28,9 @@ from duetime import (
     Lock,
     NewTask,
     Next,
+    Node,
     Occurrence,
+    Plan,
     Reason,
     RetryPolicy,
     Sandbox,
@@ -36,6 +39,8 @@ from duetime import (
     Task,
     TaskEvent,
     Window,
+    any_of,
+    at_least,
 )
 
 
@@ -316,3 +321,36 @@ async def lifetimes() -> None:
         pass
     async with app.worker(handlers=[async_without, "other"], concurrency=5):
         pass
+
+
+@app.flow
+def thumbnails(plan: Plan, bucket: str, width: int = 200) -> Node[str]:
+    listed = plan.add(async_without.new(order_id=1))
+    assert_type(listed, Node[str])
+    group = plan.group([async_without.new(order_id=2)], needs=[listed, listed.failed], tolerate=0.5)
+    assert_type(group, Node[str])
+    return plan.add(async_without.new(order_id=3), needs=[any_of(listed, group.ended), at_least(1, group), listed.returned("a")])
+
+
+@app.flow(on_failure="stop", deadline=timedelta(hours=2))
+def without_result(plan: Plan) -> None:
+    plan.add(async_without.new(order_id=1))
+
+
+@shop.flow
+def grouped_flow(plan: Plan, number: int) -> Node[str]:
+    return plan.add(async_without.new(order_id=number))
+
+
+async def flows() -> None:
+    flow = await thumbnails.now(bucket="b")
+    assert_type(flow, Flow[str])
+    assert_type(await app.result(flow, timeout=5), str)
+    assert_type(await app.retry(flow), Flow[str])
+    assert_type(await app.cancel(flow), CancelVerdict)
+    await thumbnails.options(connection=object(), meta={"a": "b"}).after(60, "b", width=5)
+    assert_type(await without_result.at(datetime.now(UTC)), Flow[None])
+    assert_type(await grouped_flow.now(number=5), Flow[str])
+    assert_type((await app.flows.list(state="failed")).items, list[Flow[Any]])
+    assert_type(await app.chain(async_without.new(order_id=1)), Flow[Any])
+    assert_type(await app.group([async_without.new(order_id=1)], succeeded=async_without.new(order_id=2)), Flow[Any])

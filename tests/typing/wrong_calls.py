@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from duetime import App, Context, Every, GateEvent, Handlers, NewTask, Next, RetryPolicy, Schedule, TaskEvent
+from duetime import App, Context, Every, GateEvent, Handlers, NewTask, Next, Node, Plan, RetryPolicy, Schedule, TaskEvent
 
 app = App("sqlite:///:memory:")
 moment = datetime(2030, 1, 1, tzinfo=UTC)
@@ -155,3 +155,22 @@ def misspelt(event: TaskEvent) -> None: ...
 
 @app.on("task.failed", "gate.paused")  # error
 def mixed(event: TaskEvent) -> None: ...
+@app.flow
+def billing(plan: Plan, order_id: int) -> Node[str]:
+    first = plan.add(expire_order.new(order_id=order_id))
+    plan.add(halve.new(number=1), needs=first)  # error
+    plan.add(halve.new(number=1), needs=[expire_order])  # error
+    plan.add(halve.now(number=1))  # error
+    plan.add(halve.new(number=1), needs=[first.returned(5)])  # error
+    return first
+
+
+@app.flow(on_failure="ignore")  # error
+def ignoring(plan: Plan) -> None: ...
+
+
+async def flowing() -> None:
+    await billing.now(order_id="7")  # error
+    await billing.now()  # error
+    (await app.result(await billing.now(order_id=7))).nothing  # error
+    await app.chain("a")  # error

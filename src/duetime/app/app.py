@@ -23,6 +23,7 @@ from duetime.app.registry import Handlers, Registry
 from duetime.app.verbs import Verbs
 from duetime.artifacts.blobs import Blobs, blobs_at
 from duetime.client.admission import SubmitHook
+from duetime.client.flows import Flow
 from duetime.client.locks import Locks, LockUse
 from duetime.client.schedules.schedule import Schedule
 from duetime.client.services import Program, Services, local_services
@@ -37,6 +38,7 @@ from duetime.runtime.portal import PORTAL, Inline, refuse_inside_loop, running_l
 from duetime.secrets.keys import KeyRing
 from duetime.secrets.reading import SecretReader, StoredSecrets
 from duetime.store import Store
+from duetime.store.flows import NewFlow
 from duetime.store.open import artifacts_beside, store_from_url
 from duetime.targets.hooks import Hook
 from duetime.targets.http.callbacks import CallbackDoor
@@ -167,6 +169,7 @@ class App(Registry, Verbs):
         self.locks = Locks(services.locks, user=self.user, lease=self.config.lease, opened=self.open)
         self.artifacts = services.artifacts
         self.targets = services.targets
+        self.flows = services.flows
         self.gates = self.client.gates
         self.schedules = self.client.schedules
         self.calendars = self.client.calendars
@@ -539,6 +542,16 @@ class App(Registry, Verbs):
     async def _submit_many(self, tasks: Sequence[NewTask[Any]], connection: object | None, allow_unknown: bool) -> Sequence[Task[Any]]:
         await self.ensure_open(declare=connection is None)
         return await self.client.submit_many(tasks, connection=connection, allow_unknown=allow_unknown)
+
+    def submit_flow(self, flow: NewFlow, /, *, connection: object | None = None) -> Coroutine[Any, Any, Flow[Any]]:
+        """Store a flow that a plan has made."""
+        call = self._submit_flow(flow, connection)
+        tasks = [task for group in flow.tasks for task in group]
+        return call if connection is None else Inline(call, lambda: self.prepare(tasks, False))
+
+    async def _submit_flow(self, flow: NewFlow, connection: object | None) -> Flow[Any]:
+        await self.ensure_open(declare=connection is None)
+        return await self.flows.submit(flow, connection=connection)
 
     async def prepare(self, tasks: Sequence[NewTask[Any]], allow_unknown: bool) -> None:
         """Read in advance everything that submitting on a connection needs. After that, submitting does not suspend."""

@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
 from duetime.app.commands import DeclaresCommands
+from duetime.app.flows import DeclaresFlows
 from duetime.app.handlers import AnyHandler, Handler, one_of, whole_number
 from duetime.app.hooks import DeclaresHooks
 from duetime.app.http import DeclaresHttp
 from duetime.app.options import checked_spec
 from duetime.app.publish import DeclaresPublish
+from duetime.client.flows import Flow
 from duetime.client.schedules.schedule import Schedule, rule_from
 from duetime.clock import Seconds
 from duetime.config import parse_size
@@ -20,6 +22,7 @@ from duetime.errors import InvalidHandler, InvalidValue
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import Rule
 from duetime.model.task import NewTask, Task, check_name
+from duetime.store.flows import NewFlow
 from duetime.targets.context import Context
 from duetime.targets.hooks import Hook
 from duetime.targets.payload import FunctionPayloads
@@ -91,7 +94,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Handler[P, R, Callable[P, R]]: ...
 
 
-class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresHooks):
+class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, DeclaresHooks):
     """Declares handlers by name: an App, or a group of Handlers that an App includes."""
 
     def __init__(self, prefix: str = "") -> None:
@@ -281,6 +284,11 @@ class Handlers(Registry):
         if self._home is None:
             raise InvalidHandler(f"{task.handler} belongs to Handlers that no App includes yet; call app.include(…) first")
         return self._home.submit(task, connection=connection, allow_unknown=allow_unknown)
+
+    def submit_flow(self, flow: NewFlow, /, *, connection: object | None = None) -> Coroutine[Any, Any, Flow[Any]]:
+        if self._home is None:
+            raise InvalidHandler(f"{flow.name} belongs to Handlers that no App includes yet; call app.include(…) first")
+        return self._home.submit_flow(flow, connection=connection)
 
     def refuse_taken(self, spec: HandlerSpec) -> None:
         if self._home is None:

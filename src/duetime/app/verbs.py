@@ -13,10 +13,12 @@ from duetime.app.filters import Filters, name_of, query_of
 from duetime.app.handlers import AnyHandler
 from duetime.client.client import AnyTask, Bulk, Client
 from duetime.client.events import EventSource, filter_of
+from duetime.client.flows import Flow, Flows
 from duetime.client.insight import AttemptInfo, HandlerInfo, Insight, Stats
 from duetime.client.series import Series
 from duetime.client.workers import WorkerDetails, WorkerInfo
 from duetime.clock import Seconds
+from duetime.errors import Conflict, FlowFailed, InvalidValue
 from duetime.model.event import AllOfNoun, Event, EventName
 from duetime.model.health import HealthVerdict
 from duetime.model.query import USUAL_COUNT, Query, TaskCount
@@ -36,6 +38,7 @@ class Verbs:
     client: Client
     insight: Insight
     event_source: EventSource
+    flows: Flows
     _names: Mapping[str, HandlerSpec]
 
     async def open(self) -> None:
@@ -97,17 +100,33 @@ class Verbs:
         return query_of(filters, text, self.insight.now())
 
     @overload
-    async def result(self, task: Task[R], /, *, timeout: Seconds | None = None) -> R: ...
+    async def result(self, task: Task[R] | Flow[R], /, *, timeout: Seconds | None = None) -> R: ...
     @overload
     async def result(self, task: str, /, *, timeout: Seconds | None = None) -> Any: ...
-    async def result(self, task: AnyTask, /, *, timeout: Seconds | None = None) -> Any:
-        """Wait for a task's result. Raises TaskFailed, TaskCancelled, or TimeoutError when it takes longer than `timeout`."""
+    async def result(self, task: AnyTask | Flow[Any], /, *, timeout: Seconds | None = None) -> Any:
+        """Wait for the result of a task or flow. Raises TaskFailed, TaskCancelled, or TimeoutError when it takes longer than `timeout`;
+        for a flow that failed or was cancelled FlowFailed, which names the nodes.
+        """
         await self.open()
+        if isinstance(task, Flow):
+            return self._result_of(await self.flows.wait(task, timeout=timeout))
         record = await self.client.result(task, timeout=timeout)
         spec = self._names.get(record.handler)
         if spec is not None:
             return spec.payloads.decode_result(record.result)
         return None if record.result is None else msgspec.json.decode(record.result)
+
+    def _result_of(self, flow: Flow[Any]) -> Any:
+        if not flow.final:
+            raise TimeoutError(f"flow {flow.id} of {flow.name} has not ended yet: {_open_nodes(flow)}")
+        if flow.state != "succeeded":
+            nodes = [f"{node.name} ({node.why})" for node in flow.nodes if node.state == "failed"]
+            names = [node.name for node in flow.nodes if node.state == "failed"]
+            text = f"flow {flow.id} of {flow.name} is {flow.state}: {', '.join(nodes) or 'nothing of it had started'}"
+            raise FlowFailed(text, flow_id=flow.id, state=flow.state, nodes=names)
+        handler = None if flow.result_of is None else flow.node(flow.result_of).handler
+        spec = None if handler is None else self._names.get(handler)
+        return flow.result if spec is None or flow.result is None else spec.payloads.decode_result(msgspec.json.encode(flow.result))
 
     async def why(self, task: AnyTask, /) -> list[Reason]:
         """Return what a task waits for, or how it ended."""
@@ -185,20 +204,32 @@ class Verbs:
 
     def cancel(
         self,
-        task: AnyTask | None = None,
+        task: AnyTask | Flow[Any] | None = None,
         /,
         *,
         handler: str | AnyHandler | None = None,
         key: str | None = None,
         connection: object | None = None,
     ) -> Coroutine[Any, Any, CancelVerdict]:
-        """Cancel a task, given as a task, by id, or by handler and key. Return `cancelled`, `cancelling` or `finished`.
+        """Cancel a task or flow, given as such, a task also by id, or by handler and key. Return `cancelled`, `cancelling` or `finished`.
 
         `unknown` if no task has the key: there is nothing to cancel. An id that does not exist raises TaskNotFound. With a `connection`
         it is part of the caller's transaction: it returns `requested`, and is carried out after the commit.
         """
+        if isinstance(task, Flow):
+            if connection is not None:
+                raise InvalidValue("a flow is cancelled in a transaction of its own; leave connection out, or cancel it after your commit")
+            return self._cancel_flow(task)
         call = self._cancel(task, None if handler is None else name_of(handler), key, connection)
         return call if connection is None else Inline(call, lambda: self.ensure_open(declare=False))
+
+    async def _cancel_flow(self, flow: Flow[Any]) -> CancelVerdict:
+        await self.open()
+        try:
+            found = await self.flows.cancel(flow)
+        except Conflict:
+            return CancelVerdict.FINISHED
+        return CancelVerdict.CANCELLED if found.final else CancelVerdict.CANCELLING
 
     async def _cancel(self, task: AnyTask | None, handler: str | None, key: str | None, connection: object | None) -> CancelVerdict:
         await self.ensure_open(declare=connection is None)
@@ -209,10 +240,17 @@ class Verbs:
     @overload
     async def retry(self, task: Task[R], /) -> Task[R]: ...
     @overload
+    async def retry(self, task: Flow[R], /) -> Flow[R]: ...
+    @overload
     async def retry(self, task: str, /) -> Task[Any]: ...
-    async def retry(self, task: AnyTask, /) -> Task[Any]:
-        """Run a task again that ended without success. It keeps its id, and attempt numbers continue."""
+    async def retry(self, task: AnyTask | Flow[Any], /) -> Task[Any] | Flow[Any]:
+        """Run a task again that ended without success. It keeps its id, and attempt numbers continue.
+
+        A flow goes on from its tasks that ended without success.
+        """
         await self.open()
+        if isinstance(task, Flow):
+            return await self.flows.retry(task)
         return await self.client.retry(task)
 
     @overload
@@ -315,3 +353,7 @@ class Verbs:
         """Retry all tasks that match. Without a state, retry those that failed."""
         found = await self._query(query, filters)
         return await self.client.retry_many(found, dry_run=dry_run)
+
+
+def _open_nodes(flow: Flow[Any]) -> str:
+    return "; ".join(f"{node.name}: {node.why}" for node in flow.nodes if node.state in ("waiting", "running")) or "it is about to"

@@ -18,6 +18,7 @@ from duetime.cli.operating.backup import backup
 from duetime.cli.operating.doctor import doctor
 from duetime.cli.operating.events import events
 from duetime.cli.operating.failures import failures
+from duetime.cli.operating.flows import flows
 from duetime.cli.operating.gates import gates
 from duetime.cli.operating.locks import locks
 from duetime.cli.operating.migrate import migrate
@@ -142,6 +143,7 @@ for _command in (
     delete,
     schedules,
     calendars,
+    flows,
     operations,
     gates,
     events,

@@ -15,6 +15,7 @@ from duetime.client.client import Client
 from duetime.client.doctor import Doctor, LocalDoctor
 from duetime.client.events import EventSource, LocalEvents
 from duetime.client.failures import Failures, LocalFailures
+from duetime.client.flows import Flows, LocalFlows
 from duetime.client.insight import Insight, LocalInsight
 from duetime.client.local import LocalClient
 from duetime.client.locks import LockDoor
@@ -53,6 +54,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Secrets
     artifacts: Artifacts
     targets: Targets
+    flows: Flows
     tokens: Tokens
     doctor: Doctor
     open: Callable[[bool], Awaitable[None]]
@@ -98,6 +100,7 @@ def local_services(
         secrets=secrets,
         artifacts=artifacts,
         targets=LocalTargets(store, user=program.user, specs=program.specs, client=client, opened=program.opened),
+        flows=LocalFlows(store, client.admission, user=program.user, opened=program.opened),
         tokens=LocalTokens(store, user=program.user, opened=program.opened),
         doctor=LocalDoctor(
             store,

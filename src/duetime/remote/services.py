@@ -13,6 +13,7 @@ def server_services(config: Config, program: Program) -> Services:
     from duetime.remote.doctor import RemoteDoctor
     from duetime.remote.events import RemoteEvents
     from duetime.remote.failures import RemoteFailures
+    from duetime.remote.flows import RemoteFlows
     from duetime.remote.locks import RemoteLocks
     from duetime.remote.output import RemoteOutputs
     from duetime.remote.overview import RemoteInsight
@@ -37,6 +38,7 @@ def server_services(config: Config, program: Program) -> Services:
         secrets=RemoteSecrets(transport, opened=program.opened),
         artifacts=RemoteArtifacts(transport, opened=program.opened),
         targets=RemoteTargets(transport, opened=program.opened),
+        flows=RemoteFlows(transport, opened=program.opened),
         tokens=RemoteTokens(transport, opened=program.opened),
         doctor=RemoteDoctor(transport, opened=program.opened),
         open=open,

@@ -21,6 +21,7 @@ from duetime.app.app import App
 from duetime.app.filters import Filters, name_of, query_of
 from duetime.app.handlers import AnyHandler, Handler
 from duetime.client.client import AnyTask
+from duetime.client.flows import AnyFlow, Flow
 from duetime.clock import LATEST, Instant, ManualClock, Seconds, to_datetime, to_instant, to_micros
 from duetime.duties import Deadlines, Firing, Sweeper
 from duetime.duties.hooks import chains_of
@@ -221,6 +222,8 @@ class Kit:
         await self._fire()
         await self._carry_out()
         while self._accepted and await self._deadlines.sweep():
+            pass
+        while self._store.notices.has_flows and await self._store.advance_flows():
             pass
         swept = False
         while True:
@@ -465,6 +468,7 @@ class Kit:
         self._store.notices.apply_gates, self._store.notices.stop = self._apply_gates, self._executor.cancel
         self._store.notices.serve_targets = self._stored.run_once
         self.app.client.wait = self._wait  # type: ignore[method-assign]  # no hints arrive here
+        self.app.flows.wait = self._wait_for_flow  # type: ignore[method-assign]
         lifespan = AsyncExitStack()
         try:
             if resources is not None:
@@ -529,6 +533,16 @@ class Kit:
                     f"{self.now.isoformat()} and nothing more can run: move the clock with `await t.advance(…)` first, or ask app.why(task)"
                 )
         return record
+
+    async def _wait_for_flow(self, flow: AnyFlow, *, timeout: Seconds | None = None) -> Flow[Any]:
+        """Replace waiting for a flow: run what is due until it has ended."""
+        found = await self.app.flows.get(flow)
+        while not found.final:
+            ran = await self._step()
+            found = await self.app.flows.get(flow)
+            if ran is None and not found.final:
+                break
+        return found
 
 
 def _inside_handler() -> bool:

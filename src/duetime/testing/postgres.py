@@ -14,6 +14,7 @@ from duetime.model.query import Page, Query
 from duetime.model.targets import NewTarget, StoredTarget
 from duetime.model.task import NewTask, TaskRecord
 from duetime.runtime.portal import Portal
+from duetime.store.flows import FlowRecord, NewFlow
 from duetime.store.intents import Intent
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.store import PostgresStore
@@ -64,6 +65,14 @@ class SteppedPostgres(PostgresStore):
 
     async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
         return self.notices.added(await super().add_on(connection, tasks))
+
+    async def add_flow(self, flow: NewFlow) -> FlowRecord:
+        self.notices.flow_added(flow)
+        return await super().add_flow(flow)
+
+    async def add_flow_on(self, connection: object, flow: NewFlow) -> FlowRecord:
+        self.notices.flow_added(flow)
+        return await super().add_flow_on(connection, flow)
 
     async def intend(self, connection: object, intents: Sequence[Intent]) -> None:
         await super().intend(connection, intents)

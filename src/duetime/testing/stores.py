@@ -19,6 +19,7 @@ from duetime.model.query import MAX_PAGE, Page, Query
 from duetime.model.targets import NewTarget, StoredTarget
 from duetime.model.task import NewTask, TaskRecord, due_of, expiry_of
 from duetime.store import Store
+from duetime.store.flows import FlowRecord, NewFlow
 from duetime.store.intents import Intent
 from duetime.store.open import engine_of
 from duetime.store.schedules import ScheduleWrite
@@ -28,6 +29,10 @@ from duetime.store.sqlite.store import SqliteStore
 from duetime.store.values import Added, CancelVerdict, Declaration
 
 Answers = TypeVar("Answers", bound=Sequence[Added])
+NOT_IN_MEMORY = (
+    "connection= cannot be part of a store in memory, which is what using(app) gives to a test; name the database that your "
+    "code connects to: using(app, url='postgresql://…/shop_test'), or for SQLite using(app, file=tmp_path / 'shop.db')"
+)
 
 
 class SteppedStore(Store, Protocol):
@@ -52,6 +57,7 @@ class Notices:
         self._expiries: list[Instant] = []
         self.has_schedules = False  # or had some: otherwise looking for due ones is not worth the time
         self.has_intents = False  # or had some
+        self.has_flows = False  # or had some
         self.apply_gates: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.serve_targets: Callable[[], Coroutine[Any, Any, object]] | None = None
         self.stop: Callable[[str], None] | None = None
@@ -69,6 +75,12 @@ class Notices:
         for added in answers:
             self._expires(added.record.expires_at)
         return answers
+
+    def flow_added(self, flow: NewFlow) -> None:
+        """Look into flows from now on, also at the flow's deadline."""
+        self.has_flows = True
+        if flow.deadline_in is not None:
+            self._expires(self._now() + flow.deadline_in)
 
     def wrote_schedules(self, writes: Sequence[ScheduleWrite], accepted: list[bool]) -> list[bool]:
         self.has_schedules = True
@@ -129,11 +141,18 @@ class SteppedSqlite(SqliteStore):
 
     async def add_on(self, connection: object, tasks: Sequence[NewTask[object]]) -> list[Added]:
         if self._path == ":memory:":
-            raise InvalidValue(
-                "connection= cannot be part of a store in memory, which is what using(app) gives to a test; name the database that your "
-                "code connects to: using(app, url='postgresql://…/shop_test'), or for SQLite using(app, file=tmp_path / 'shop.db')"
-            )
+            raise InvalidValue(NOT_IN_MEMORY)
         return self.notices.added(await super().add_on(connection, tasks))
+
+    async def add_flow(self, flow: NewFlow) -> FlowRecord:
+        self.notices.flow_added(flow)
+        return await super().add_flow(flow)
+
+    async def add_flow_on(self, connection: object, flow: NewFlow) -> FlowRecord:
+        if self._path == ":memory:":
+            raise InvalidValue(NOT_IN_MEMORY)
+        self.notices.flow_added(flow)
+        return await super().add_flow_on(connection, flow)
 
     async def intend(self, connection: object, intents: Sequence[Intent]) -> None:
         await super().intend(connection, intents)

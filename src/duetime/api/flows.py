@@ -1,0 +1,197 @@
+"""Flows over HTTP: stored graphs of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from starlette.responses import Response
+
+from duetime.api import intake
+from duetime.api.answers import answer
+from duetime.api.call import Call
+from duetime.api.problems import Refusal
+from duetime.api.route import IDEMPOTENCY, Route
+from duetime.client.flows import Flow, FlowList, MemberInfo
+from duetime.clock import SECOND
+from duetime.errors import FlowNotFound, InvalidValue
+from duetime.ids import is_id, new_id
+from duetime.model.access import Scope
+from duetime.model.flow import Graph, NodePlan, check_graph, mentioned
+from duetime.model.task import NewTask, check_meta
+from duetime.store.flows import NewFlow
+from duetime.wire.fields import NoBody, NoQuery, given
+from duetime.wire.flows import FlowBody, FlowListQuery, FlowQuery, MemberQuery, NodeBody, condition_of
+from duetime.wire.problem import INVALID, KEY_REUSED, Fault
+
+_body = msgspec.json.Decoder(FlowBody)
+
+
+async def submit(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_body)
+    tasks = {each.name: _tasks(call, number, each) for number, each in enumerate(body.nodes)}
+    conditions = {each.name: tuple(condition_of(need) for need in each.needs) for each in body.nodes}
+    read = {single.node for needs in conditions.values() for single in mentioned(needs) if single.on == "returned"} | {given(body.result)}
+    plans = [
+        NodePlan(
+            name=each.name,
+            handler=", ".join(list(dict.fromkeys(task.handler for task in tasks[each.name]))[:3]),
+            needs=conditions[each.name],
+            members=len(tasks[each.name]),
+            group=each.task is UNSET,
+            tolerate=each.tolerate,
+            keeps=each.name in read,
+        )
+        for each in body.nodes
+    ]
+    graph = check_graph(Graph(nodes=tuple(plans), result=given(body.result), on_failure=body.on_failure))
+    if graph.result is not None and next(plan for plan in plans if plan.name == graph.result).group:
+        raise InvalidValue(f"the result is that of {graph.result!r}, which is a group and returns no single value")
+    deadline, meta = given(body.deadline), given(body.meta)
+    flow = NewFlow(
+        id=_id_for(call),
+        name=body.name,
+        graph=graph,
+        tasks=[tasks[plan.name] for plan in graph.nodes],
+        submitted_by=call.caller.submitted_by,
+        deadline_in=None if deadline is None else round(deadline * SECOND),
+        meta=None if meta is None else check_meta(meta),
+    )
+    stored = await call.app.flows.submit(flow)
+    _refuse_another(stored, flow)
+    call.shared.figures.note_submitted(sum(map(len, flow.tasks)))
+    return answer(stored, 201, {"location": f"{call.prefix}/v1/flows/{stored.id}"})
+
+
+def _id_for(call: Call) -> str:
+    """Return the id of a new flow: the name of the request, so that a repeated one stores it once, or a new one."""
+    key = call.header("idempotency-key")
+    if key is None:
+        return new_id()
+    if not is_id(key):
+        detail = "the Idempotency-Key of a flow becomes its id, so it must be a UUID of version 7, in lower case"
+        raise Refusal(INVALID, detail, faults=[Fault(detail, parameter="Idempotency-Key")])
+    return key
+
+
+def _refuse_another(stored: Flow[Any], flow: NewFlow) -> None:
+    """Refuse a repeat that asks for something else than the flow which is stored under its name."""
+    told = [(node.name, node.handler, node.members) for node in stored.nodes]
+    if (stored.name, told) != (flow.name, [(plan.name, plan.handler, plan.members) for plan in flow.graph.nodes]):
+        detail = "this Idempotency-Key was used for another flow; take a new one"
+        raise Refusal(KEY_REUSED, detail, faults=[Fault("was used for another request", parameter="Idempotency-Key")])
+
+
+def _tasks(call: Call, number: int, node: NodeBody) -> list[NewTask[Any]]:
+    if (node.task is UNSET) == (node.tasks is UNSET):
+        raise Refusal(
+            INVALID,
+            f"node {node.name!r} needs a task, or tasks for a group, and not both",
+            faults=[Fault("give task or tasks", pointer=f"/nodes/{number}")],
+        )
+    bodies = [node.task] if node.task is not UNSET else node.tasks
+    made = []
+    for index, body in enumerate(bodies if bodies is not UNSET else []):
+        where = f"/nodes/{number}/task" if node.task is not UNSET else f"/nodes/{number}/tasks/{index}"
+        if given(body.key) is not None or body.needs not in (UNSET, None, []):
+            detail = f"node {node.name!r}: a task of a flow has neither key nor needs of its own"
+            raise Refusal(INVALID, detail, faults=[Fault("has key or needs", pointer=where)])
+        made.append(intake.task_of(call.app, body, call.caller))
+    return made
+
+
+async def list_flows(call: Call) -> Response:
+    query = call.query(FlowListQuery)
+    page = await call.app.flows.list(state=given(query.state), name=given(query.name), limit=query.limit, cursor=given(query.cursor))
+    return answer(FlowList([each for each in page.items if _may_see(call, each)], page.next))
+
+
+async def get(call: Call) -> Response:
+    wait = call.query(FlowQuery).wait
+    found = await _addressed(call)
+    return answer(await _waited(call, found, wait))
+
+
+async def members(call: Call) -> Response:
+    query = call.query(MemberQuery)
+    found = await _addressed(call)
+    return answer(await call.app.flows.members(found, call.path["name"], first=query.first, limit=query.limit))
+
+
+async def cancel(call: Call) -> Response:
+    call.query(NoQuery)
+    await call.empty_body()
+    async with call.acting("flows.cancel", call.path["id"]) as act:
+        changed = await call.app.flows.cancel(await _addressed(call))
+        act.detail = changed.state
+    return answer(changed)
+
+
+async def retry(call: Call) -> Response:
+    call.query(NoQuery)
+    await call.empty_body()
+    async with call.acting("flows.retry", call.path["id"]) as act:
+        changed = await call.app.flows.retry(await _addressed(call))
+        act.detail = changed.state
+    return answer(changed)
+
+
+async def _addressed(call: Call) -> Flow[Any]:
+    """Return the flow in the address. One with handlers that the caller's token is not for is answered as one that does not exist."""
+    found = await call.app.flows.get(call.path["id"])
+    if not _may_see(call, found):
+        raise FlowNotFound(f"there is no flow {call.path['id']}: it was never submitted, or it has been pruned")
+    return found
+
+
+def _may_see(call: Call, flow: Flow[Any]) -> bool:
+    return all(call.may_see(handler) for node in flow.nodes for handler in node.handler.split(", "))
+
+
+async def _waited(call: Call, found: Flow[Any], seconds: float) -> Flow[Any]:
+    """Return the flow when it has ended, or as it is when the wait is over or the client has gone."""
+    if found.final or not seconds:
+        return found
+    waiting = asyncio.ensure_future(call.app.flows.wait(found, timeout=seconds))
+    gone = asyncio.ensure_future(call.gone())
+    try:
+        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (waiting, gone):
+            task.cancel()
+        await asyncio.gather(waiting, gone, return_exceptions=True)
+    return await call.app.flows.get(found)
+
+
+ROUTES = (
+    Route(
+        name="submit_flow", method="POST", path="/v1/flows", endpoint=submit, scope=Scope.SUBMIT,
+        summary="Submit a flow: a graph of tasks, stored as a whole.", body=FlowBody, answer=Flow, status=201, problems=(404,),
+        headers=(IDEMPOTENCY,),
+    ),
+    Route(
+        name="list_flows", method="GET", path="/v1/flows", endpoint=list_flows, scope=Scope.READ,
+        summary="List flows, the newest first.", query=FlowListQuery, answer=FlowList,
+    ),
+    Route(
+        name="get_flow", method="GET", path="/v1/flows/{id}", endpoint=get, scope=Scope.READ,
+        summary="Return a flow as it is now, or when it has ended.", query=FlowQuery, answer=Flow, problems=(404,),
+    ),
+    Route(
+        name="list_members", method="GET", path="/v1/flows/{id}/nodes/{name}/members", endpoint=members, scope=Scope.READ,
+        summary="List the tasks of a node, by position.", query=MemberQuery, answer=list[MemberInfo], problems=(404,),
+    ),
+    Route(
+        name="cancel_flow", method="POST", path="/v1/flows/{id}/cancel", endpoint=cancel, scope=Scope.OPERATE,
+        summary="Cancel a flow as one: nothing of it starts any more, and what runs is told to end.",
+        body=NoBody, optional_body=True, answer=Flow, problems=(404, 409),
+    ),
+    Route(
+        name="retry_flow", method="POST", path="/v1/flows/{id}/retry", endpoint=retry, scope=Scope.OPERATE,
+        summary="Let a flow go on from the tasks that ended without success.",
+        body=NoBody, optional_body=True, answer=Flow, problems=(404, 409),
+    ),
+)  # fmt: skip

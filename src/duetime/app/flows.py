@@ -1,0 +1,401 @@
+"""What people write flows with: plans, nodes and conditions, and handlers whose tasks are flows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
+
+import msgspec
+
+from duetime.app.handlers import AnyHandler, one_of
+from duetime.client.flows import Flow
+from duetime.clock import Seconds, to_micros
+from duetime.errors import InvalidHandler, InvalidValue
+from duetime.ids import new_id
+from duetime.model.flow import Condition, Graph, NodePlan, check_graph, mentioned
+from duetime.model.task import NewTask, check_meta, check_name, delay_micros, due_instant
+from duetime.store.flows import NewFlow
+from duetime.targets.context import Context
+from duetime.targets.signature import default_name, resolve
+
+if TYPE_CHECKING:
+    pass
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+OnFailure: TypeAlias = Literal["continue", "stop"]
+
+
+class Node(Generic[R]):
+    """A node of a plan: one task, or a group of them. As what another one needs it means its success."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self._plan = plan
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<node {self.name}>"
+
+    @property
+    def succeeded(self) -> Condition:
+        return Condition(self.name, "succeeded")
+
+    @property
+    def failed(self) -> Condition:
+        """It ended without success: failed, cancelled, expired or dropped; of a group more than are tolerated."""
+        return Condition(self.name, "failed")
+
+    @property
+    def ended(self) -> Condition:
+        """It ended in any way, or was skipped."""
+        return Condition(self.name, "ended")
+
+    @property
+    def not_failed(self) -> Condition:
+        """It succeeded or was skipped."""
+        return Condition(self.name, "not_failed")
+
+    def returned(self, value: R) -> Condition:
+        """It succeeded with this result, compared as JSON."""
+        return Condition(self.name, "returned", msgspec.to_builtins(value))
+
+
+Needed: TypeAlias = Node[Any] | Condition
+
+
+def any_of(*needs: Needed) -> Condition:
+    """Need one of several: `needs=[any_of(a.failed, b.failed)]`."""
+    return at_least(1, *needs)
+
+
+def at_least(least: int, *needs: Needed) -> Condition:
+    """Need so many of several: `needs=[at_least(2, a, b, c)]`."""
+    if not needs or not 1 <= least <= len(needs):
+        raise InvalidValue(f"at_least takes how many of the conditions behind it must hold: 1 to {len(needs)}, got {least}")
+    return Condition(least=least, of=tuple(_condition(each, "at_least") for each in needs))
+
+
+class Plan:
+    """A flow in the making. A flow's function gets one and adds nodes to it; nothing is stored before it returns."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._nodes: dict[str, NodePlan] = {}
+        self._tasks: dict[str, list[NewTask[Any]]] = {}
+        self._result: str | None = None
+
+    def add(self, task: NewTask[R], *, needs: Sequence[Needed] = (), name: str | None = None) -> Node[R]:
+        """Add a task, as `handler.new(…)` makes it. It starts when all that it `needs` has happened, its delay counts from then.
+
+        A node without a `name` is called like its handler, the second one `name-2`.
+        """
+        return self._add([task], needs, name, group=False, tolerate=0)
+
+    def group(self, tasks: Iterable[NewTask[R]], *, needs: Sequence[Needed] = (), name: str | None = None, tolerate: float = 0) -> Node[R]:
+        """Add many tasks as one node, which ends when all of them have. `tolerate`: how many may fail, or a share below 1."""
+        return self._add(list(tasks), needs, name, group=True, tolerate=tolerate)
+
+    def _add(self, tasks: list[NewTask[R]], needs: Sequence[Needed], name: str | None, *, group: bool, tolerate: float) -> Node[R]:
+        for task in tasks:
+            _check_member(task)
+        handlers = list(dict.fromkeys(task.handler for task in tasks))
+        chosen = self._free(handlers[0] if handlers else "group") if name is None else check_name(name, "the name of a node")
+        if chosen in self._nodes:
+            raise InvalidValue(f"two nodes are named {chosen!r}; give one of them another name")
+        if isinstance(needs, Node | Condition):
+            raise InvalidValue("needs is a list of nodes: needs=[node], or needs=[node.failed]")
+        conditions = tuple(_condition(each, f"needs of node {chosen!r}") for each in needs)
+        for single in mentioned(conditions):
+            if single.node not in self._nodes:
+                raise InvalidValue(f"node {chosen!r} needs {single.node!r}, which is no node of this plan")
+            if single.on == "returned":
+                self._keep(single.node)
+        self._nodes[chosen] = NodePlan(
+            name=chosen, handler=", ".join(handlers[:3]), needs=conditions, members=len(tasks), group=group, tolerate=tolerate
+        )
+        self._tasks[chosen] = list(tasks)
+        return Node(self, chosen)
+
+    def result(self, node: Node[Any]) -> None:
+        """Let what a node returns be the result of the flow. A flow's function does this by returning the node."""
+        if not isinstance(node, Node) or self._nodes.get(node.name) is None:
+            raise InvalidValue(f"the result of a flow is that of one of its nodes, got {node!r}; return what plan.add(…) returned")
+        if self._nodes[node.name].group:
+            raise InvalidValue(f"node {node.name!r} is a group, which returns no single value; let a task that needs it make the result")
+        self._keep(node.name)
+        self._result = node.name
+
+    def new_flow(
+        self,
+        *,
+        id: str | None = None,
+        on_failure: OnFailure = "continue",
+        deadline: Seconds | None = None,
+        meta: Mapping[str, str] | None = None,
+    ) -> NewFlow:
+        """Return the flow, checked, to be stored."""
+        graph = check_graph(
+            Graph(nodes=tuple(self._nodes.values()), result=self._result, on_failure=one_of("on_failure", on_failure, ("continue", "stop")))  # type: ignore[arg-type]
+        )
+        return NewFlow(
+            id=new_id() if id is None else id,
+            name=check_name(self.name, "the name of a flow"),
+            graph=graph,
+            tasks=[self._tasks[plan.name] for plan in graph.nodes],
+            deadline_in=None if deadline is None else to_micros(deadline, "deadline"),
+            meta=None if meta is None else check_meta(meta),
+        )
+
+    def mermaid(self) -> str:
+        """Return the graph as a Mermaid diagram."""
+        numbers = {name: f"n{number}" for number, name in enumerate(self._nodes)}
+        lines = ["flowchart LR"]
+        for name, plan in self._nodes.items():
+            label = name.replace('"', "#quot;") + (f" × {plan.members:,}" if plan.group else "")
+            lines.append(f'    {numbers[name]}["{label}"]')
+            lines += [f"    {numbers[each.node]} -->|{each.on.replace('_', ' ')}| {numbers[name]}" for each in mentioned(plan.needs)]
+        return "\n".join(lines) + "\n"
+
+    def postpone(self, *, delay: int = 0, due_at: int | None = None) -> None:
+        """Let what waits for nothing start later; a task with a time of its own keeps it."""
+        for name, plan in self._nodes.items():
+            if not plan.needs:
+                self._tasks[name] = [
+                    task if task.delay or task.due_at is not None else msgspec.structs.replace(task, delay=delay, due_at=due_at)
+                    for task in self._tasks[name]
+                ]
+
+    def _keep(self, name: str) -> None:
+        self._nodes[name] = msgspec.structs.replace(self._nodes[name], keeps=True)
+
+    def _free(self, name: str) -> str:
+        number = 2
+        chosen = name
+        while chosen in self._nodes:
+            chosen, number = f"{name}-{number}", number + 1
+        return chosen
+
+
+def _condition(need: object, where: str) -> Condition:
+    if isinstance(need, Condition):
+        return need
+    if isinstance(need, Node):
+        return need.succeeded
+    raise InvalidValue(f"{where}: a node or a condition such as node.failed was expected, got {type(need).__name__}")
+
+
+def _check_member(task: object) -> None:
+    if not isinstance(task, NewTask):
+        raise InvalidValue(f"a node is made of new tasks, as handler.new(…) makes them; got {type(task).__name__}")
+    if task.key is not None:
+        raise InvalidValue(f"a task of {task.handler} in a flow has no key: it is made when its node is free, and is the flow's alone")
+    if task.edges:
+        raise InvalidValue(f"a task of {task.handler} in a flow needs nodes, not tasks; give needs= to plan.add")
+
+
+class FlowHome(Protocol):
+    """What a flow is submitted through: the App or the group that declared it."""
+
+    user: str
+
+    def submit_flow(self, flow: NewFlow, /, *, connection: object | None = None) -> Coroutine[Any, Any, Flow[Any]]: ...
+
+
+class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How one flow differs from others of its handler."""
+
+    on_failure: OnFailure = "continue"
+    deadline: Seconds | None = None
+    meta: Mapping[str, str] | None = None
+    connection: object | None = None
+
+
+class FlowHandler(Generic[P, R]):
+    """A declared flow: submit it whole with `.now(…)`, or by its name as a task that a worker turns into the flow."""
+
+    def __init__(self, name: str, build: Callable[Concatenate[Plan, P], Node[R] | None], home: FlowHome, options: FlowOptions) -> None:
+        self.name = name
+        self._build = build
+        self._home = home
+        self._options = options
+        self.task: AnyHandler | None = None  # of the same name, which builds the flow in a worker
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name}>"
+
+    def plan(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan:
+        """Return the plan of these arguments; nothing is stored."""
+        if self.task is not None:
+            self.task.new(*args, **kwargs)  # checks the arguments as those of a task are
+        plan = Plan(self.name)
+        result = self._build(plan, *args, **kwargs)
+        if inspect.isawaitable(result):
+            raise InvalidHandler(f"{self.name}: the function of a flow must be a plain `def`: it only says what shall be done")
+        if result is not None:
+            plan.result(result)
+        return plan
+
+    def now(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Flow[R]]:
+        """Submit the flow; what waits for nothing is due at once."""
+        return self._submit(self.plan(*args, **kwargs))
+
+    def after(self, delay: Seconds, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Flow[R]]:
+        """Submit the flow; what waits for nothing is due `delay` after it is stored."""
+        plan = self.plan(*args, **kwargs)
+        plan.postpone(delay=delay_micros(delay))
+        return self._submit(plan)
+
+    def at(self, when: datetime, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Flow[R]]:
+        """Submit the flow; what waits for nothing is due at an instant."""
+        plan = self.plan(*args, **kwargs)
+        plan.postpone(due_at=due_instant(when))
+        return self._submit(plan)
+
+    def options(
+        self,
+        *,
+        on_failure: OnFailure | None = None,
+        deadline: Seconds | None = None,
+        meta: Mapping[str, str] | None = None,
+        connection: object | None = None,
+    ) -> Self:
+        """Return the same flow with other options; those that are left out stay as they are. `meta` is that of all its tasks."""
+        changes = {"on_failure": on_failure, "deadline": deadline, "meta": meta, "connection": connection}
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._options = msgspec.structs.replace(self._options, **{name: value for name, value in changes.items() if value is not None})
+        return other
+
+    def new_flow(self, plan: Plan, id: str | None = None) -> NewFlow:
+        options = self._options
+        return plan.new_flow(id=id, on_failure=options.on_failure, deadline=options.deadline, meta=options.meta)
+
+    def _submit(self, plan: Plan) -> Coroutine[Any, Any, Flow[R]]:
+        return self._home.submit_flow(self.new_flow(plan), connection=self._options.connection)
+
+
+def starter(handler: FlowHandler[..., Any], build: Callable[..., Any], home: FlowHome) -> Callable[..., Any]:
+    """Return the function of the task of a flow's name: it builds the flow in a worker and stores it under the task's own id."""
+    parameters = list(inspect.signature(build).parameters.values())
+    if not parameters or not _is_plan(build, parameters[0]):
+        raise InvalidHandler(f"{handler.name}: the first parameter of a flow is its plan: def {handler.name}(plan: Plan, …) -> Node[…]")
+    if inspect.iscoroutinefunction(build):
+        raise InvalidHandler(f"{handler.name}: the function of a flow must be a plain `def`: it only says what shall be done")
+
+    async def start(ctx: Context, /, *args: Any, **kwargs: Any) -> dict[str, str]:
+        plan = Plan(handler.name)
+        result = build(plan, *args, **kwargs)
+        if result is not None:
+            plan.result(result)
+        # under the task's id: an attempt that is repeated stores it once
+        flow = await home.submit_flow(handler.new_flow(plan, id=ctx.task.id))
+        return {"flow": flow.id}
+
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
+    start.__signature__ = inspect.Signature([context, *parameters[1:]], return_annotation=dict[str, str])  # type: ignore[attr-defined]
+    start.__wrapped__ = build  # type: ignore[attr-defined]  # where annotations are resolved
+    for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+        setattr(start, attribute, getattr(build, attribute, None))
+    return start
+
+
+def _is_plan(build: Callable[..., Any], first: inspect.Parameter) -> bool:
+    annotation = first.annotation
+    if isinstance(annotation, str):
+        try:
+            annotation = resolve(build, annotation)
+        except Exception:  # only the type checker knows the name
+            return str(annotation).rpartition(".")[2] == "Plan"
+    return annotation is Plan
+
+
+class FlowDecorator(Protocol):
+    """The result of `app.flow(…)` with options."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Plan, P], Node[R]], /) -> FlowHandler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Plan, P], None], /) -> FlowHandler[P, None]: ...
+
+
+class DeclaresFlows:
+    """Declares flows by name, and submits those without a name."""
+
+    user: str
+    _prefix: str
+
+    def submit_flow(self, flow: NewFlow, /, *, connection: object | None = None) -> Coroutine[Any, Any, Flow[Any]]:
+        raise NotImplementedError
+
+    @overload
+    def flow(self, function: Callable[Concatenate[Plan, P], Node[R]], /) -> FlowHandler[P, R]: ...
+    @overload
+    def flow(self, function: Callable[Concatenate[Plan, P], None], /) -> FlowHandler[P, None]: ...
+    @overload
+    def flow(self, *, name: str | None = None, on_failure: OnFailure = "continue", deadline: Seconds | None = None) -> FlowDecorator: ...
+    def flow(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        on_failure: OnFailure = "continue",
+        deadline: Seconds | None = None,
+    ) -> Any:
+        """Declare a flow: a function that gets a plan, adds nodes to it, and returns the node whose result is the flow's.
+
+        With `on_failure="stop"` the first failure ends what else waits and runs, except what waits for failures; by default other branches
+        go on. A flow that has not ended by its `deadline`, counted from its submission, is stopped and fails. The name is also that of a
+        handler, whose tasks become the flow in a worker: so it can be submitted over HTTP, from the command line and by a schedule.
+        """
+        options = FlowOptions(on_failure=one_of("on_failure", on_failure, ("continue", "stop")), deadline=deadline)  # type: ignore[arg-type]
+        if deadline is not None and to_micros(deadline, "deadline") <= 0:
+            raise InvalidValue(f"deadline must be positive, got {deadline}")
+
+        def declare(function: Callable[..., Any]) -> FlowHandler[..., Any]:
+            short = name if name is not None else default_name(function)
+            handler: FlowHandler[..., Any] = FlowHandler(self._prefix + short, function, self, options)
+            task: Any = self.task  # type: ignore[attr-defined]
+            handler.task = task(name=short)(starter(handler, function, self))
+            return handler
+
+        return declare if function is None else declare(function)
+
+    def chain(self, *tasks: NewTask[Any], name: str = "chain", connection: object | None = None) -> Coroutine[Any, Any, Flow[Any]]:
+        """Submit tasks that run one after the other, each when the one before it has succeeded. The last one's result is the flow's."""
+        plan = Plan(name)
+        last: Node[Any] | None = None
+        for task in tasks:
+            last = plan.add(task, needs=[] if last is None else [last])
+        if last is None:
+            raise InvalidValue("a chain needs at least one task: app.chain(fetch.new(id=7), store.new(id=7))")
+        plan.result(last)
+        return self.submit_flow(plan.new_flow(), connection=connection)
+
+    def group(
+        self,
+        tasks: Iterable[NewTask[Any]],
+        /,
+        *,
+        name: str = "group",
+        succeeded: NewTask[Any] | None = None,
+        failed: NewTask[Any] | None = None,
+        ended: NewTask[Any] | None = None,
+        tolerate: float = 0,
+        connection: object | None = None,
+    ) -> Coroutine[Any, Any, Flow[Any]]:
+        """Submit many tasks as one flow, and tasks that follow when all have ended: with success, otherwise, or in any way.
+
+        `tolerate` is how many may fail, or a share below 1. The result is that of the task in `succeeded`.
+        """
+        plan = Plan(name)
+        members = plan.group(tasks, name="tasks", tolerate=tolerate)
+        if succeeded is not None:
+            plan.result(plan.add(succeeded, name="succeeded", needs=[members]))
+        if failed is not None:
+            plan.add(failed, name="failed", needs=[members.failed])
+        if ended is not None:
+            plan.add(ended, name="ended", needs=[members.ended])
+        return self.submit_flow(plan.new_flow(), connection=connection)

@@ -1,0 +1,108 @@
+"""Flows over HTTP: any graph is posted, watched, cancelled and retried; nothing of other handlers is told or touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from duetime import App, CancelVerdict, Conflict, FlowNotFound, Plan, any_of
+from duetime.ids import new_id
+from tests.api.conftest import Client, served
+
+
+def node(name: str, *needs: object, delay: float = 600, **fields: object) -> dict[str, Any]:
+    return {"name": name, "task": {"handler": "greet", "payload": {"name": name}, "delay": delay}, "needs": list(needs), **fields}
+
+
+async def post(http: Client, *nodes: dict[str, Any], status: int = 201, **fields: Any) -> Any:
+    return (await http("POST", "/v1/flows", {"nodes": list(nodes), **fields}, status=status)).json
+
+
+async def test_a_graph_is_posted_listed_cancelled_and_retried(http: Client) -> None:
+    made = await post(http, node("b", "a"), node("a"), node("c", {"node": "a", "on": "failed"}), name="order", result="b")
+    assert (made["state"], made["name"], made["result_of"]) == ("running", "order", "b")
+    assert {each["name"]: each["state"] for each in made["nodes"]} == {"a": "running", "b": "waiting", "c": "waiting"}
+    path = f"/v1/flows/{made['id']}"
+    assert (await http("GET", path)).json["nodes"][1]["why"] == "it waits until a succeeded"
+    [member] = (await http("GET", f"{path}/nodes/a/members")).json
+    assert (await http("GET", f"/v1/tasks/{member['task']}")).json["meta"]["flow"] == made["id"]
+    assert [each["id"] for each in (await http("GET", "/v1/flows", state="running", name="order")).json["items"]] == [made["id"]]
+    assert (await http("POST", f"{path}/cancel")).json["state"] == "cancelled"
+    assert "cannot be cancelled" in (await http("POST", f"{path}/cancel", status=409)).json["detail"]
+    assert (await http("POST", f"{path}/retry")).json["state"] == "running"
+
+
+async def test_a_group_with_conditions(http: Client) -> None:
+    tasks = [{"handler": "greet", "payload": {"name": "x"}, "delay": 600} for _ in range(3)]
+    group = {"name": "all", "tasks": tasks, "tolerate": 0.4}
+    made = await post(http, group, node("two", {"least": 1, "of": [{"node": "all"}, {"node": "all", "on": "ended"}]}), deadline=60)
+    assert made["nodes"][0]["members"] == 3
+    assert made["deadline_at"] is not None
+    assert made["nodes"][1]["needs"] == ["all succeeded or all ended"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "detail"),
+    [
+        ([node("a", "b"), node("b", "a")], "is a circle"),
+        ([node("a", "a")], "is a circle"),
+        ([node("a", "nobody")], "'nobody', which is no node"),
+        ([node("a"), node("a")], "two nodes are named 'a'"),
+        ([{"name": "a"}], "needs a task, or tasks for a group"),
+        ([{**node("a"), "tasks": []}], "needs a task, or tasks for a group"),
+        ([{"name": "a", "task": {"handler": "greet", "payload": {"name": "x"}, "key": "k"}}], "neither key nor needs"),
+        ([node("a", {"least": 3, "of": [{"node": "a"}]})], "at least 3 of 1"),
+        ([], "nodes"),
+    ],
+)
+async def test_a_graph_that_cannot_be_is_refused(http: Client, nodes: list[dict[str, Any]], detail: str) -> None:
+    assert detail in str(await post(http, *nodes, status=422))
+
+
+async def test_the_same_request_stores_a_flow_once(http: Client) -> None:
+    key = new_id()
+    body = {"nodes": [node("a")]}
+    answers = [await http("POST", "/v1/flows", body, status=201, headers={"idempotency-key": key}) for _ in range(2)]
+    assert [each.json["id"] for each in answers] == [key, key]
+    other = {"nodes": [node("b")]}
+    assert "another flow" in (await http("POST", "/v1/flows", other, status=422, headers={"idempotency-key": key})).json["detail"]
+    assert "UUID" in (await http("POST", "/v1/flows", other, status=422, headers={"idempotency-key": "x"})).json["detail"]
+
+
+async def test_a_token_for_some_handlers_sees_only_flows_of_these(app: App) -> None:
+    async with app:
+        token = (await app.tokens.create("shop", scopes=["operate"], handlers=["anything"])).token
+        whole = (await app.tokens.create("whole", scopes=["operate"])).token
+        async with served(app) as http:
+            made = await post(http.bearing(whole), node("a"))
+            shop = http.bearing(token)
+            assert (await shop("GET", "/v1/flows")).json["items"] == []
+            for method, path in (("GET", ""), ("POST", "/cancel"), ("POST", "/retry"), ("GET", "/nodes/a/members")):
+                await shop(method, f"/v1/flows/{made['id']}{path}", status=404)
+            await shop("POST", "/v1/flows", {"nodes": [node("a")]}, status=403)
+
+
+async def test_an_app_over_a_server_does_the_same(app: App) -> None:
+    async with app, served(app) as http:
+        remote = App(http.url)
+        greet = remote.handler("greet")
+        plan = Plan("order")
+        first = plan.add(greet.new(name="a").after(600), name="a")
+        plan.add(greet.new(name="b"), name="b", needs=[any_of(first.returned("x"), first.failed)])
+        plan.group([greet.new(name="c")], name="c", needs=[first.not_failed])
+        async with remote:
+            flow = await remote.submit_flow(plan.new_flow(deadline=60, meta={"a": "b"}))
+            found = await app.flows.get(flow)
+            assert found == await remote.flows.get(flow.id)
+            assert [each.needs for each in found.nodes] == [[], ["a returned 'x' or a failed"], ["a not failed"]]
+            assert (await remote.flows.wait(flow, timeout=0)).state == "running"
+            assert [each.id for each in (await remote.flows.list()).items] == [flow.id]
+            assert len(await remote.flows.members(flow, "a")) == 1
+            assert await remote.cancel(flow) is CancelVerdict.CANCELLED
+            assert await remote.cancel(flow) is CancelVerdict.FINISHED
+            assert (await remote.retry(flow)).state == "running"
+            with pytest.raises(Conflict):
+                await remote.retry(flow)
+            with pytest.raises(FlowNotFound):
+                await remote.flows.get(new_id())

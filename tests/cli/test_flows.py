@@ -1,0 +1,41 @@
+"""Flows on the command line: listed, shown, cancelled and retried as one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.cli.conftest import CommandLine, Shop
+
+
+@pytest.fixture
+def flow(shop: Shop, duetime: CommandLine) -> str:
+    """The id of a flow that waits for an hour."""
+
+    greet = shop.app.handler("greet")
+
+    async def submit() -> str:
+        async with shop.app:
+            return (await shop.app.chain(greet.new(name="a").after(3600), greet.new(name="b"), name="order")).id
+
+    return asyncio.run(submit())
+
+
+def test_a_flow_is_listed_shown_cancelled_and_retried(duetime: CommandLine, flow: str) -> None:
+    [listed] = duetime.json("flows")["items"]
+    assert listed == duetime.json("flows", "show", flow)
+    assert (listed["id"], listed["name"], listed["state"]) == (flow, "order", "running")
+    assert flow in duetime("flows", "list", "--state", "running", "--name", "order").stdout
+    assert "it waits until greet succeeded" in duetime("flows", "show", flow).stdout
+    [member] = duetime.json("flows", "members", flow, "greet")["items"]
+    assert member["task"] in duetime("flows", "members", flow, "greet").stdout
+    assert duetime.json("flows", "cancel", flow)["state"] == "cancelled"
+    assert "cannot be cancelled" in duetime("flows", "cancel", flow, code=4).stderr
+    assert duetime.json("flows", "retry", flow)["state"] == "running"
+    assert "flows.retry" in duetime("audit").stdout
+
+
+def test_there_may_be_none(duetime: CommandLine, shop: Shop) -> None:
+    assert duetime("flows").stderr.strip() == "there are no flows"
+    assert "there is no flow nobody" in duetime("flows", "show", "nobody", code=3).stderr

@@ -1,0 +1,272 @@
+"""Flows as users write them: chains, groups, branches, stops and retries, in the testing kit."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import duetime.testing
+from duetime import (
+    App,
+    CancelVerdict,
+    Conflict,
+    Context,
+    Fatal,
+    FlowFailed,
+    FlowNotFound,
+    Handlers,
+    InvalidHandler,
+    InvalidValue,
+    Node,
+    Plan,
+    any_of,
+    at_least,
+)
+from duetime.ids import new_id
+
+log: list[str] = []
+
+
+def shop() -> App:
+    app = App("sqlite:///:memory:")
+    log.clear()
+
+    @app.task
+    async def step(ctx: Context, name: str) -> str:
+        log.append(name)
+        return name
+
+    @app.task
+    async def double(number: int) -> int:
+        log.append(f"double {number}")
+        return 2 * number
+
+    return app
+
+
+@pytest.mark.covers("XXL.1", "XXL.8")
+async def test_a_chain_of_three_tasks() -> None:
+    app = shop()
+    step = app.handler("step")
+    async with duetime.testing.using(app):
+        flow = await app.chain(*(step.new(name=name) for name in "abc"))
+        assert [node.name for node in flow.nodes] == ["step", "step-2", "step-3"]
+        assert await app.result(flow) == "c"
+    assert log == ["a", "b", "c"]
+
+
+@pytest.mark.covers("HF.1")
+async def test_a_group_and_what_follows_when_all_have_ended() -> None:
+    app = shop()
+    step, double = app.handler("step"), app.handler("double")
+    async with duetime.testing.using(app) as t:
+        tasks = [double.new(number=number) for number in range(3)]
+        good, bad, any_way = (step.new(name=how) for how in ("succeeded", "failed", "ended"))
+        flow = await app.group(tasks, name="newsletter", succeeded=good, failed=bad, ended=any_way)
+        await t.drain()
+        found = await app.flows.get(flow)
+        assert found.state == "succeeded"
+        assert found.node("tasks").ended == 3
+        assert found.node("failed").state == "skipped"
+        assert "cannot be any more: tasks failed" in found.node("failed").why
+    assert sorted(log[:3]) == ["double 0", "double 1", "double 2"]
+    assert sorted(log[3:]) == ["ended", "succeeded"]
+
+
+async def test_a_group_that_fails_is_handled_and_then_retried() -> None:
+    app = shop()
+    step, double = app.handler("step"), app.handler("double")
+    async with duetime.testing.using(app, raise_errors=False) as t:
+        t.fail_next(double, Fatal("bad number"))
+        flow = await app.group([double.new(number=number) for number in range(3)], succeeded=step.new(name="good"))
+        await t.drain()
+        found = await app.flows.get(flow)
+        assert found.state == "failed"
+        assert found.node("succeeded").state == "skipped"
+        with pytest.raises(FlowFailed, match="1 without success") as failed:
+            await app.result(flow)
+        assert failed.value.nodes == ["tasks"]
+        again = await app.retry(flow)
+        assert again.state == "running"
+        assert await app.result(flow) == "good"
+        with pytest.raises(Conflict, match="succeeded and cannot be retried"):
+            await app.retry(flow)
+        assert await app.cancel(flow) is CancelVerdict.FINISHED
+
+
+def ordering(app: App | Handlers, **options: object) -> object:
+    """Declare a flow that branches."""
+
+    def order(plan: Plan, amount: int, note: str = "") -> Node[str]:
+        step = app._handlers["step"]
+        decide = plan.add(app._handlers["decide"].new(amount=amount), name="decide")
+        plan.add(step.new(name="refund"), name="refund", needs=[decide.returned("refund")])
+        ship = plan.add(step.new(name="ship"), name="ship", needs=[decide.returned("ship")])
+        plan.add(step.new(name="tell").after(60), name="tell", needs=[ship])
+        return plan.add(step.new(name="close"), name="close", needs=[ship.ended])
+
+    return app.flow(**options)(order)  # type: ignore[call-overload]
+
+
+def branching(registry: App | Handlers) -> None:
+    @registry.task
+    async def step(name: str) -> str:
+        log.append(name)
+        return name
+
+    @registry.task
+    async def decide(amount: int) -> str:
+        return "ship" if amount > 0 else "refund"
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_a_declared_flow_branches_by_what_a_node_returned(grouped: bool) -> None:
+    log.clear()
+    app = App("sqlite:///:memory:")
+    registry: App | Handlers = Handlers() if grouped else app
+    branching(registry)
+    order = ordering(registry)
+    if isinstance(registry, Handlers):
+        app.include(registry)
+    async with duetime.testing.using(app) as t:
+        flow = await order.now(amount=5)  # type: ignore[attr-defined]
+        await t.drain()
+        found = await app.flows.get(flow)
+        assert {node.name: node.state for node in found.nodes} == {
+            "decide": "succeeded",
+            "refund": "skipped",
+            "ship": "succeeded",
+            "tell": "running",
+            "close": "succeeded",
+        }
+        await t.advance(seconds=60)  # the delay counts from when the node is free
+        assert await app.result(flow) == "close"
+        assert log == ["ship", "close", "tell"]
+
+
+async def test_by_its_name_a_flow_is_built_in_a_worker_under_the_id_of_the_task() -> None:
+    log.clear()
+    app = App("sqlite:///:memory:")
+    branching(app)
+    ordering(app, deadline=timedelta(hours=1))
+    async with duetime.testing.using(app) as t:
+        task = await app.handler("order").now(amount=0)
+        with pytest.raises(FlowNotFound):
+            await app.flows.get(task.id)
+        await t.drain()
+        found = await app.flows.get(task.id)
+        assert found.state == "succeeded"
+        assert found.deadline_at is not None
+        assert log == ["refund", "close"]
+        assert (await app.result(task)) == {"flow": task.id}
+
+
+async def test_a_schedule_of_a_flow() -> None:
+    log.clear()
+    app = App("sqlite:///:memory:")
+    branching(app)
+    ordering(app)
+    async with duetime.testing.using(app) as t:
+        await app.schedules.put(duetime.Schedule("nightly", "order", duetime.Every(3600), payload={"amount": 0}))
+        await t.advance(hours=2)
+        assert len((await app.flows.list(name="order")).items) >= 1
+    assert "refund" in log
+
+
+async def test_a_flow_that_starts_later() -> None:
+    log.clear()
+    app = App("sqlite:///:memory:")
+    branching(app)
+    order = ordering(app)
+    async with duetime.testing.using(app) as t:
+        flow = await order.after(60, amount=0)  # type: ignore[attr-defined]
+        assert await t.drain() == []
+        await t.advance(seconds=60)
+        assert await app.result(flow) == "close"
+
+
+async def test_a_cancel_and_a_deadline_stop_a_flow_as_one() -> None:
+    app = shop()
+    step = app.handler("step")
+
+    @app.flow(deadline=60)
+    def slow(plan: Plan) -> None:
+        first = plan.add(step.new(name="first").after(3600))
+        plan.add(step.new(name="second"), needs=[first])
+
+    async with duetime.testing.using(app) as t:
+        cancelled, late = await slow.now(), await slow.now()
+        assert await app.cancel(cancelled) is CancelVerdict.CANCELLED
+        await t.advance(seconds=61)
+        assert [(await app.flows.get(each)).state for each in (cancelled, late)] == ["cancelled", "failed"]
+        assert (await app.flows.get(late)).stopping == "deadline"
+        await t.advance(hours=2)
+        assert log == []
+        with pytest.raises(FlowFailed, match="is cancelled"):
+            await app.result(cancelled)
+
+
+async def test_any_of_and_at_least_and_a_stop_at_the_first_failure() -> None:
+    app = shop()
+    step = app.handler("step")
+
+    @app.flow(on_failure="stop")
+    def votes(plan: Plan) -> None:
+        a, b, c = (plan.add(step.new(name=name), name=name) for name in "abc")
+        plan.add(step.new(name="two"), name="two", needs=[at_least(2, a, b, c)])
+        plan.add(step.new(name="alarm"), name="alarm", needs=[any_of(a.failed, b.failed, c.failed)])
+
+    assert "n0 -->|succeeded| n3" in votes.plan().mermaid()
+    async with duetime.testing.using(app, raise_errors=False) as t:
+        t.fail_next(step, Fatal("no"))
+        flow = await votes.now()
+        await t.drain()
+        found = await app.flows.get(flow)
+        assert found.state == "failed"
+        assert found.stopping == "failure"
+        assert found.node("two").state == "skipped"
+        assert found.node("alarm").state == "succeeded"
+    assert log == ["alarm"]
+
+
+async def test_members_are_tasks_like_all_others() -> None:
+    app = shop()
+    double = app.handler("double")
+    async with duetime.testing.using(app) as t:
+        flow = await app.group([double.new(number=number) for number in range(3)])
+        members = await app.flows.members(flow, "tasks", limit=2)
+        assert [each.position for each in members] == [0, 1]
+        task = await app.get(members[0].task)
+        assert task.meta == {"flow": flow.id, "node": "tasks"}
+        await t.drain()
+        with pytest.raises(InvalidValue, match="has no node 'other'"):
+            await app.flows.members(flow, "other")
+
+
+async def test_what_is_refused() -> None:
+    app = shop()
+    step = app.handler("step")
+    plan = Plan("p")
+    node = plan.add(step.new(name="a"), name="a")
+    with pytest.raises(InvalidValue, match="two nodes are named 'a'"):
+        plan.add(step.new(name="a"), name="a")
+    with pytest.raises(InvalidValue, match="has no key"):
+        plan.add(step.options(key="k").new(name="a"))
+    with pytest.raises(InvalidValue, match="needs is a list"):
+        plan.add(step.new(name="a"), needs=node)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="no node of this plan"):
+        Plan("other").add(step.new(name="a"), needs=[node])
+    with pytest.raises(InvalidValue, match="1 to 1, got 2"):
+        at_least(2, node)
+    with pytest.raises(TypeError, match="what another node may need"):
+        bool(node.failed)
+    with pytest.raises(InvalidValue, match="group, which returns no single value"):
+        plan.result(plan.group([step.new(name="a")]))
+    with pytest.raises(InvalidValue, match="at least one task"):
+        await app.chain()
+    with pytest.raises(InvalidHandler, match="first parameter of a flow is its plan"):
+        app.flow(name="other")(lambda number: None)
+    async with duetime.testing.using(app):
+        with pytest.raises(FlowNotFound):
+            await app.flows.get(new_id())
