@@ -2,7 +2,7 @@
 
 from duetime import starting as _starting  # noqa: F401  first: it handles a signal that arrives during all other imports
 from duetime.app.app import App
-from duetime.app.flows import FlowHandler, Node, Plan, any_of, at_least
+from duetime.app.flows import FlowHandler, Group, Node, Plan, any_of, at_least
 from duetime.app.handlers import Handler
 from duetime.app.registry import Handlers
 from duetime.client.artifacts import ArtifactInfo
@@ -100,6 +100,7 @@ __all__ = [
     "GateEvent",
     "GateInfo",
     "GateSet",
+    "Group",
     "Handler",
     "Handlers",
     "InvalidHandler",

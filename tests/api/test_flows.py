@@ -42,6 +42,14 @@ async def test_a_group_with_conditions(http: Client) -> None:
     assert made["nodes"][1]["needs"] == ["all succeeded or all ended"]
 
 
+async def test_a_payload_takes_what_other_nodes_return(http: Client) -> None:
+    taking = {"name": "b", "task": {"handler": "greet", "payload": {"name": {"$value": ["a", "part"]}}}}
+    made = await post(http, node("a"), taking)
+    assert made["nodes"][1]["needs"] == ["a succeeded"]
+    unknown = {"name": "b", "task": {"handler": "greet", "payload": {"name": {"$value": "nobody"}}}}
+    assert "'nobody', which is no node" in (await post(http, unknown, status=422))["detail"]
+
+
 @pytest.mark.parametrize(
     ("nodes", "detail"),
     [

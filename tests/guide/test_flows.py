@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from duetime import (
     FlowNotFound,
     Handlers,
     InvalidHandler,
+    InvalidPayload,
     InvalidValue,
     Node,
     Plan,
@@ -242,6 +245,79 @@ async def test_members_are_tasks_like_all_others() -> None:
         await t.drain()
         with pytest.raises(InvalidValue, match="has no node 'other'"):
             await app.flows.members(flow, "other")
+
+
+@pytest.mark.covers("HF.9")
+async def test_what_a_node_returns_is_an_argument_of_another() -> None:
+    app = shop()
+    step, double = app.handler("step"), app.handler("double")
+    sums: list[tuple[list[int], dict[str, str], int]] = []
+
+    @app.task
+    async def add_up(numbers: list[int], more: dict[str, str], bonus: int = 0) -> int:
+        sums.append((numbers, more, bonus))
+        return sum(numbers) + bonus
+
+    @app.task
+    async def details(name: str) -> dict[str, list[int]]:
+        return {name: [7, 8]}
+
+    @app.flow
+    def adding(plan: Plan) -> Node[int]:
+        known = plan.add(details.new(name="order"), name="known")
+        parts = plan.group([double.new(number=number) for number in (1, 2, 3)], name="parts", tolerate=1)
+        said = plan.add(step.new(name="hello"), name="said")
+        return plan.add(
+            add_up.new(numbers=parts.values, more={"said": said.value}, bonus=known.value["order"][1]), name="sum", needs=[parts.ended]
+        )
+
+    async with duetime.testing.using(app, raise_errors=False) as t:
+        t.fail_next(double, Fatal("no"))
+        flow = await adding.now()
+        assert (await app.flows.get(flow)).node("sum").needs == ["parts ended", "said succeeded", "known succeeded"]
+        result = await app.result(flow)
+        [(numbers, more, bonus)] = sums
+        assert result == sum(numbers) + 8
+        assert len(numbers) == 2
+        assert (more, bonus) == ({"said": "hello"}, 8)
+
+
+async def test_a_value_that_is_not_there_fails_the_node_and_can_be_handled() -> None:
+    app = shop()
+    step = app.handler("step")
+
+    @app.flow
+    def broken(plan: Plan) -> None:
+        first = plan.add(step.new(name="text"), name="first")
+        second = plan.add(step.new(name=first.value["no"]), name="second")
+        plan.add(step.new(name="sorry"), name="sorry", needs=[second.failed])
+
+    async with duetime.testing.using(app) as t:
+        flow = await broken.now()
+        await t.drain()
+        found = await app.flows.get(flow)
+        assert found.state == "succeeded"
+        assert found.node("second").why == "InvalidPayload: what first returned has no 'no'"
+    assert log == ["text", "sorry"]
+
+
+async def test_a_value_is_not_known_while_a_flow_is_planned() -> None:
+    app = shop()
+    step = app.handler("step")
+    plan = Plan("p")
+    value = plan.add(step.new(name="a"), name="a").value
+    uses: list[Callable[[Any], object]] = [bool, len, list, hash, str, lambda value: value == 1, lambda value: f"{value}"]
+    for use in uses:
+        with pytest.raises(TypeError, match="known only when the flow runs"):
+            use(value)
+    with pytest.raises(InvalidPayload, match="wrong is no parameter"):
+        step.new(wrong=value)
+    with pytest.raises(InvalidPayload, match="must be named"):
+        step.new(value)
+    with pytest.raises(InvalidPayload):
+        await step.now(name=value)
+    with pytest.raises(InvalidValue, match="is a group"):
+        plan.group([step.new(name="a")]).value  # noqa: B018
 
 
 async def test_what_is_refused() -> None:

@@ -23,6 +23,7 @@ from duetime import (
     Flow,
     GateEvent,
     GateSet,
+    Group,
     Handler,
     Handlers,
     Lock,
@@ -328,7 +329,9 @@ def thumbnails(plan: Plan, bucket: str, width: int = 200) -> Node[str]:
     listed = plan.add(async_without.new(order_id=1))
     assert_type(listed, Node[str])
     group = plan.group([async_without.new(order_id=2)], needs=[listed, listed.failed], tolerate=0.5)
-    assert_type(group, Node[str])
+    assert_type(group, Group[str])
+    assert_type(group.values, list[str])
+    assert_type(listed.value, str)
     return plan.add(async_without.new(order_id=3), needs=[any_of(listed, group.ended), at_least(1, group), listed.returned("a")])
 
 

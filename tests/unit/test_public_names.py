@@ -14,6 +14,7 @@ PUBLIC = """
     Fatal RetryLater DisableAfter
     Lock LockInfo LockLost LockNotFound LockTaken
     Event TaskEvent ScheduleEvent WorkerEvent GateEvent
+    Flow FlowHandler Plan Node Group Condition any_of at_least FlowFailed FlowNotFound
     Basic Bearer Callback
     Secret SecretInfo
     ArtifactInfo ArtifactNotFound

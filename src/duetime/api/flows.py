@@ -14,12 +14,15 @@ from duetime.api.answers import answer
 from duetime.api.call import Call
 from duetime.api.problems import Refusal
 from duetime.api.route import IDEMPOTENCY, Route
+from duetime.app.flows import taken_from
 from duetime.client.flows import Flow, FlowList, MemberInfo
 from duetime.clock import SECOND
 from duetime.errors import FlowNotFound, InvalidValue
 from duetime.ids import is_id, new_id
 from duetime.model.access import Scope
-from duetime.model.flow import Graph, NodePlan, check_graph, mentioned
+from duetime.model.flow import Condition, Graph, NodePlan, check_graph, mentioned
+from duetime.model.flow_values import unmarked
+from duetime.model.hiding import BLANK
 from duetime.model.task import NewTask, check_meta
 from duetime.store.flows import NewFlow
 from duetime.wire.fields import NoBody, NoQuery, given
@@ -34,7 +37,13 @@ async def submit(call: Call) -> Response:
     body = await call.body(_body)
     tasks = {each.name: _tasks(call, number, each) for number, each in enumerate(body.nodes)}
     conditions = {each.name: tuple(condition_of(need) for need in each.needs) for each in body.nodes}
-    read = {single.node for needs in conditions.values() for single in mentioned(needs) if single.on == "returned"} | {given(body.result)}
+    taken = {name: taken_from(each) for name, each in tasks.items()}
+    conditions = {name: _with_taken(needs, taken[name]) for name, needs in conditions.items()}
+    read = (
+        {source for each in taken.values() for source in each}
+        | {single.node for needs in conditions.values() for single in mentioned(needs) if single.on == "returned"}
+        | {given(body.result)}
+    )
     plans = [
         NodePlan(
             name=each.name,
@@ -44,6 +53,7 @@ async def submit(call: Call) -> Response:
             group=each.task is UNSET,
             tolerate=each.tolerate,
             keeps=each.name in read,
+            reads=bool(taken[each.name]),
         )
         for each in body.nodes
     ]
@@ -63,7 +73,13 @@ async def submit(call: Call) -> Response:
     stored = await call.app.flows.submit(flow)
     _refuse_another(stored, flow)
     call.shared.figures.note_submitted(sum(map(len, flow.tasks)))
-    return answer(stored, 201, {"location": f"{call.prefix}/v1/flows/{stored.id}"})
+    return answer(_visible(call, stored), 201, {"location": f"{call.prefix}/v1/flows/{stored.id}"})
+
+
+def _with_taken(needs: tuple[Condition, ...], taken: list[str]) -> tuple[Condition, ...]:
+    """Return what a node needs: it waits for those that it takes values from."""
+    waits = {single.node for single in mentioned(needs)}
+    return needs + tuple(Condition(each) for each in taken if each not in waits)
 
 
 def _id_for(call: Call) -> str:
@@ -99,20 +115,20 @@ def _tasks(call: Call, number: int, node: NodeBody) -> list[NewTask[Any]]:
         if given(body.key) is not None or body.needs not in (UNSET, None, []):
             detail = f"node {node.name!r}: a task of a flow has neither key nor needs of its own"
             raise Refusal(INVALID, detail, faults=[Fault("has key or needs", pointer=where)])
-        made.append(intake.task_of(call.app, body, call.caller))
+        made.append(intake.task_of(call.app, msgspec.structs.replace(body, payload=unmarked(body.payload)), call.caller))
     return made
 
 
 async def list_flows(call: Call) -> Response:
     query = call.query(FlowListQuery)
     page = await call.app.flows.list(state=given(query.state), name=given(query.name), limit=query.limit, cursor=given(query.cursor))
-    return answer(FlowList([each for each in page.items if _may_see(call, each)], page.next))
+    return answer(FlowList([_visible(call, each) for each in page.items if _may_see(call, each)], page.next))
 
 
 async def get(call: Call) -> Response:
     wait = call.query(FlowQuery).wait
     found = await _addressed(call)
-    return answer(await _waited(call, found, wait))
+    return answer(_visible(call, await _waited(call, found, wait)))
 
 
 async def members(call: Call) -> Response:
@@ -127,7 +143,7 @@ async def cancel(call: Call) -> Response:
     async with call.acting("flows.cancel", call.path["id"]) as act:
         changed = await call.app.flows.cancel(await _addressed(call))
         act.detail = changed.state
-    return answer(changed)
+    return answer(_visible(call, changed))
 
 
 async def retry(call: Call) -> Response:
@@ -136,7 +152,7 @@ async def retry(call: Call) -> Response:
     async with call.acting("flows.retry", call.path["id"]) as act:
         changed = await call.app.flows.retry(await _addressed(call))
         act.detail = changed.state
-    return answer(changed)
+    return answer(_visible(call, changed))
 
 
 async def _addressed(call: Call) -> Flow[Any]:
@@ -145,6 +161,11 @@ async def _addressed(call: Call) -> Flow[Any]:
     if not _may_see(call, found):
         raise FlowNotFound(f"there is no flow {call.path['id']}: it was never submitted, or it has been pruned")
     return found
+
+
+def _visible(call: Call, flow: Flow[Any]) -> Flow[Any]:
+    """Return a flow without a result of which something is hidden from the caller."""
+    return msgspec.structs.replace(flow, result=BLANK) if call.hiding.result and flow.result is not None else flow
 
 
 def _may_see(call: Call, flow: Flow[Any]) -> bool:

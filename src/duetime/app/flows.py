@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, cast, overload
 
 import msgspec
 
@@ -15,6 +15,7 @@ from duetime.clock import Seconds, to_micros
 from duetime.errors import InvalidHandler, InvalidValue
 from duetime.ids import new_id
 from duetime.model.flow import Condition, Graph, NodePlan, check_graph, mentioned
+from duetime.model.flow_values import VALUE, VALUES, Value, sources
 from duetime.model.task import NewTask, check_meta, check_name, delay_micros, due_instant
 from duetime.store.flows import NewFlow
 from duetime.targets.context import Context
@@ -58,9 +59,25 @@ class Node(Generic[R]):
         """It succeeded or was skipped."""
         return Condition(self.name, "not_failed")
 
+    @property
+    def value(self) -> R:
+        """What it returns, as an argument of another task, which then waits for its success. Items and attributes are parts of it."""
+        if self._plan.is_group(self.name):
+            raise InvalidValue(f"node {self.name!r} is a group; take all results: .values")
+        return cast(R, Value(VALUE, (self.name,)))
+
     def returned(self, value: R) -> Condition:
         """It succeeded with this result, compared as JSON."""
         return Condition(self.name, "returned", msgspec.to_builtins(value))
+
+
+class Group(Node[R]):
+    """A node of many tasks."""
+
+    @property
+    def values(self) -> list[R]:
+        """What its tasks return, in their order and without those that failed, as an argument of another task, which waits for it."""
+        return cast(list[R], Value(VALUES, (self.name,)))
 
 
 Needed: TypeAlias = Node[Any] | Condition
@@ -94,9 +111,12 @@ class Plan:
         """
         return self._add([task], needs, name, group=False, tolerate=0)
 
-    def group(self, tasks: Iterable[NewTask[R]], *, needs: Sequence[Needed] = (), name: str | None = None, tolerate: float = 0) -> Node[R]:
+    def group(self, tasks: Iterable[NewTask[R]], *, needs: Sequence[Needed] = (), name: str | None = None, tolerate: float = 0) -> Group[R]:
         """Add many tasks as one node, which ends when all of them have. `tolerate`: how many may fail, or a share below 1."""
-        return self._add(list(tasks), needs, name, group=True, tolerate=tolerate)
+        return Group(self, self._add(list(tasks), needs, name, group=True, tolerate=tolerate).name)
+
+    def is_group(self, name: str) -> bool:
+        return self._nodes[name].group
 
     def _add(self, tasks: list[NewTask[R]], needs: Sequence[Needed], name: str | None, *, group: bool, tolerate: float) -> Node[R]:
         for task in tasks:
@@ -107,14 +127,23 @@ class Plan:
             raise InvalidValue(f"two nodes are named {chosen!r}; give one of them another name")
         if isinstance(needs, Node | Condition):
             raise InvalidValue("needs is a list of nodes: needs=[node], or needs=[node.failed]")
+        read = taken_from(tasks)
         conditions = tuple(_condition(each, f"needs of node {chosen!r}") for each in needs)
+        waits = {single.node for single in mentioned(conditions)}
+        conditions += tuple(Condition(each) for each in read if each not in waits)
         for single in mentioned(conditions):
             if single.node not in self._nodes:
                 raise InvalidValue(f"node {chosen!r} needs {single.node!r}, which is no node of this plan")
-            if single.on == "returned":
+            if single.on == "returned" or single.node in read:
                 self._keep(single.node)
         self._nodes[chosen] = NodePlan(
-            name=chosen, handler=", ".join(handlers[:3]), needs=conditions, members=len(tasks), group=group, tolerate=tolerate
+            name=chosen,
+            handler=", ".join(handlers[:3]),
+            needs=conditions,
+            members=len(tasks),
+            group=group,
+            tolerate=tolerate,
+            reads=bool(read),
         )
         self._tasks[chosen] = list(tasks)
         return Node(self, chosen)
@@ -177,6 +206,11 @@ class Plan:
         while chosen in self._nodes:
             chosen, number = f"{name}-{number}", number + 1
         return chosen
+
+
+def taken_from(tasks: Iterable[NewTask[Any]]) -> list[str]:
+    """Return the nodes that tasks take values from, each once."""
+    return list(dict.fromkeys(name for task in tasks for name in sources(task.payload)))
 
 
 def _condition(need: object, where: str) -> Condition:

@@ -12,8 +12,9 @@ import msgspec
 
 from duetime.client.client import HANDLERS_OWN
 from duetime.clock import Instant, Seconds, to_instant, to_micros, to_seconds
-from duetime.errors import InvalidHandler, InvalidValue
+from duetime.errors import InvalidHandler, InvalidPayload, InvalidValue
 from duetime.ids import key_shard, new_id
+from duetime.model.flow_values import holds_values, marked
 from duetime.model.needs import Need, edges_of
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import (
@@ -113,7 +114,24 @@ class Handler(Generic[P, R, F_co]):
         """Make a task without submitting it, for `app.submit` and `app.submit_many`. Its `.at` and `.after` set the due time."""
         if self._options.connection is not None or self._options.allow_unknown:
             raise InvalidValue("a new task carries neither connection nor allow_unknown; give them to app.submit or app.submit_many")
-        return self._new_task(args, kwargs)
+        try:
+            return self._new_task(args, kwargs)
+        except (InvalidPayload, TypeError):  # asked only then: nearly all tasks have none
+            if not holds_values(kwargs) and not holds_values(args):
+                raise
+        return self._with_values(args, kwargs)
+
+    def _with_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewTask[R]:
+        """Make a task of a flow that takes values from other nodes; it is checked against its handler when they are known."""
+        if args:
+            raise InvalidPayload(f"{self.name}: arguments beside values of other nodes must be named")
+        schema = msgspec.json.decode(self._payloads.schema())
+        known, needed = schema.get("properties", {}), schema.get("required", [])
+        wrong = [name for name in kwargs if known and name not in known] or [name for name in needed if name not in kwargs]
+        if wrong:
+            raise InvalidPayload(f"{self.name}: {wrong[0]} is {'missing' if wrong[0] not in kwargs else 'no parameter'}", field=wrong[0])
+        payload = msgspec.json.encode(kwargs, enc_hook=marked)
+        return self._made(payload)
 
     def options(
         self,
@@ -182,7 +200,9 @@ class Handler(Generic[P, R, F_co]):
         return function
 
     def _new_task(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, due_at: Instant | None = None, delay: int = 0) -> NewTask[R]:
-        payload = self._payloads.bind(args, kwargs)
+        return self._made(self._payloads.bind(args, kwargs), due_at=due_at, delay=delay)
+
+    def _made(self, payload: bytes, *, due_at: Instant | None = None, delay: int = 0) -> NewTask[R]:
         options = self._options
         if options is _NO_OPTIONS:
             return NewTask(

@@ -58,6 +58,12 @@ class Admission:
         if foreign:
             await self._check_foreign(foreign, allow_unknown, on_loop)
 
+    async def check_handlers(self, tasks: Sequence[NewTask[Any]]) -> None:
+        """Raise for the first task whose handler nobody has declared, whatever its payload."""
+        refuse_others(tasks)
+        for handler in dict.fromkeys(task.handler for task in tasks if not self._own(task.handler)):
+            await self.declaration(handler)
+
     async def admit(self, task: NewTask[R], *, allow_unknown: bool = False, on_loop: bool = False) -> NewTask[R]:
         """Check and complete one task."""
         await self.check([task], allow_unknown=allow_unknown, on_loop=on_loop)

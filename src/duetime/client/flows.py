@@ -127,8 +127,12 @@ class LocalFlows(Flows):
         self._opened = opened
 
     async def submit(self, flow: NewFlow, *, connection: object | None = None) -> Flow[Any]:
-        tasks = [task for group in flow.tasks for task in group]
-        await self._admission.check(tasks, allow_unknown=False, on_loop=connection is not None)
+        # what takes values of other nodes is checked by its handler, when they are known
+        whole = [task for plan, group in zip(flow.graph.nodes, flow.tasks, strict=True) for task in group if not plan.reads]
+        await self._admission.check(whole, allow_unknown=False, on_loop=connection is not None)
+        for plan, group in zip(flow.graph.nodes, flow.tasks, strict=True):
+            if plan.reads:
+                await self._admission.check_handlers(group)
         complete = self._admission.complete
         ready = msgspec.structs.replace(
             flow, tasks=[[complete(task) for task in group] for group in flow.tasks], submitted_by=flow.submitted_by or self._user

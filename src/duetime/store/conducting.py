@@ -8,8 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from duetime.clock import Instant
+from duetime.errors import InvalidPayload
 from duetime.ids import new_id
 from duetime.model.flow import FLOW, NODE, PORTION, FlowFacts, Graph, NodeFacts, Step, decide
+from duetime.model.flow_values import filled, sources
 from duetime.model.task import NewTask
 from duetime.store.flows import FlowRecord, NewFlow
 
@@ -91,6 +93,10 @@ class FlowTables(Protocol):
         """Return what is to be made: by flow, node and first position."""
         ...
 
+    async def values(self, flow: str, node: int) -> list[bytes]:
+        """Return what members of a node returned, in their order."""
+        ...
+
     async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
         """Add tasks that are members."""
         ...
@@ -136,11 +142,11 @@ async def carry_on(tables: FlowTables, held: Sequence[Held], now: Instant) -> Co
         changes.append(_change(record, present, step, now))
     if seqs:
         await tables.count(seqs)
-    await _make(tables, opens)
+    refused = await _make(tables, opens)
     if changes:
-        await tables.write(changes)
+        await tables.write([_with_errors(change, refused) for change in changes])
     return Conducted(
-        [record.id for record, step in opens if step.more],
+        [record.id for record, step in opens if step.more or any(flow == record.id for flow, _ in refused)],
         [record.id for record, step in opens if step.stopping is not None and record.stopping is None],
         any(step.opens for _, step in opens),
         any(change.finished_at is not None for change in changes),
@@ -156,22 +162,53 @@ def _change(before: FlowRecord, present: FlowRecord, step: Step, now: Instant) -
     return Change(before.id, step.state, step.stopping, step.more, finished_at, changed)
 
 
-async def _make(tables: FlowTables, steps: Sequence[tuple[FlowRecord, Step]]) -> None:
-    """Make the members that the steps ask for."""
+async def _make(tables: FlowTables, steps: Sequence[tuple[FlowRecord, Step]]) -> dict[tuple[str, int], str]:
+    """Make the members that the steps ask for; return why those of a node cannot be made, by flow and number."""
     asked = {(record.id, each.node, each.first): record for record, step in steps for each in step.opens}
     if not asked:
-        return
+        return {}
     tasks: list[NewTask[Any]] = []
     members: list[NewMember] = []
+    refused: dict[tuple[str, int], str] = {}
     for flow, node, first, text in await tables.drafts(list(asked)):
         record = asked[flow, node, first]
         plan = record.graph.nodes[node]
         own = {**(record.meta or {}), FLOW: flow, NODE: plan.name}
-        for position, draft in enumerate(_decode_tasks(text), first):
+        drafts = _decode_tasks(text)
+        if plan.reads:
+            try:
+                drafts = await _filled(tables, record, drafts)
+            except InvalidPayload as error:
+                refused[flow, node] = f"InvalidPayload: {error}"
+                continue
+        for position, draft in enumerate(drafts, first):
             task = msgspec.structs.replace(draft, id=new_id(), meta={**(draft.meta or {}), **own})
             tasks.append(task)
             members.append(NewMember(task.id, flow, node, record.rounds[node], position, plan.keeps))
-    await tables.make(tasks, members)
+    if tasks:
+        await tables.make(tasks, members)
+    return refused
+
+
+async def _filled(tables: FlowTables, record: FlowRecord, drafts: Sequence[NewTask[Any]]) -> list[NewTask[Any]]:
+    """Return tasks with the values of other nodes in their payloads."""
+    numbers = {plan.name: number for number, plan in enumerate(record.graph.nodes)}
+    values: dict[str, Sequence[bytes]] = {}
+    for name in {name for draft in drafts for name in sources(draft.payload)}:
+        values[name] = await tables.values(record.id, numbers[name]) if name in numbers else ()
+    return [msgspec.structs.replace(draft, payload=filled(draft.payload, values)) for draft in drafts]
+
+
+def _with_errors(change: Change, refused: Mapping[tuple[str, int], str]) -> Change:
+    """Return a change in which nodes whose members could not be made have failed."""
+    errors = {node: error for (flow, node), error in refused.items() if flow == change.flow}
+    if not errors:
+        return change
+    nodes = [
+        (number, msgspec.structs.replace(known, opened=0, error=errors[number])) if number in errors else (number, known)
+        for number, known in change.nodes
+    ]
+    return change._replace(nodes=nodes, more=True)
 
 
 def read_flow(row: Sequence[Any], nodes: Sequence[Sequence[Any]], values: Mapping[int, bytes]) -> FlowRecord:

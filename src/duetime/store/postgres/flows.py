@@ -116,6 +116,9 @@ class Tables:
         rows = await self._run.rows(self._sql.read_drafts, [list(column) for column in zip(*opens, strict=True)])
         return [Draft(*row) for row in rows]
 
+    async def values(self, flow: str, node: int) -> list[bytes]:
+        return [data.encode() for _, data in await self._run.rows(self._sql.values_of, [flow, node])]
+
     async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
         if not self._lanes.know(keys_of(tasks)):
             raise LanesMissing(tasks)

@@ -98,6 +98,9 @@ class Tables:
             found.append(Draft(*each, tasks))
         return found
 
+    async def values(self, flow: str, node: int) -> list[bytes]:
+        return [data.encode() for _, data in await self._run.rows(SQL.values_of, (flow, node))]
+
     async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
         submission = Submission(self._run, self._now, told=False)
         await submission.add(tasks)
