@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,16 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/store.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
 
+@contextlib.contextmanager
+def killed(worker: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """Kill a worker at the end of the block, however that ends."""
+    with worker:
+        try:
+            yield worker
+        finally:
+            worker.kill()
+
+
 @pytest.mark.slow
 async def test_no_event_is_lost_although_every_caller_of_the_hook_is_killed(url: str, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
@@ -65,18 +77,17 @@ async def test_no_event_is_lost_although_every_caller_of_the_hook_is_killed(url:
 
     async with App(url) as app:
         for _ in range(KILLS):
-            with start() as worker:
+            with killed(start()) as worker:
                 await asyncio.to_thread(said, worker, "ready")
                 new = [app.handler("work").new(number=number) for number in range(TASKS)]
                 tasks += [task.id for task in await app.submit_many(new)]
                 await asyncio.to_thread(said, worker, "noted")  # it is in the middle of its calls
-                worker.kill()
-        with start() as last:
+        with killed(start()) as last:
+            assert last.poll() is None
             wanted = {f"{task} {name}" for task in tasks for name in ("task.submitted", "task.started", "task.succeeded")}
             async with asyncio.timeout(PATIENCE):
                 while not wanted <= set(journal.read_text().splitlines()):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
-            last.kill()
     lines = journal.read_text().splitlines()
     for task in tasks:
         first = [lines.index(f"{task} {name}") for name in ("task.submitted", "task.started", "task.succeeded")]
