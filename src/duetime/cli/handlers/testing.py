@@ -13,6 +13,7 @@ from duetime.cli.session import json_option, on_store, store_option
 from duetime.cli.tasks.listing import print_task_json
 from duetime.cli.tasks.logs import print_as_they_come
 from duetime.model.task import State
+from duetime.model.why import ReasonKind
 
 if TYPE_CHECKING:
     from duetime.app.app import App
@@ -59,17 +60,18 @@ def test_handler(name: str, arguments: dict[str, Any], payload: dict[str, Any] |
 
 async def _taken(app: App, task: Task[Any], wait: float) -> None:
     """Wait until a worker has begun, and say meanwhile why none has. Cancels the task and raises TimeoutError when the time is over."""
-    began, told = monotonic(), ""
+    began, told = monotonic(), list[ReasonKind]()
     while (found := await app.client.get(task)).state in (State.PENDING, State.BLOCKED) and found.attempt == 0:
         waited = monotonic() - began
         if waited >= min(wait, EXPLAIN_AFTER):
-            why = " ".join(reason.text for reason in await app.insight.why(await app.client.record(task.id)))
+            reasons = await app.insight.why(await app.client.record(task.id))
+            why, kinds = " ".join(reason.text for reason in reasons), [reason.kind for reason in reasons]
             if waited >= wait:
                 await app.client.cancel(task.id)
                 raise TimeoutError(f"no worker has begun with the test of {task.handler} within {wait:g} s, so it was cancelled: {why}")
-            if why != told:
+            if kinds != told:  # not whenever the text differs: it says how many seconds are left
                 show.note(show.printable(why))
-                told = why
+                told = kinds
         await asyncio.sleep(LOOK_EVERY)
 
 
