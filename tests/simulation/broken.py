@@ -14,24 +14,29 @@ from unittest.mock import patch
 import msgspec
 
 from duetime.client import gates as client_gates
-from duetime.duties import firing
+from duetime.duties import firing, operations
+from duetime.duties.deadlines import Deadlines
 from duetime.duties.reaper import Reaper
 from duetime.ids import new_id
 from duetime.model import lifecycle
 from duetime.model.firing import step
 from duetime.model.gate import Gates
+from duetime.model.operation import next_page, planned
 from duetime.model.outcome import Outcome, Settlement
 from duetime.model.task import State
-from duetime.store.sqlite import work
+from duetime.store.sqlite import control, pull_workers, work
 from duetime.store.sqlite.control import Changing
 from duetime.store.sqlite.shared import SharedStore
 from duetime.store.values import CancelVerdict, WorkerRecord
 from duetime.testing.simulation.keeper import SimulatedDeadMan
+from duetime.worker import executor as executors
+from duetime.worker import starts
 from duetime.worker import worker as workers
 from duetime.worker.claim_timing import ClaimTiming
 from duetime.worker.claimed_ahead import AheadTimer
 from duetime.worker.feeder import Feeder, ParkedLooks
 from duetime.worker.keeper import Keeper
+from duetime.worker.pull.service import PullService
 from duetime.worker.queues import HandlerQueues
 from duetime.worker.reconciler import Reconciler
 from duetime.worker.settler import Settler
@@ -268,6 +273,76 @@ def occurrences_are_fired_once() -> list[tuple[Any, str, Any]]:
         return msgspec.structs.replace(chosen, tasks=[*chosen.tasks, *again])
 
     return [(firing, "step", twice)]
+
+
+@guard("what was claimed in time and waits in memory does not start after its expiry", "expired")
+def expiries_are_checked_at_starts() -> list[tuple[Any, str, Any]]:
+    return [(executors, "has_expired", lambda claimed, now: False), (starts, "has_expired", lambda claimed, now: False)]
+
+
+# ---- outside ----
+
+
+@guard("what is claimed for a pull worker reaches it: by repeating the claim, or it goes back", "unstarted")
+def pull_claims_arrive() -> list[tuple[Any, str, Any]]:
+    renew, look = PullService.renew, PullService._look
+
+    async def forgetful(self: PullService, worker: Any, *, running: Any = None, answered: Any = None) -> Any:
+        return await renew(self, worker, running=running)
+
+    async def once(self: PullService, worker: Any, limit: int, number: int | None, waiting: Any) -> Any:
+        known = await self._store().running_tasks(worker.id, payloads=False)
+        return [] if any(task.claim == number for task in known) else await look(self, worker, limit, number, waiting)
+
+    return [(PullService, "renew", forgetful), (PullService, "_look", once)]
+
+
+@guard("the renewals of a pull worker are stored", "overlap", "lost", "again", "fence")
+def pull_leases_are_renewed() -> list[tuple[Any, str, Any]]:
+    return [(pull_workers, "renew", lambda connection, id, now: True)]
+
+
+@guard("an attempt of a pull worker that runs for too long is ended", "timeout")
+def pull_attempts_time_out() -> list[tuple[Any, str, Any]]:
+    async def patient(self: PullService, worker: Any) -> Any:
+        running = await self._store().running_tasks(worker.id, payloads=False)
+        await self._know([task.handler for task in running])
+        return [self._bounded(task) for task in running], []
+
+    return [(PullService, "_in_time", patient)]
+
+
+@guard("work that was accepted and is never reported on times out", "lost")
+def accepted_work_times_out() -> list[tuple[Any, str, Any]]:
+    async def never(self: Deadlines) -> int:
+        return 0
+
+    return [(Deadlines, "sweep", never)]
+
+
+@guard("an attempt whose work was accepted is nobody's stray", "lost", "leak", "again")
+def handovers_are_stored() -> list[tuple[Any, str, Any]]:
+    return [(Settler, "hand_over", lambda self, acceptance: None)]
+
+
+@guard("an operation touches only what was there at its start", "operation")
+def operations_leave_later_tasks_alone() -> list[tuple[Any, str, Any]]:
+    def endless(operation: Any) -> Any:
+        page = next_page(operation)
+        return msgspec.structs.replace(page, submitted_before=operation.spec.query.submitted_before)
+
+    def slow(operation: Any, items: Any, cursor: Any, now: int) -> Any:
+        """Look again until something has come later: a world's few tasks fit into one batch."""
+        after = planned(operation, items, cursor, now)
+        through = after.progress.planned and now < operation.started_at + 2_000_000
+        return msgspec.structs.replace(after, progress=operation.progress) if through and not after.batch else after
+
+    return [(operations, "next_page", endless), (operations, "planned", slow)]
+
+
+@guard("what an operation counts as cancelled is cancelled", "operation")
+def operations_act() -> list[tuple[Any, str, Any]]:
+    return [(control, "cancel", lambda connection, ids, now: [CancelVerdict.CANCELLED for _ in ids])]
 
 
 def table(most: int) -> Iterator[str]:

@@ -7,6 +7,9 @@
 | tries      | a count of tries other than that of the attempts that failed or timed out, or more attempts than the policy allows |
 | cancelling | an attempt of a task that began after `cancelling` had been answered for an earlier one                          |
 | expired    | a start after the expiry                                                                                         |
+| unstarted  | an attempt that uses up a try although nobody began it                                                            |
+| timeout    | an attempt of a pull worker that went on long after its time                                                      |
+| operation  | a task that a cancel of all has left out, or that was cancelled although it came later                           |
 | why        | a reason that was not the true one                                                                               |
 | counts     | counts that are not those of the rows                                                                            |
 | leak       | rows, attempts, listeners or outcomes that are left although all tasks are final                                  |
@@ -14,7 +17,7 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from duetime.clock import SECOND, Instant, to_datetime
@@ -32,6 +35,25 @@ LATE = 0.05  # seconds by which a start may come after the expiry: the callbacks
 UNSTARTED = {ReasonKind.READY, ReasonKind.SLOTS_FULL, ReasonKind.WORKER_FULL, ReasonKind.NO_WORKER, ReasonKind.GATE, ReasonKind.PARKED}
 
 
+OUTSIDE = {"pulled", "handed"}  # handlers whose attempts others perform and report
+
+
+class Cancelled:
+    """An operation that cancels all tasks of a handler: those that were there when it was asked for."""
+
+    def __init__(self, handler: str, collection: str | None, submitted: set[str]) -> None:
+        self.handler = handler
+        self.collection = collection
+        self.submitted = submitted
+        self.started_at: float | None = None  # when its start was answered
+        self.done_at = 0.0
+        self.attempts: dict[str, int] = {}  # of the tasks that it cancelled, by then
+        self.answers: dict[str, int] = {}
+
+    def matches(self, record: TaskRecord) -> bool:
+        return record.handler == self.handler and (self.collection is None or record.collection == self.collection)
+
+
 class Facts:
     """What the client did, and what the database says at the end."""
 
@@ -42,6 +64,10 @@ class Facts:
         self.cancelling: dict[str, tuple[float, int]] = {}  # since when, and the number of its attempt then
         self.retried: set[str] = set()
         self.replaced: set[tuple[str, str | None]] = set()  # handlers and keys whose tasks may have been replaced by other submissions
+        self.asked_at: dict[str, float] = {}  # when the client first asked to submit a task
+        self.operated: list[Cancelled] = []
+        self.reported: set[tuple[str, int]] = set()  # (task, fence) of successes outside whose report was answered as counted
+        self.server_died = False
         self.stepped = False
         self.cut_off: set[int] = set()  # workers that may have been unable to renew their lease although the store was there
         self.wrong: list[str] = []
@@ -60,6 +86,20 @@ class Facts:
         self.records = records_by_id(connection, names)
         self.attempts = {name: read.attempts(connection, name, 0, None) for name in names if self.records[name].attempt > 1}
 
+    def judge_operation(self, done: Cancelled, records: Mapping[str, TaskRecord | None], now: float) -> None:
+        """Look whether a cancel of all that was there has left something out."""
+        done.done_at = now
+        for task, record in records.items():
+            if record is None or not done.matches(record) or self.unclear(record):
+                continue
+            done.attempts[task] = record.attempt
+            if record.state not in FINAL and not (record.state is State.RUNNING and record.cancelling) and not self.stepped:
+                self.wrong.append(f"operation: {task} is {record.state} although a cancel of all {done.handler} is done")
+
+    def unclear(self, record: TaskRecord) -> bool:
+        """Return whether a task may have begun anew, by a retry or as another submission of its key."""
+        return record.id in self.retried or (record.handler, record.key) in self.replaced
+
     def judge_why(self, record: TaskRecord, reasons: Sequence[Reason], now: Instant, *, gated: bool) -> None:
         """Compare the reasons of a task, which was the same before and after they were given, with what is known of it."""
         kinds = {reason.kind for reason in reasons}
@@ -69,7 +109,7 @@ class Facts:
         if record.state in FINAL:
             expected = {ReasonKind.FINISHED}
         elif record.state is State.RUNNING:
-            expected = {ReasonKind.RUNNING}
+            expected = {ReasonKind.RUNNING} if record.handler != "handed" else {ReasonKind.RUNNING, ReasonKind.ACCEPTED}
         elif record.state is State.BLOCKED:
             expected = {ReasonKind.BLOCKED}
         elif record.due_at > now + SECOND:
@@ -108,6 +148,10 @@ class Simulated(History):
     def _again(self) -> Iterator[str]:
         for found in super()._again():
             task = found.partition(" of ")[2].split()[0]
+            if self._facts.records[task].handler in OUTSIDE:
+                if any((task, attempt.start.fence) in self._facts.reported for attempt in self.attempts[task][:-1]):
+                    yield found
+                continue
             # a worker that could not tell in time how it ended, because it was frozen or its renewals failed, is taken for dead
             cut_off = any(attempt.start.pid in self._facts.cut_off for attempt in self.attempts[task])
             lost = cut_off and any(each.outcome is Outcome.LOST for each in self._facts.attempts.get(task, []))
@@ -130,6 +174,9 @@ class Simulated(History):
         yield from self._tries()
         yield from self._cancelling()
         yield from self._expired()
+        yield from self._unstarted()
+        yield from self._timeouts()
+        yield from self._operations()
         yield from _counts(cluster, facts)
         yield from _leaks(cluster)
 
@@ -186,12 +233,50 @@ class Simulated(History):
         if self._facts.stepped:
             return
         for task, record in self._facts.records.items():
-            if record.expires_at is None or task in self._facts.retried or (record.handler, record.key) in self._facts.replaced:
+            if record.expires_at is None or record.handler == "pulled" or self._facts.unclear(record):
                 continue
             for attempt in self.attempts.get(task, []):
                 late = attempt.start.wall - record.expires_at / SECOND
                 if late > LATE and (task, attempt.start.fence) not in self._excused:
                     yield f"expired: attempt {attempt.start.number} of {task} began {late:.3f} s after its expiry"
+
+    def _unstarted(self) -> Iterator[str]:
+        """A try is used up only by an attempt that began.
+
+        Where the store's clock is set, or the server has died, an attempt of a pull worker may time out before it arrives.
+        """
+        if self._facts.stepped or self._facts.server_died:
+            return
+        for task, stored in self._facts.attempts.items():
+            began = {each.start.number for each in self.attempts.get(task, [])}
+            for each in stored:
+                if each.outcome in (Outcome.FAILED, Outcome.TIMED_OUT) and each.attempt not in began:
+                    yield f"unstarted: attempt {each.attempt} of {task} counts as {each.outcome}, but nobody began it"
+
+    def _timeouts(self) -> Iterator[str]:
+        """Servers end what a pull worker runs for too long, at its next renewal."""
+        for task, attempts in self.attempts.items():
+            for each in attempts:
+                over_at = self._over_at(each)
+                lasted = 0.0 if over_at is None else over_at - each.start.at
+                if each.start.handler == "pulled" and lasted > 30.0 and (task, each.start.fence) not in self._excused:
+                    yield f"timeout: attempt {each.start.number} of {task} ran for {lasted:.1f} s"
+
+    def _operations(self) -> Iterator[str]:
+        facts = self._facts
+        if facts.stepped:  # an operation is for tasks that were submitted before it, by the store's clock
+            return
+        for done in facts.operated:
+            for task, number in done.attempts.items():
+                for attempt in self.attempts.get(task, []):
+                    if attempt.start.at > done.done_at and attempt.start.number > number and not facts.unclear(facts.records[task]):
+                        yield f"operation: attempt {attempt.start.number} of {task} began after all {done.handler} were cancelled"
+        for task, record in facts.records.items():
+            if record.state is not State.CANCELLED or task in facts.cancelled or task in facts.parents or facts.unclear(record):
+                continue
+            asked_at, matching = facts.asked_at.get(task), [each for each in facts.operated if each.matches(record)]
+            if asked_at is not None and all(each.started_at is not None and each.started_at < asked_at for each in matching):
+                yield f"operation: {task} is cancelled, but nobody asked for that after it was submitted"
 
 
 def _counts(cluster: Cluster, facts: Facts) -> Iterator[str]:

@@ -1,10 +1,31 @@
 """What handlers and clients of a simulation write down, as events of `tests.chaos.journal`, in memory."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from duetime import Context
 from duetime.testing.simulation.process import Process
 from tests.chaos.journal import Event, Kind
+
+
+class Work(NamedTuple):
+    """An attempt of a task; `due` is in seconds."""
+
+    task: str
+    handler: str
+    key: str | None
+    collection: str | None
+    due: float
+    fence: int
+
+    @classmethod
+    def of(cls, ctx: Context) -> "Work":
+        task = ctx.task
+        return cls(task.id, task.handler, task.key, task.collection, task.due_at.timestamp(), ctx.fence)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What no other attempt may have at the same time: its task, and its key."""
+        return (self.task,) if self.key is None else (self.task, f"{self.handler} {self.key}")
 
 
 class Journal:
@@ -17,7 +38,7 @@ class Journal:
         """Begin anew, for another world."""
         self.world = world
         self.events: list[Event] = []
-        self.running: dict[str, tuple[Process, int]] = {}
+        self.running: dict[str, tuple[Process, int, Work]] = {}
         self.excused: set[tuple[str, int]] = set()  # (task, fence) of attempts that a worker without a dead-man timer could not stop
         self.unfit_results: set[tuple[str, int]] = set()
         self.attempts = 0
@@ -26,34 +47,31 @@ class Journal:
         world = self.world
         self.events.append(Event(kind=kind, at=world.cluster.now, wall=world.wall, **fields))
 
-    def start(self, ctx: Context, process: Process) -> None:
-        task = ctx.task
+    def start(self, work: Work, process: Process) -> None:
         self.attempts += 1
         pid = self.world.pid(process)
-        facts = {"task": task.id, "fence": ctx.fence, "pid": pid, "worker": pid}
-        for name in (task.id,) if task.key is None else (task.id, f"{task.handler} {task.key}"):
-            other, fence = self.running.get(name, (None, 0))
-            if other is not None and not other.dead and not self.world.overstays(other, task.handler):
+        facts = {"task": work.task, "fence": work.fence, "pid": pid, "worker": pid}
+        for name in work.names:
+            other, fence, _ = self.running.get(name, (None, 0, None))
+            if other is not None and not other.dead and not self.world.overstays(other, work.handler):
                 self.write("overlap", **facts)
             elif other is not None and not other.dead:
-                self.excused.add((task.id, fence))
-            self.running[name] = (process, ctx.fence)
-        if self.world.overstays(process, task.handler):
-            self.excused.add((task.id, ctx.fence))
-        due = task.due_at.timestamp()
-        self.write("start", **facts, handler=task.handler, collection=task.collection, key=task.key, due=due)
+                self.excused.add((work.task, fence))
+            self.running[name] = (process, work.fence, work)
+        if self.world.overstays(process, work.handler):
+            self.excused.add((work.task, work.fence))
+        self.write("start", **facts, handler=work.handler, collection=work.collection, key=work.key, due=work.due)
 
-    def end(self, ctx: Context, process: Process, how: str) -> None:
+    def end(self, work: Work, process: Process, how: str) -> None:
         if process.dead:
             return
-        task = ctx.task
-        for name in (task.id,) if task.key is None else (task.id, f"{task.handler} {task.key}"):
-            if self.running.get(name) == (process, ctx.fence):
+        for name in work.names:
+            if self.running.get(name, ())[:2] == (process, work.fence):
                 del self.running[name]
-        if (task.id, ctx.fence) in self.unfit_results:
+        if (work.task, work.fence) in self.unfit_results:
             how = "unfit"
         pid = self.world.pid(process)
-        self.write("end", task=task.id, fence=ctx.fence, pid=pid, worker=pid, how=how)
+        self.write("end", task=work.task, fence=work.fence, pid=pid, worker=pid, how=how)
 
     def unfit(self, ctx: Context) -> None:
         """Note that what an attempt is about to return cannot be stored."""

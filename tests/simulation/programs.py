@@ -8,7 +8,7 @@ from typing import Any
 
 from duetime import App, Context, Fatal, Handlers, RetryLater, RetryPolicy
 from duetime.testing.simulation.process import Process, current
-from tests.simulation.journal import Journal
+from tests.simulation.journal import Journal, Work
 
 VERSIONS = 3
 TICK = 3  # seconds between two occurrences of the schedule
@@ -23,13 +23,14 @@ def attempt(ctx: Context) -> Iterator[Process]:
     """Write down one attempt from its first to its last instruction, unless its process dies in between."""
     process = current()
     assert process is not None
-    journal.start(ctx, process)
+    work = Work.of(ctx)
+    journal.start(work, process)
     try:
         yield process
     except BaseException as error:
-        journal.end(ctx, process, type(error).__name__)
+        journal.end(work, process, type(error).__name__)
         raise
-    journal.end(ctx, process, "returned")
+    journal.end(work, process, "returned")
 
 
 class Unfit:
@@ -125,4 +126,5 @@ def program(version: int) -> App:
     """Return a version of the program; made once, because binding the parameters of handlers takes longer than a simulation."""
     app = App("sqlite:///:memory:", user=f"version {version}")
     app.include(handlers(min(version, VERSIONS - 1)))
+    app.http("handed", "http://outside.example/work", timeout=20, retry=RetryPolicy(tries=TRIES, base=0.5, cap=2))
     return app

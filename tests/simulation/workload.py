@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-Kind = Literal["submit", "family", "cancel", "edit", "retry", "pause", "drop", "why", "counts", "wait", "trigger"]
+Kind = Literal["submit", "family", "cancel", "edit", "retry", "pause", "drop", "why", "counts", "wait", "trigger", "operation"]
 KEYS = 4
 
 
@@ -31,6 +31,26 @@ def plan(chance: random.Random, *, seconds: float, most: int) -> list[Operation]
     """Return operations for so many seconds."""
     operations = [_one(chance, round(chance.uniform(0.0, seconds), 3)) for _ in range(chance.randint(most // 10, most))]
     return sorted(operations, key=lambda operation: operation.at)
+
+
+def outside(chance: random.Random, *, seconds: float, most: int) -> list[Operation]:
+    """Return operations that involve a pull worker and a server that accepts work, and operations on many tasks at once."""
+    return [_one_outside(chance, round(chance.uniform(0.0, seconds), 3)) for _ in range(chance.randint(2, max(4, most // 4)))]
+
+
+def _one_outside(chance: random.Random, at: float) -> Operation:
+    seconds = chance.choice((0.0, 0.3, 1.0, 3.0))
+    payload: dict[str, Any]
+    match chance.choice(("pulled", "pulled", "handed", "handed", "operation")):
+        case "pulled":
+            payload = {"how": chance.choice(("works", "works", "works", "fails", "hangs")), "seconds": seconds}
+            return Operation(kind="submit", at=at, handler="pulled", payload=payload, options=_options(chance))
+        case "handed":
+            payload = {"how": chance.choice(("works", "works", "silent")), "seconds": seconds, "silence": chance.choice((None, 1.5))}
+            return Operation(kind="submit", at=at, handler="handed", payload=payload, options=_options(chance))
+        case _:
+            handler = chance.choice(("quick", "quick", "pulled", "handed"))
+            return Operation(kind="operation", at=at, handler=handler, collection=chance.choice((None, "eu")))
 
 
 _KINDS: tuple[Kind, ...] = (

@@ -13,17 +13,19 @@ import msgspec
 from duetime import App, DuplicateKey, ScheduleNotFound, StoreUnavailable, Task
 from duetime.clock import SECOND
 from duetime.errors import Conflict, DuetimeError, TaskNotFound
+from duetime.model.operation import OperationState
 from duetime.model.task import Edge, NewTask, State, TaskRecord
 from duetime.store.sqlite.gates import read_gates
 from duetime.store.sqlite.records import records_by_id
 from duetime.store.values import CancelVerdict
 from duetime.testing.simulation import faults as fault_plans
 from duetime.testing.simulation.cluster import BEGINS_AT, Cluster, Line, Settings
-from duetime.testing.simulation.faults import Fault
+from duetime.testing.simulation.faults import CLIENT, Fault
 from duetime.testing.simulation.loop import Deadlock, Endless
 from duetime.testing.simulation.process import Process
 from tests.simulation import workload
-from tests.simulation.checker import Facts, violations
+from tests.simulation.checker import Cancelled, Facts, violations
+from tests.simulation.outside import PULLER, AcceptingServer, Puller, Requests
 from tests.simulation.programs import VERSIONS, journal, program
 from tests.simulation.workload import Operation
 
@@ -53,10 +55,11 @@ def shape_of(seed: int) -> Shape:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All that makes a world; shortening it leaves the rest as it is."""
+    """All that makes a world; shortening it leaves the rest as it is. `outside`: with a pull worker and a server that accepts work."""
 
     seed: int
     seconds: float
+    outside: bool
     settings: Settings
     faults: Sequence[Fault]
     operations: Sequence[Operation]
@@ -90,7 +93,21 @@ def plan(seed: int, shape: Shape | None = None) -> Plan:
         claim_ahead=chance.choice((0, 0, 10_000)),
     )
     faults = fault_plans.plan(chance, workers=settings.workers, seconds=shape.seconds, lease=settings.lease, most=shape.faults)
-    return Plan(seed, shape.seconds, settings, faults, workload.plan(chance, seconds=shape.seconds, most=shape.operations))
+    operations = workload.plan(chance, seconds=shape.seconds, most=shape.operations)
+    outside = seed % 8 == 1 or shape.operations > SHAPES["short"].operations
+    if outside:
+        operations = sorted(
+            [*operations, *workload.outside(chance, seconds=shape.seconds, most=shape.operations)], key=lambda operation: operation.at
+        )
+        at, lasts = round(chance.uniform(0.0, shape.seconds), 3), settings.lease * chance.choice((0.5, 1.3))
+        faults += chance.choice(
+            (
+                [],
+                [Fault(kind="kill", at=at, process=PULLER)],
+                [Fault(kind="freeze", at=at, process=PULLER, seconds=lasts)],
+            )
+        )
+    return Plan(seed, shape.seconds, outside, settings, faults, operations)
 
 
 def simulate(chosen: Plan) -> Outcome:
@@ -126,7 +143,10 @@ class World:
         self._frozen: set[Process] = set()
         self._gates: dict[tuple[str, str | None], int] = {}
         self._highest_offset = 0
-        self._healed = False
+        self.healed = False
+        self.requests = Requests(self)
+        if chosen.outside:
+            self.cluster.requests = AcceptingServer(self, self.requests)
 
     @property
     def wall(self) -> float:
@@ -138,11 +158,12 @@ class World:
 
     def overstays(self, process: Process, handler: str) -> bool:
         """Return whether an attempt may go on past its worker's lease: nobody could stop it, and no kernel kills its process."""
-        if self.plan.settings.on_lease_lost == "exit":
+        if self.plan.settings.on_lease_lost == "exit" and process.number != PULLER:
             return False
         return process.frozen_until > 0 or handler == "hangs"
 
     def _note_death(self, process: Process) -> None:
+        self.facts.server_died |= process.number == CLIENT
         journal.write("killed", pid=self.pid(process))
 
     # ---- running ----
@@ -166,6 +187,7 @@ class World:
     async def _main(self) -> list[str]:
         loop, doing = asyncio.get_running_loop(), list[tuple[Process, asyncio.Task[None]]]()
         began_at = loop.time()
+        pulling = loop.create_task(self._pull()) if self.plan.outside else None
         for operation in self.plan.operations:
             await asyncio.sleep(began_at + operation.at - loop.time())
             client = await self.cluster.client()
@@ -176,7 +198,19 @@ class World:
         while pending := [task for process, task in doing if not process.dead and not task.done()]:
             await asyncio.wait(pending, timeout=1.0)
         await self._until_all_is_final()
+        if pulling is not None:
+            pulling.cancel()
+            self.cluster.kill(self.cluster.present[PULLER])
+            await asyncio.sleep(2.0)  # its last claim ends
         return cast(list[str], await client.begin(self._check(client)))
+
+    async def _pull(self) -> None:
+        """Keep a pull worker running."""
+        while True:
+            process = self.cluster.new_process(PULLER)
+            process.begin(Puller(self, self.requests).main())
+            await process.ended.wait()
+            await asyncio.sleep(0.5)
 
     async def _perform(self, operation: Operation, client: Process) -> None:
         self.cluster.note(client, "client", str(operation)[9:])
@@ -192,7 +226,7 @@ class World:
 
     async def _heal(self) -> None:
         """Let nothing go wrong any more: what was put off must now come to its end."""
-        cluster, self._healed = self.cluster, True
+        cluster, self.healed = self.cluster, True
         cluster.heal()
         if self.facts.stepped:
             cluster.set_clock(self._highest_offset + 3_600 * SECOND)
@@ -218,7 +252,9 @@ class World:
                 self._gates[handler, collection or None] = 1
                 await (await self.cluster.client()).begin(self._open(handler, collection or None))
             if not self._execute("select 1 from duetime_task where state is null limit 1"):
-                await asyncio.sleep(1.0)  # for the last answers
+                now = asyncio.get_running_loop().time()
+                thawed_at = max((each.frozen_until for each in self.cluster.present.values() if not each.dead), default=0.0)
+                await asyncio.sleep(max(1.0, thawed_at + 2.0 - now))  # for the last answers, also to those who were frozen until now
                 return
             await asyncio.sleep(1.0)
 
@@ -234,6 +270,7 @@ class World:
     async def _add(self, new: NewTask[Any], app: App) -> Task[Any] | None:
         """Submit, as a client would that asks again when it got no answer; None if it never got one."""
         journal.perhaps(new.id)
+        self.facts.asked_at[new.id] = self.cluster.now
         if new.if_exists == "replace":
             self.facts.replaced.add((new.handler, new.key))  # also if no answer comes
         for _ in range(3):
@@ -314,7 +351,7 @@ class World:
             return
         self._gates[gate] = 1
         answer = await close(operation.handler, collection=operation.collection, allow_unknown=True)
-        if answer.in_force and gate in self._gates and not self._healed:
+        if answer.in_force and gate in self._gates and not self.healed:
             journal.write("gate", handler=gate[0], collection=gate[1])
         self._gates.setdefault(gate, 1)  # it may have come into force after all gates were opened
         await asyncio.sleep(operation.seconds)
@@ -345,6 +382,19 @@ class World:
         if before == after and offset == self.cluster.clock.offset:
             self.facts.judge_why(after, reasons, self.cluster.clock.now(), gated=gated and self._is_gated(after))
 
+    async def _operation(self, operation: Operation) -> None:
+        """Cancel all tasks of a handler."""
+        chosen = {} if operation.collection is None else {"collection": operation.collection}
+        there = Cancelled(operation.handler, operation.collection, set(self.facts.submitted))
+        self.facts.operated.append(there)
+        started = await self.app.operations.start("cancel", handler=operation.handler, **chosen)  # type: ignore[arg-type]
+        there.started_at = self.cluster.now
+        with contextlib.suppress(TimeoutError):
+            ended = await self.app.operations.wait(started, timeout=20.0)
+            if ended.state is OperationState.DONE:
+                there.answers = dict(ended.answers)
+                self.facts.judge_operation(there, {task: self.record(task) for task in sorted(there.submitted)}, self.cluster.now)
+
     def _is_gated(self, record: TaskRecord) -> bool:
         now = self.cluster.clock.now()
         return read_gates(self.cluster.memory.connection, now).holding(record.handler, record.collection, now) is not None
@@ -366,7 +416,7 @@ class World:
 
     async def _check(self, client: Process) -> list[str]:
         unproved = {fault.process for fault in self.plan.faults if fault.verb == "renew"}
-        self.facts.cut_off = {pid for process, pid in self._pids.items() if process.frozen_until or process.number in unproved}
+        self.facts.cut_off = {pid for process, pid in self._pids.items() if process.frozen_until or process.number in (*unproved, PULLER)}
         self.facts.read(self.cluster, self._execute)
         found = violations(journal, self.facts, self.cluster)
         inspected = await client.store.inspect(repair=False)

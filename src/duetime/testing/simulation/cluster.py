@@ -14,13 +14,14 @@ import msgspec
 
 from duetime import clock, ids
 from duetime.app.app import App
+from duetime.app.operations import AppOperations
 from duetime.client.fits import FitLook
 from duetime.client.services import Services
 from duetime.clock import SECOND, Instant
 from duetime.errors import DuetimeError
 from duetime.store.sqlite.shared import SharedMemory, SharedStore
 from duetime.targets.python.function import PythonFunction
-from duetime.targets.spec import HandlerSpec
+from duetime.targets.spec import HandlerSpec, TargetSpec
 from duetime.testing.simulation.faults import CLIENT, Fault
 from duetime.testing.simulation.keeper import SimulatedKeeper
 from duetime.testing.simulation.loop import SimulatedLoop, abandon
@@ -91,6 +92,7 @@ class Cluster:
         self.finished_tasks = 0
         self.died: Callable[[Process], None] = lambda process: None
         self.stepped: Callable[[Instant], None] = lambda offset: None
+        self.requests: TargetSpec | None = None  # performs the attempts of handlers that send requests, which are left out otherwise
         self.errors: list[str] = []  # exceptions that no task waited for
         self.loop.set_exception_handler(self._note_error)
         self._new_app = new_app
@@ -231,7 +233,7 @@ class Cluster:
             await process.store.open()
             await app.client.admission.declare(app.declared())
             await app.schedules.declare()
-            specs = _python_only(app._specs_for(None))
+            specs = _without_network(app._specs_for(None), self.requests)
             worker = Worker(
                 process.store,
                 specs,
@@ -359,6 +361,7 @@ def _on_each_process(app: App) -> Callable[[], None]:
         setattr(here, name, services[name])
     for name in ("gates", "schedules", "calendars"):
         setattr(here, name, _Here(attrgetter(f"client.{name}")))
+    here.operations = AppOperations(_Here(attrgetter("client.operations")))
     here._is_open = lambda *, declare: True
 
     def undo() -> None:
@@ -368,13 +371,16 @@ def _on_each_process(app: App) -> Callable[[], None]:
     return undo
 
 
-def _python_only(specs: Mapping[str, HandlerSpec]) -> dict[str, HandlerSpec]:
-    """Return the handlers that are Python functions, all as coroutines: there are neither threads nor sub-processes here."""
-    return {
-        name: msgspec.structs.replace(spec, target=_as_coroutine(spec.target))
+def _without_network(specs: Mapping[str, HandlerSpec], requests: TargetSpec | None) -> dict[str, HandlerSpec]:
+    """Return the handlers that are Python functions, all as coroutines: there are neither threads nor sub-processes here.
+
+    Those that send requests have the target `requests` instead, if there is one.
+    """
+    targets: dict[str, TargetSpec | None] = {
+        name: _as_coroutine(spec.target) if isinstance(spec.target, PythonFunction) else requests if spec.target.kind == "http" else None
         for name, spec in specs.items()
-        if isinstance(spec.target, PythonFunction)
     }
+    return {name: msgspec.structs.replace(specs[name], target=target) for name, target in targets.items() if target is not None}
 
 
 def _as_coroutine(function: PythonFunction) -> PythonFunction:
