@@ -50,6 +50,7 @@ from duetime.errors import (
 from duetime.model.disabling import DisableAfter
 from duetime.model.event import Event, GateEvent, ScheduleEvent, TaskEvent, WorkerEvent
 from duetime.model.flow import Condition
+from duetime.model.limit import Limit
 from duetime.model.needs import ended
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window
@@ -106,6 +107,7 @@ __all__ = [
     "InvalidHandler",
     "InvalidPayload",
     "InvalidValue",
+    "Limit",
     "Lock",
     "LockInfo",
     "LockLost",

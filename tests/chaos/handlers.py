@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from duetime import App, Context, RetryPolicy
+from duetime import App, Context, Limit, RetryPolicy
 from duetime.targets.python import threads
 from duetime.worker import executor, keeper, worker
 from tests.chaos import skewed
@@ -48,6 +48,15 @@ AT_ONCE = RetryPolicy(tries=5, base=0.01, cap=0.01)
 @app.task(concurrency=int(os.environ.get("CHAOS_SLOTS", "8")), retry=AT_ONCE)
 async def quick(ctx: Context, seconds: float = 0.0, held: bool = False) -> None:
     """Wait for a moment; if `held`, as long as the test holds it."""
+    with journal.attempt(ctx):
+        await asyncio.sleep(seconds)
+        while held and HOLD.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@app.task(retry=AT_ONCE, limits=[Limit("few", running=3)])
+async def limited(ctx: Context, seconds: float = 0.0, held: bool = False) -> None:
+    """Wait for a moment, three at once in all workers together; if `held`, as long as the test holds it."""
     with journal.attempt(ctx):
         await asyncio.sleep(seconds)
         while held and HOLD.exists():  # noqa: ASYNC110

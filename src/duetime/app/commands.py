@@ -9,6 +9,7 @@ from duetime.app.handlers import AnyHandler, Handler
 from duetime.app.options import TargetOptions, checked_spec
 from duetime.clock import Seconds
 from duetime.model.disabling import DisableAfter
+from duetime.model.limit import Limit
 from duetime.model.retry import RetryPolicy
 from duetime.model.secrets import Secret
 from duetime.model.task import check_name
@@ -94,6 +95,7 @@ class DeclaresCommands:
         retry: RetryPolicy | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
         priority: int = 5,
+        limits: Sequence[Limit] = (),
         keep_succeeded: Seconds | None = None,
         keep_failed: Seconds | None = None,
         keep_cancelled: Seconds | None = None,
@@ -150,6 +152,7 @@ class DeclaresCommands:
                 retry=retry,
                 concurrency=concurrency,
                 priority=priority,
+                limits=limits,
                 aliases=aliases,
                 keep=own_retention(keep_succeeded, keep_failed, keep_cancelled, keep_dropped, keep_expired),
                 disabling=disabling_of(disable_after, disable),

@@ -7,7 +7,9 @@ from typing import TypedDict
 
 from duetime.app.handlers import aliases_of, policy_or_default, positive, slots
 from duetime.clock import Seconds
+from duetime.errors import InvalidValue
 from duetime.model.disabling import DisableAfter, Disabling
+from duetime.model.limit import Limit
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import State, check_name, check_priority
 from duetime.targets.policies import DisableScope
@@ -22,6 +24,7 @@ class TargetOptions(TypedDict, total=False):
     retry: RetryPolicy | None
     concurrency: int
     priority: int
+    limits: Sequence[Limit]
     keep_succeeded: Seconds | None
     keep_failed: Seconds | None
     keep_cancelled: Seconds | None
@@ -43,6 +46,7 @@ def checked_spec(
     priority: int,
     aliases: Sequence[str],
     keep: Mapping[State, float],
+    limits: Sequence[Limit] = (),
     disabling: Disabling | None = None,
     doc: str,
 ) -> HandlerSpec:
@@ -58,5 +62,16 @@ def checked_spec(
         aliases=tuple(check_name(prefix + alias, "an alias") for alias in aliases_of(aliases)),
         keep=keep,
         disabling=disabling,
+        limits=limits_of(name, limits),
         doc=doc.strip(),
     )
+
+
+def limits_of(handler: str, limits: Sequence[Limit]) -> tuple[Limit, ...]:
+    """Return the limits of a handler if each is one, and of another name."""
+    if not isinstance(limits, Sequence) or not all(isinstance(limit, Limit) for limit in limits):
+        raise InvalidValue(f'{handler}: limits must be a list such as [Limit("erp", running=40)], got {limits!r}')
+    names = [limit.name for limit in limits]
+    if len(set(names)) < len(names):
+        raise InvalidValue(f"{handler}: a limit is given twice: {max(names, key=names.count)}; use take(2) if an attempt needs two of it")
+    return tuple(limits)

@@ -10,6 +10,7 @@ from duetime.app.options import TargetOptions, checked_spec
 from duetime.clock import Seconds
 from duetime.errors import InvalidValue
 from duetime.model.disabling import DisableAfter
+from duetime.model.limit import Limit
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import check_name
 from duetime.targets.http.auth import Basic
@@ -69,6 +70,7 @@ class DeclaresPublish:
         retry: RetryPolicy | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
         priority: int = 5,
+        limits: Sequence[Limit] = (),
         aliases: Sequence[str] = (),
         keep_succeeded: Seconds | None = None,
         keep_failed: Seconds | None = None,
@@ -124,6 +126,7 @@ class DeclaresPublish:
                 retry=retry,
                 concurrency=concurrency,
                 priority=priority,
+                limits=limits,
                 aliases=aliases,
                 keep=own_retention(keep_succeeded, keep_failed, keep_cancelled, keep_dropped, keep_expired),
                 disabling=disabling_of(disable_after, disable),

@@ -19,6 +19,7 @@ from duetime.client.schedules.schedule import Schedule, rule_from
 from duetime.clock import Seconds
 from duetime.config import parse_size
 from duetime.errors import InvalidHandler, InvalidValue
+from duetime.model.limit import Limit
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import Rule
 from duetime.model.task import NewTask, Task, check_name
@@ -44,6 +45,7 @@ class TaskOptions(TypedDict, total=False):
     retry: RetryPolicy | None
     concurrency: int | None
     priority: int
+    limits: Sequence[Limit]
     isolation: Isolation
     recycle_after: int | None
     max_memory: int | str | None
@@ -130,6 +132,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         retry: RetryPolicy | None = None,
         concurrency: int | None = None,
         priority: int = 5,
+        limits: Sequence[Limit] = (),
         isolation: Isolation = "auto",
         recycle_after: int | None = None,
         max_memory: int | str | None = None,
@@ -142,7 +145,8 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         """Declare a handler, as `@app.task`, `@app.task(…)` or `app.task(function, …)`.
 
         `concurrency` is the number of slots in each worker process: 50, or as many as there are cores with `isolation="process"`.
-        `aliases` are names that the handler had before; tasks stored under them still find it. `isolation` is "auto" (`async def` on the
+        `limits` bound how many run at once in the whole fleet. `aliases` are names that the handler had before; tasks stored under them
+        still find it. `isolation` is "auto" (`async def` on the
         event loop, `def` in a thread), "thread" or "process" (a sub-process, which can be killed). Sub-processes are used again;
         `recycle_after` replaces one after so many attempts, and `max_memory` (bytes, or "500MB") one that uses more after an attempt.
         `keep_succeeded` and the like: how long its finished tasks are
@@ -177,6 +181,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
                 retry=retry,
                 concurrency=(DEFAULT_PROCESSES if process else DEFAULT_CONCURRENCY) if concurrency is None else concurrency,
                 priority=priority,
+                limits=limits,
                 aliases=aliases,
                 keep=keep,
                 doc=getattr(function, "__doc__", None) or "",
@@ -264,6 +269,17 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
                 function = function_of(other)
                 where = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', other.name)}"
                 raise InvalidHandler(f"a handler called {min(twice)} is already declared by {where}; give one of them another name=")
+        refuse_other_limit(spec, self.declared())
+
+
+def refuse_other_limit(spec: HandlerSpec, others: Iterable[HandlerSpec]) -> None:
+    """Raise InvalidHandler if another handler declares a limit of the same name differently."""
+    known = {limit.name: (limit.running, other.name) for other in others for limit in other.limits}
+    for limit in spec.limits:
+        running, other = known.get(limit.name, (limit.running, ""))
+        if running != limit.running:
+            said = f"the limit {limit.name} allows {limit.running} in {spec.name} and {running} in {other}"
+            raise InvalidHandler(f"{said}; declare it once and give it to both")
 
 
 class Handlers(Registry):

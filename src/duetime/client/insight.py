@@ -318,6 +318,7 @@ class LocalInsight(Insight):
             live_workers=len(live),
             workers=await self._loads(record.handler, starting, may_see),
             draining=draining,
+            limits=[limit for limit in await self._store.limits() if record.handler in limit.uses],
             source=HandlerSource.CODE if serving else await self._source(record.handler),
             due_before=load.due if load.more else max(0, load.due - 1),
             more_due=load.more,

@@ -12,6 +12,7 @@ import msgspec
 
 from duetime.clock import SECOND, Instant, to_datetime
 from duetime.model.gate import Gate, GateAction
+from duetime.model.limit import LimitRecord
 from duetime.model.outcome import Outcome
 from duetime.model.retry import repeat_pause
 from duetime.model.task import ErrorInfo, State, TaskRecord
@@ -27,6 +28,7 @@ class ReasonKind(StrEnum):
     RETRY = "retry"
     GATE = "gate"
     NO_WORKER = "no_worker"
+    LIMIT = "limit"
     SLOTS_FULL = "slots_full"
     WORKER_FULL = "worker_full"
     BLOCKED = "blocked"
@@ -102,6 +104,7 @@ class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
     gates: Sequence[Gate] = ()
     live_workers: int = 0
     workers: Sequence[WorkerLoad] = ()
+    limits: Sequence[LimitRecord] = ()  # that its handler takes something of
     draining: Sequence[str] = ()
     awaited: Sequence[Awaited] = ()
     awaited_in_all: int = 0
@@ -169,8 +172,31 @@ def _waiting(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
     if not facts.workers:
         reasons.append(Reason(kind=ReasonKind.NO_WORKER, text=_no_worker(task, facts)))
     elif task.due_at <= facts.now and not task.parked:
+        reasons += [_limit(task, limit, facts) for limit in facts.limits if _is_reached(task, limit, facts)]
         reasons += _full(task, facts)
     return reasons
+
+
+def _is_reached(task: TaskRecord, limit: LimitRecord, facts: WhyFacts) -> bool:
+    return limit.out + limit.uses.get(task.handler, 1) > limit.running_at(facts.now)
+
+
+def _limit(task: TaskRecord, limit: LimitRecord, facts: WhyFacts) -> Reason:
+    running, takes = limit.running_at(facts.now), limit.uses.get(task.handler, 1)
+    if takes > running:
+        text = f"it can never run: an attempt of {task.handler} takes {takes} of the limit {limit.name}, which allows {running}"
+        return Reason(kind=ReasonKind.LIMIT, text=text)
+    holders = sorted((holder for holder in limit.holders if holder.permits), key=lambda holder: -holder.permits)
+    named = [f"{holder.permits} in worker {holder.worker}" for holder in holders[:MOST_NAMED]]
+    if len(holders) > MOST_NAMED:
+        named.append(f"{sum(holder.permits for holder in holders[MOST_NAMED:])} in others")
+    if limit.accepted:
+        named.append(f"{limit.accepted} accepted elsewhere")
+    where = f" ({', '.join(named)})" if named else ""
+    text = f"the limit {limit.name} is reached: {limit.out} of {running} are taken in the whole fleet{where}"
+    if facts.due_before:
+        text += f"; {facts.due_before:,} more of {task.handler} {'is' if facts.due_before == 1 else 'are'} due"
+    return Reason(kind=ReasonKind.LIMIT, text=text)
 
 
 def _no_worker(task: TaskRecord, facts: WhyFacts) -> str:

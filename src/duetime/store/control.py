@@ -2,7 +2,7 @@
 
 Every sentence of a docstring here is a promise that `tests/conformance` checks on every store. `duetime.store` says what holds for all.
 The larger roles have modules of their own: `disabling`, `schedules`, `access`, `secrets`, `artifacts`, `targets`, `requests`, `intents`,
-`output`, `figures`, `series`, `failures`, `operations`, `flows`, `events`, `locks`.
+`output`, `figures`, `series`, `failures`, `operations`, `flows`, `events`, `locks`, `limits`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from duetime.store.failures import FailureStore
 from duetime.store.figures import FigureStore
 from duetime.store.flows import FlowStore
 from duetime.store.intents import IntentStore
+from duetime.store.limits import LimitStore
 from duetime.store.locks import LockStore
 from duetime.store.operations import OperationStore
 from duetime.store.output import OutputStore
@@ -145,6 +146,7 @@ class Control(
     DeclarationStore,
     GateStore,
     DisablingStore,
+    LimitStore,
     ScheduleStore,
     AccessStore,
     SecretStore,

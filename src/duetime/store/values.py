@@ -365,6 +365,7 @@ class HintKind(StrEnum):
     TARGETS = "targets"
     INTENTS = "intents"
     OPERATIONS = "operations"
+    LIMITS = "limits"
     ANY = "any"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from duetime.model.disabling import Disabling
+from duetime.model.limit import Limit
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import State
 
@@ -65,7 +66,7 @@ class TargetSpec(Protocol):
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One declared handler. `keep`: for how many seconds its finished tasks are kept, by state; of others the settings say it.
 
-    `disabling`: its target is watched, because it may break as a whole.
+    `disabling`: its target is watched, because it may break as a whole. `limits` of the whole fleet, which it may share with others.
     """
 
     name: str
@@ -78,4 +79,5 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     keep: Mapping[State, float] = {}
     disabling: Disabling | None = None
+    limits: tuple[Limit, ...] = ()
     doc: str = ""

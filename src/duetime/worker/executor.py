@@ -37,6 +37,7 @@ from duetime.worker.disabling import TargetWatch
 from duetime.worker.failures import FailureLog
 from duetime.worker.metrics import Tally
 from duetime.worker.parked import ToldParked
+from duetime.worker.permits import Permits
 from duetime.worker.queues import HandlerQueue, HandlerQueues
 from duetime.worker.settler import Settler
 from duetime.worker.starts import Starts, has_expired
@@ -79,6 +80,7 @@ class Executor:
         self._watcher: Callable[[Attempt, Settlement], None] | None = None
         self._told_parked = ToldParked()
         self.target_watch: TargetWatch | None = None
+        self.permits: Permits | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         own = {spec.name: HandlerQueue(spec, spec.target.open(spec, host)) for spec in specs.values()}
@@ -186,6 +188,11 @@ class Executor:
     def _start(self, tasks: Iterable[ClaimedTask]) -> None:
         self.queues.put(tasks, self._now())
         self._ensure_runner()
+
+    def go_on(self) -> None:
+        """Start what can start: there are more permits."""
+        self._ensure_runner()
+        self._freed()
 
     def _ensure_runner(self) -> None:
         """Make a runner if something can start and no runner is at work."""
@@ -327,7 +334,7 @@ class Executor:
         tasks, spec, timeout, starts = queue.tasks, queue.spec, queue.timeout, self.starts
         ends_at, calls = (self._burst_began or now) + BURST, []
         left = IN_A_ROW if self.queues.several else len(tasks)
-        while left and tasks and queue.free > 0 and self.queues.free > 0 and now <= ends_at and not runner.cancelling():
+        while left and tasks and queue.startable > 0 and self.queues.free > 0 and now <= ends_at and not runner.cancelling():
             left -= 1
             if tasks[0].crashes:
                 break
@@ -559,6 +566,11 @@ class Executor:
             self.starts.cancels.discard(attempt.claimed.id)
         self.starts.begun(attempt.claimed.id)
         self.queues.free_slot(queue)
+        if queue.limits and self.permits is not None:
+            if isinstance(ended, Accepted) and (attempt.stop is not Stop.LOST or ended.outcome is None):
+                self.permits.hand_over(attempt.claimed.id, queue)
+            else:
+                self.permits.free(queue)
         self.finished += 1
         now = self._now()
         queue.measure(now - attempt.started_at, 1, waited=True)

@@ -12,6 +12,7 @@ from duetime.store.values import ClaimedTask
 from duetime.targets.spec import HandlerSpec
 from duetime.targets.target import HandedOver, Target
 from duetime.worker.claimed_ahead import ClaimedAhead
+from duetime.worker.held_limit import HeldLimit
 from duetime.worker.metrics import Tally
 
 LARGEST_CLAIM = 2_000
@@ -30,6 +31,7 @@ class HandlerQueue:
         "duration",
         "free",
         "handed_over",
+        "limits",
         "low",
         "more",
         "names",
@@ -58,6 +60,7 @@ class HandlerQueue:
         self.low = 0  # with so few attempts queued it is time to claim more
         self.served_at: Instant = 0  # when the queue was last known to move
         self.tally = Tally()
+        self.limits: tuple[tuple[HeldLimit, int], ...] = ()  # limits of the fleet, and what an attempt takes of each
 
     def serve_with(self, target: Target) -> None:
         self.target = target
@@ -67,7 +70,18 @@ class HandlerQueue:
         """Return how many attempts may wait beyond the slots: at most 50 ms of work, so none of a slow handler."""
         if self.duration is None or self.duration > BUFFERED_TIME or not self.concurrency:
             return 0
-        return min(LARGEST_BUFFER, int(BUFFERED_TIME / max(self.pace, 1.0)))
+        buffer = min(LARGEST_BUFFER, int(BUFFERED_TIME / max(self.pace, 1.0)))
+        if self.limits:  # only so many run at once, whatever slots there are
+            at_once = min(min(limit.held, limit.target) // each for limit, each in self.limits)
+            buffer = min(buffer, int(at_once * BUFFERED_TIME / max(self.duration, 1.0)))
+        return buffer
+
+    @property
+    def startable(self) -> int:
+        """How many attempts could begin now: slots, and permits of every limit."""
+        if not self.limits:
+            return self.free
+        return max(0, min(self.free, *(limit.free // each for limit, each in self.limits)))
 
     def measure(self, duration: float, count: int, *, waited: bool) -> None:
         """Learn how long attempts take. Attempts that never waited ran one after the other, however many slots there are."""
@@ -114,6 +128,7 @@ class HandlerQueues:
         self._wants: dict[str, int] = {}  # of all queues that want some
         self._buffers: dict[HandlerQueue, int] = {}  # of those among them that have a buffer
         self.ahead = ClaimedAhead()
+        self.on_lack: Callable[[], None] | None = None  # called when permits of a limit keep a handler from claiming
         self.by_name = by_name  # an alias shares its handler's queue
         self._most = slots
         self.slots = self.free = self._slots()
@@ -158,16 +173,20 @@ class HandlerQueues:
         worth_it = self._more_for_buffers and not self._active.issuperset(self._buffers)
         if slots_left and self._more_for_others:
             worth_it = worth_it or len(self._active.union(self._buffers)) < len(self._own)
+        lacks = False
         for queue in tuple(self._active):
             waiting, buffer = len(queue.tasks) + self._ahead_of(queue), queue.buffer()
             queue.low = buffer // 2
-            want = queue.free + buffer - waiting
+            want = queue.startable + buffer - waiting
+            lacks = lacks or (queue.more and queue.startable < queue.free)
             self._note_want(queue, want, buffer)
             if queue.more:
-                enough = waiting > queue.low if buffer else queue.free <= waiting or not slots_left
+                enough = waiting > queue.low if buffer else queue.startable <= waiting or not slots_left
                 worth_it = worth_it or (want > 0 and not enough)
-            elif not waiting and queue.free == queue.concurrency:
+            elif not waiting and queue.free == queue.concurrency and not queue.limits:
                 self._active.remove(queue)
+        if lacks and self.on_lack is not None:
+            self.on_lack()
         total = min(LARGEST_CLAIM, self.free + max(self._buffers.values(), default=0) - queued)
         if not worth_it or total <= 0:
             return {}, 0
@@ -193,7 +212,7 @@ class HandlerQueues:
         slots: dict[str, int] = {}
         for queue in self._own:
             waiting, buffer = len(queue.tasks) + sum(ahead[name] for name in queue.names), queue.buffer()
-            left = min(queue.free + buffer - waiting, free + buffer)
+            left = min(queue.startable + buffer - waiting, free + buffer)
             if left > 0:
                 slots |= dict.fromkeys(queue.names, left)
         return slots
@@ -218,7 +237,7 @@ class HandlerQueues:
 
     def stalled(self, now: Instant) -> list[HandlerQueue]:
         """Return the queues whose tasks wait for slots that do not become free."""
-        return [queue for queue in self._with_tasks if (queue.free <= 0 or self.free <= 0) and queue.has_stalled(now)]
+        return [queue for queue in self._with_tasks if (queue.startable <= 0 or self.free <= 0) and queue.has_stalled(now)]
 
     # ---- queues and slots ----
 
@@ -244,14 +263,14 @@ class HandlerQueues:
                 del queues[queue]
                 continue
             queues.move_to_end(queue)
-            if queue.free > 0 and self.free > 0:
+            if queue.startable > 0 and self.free > 0:
                 return queue
         return None
 
     @property
     def startable(self) -> bool:
         """Whether something is queued that has a slot."""
-        return self.free > 0 and any(queue.tasks and queue.free > 0 for queue in self._with_tasks)
+        return self.free > 0 and any(queue.tasks and queue.startable > 0 for queue in self._with_tasks)
 
     @property
     def several(self) -> bool:
@@ -275,10 +294,12 @@ class HandlerQueues:
             queue.tasks.extend(claimed for claimed in waiting if wanted(claimed))
 
     def take_slot(self, queue: HandlerQueue) -> None:
-        """Take a slot."""
+        """Take a slot, and permits of the handler's limits."""
         self._active.add(queue)
         queue.free -= 1
         self.free -= 1
+        for limit, each in queue.limits:
+            limit.used += each
 
     def free_slot(self, queue: HandlerQueue) -> None:
         """Free a slot."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from itertools import accumulate, chain
 
 import msgspec
@@ -53,6 +54,7 @@ class Settler(Service):
         self._grouping = store.grouping(worker)
         self.assistant = Assistant(self, alarms)
         self.stale = 0
+        self.on_handed_over: Callable[[Iterable[str]], None] | None = None  # called when the store counts attempts as accepted
 
     def __len__(self) -> int:
         """How many outcomes are not written yet."""
@@ -145,6 +147,8 @@ class Settler(Service):
             batch = self._handed_over[:LARGEST_BATCH]
             verdicts = await self._store.accept(self._worker, batch)
             del self._handed_over[: len(batch)]
+            if self.on_handed_over is not None:
+                self.on_handed_over(acceptance.id for acceptance in batch)
             for acceptance, verdict in zip(batch, verdicts, strict=True):
                 self._schedules.pop(acceptance.id, None)
                 if verdict is SettleVerdict.STALE:

@@ -50,6 +50,7 @@ from duetime.worker.feeder import Feeder, ParkedLooks
 from duetime.worker.health import Watch, WorkerHealth, judge
 from duetime.worker.keeper import Keeper
 from duetime.worker.metrics import Counting, FigureWriter
+from duetime.worker.permits import Permits
 from duetime.worker.reconciler import Reconciler
 from duetime.worker.settler import Settler
 from duetime.worker.shipping import begin_shipping
@@ -208,6 +209,9 @@ class Worker:
             freed=lambda: self.feeder.freed(),
             stuck=self._on_stuck,
         )
+        self._permits = Permits(self._store, self.id, self.executor.queues.by_name.values(), self._alarms, more=self.executor.go_on)
+        self.executor.permits, self.executor.queues.on_lack = self._permits, self._permits.need
+        self.settler.on_handed_over = self._permits.handed_over
         self.executor.target_watch = self._target_watch = TargetWatch(self._store, self.id, self.executor.starts, self._alarms)
         self._withdrawals = Withdrawals(self._store, self.executor, self._alarms)
         self._declared = {name: declaration_of(spec).digest for name, spec in self._specs.items()}
@@ -246,7 +250,7 @@ class Worker:
         self._figures = FigureWriter(self._store, f"worker {self.id}", self._alarms, self.totals, self._note_lag)
         self._noted_lag = 0.0
         self._parked = ParkedLooks(self.feeder, self._alarms)
-        watching = (self.stored, self._target_watch, self._withdrawals)
+        watching = (self.stored, self._target_watch, self._withdrawals, self._permits)
         loops = (self.feeder, *settlers, self._updates, self._parked, *watching, self._figures, *self._shippers, *self._duties)
         self._pulses = (*(service.pulse for service in loops), self._keeper.pulse)
         self._watch = Watch(self._pulses, self._alarms, unsettled=self._unsettled, fence=self._fence)
@@ -325,6 +329,7 @@ class Worker:
     async def register_again(self) -> None:
         """Go on after this worker was taken for dead and everything that it had has ended."""
         (await self._store.register(self._registration())).close()
+        self._permits.forget()
         self._confirmed_gates = -1
         await self.confirm_gates()
         if not self.draining and self._keeper.proves(monotonic()):  # otherwise the next renewal does
@@ -417,6 +422,9 @@ class Worker:
             return
         elif hint.kind is HintKind.TARGETS:
             self.stored.wake()
+            return
+        elif hint.kind is HintKind.LIMITS:
+            self._permits.wake()
             return
         elif hint.kind is not HintKind.SCHEDULES and hint.kind is not HintKind.INTENTS:
             self.feeder.on_hint(hint)

@@ -24,6 +24,7 @@ from duetime.store.postgres.flows import FlowKeeping
 from duetime.store.postgres.gates import GateKeeping
 from duetime.store.postgres.inspection import Inspecting
 from duetime.store.postgres.lanes import Lanes
+from duetime.store.postgres.limits import Limiting
 from duetime.store.postgres.locks import Locks
 from duetime.store.postgres.output import AT_ONCE, Output
 from duetime.store.postgres.parked import Parking
@@ -49,6 +50,7 @@ PATIENCE = 600.0  # seconds that a statement may take which looks at everything
 
 
 class PostgresStore(
+    Limiting,
     FlowKeeping,  # with CallersTransactions, Registering, Accepting, Operations and Sweeping
     Parking,
     PullWorkers,

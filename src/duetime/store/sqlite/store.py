@@ -27,6 +27,7 @@ from duetime.store.sqlite.figures import Figures
 from duetime.store.sqlite.flows import FlowKeeping
 from duetime.store.sqlite.gates import GateKeeping
 from duetime.store.sqlite.intents import Intents
+from duetime.store.sqlite.limits import Limiting
 from duetime.store.sqlite.locks import Locks
 from duetime.store.sqlite.operations import Operations
 from duetime.store.sqlite.output import AT_ONCE, Output
@@ -60,6 +61,7 @@ class SqliteStore(
     FlowKeeping,  # with Submitting, Accepting, Registering, Changing and Upkeep
     Intents,
     Operations,
+    Limiting,
     Parking,
     PullWorkers,
     Reading,

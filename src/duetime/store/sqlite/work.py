@@ -414,6 +414,7 @@ def reap(connection: sqlite3.Connection, worker: str, now: Instant) -> int:
     error = ErrorInfo("WorkerDied", f"worker {worker} died while it ran this task")
     take_from(connection, worker, rows, Ended(Outcome.LOST, error=error, crashed=True, alone=len(rows) == 1), now)
     connection.execute(SQL.mark_lost, (now, worker))
+    connection.execute(SQL.delete_permits, (worker,))
     connection.execute(SQL.delete_worker, (worker,))
     return len(rows)
 
@@ -422,6 +423,7 @@ def unregister(connection: sqlite3.Connection, worker: str, now: Instant) -> int
     """Forget a worker that stopped by itself; what it still holds goes back."""
     rows = connection.execute(SQL.running_of_worker, (worker,)).fetchall()
     take_from(connection, worker, rows, Ended(Outcome.RELEASED), now)
+    connection.execute(SQL.delete_permits, (worker,))
     connection.execute(SQL.delete_worker, (worker,))
     return len(rows)
 

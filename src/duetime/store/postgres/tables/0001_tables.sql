@@ -269,6 +269,33 @@ create table duetime.worker (
     lost_at bigint
 ) with (fillfactor = 50);
 
+-- Limits of the whole fleet: what code declares and what an operator has set instead. `uses`: what an attempt of each
+-- handler takes. The row is the lock of all permits of the limit.
+create table duetime.fleet_limit (
+    name text primary key,
+    declared integer not null,
+    uses jsonb not null,
+    version bigint not null default 1,
+    own integer,
+    until_at bigint,
+    note text not null default '',
+    set_by text not null default '',
+    set_at bigint
+) with (fillfactor = 70);
+
+-- What workers have of them; it goes with the worker. `number` is that of the worker's last call, `seen` the version
+-- of the limit that it goes by.
+create table duetime.permit (
+    name text not null references duetime.fleet_limit,
+    worker text not null references duetime.worker on delete cascade,
+    permits integer not null,
+    wanted integer not null,
+    seen bigint not null,
+    number bigint not null,
+    primary key (name, worker)
+) with (fillfactor = 50);
+create index permit_worker on duetime.permit (worker);
+
 -- One row per claimed batch. An index into the arrays is an attempt; its bit in `done` says that it has ended, its bit
 -- in `cancel` that it was told to stop; `open` counts those that have not ended. The row is the lock for all that
 -- happens to its attempts. Of lanes, expiries, attempts, tries, crashes, submitted and submitters that are the same

@@ -288,6 +288,32 @@ create table duetime_worker (
     lost_at integer
 ) without rowid;
 
+-- Limits of the whole fleet: what code declares and what an operator has set instead. `uses`: what an attempt of each
+-- handler takes, as JSON.
+create table duetime_limit (
+    name text primary key,
+    declared integer not null,
+    uses text not null,
+    version integer not null default 1,
+    own integer,
+    until_at integer,
+    note text not null default '',
+    set_by text not null default '',
+    set_at integer
+) without rowid;
+
+-- What workers have of them. `number` is that of the worker's last call, `seen` the version that it goes by.
+create table duetime_permit (
+    name text not null,
+    worker text not null,
+    permits integer not null,
+    wanted integer not null,
+    seen integer not null,
+    number integer not null,
+    primary key (name, worker)
+) without rowid;
+create index duetime_permit_worker on duetime_permit (worker);
+
 create table duetime_gate (
     handler text not null,
     collection text not null,

@@ -1,0 +1,96 @@
+"""Limits of the whole fleet, and the permits that workers have of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from duetime.clock import Instant
+from duetime.model.limit import Allotment, Ask, Holder, LimitRecord, granted, in_force
+from duetime.store.sqlite.database import OpenFile
+from duetime.store.sqlite.records import write_json
+from duetime.store.sqlite.statements import SQL
+from duetime.store.values import HintKind
+
+_uses = msgspec.json.Decoder(dict[str, int]).decode
+
+
+class Limiting(OpenFile):
+    """Where limits live."""
+
+    async def allot(self, worker: str, number: int, asks: Sequence[Ask]) -> list[Allotment]:
+        if not asks:
+            return []
+        allotments, tells = await self._write(lambda connection: _allot(connection, worker, number, asks, self._clock.now()))
+        if tells:
+            self._hint(HintKind.LIMITS)
+        return allotments
+
+    async def put_limit(self, name: str, running: int, *, until_at: Instant | None, note: str, set_by: str) -> int | None:
+        return await self._set((name, running, until_at, note, set_by, self._clock.now()))
+
+    async def reset_limit(self, name: str) -> int | None:
+        return await self._set((name, None, None, "", "", None))
+
+    async def _set(self, row: tuple[object, ...]) -> int | None:
+        found = await self._write(lambda connection: connection.execute(SQL.put_limit, row).fetchall())
+        if found:
+            self._hint(HintKind.LIMITS)
+        return found[0][0] if found else None
+
+    async def limits(self) -> list[LimitRecord]:
+        return await self._read(_limits)
+
+
+def _allot(connection: sqlite3.Connection, worker: str, number: int, asks: Sequence[Ask], now: Instant) -> tuple[list[Allotment], bool]:
+    """Answer what a worker asks for; also return whether others should look: something is free for them, or somebody wants more."""
+    if not connection.execute(SQL.worker_known, (worker,)).fetchone():
+        return [], False
+    accepted = dict(connection.execute(SQL.accepted_by_handler).fetchall())
+    allotments, tells = [], False
+    for ask in asks:
+        connection.execute(SQL.declare_limit, (ask.limit, ask.declared, write_json(dict(ask.uses))))
+        declared, uses, version, own, until_at = connection.execute(SQL.limit, (ask.limit,)).fetchone()
+        had, wanted, last = connection.execute(SQL.permit, (ask.limit, worker)).fetchone() or (0, 0, -1)
+        if last >= number:
+            continue
+        others, lacking, sharing = connection.execute(SQL.others_permits, (ask.limit, worker)).fetchone()
+        others += _taken(_uses(uses), accepted)
+        running = in_force(declared, own, until_at, now)
+        permits = granted(running, others, ask)
+        connection.execute(SQL.put_permit, (ask.limit, worker, permits, max(ask.want, ask.need), ask.seen, number))
+        allotments.append(Allotment(ask.limit, permits, running, version, others + permits, lacking, sharing + 1))
+        tells = tells or (permits < had and lacking > 0) or (permits < ask.want and (wanted <= had or max(ask.want, ask.need) > wanted))
+    return allotments, tells
+
+
+def _taken(uses: Mapping[str, int], accepted: Mapping[str, int]) -> int:
+    return sum(uses.get(handler, 0) * count for handler, count in accepted.items())
+
+
+def _limits(connection: sqlite3.Connection) -> list[LimitRecord]:
+    accepted = dict(connection.execute(SQL.accepted_by_handler).fetchall())
+    holders: dict[str, list[Holder]] = {}
+    for name, *holder in connection.execute(SQL.all_permits):
+        holders.setdefault(name, []).append(Holder(*holder))
+    records = []
+    for name, declared, text, version, own, until_at, note, set_by, set_at in connection.execute(SQL.all_limits):
+        uses = _uses(text)
+        records.append(
+            LimitRecord(
+                name=name,
+                declared=declared,
+                uses=uses,
+                version=version,
+                own=own,
+                until_at=until_at,
+                note=note,
+                set_by=set_by,
+                set_at=set_at,
+                accepted=_taken(uses, accepted),
+                holders=holders.get(name, []),
+            )
+        )
+    return records

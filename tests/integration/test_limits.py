@@ -1,0 +1,149 @@
+"""Limits of the whole fleet: what handlers themselves see of how many run at once, in several workers on one store."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from duetime import App, InvalidHandler, InvalidValue, Limit
+from duetime.model.why import ReasonKind
+from tests.conformance.build import wait_until
+from tests.servers.waiting import PATIENCE
+
+pytestmark = pytest.mark.slow
+TASKS = 40
+
+
+class Journal:
+    """What runs now, and the most that ever did, as the handlers say."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.ended = 0
+        self.workers: set[str] = set()
+
+    async def run(self, takes: int, worker: str) -> None:
+        self.now += takes
+        self.most = max(self.most, self.now)
+        self.workers.add(worker)
+        await asyncio.sleep(0.002)
+        self.now -= takes
+        self.ended += 1
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/duetime.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+def make(url: str, journal: Journal, limit: Limit, number: int) -> App:
+    app = App(url)
+
+    @app.task(limits=[limit])
+    async def one() -> None:
+        await journal.run(1, f"worker {number}")
+
+    @app.task(limits=[limit.take(2)])
+    async def two() -> None:
+        await journal.run(2, f"worker {number}")
+
+    return app
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    await wait_until(condition, "all tasks have ended")
+
+
+async def test_never_more_run_than_the_limit_allows_in_all_workers_together(url: str) -> None:
+    journal, limit = Journal(), Limit("erp", running=3)
+    apps = [make(url, journal, limit, number) for number in range(3)]
+    async with AsyncExitStack() as stack:
+        await apps[0].submit_many([apps[0].handler("one" if number % 3 else "two").new() for number in range(TASKS)])
+        for app in apps:
+            await stack.enter_async_context(app.worker())
+        await until(lambda: journal.ended == TASKS)
+    assert journal.most <= 3
+
+
+async def test_attempts_in_threads_keep_the_limit_too(url: str) -> None:
+    app, lock, counts = App(url), threading.Lock(), [0, 0, 0]
+
+    @app.task(limits=[Limit("erp", running=2)])
+    def in_a_thread() -> None:
+        with lock:
+            counts[0] += 1
+            counts[1] = max(counts[1], counts[0])
+        time.sleep(0.005)
+        with lock:
+            counts[0] -= 1
+            counts[2] += 1
+
+    async with app.worker():
+        await app.submit_many([in_a_thread.new() for _ in range(TASKS)])
+        await until(lambda: counts[2] == TASKS)
+    assert counts[1] <= 2
+
+
+async def test_a_worker_that_leaves_or_is_idle_lets_the_others_have_its_permits(url: str) -> None:
+    journal, limit = Journal(), Limit("erp", running=2)
+    first, second = (make(url, journal, limit, number) for number in range(2))
+    async with first.worker():
+        await first.handler("one").now()
+        await until(lambda: journal.ended == 1)
+        async with second.worker():
+            await second.submit_many([second.handler("one").new() for _ in range(TASKS)])
+            await until(lambda: journal.ended == TASKS + 1)
+    async with second.worker():
+        await second.handler("two").now()
+        await until(lambda: journal.ended == TASKS + 2)
+    assert journal.most <= 2
+
+
+async def test_why_names_the_limit_and_who_has_its_permits(url: str) -> None:
+    app = App(url)
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    @app.task(limits=[Limit("erp", running=1)])
+    async def hold() -> None:
+        begun.set()
+        await end.wait()
+
+    async with app.worker():
+        await hold.now()
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        waiting = await hold.now()
+        reasons = await app.why(waiting)
+        end.set()
+        await app.result(waiting, timeout=PATIENCE)
+    assert [reason.kind for reason in reasons] == [ReasonKind.LIMIT]
+    assert "the limit erp is reached: 1 of 1 are taken in the whole fleet (1 in worker " in reasons[0].text
+
+
+def nothing() -> None:
+    pass
+
+
+def test_what_is_wrong_with_a_limit_is_said_where_it_is_declared() -> None:
+    for running in (0, -1, True, 2.5, 1_000_001):
+        with pytest.raises(InvalidValue, match=r"must be a whole number from 1 to 1,000,000; to stop work, use a gate; got"):
+            Limit("erp", running=running)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="a limit's name has up to 100 letters"):
+        Limit("no spaces", running=1)
+    with pytest.raises(InvalidValue, match=r"takes of the limit gpu must be a whole number from 1 to 2, or it could never run; got 3"):
+        Limit("gpu", running=2).take(3)
+    app = App("sqlite:///:memory:")
+    gpu = Limit("gpu", running=2)
+    with pytest.raises(InvalidValue, match="a limit is given twice: gpu"):
+        app.task(nothing, name="twice", limits=[gpu, gpu])
+    with pytest.raises(InvalidValue, match="limits must be a list such as"):
+        app.task(nothing, name="wrong", limits=["gpu"])  # type: ignore[arg-type, list-item]
+    app.task(nothing, name="first", limits=[gpu])
+    with pytest.raises(InvalidHandler, match="the limit gpu allows 3 in second and 2 in first"):
+        app.task(nothing, name="second", limits=[Limit("gpu", running=3)])
