@@ -22,6 +22,7 @@ SHOTS = (  # file, address, width, height, scheme
     ("dashboard-dark.png", "/", 1280, 900, "dark"),
     ("dashboard-task.png", "TASK", 1280, 760, "light"),
     ("dashboard-tasks.png", "/tasks", 1280, 760, "dark"),
+    ("dashboard-handler.png", "/handlers/payments.charge", 1280, 900, "light"),
     ("dashboard-phone.png", "/", 390, 844, "dark"),
 )
 

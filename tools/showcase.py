@@ -28,7 +28,8 @@ def showcase(url: str) -> App:
     @app.task(retry=RetryPolicy(tries=1), name="payments.charge", priority=8)
     async def charge(ctx: Context, order_id: int, cents: int) -> str:
         """Charge a customer's card."""
-        ctx.log.info("charging order %s: %s cents", order_id, cents)
+        print(f"charging order {order_id}: {cents / 100:.2f} EUR")
+        print(f"POST https://pay.example/charges, attempt {ctx.attempt}")
         if order_id % 4 == 0:
             raise ConnectionError("payment gateway: connection reset by peer")
         if order_id % 7 == 0:

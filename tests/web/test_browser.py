@@ -172,3 +172,24 @@ async def test_everything_needed_works_without_scripts(browser: Browser, app: Ap
             await page.get_by_role("button", name="Retry").click()
             await expect(page.locator("h1 .badge")).to_have_text("pending")
             await context.close()
+
+
+async def test_a_chart_tells_the_values_of_a_step_by_pointer_and_by_keys(browser: Browser, ui: Reader, app: App) -> None:
+    page = await browser.new_page()
+    watched = Watched(page)
+    await page.goto(f"{ui.url}/ui/")
+    chart = page.locator("svg.chart").first
+    times = (await chart.get_attribute("data-times") or "").split("|")
+    await chart.focus()
+    await page.keyboard.press("ArrowLeft")
+    said = page.locator("figure output")
+    await expect(said).to_contain_text(f"{times[-1]}  succeeded 0, failed")
+    await page.keyboard.press("ArrowLeft")
+    await expect(said).to_contain_text(times[-2])
+    await page.keyboard.press("Tab")
+    await expect(said).to_have_count(0)
+    await chart.hover(position={"x": 3, "y": 40})
+    await expect(said).to_contain_text(times[0])
+    await page.mouse.move(2, 2)
+    await expect(said).to_have_count(0)
+    assert not watched.complaints

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from duetime.targets.http.auth import Bearer
 from duetime.targets.stored.definitions import StoredCommand, StoredHttp
 from duetime.web.courses import together
 from duetime.web.performing import phases_of, secret_names
+from tests.servers.waiting import PATIENCE
 from tests.web.conftest import Reader, dashboard
 
 START = to_instant(datetime(2030, 5, 6, 12, tzinfo=UTC))
@@ -124,3 +126,26 @@ async def _nothing() -> None: ...
 
 def test_the_clock_of_these_tests_begins_a_step() -> None:
     assert START % (10 * SECOND) == 0
+
+
+async def test_the_phases_of_a_request_are_on_the_pages_of_its_task_and_its_handler(tmp_path: Any) -> None:
+    app = App(f"sqlite:///{tmp_path}/store.db")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    app.http("ping", f"http://127.0.0.1:{port}/", method="GET")
+    async with server, dashboard(app) as ui, app.worker(grace=0.1):
+        task = await app.handler("ping").now()
+        await app.client.wait(task.id, timeout=PATIENCE)
+        for path in (f"/tasks/{task.id}", "/handlers/ping"):
+            page = await ui(path)
+            assert "<span>connect</span>" in page, path
+            assert "<span>wait</span>" in page, path
+        assert "a request, declared in code" in page
+        assert "status 200" in page

@@ -112,9 +112,12 @@ def chart(
     for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
         index = round(share * (len(times) - 1))
         drawn.append(Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>').format(f"{x(index):.1f}", HEIGHT - 6, anchor, times[index]))
-    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        WIDTH, HEIGHT, f"{title}: {_said(lines, write)}", Markup("").join(drawn)
+    read = [[line.name, *("–" if value is None else write(value) for value in line.values)] for line in lines]
+    head = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" tabindex="0" aria-label="{}" data-span="{} {}"').format(
+        WIDTH, HEIGHT, f"{title}: {_said(lines, write)}", LEFT, LEFT + _INNER_WIDTH
     )
+    values = Markup(' data-times="{}" data-lines="{}">').format("|".join(times), ";".join("|".join(each) for each in read))
+    return head + values + Markup("").join(drawn) + Markup("</svg>")
 
 
 def _dashed(dash: str) -> Markup:

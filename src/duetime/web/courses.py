@@ -91,9 +91,8 @@ def by_day(series: Series, tz: tzinfo) -> Series:
         for each, value in zip(on, hours, strict=True):
             found[each] += [] if value is None else [value]
         join = max if name in _LONGEST or name in ("due", "running") else sum
-        values[name] = [join(some) if some else None for some in found.values()] + [
-            None
-        ]  # in place of the last step, which charts leave out: today is shown although it is not over
+        # charts leave the last step out; so that today is shown although it is not over, there is one more
+        values[name] = [*(join(some) if some else None for some in found.values()), None]
     return msgspec.structs.replace(series, values=values)
 
 

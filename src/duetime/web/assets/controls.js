@@ -103,6 +103,62 @@ document.addEventListener("click", (event) => {
 });
 for (const button of document.querySelectorAll("[data-open=palette]")) /** @type {HTMLElement} */ (button).hidden = false;
 
+// ---- charts: what a step had, by pointer and by arrow keys ----
+
+/** @type {{ chart: SVGSVGElement, step: number } | null} */
+let reading = null;
+
+/**
+ * Show the values of a step beside the pointer.
+ * @param {SVGSVGElement} chart
+ * @param {number} step
+ */
+function read(chart, step) {
+  const times = (chart.dataset.times ?? "").split("|");
+  const [left, right] = (chart.dataset.span ?? "0 1").split(" ").map(Number);
+  const at = Math.max(0, Math.min(times.length - 1, step));
+  const lines = (chart.dataset.lines ?? "").split(";").map((line) => line.split("|"));
+  const x = left + ((right - left) * at) / Math.max(1, times.length - 1);
+  const mark = chart.querySelector(".reading") ?? chart.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "line"));
+  for (const [name, value] of Object.entries({ class: "reading", x1: x, x2: x, y1: 6, y2: 168 })) mark.setAttribute(name, String(value));
+  let words = chart.parentElement?.querySelector("output");
+  if (!words) {
+    words = document.createElement("output");
+    chart.after(words);
+  }
+  words.textContent = `${times[at]}  ${lines.map(([name, ...values]) => `${name} ${values[at]}`).join(", ")}`;
+  reading = { chart, step: at };
+}
+
+function readNothing() {
+  reading?.chart.querySelector(".reading")?.remove();
+  reading?.chart.parentElement?.querySelector("output")?.remove();
+  reading = null;
+}
+
+document.addEventListener("pointermove", (event) => {
+  const chart = event.target instanceof Element ? event.target.closest("svg.chart") : null;
+  if (!(chart instanceof SVGSVGElement)) {
+    if (reading !== null && document.activeElement !== reading.chart) readNothing();
+    return;
+  }
+  if (reading !== null && reading.chart !== chart) readNothing();
+  const box = chart.getBoundingClientRect();
+  const [left, right] = (chart.dataset.span ?? "0 1").split(" ").map(Number);
+  const share = (((event.clientX - box.left) / box.width) * chart.viewBox.baseVal.width - left) / (right - left);
+  read(chart, Math.round(share * ((chart.dataset.times ?? "").split("|").length - 1)));
+});
+document.addEventListener("focusout", (event) => {
+  if (reading !== null && event.target === reading.chart) readNothing();
+});
+document.addEventListener("keydown", (event) => {
+  const chart = document.activeElement;
+  if (!(chart instanceof SVGSVGElement) || !chart.matches(".chart") || (event.key !== "ArrowLeft" && event.key !== "ArrowRight")) return;
+  event.preventDefault();
+  const last = (chart.dataset.times ?? "").split("|").length - 1;
+  read(chart, reading?.chart === chart ? reading.step + (event.key === "ArrowRight" ? 1 : -1) : last);
+});
+
 // ---- keys: the single letters can be switched off in the settings ----
 
 let afterG = false;

@@ -17,6 +17,7 @@ from duetime.model.task import COPY_OF, FINAL, State, TaskRecord, shown
 from duetime.store.values import CancelVerdict
 from duetime.web.page import Action, Done, Page, View
 from duetime.web.pages.tasks import read_duration, read_json, read_number
+from duetime.web.performing import phases_of
 from duetime.web.timeline import segments
 from duetime.web.visit import Visit
 from duetime.web.words import json_text
@@ -52,7 +53,7 @@ async def view(visit: Visit) -> View:
         "final": final,
         "reasons": reasons,
         "segments": segments(task, attempts, to_datetime(visit.now)),
-        "attempts": list(reversed(attempts)),
+        "attempts": [(each, phases_of(each)) for each in reversed(attempts)],
         "outputs": [(each, plain_lines(each.text)) for each in reversed(output.items) if each.text],
         "payload": json_text(task.payload),
         "hides": hides,
