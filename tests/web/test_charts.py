@@ -44,3 +44,10 @@ def test_it_says_in_words_what_it_shows() -> None:
 def test_without_values_nothing_is_drawn() -> None:
     assert "No data yet" in draw(Line(name="a", kind="running", values=[None, None]))
     assert sparkline([None, 1.0]) == ""
+
+
+def test_a_small_line_of_many_values_has_few_points_and_keeps_its_gaps() -> None:
+    values: list[float | None] = [*([1.0] * 40), *([None] * 20), *([3.0] * 40)]
+    stretches = re.findall(r'points="([^"]*)"', str(sparkline(values)))
+    assert [len(each.split()) for each in stretches] == [20, 20]
+    assert stretches[0].split()[0].endswith(",18.0"), "a third of the height"

@@ -8,9 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from markupsafe import Markup
 
+MOST_POINTS = 60  # of a small line
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
 
 def sparkline(values: Sequence[float | None], *, width: int = 120, height: int = 28, kind: str = "accent", label: str = "") -> Markup:
-    """Draw a small line without axes; None is a gap."""
+    """Draw a small line without axes; None is a gap. Of many values neighbours are drawn as their mean: a page has dozens of them."""
+    while len(values) > MOST_POINTS:
+        values = [_mean(values[index : index + 2]) for index in range(0, len(values), 2)]
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return Markup("")
