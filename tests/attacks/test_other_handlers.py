@@ -56,6 +56,10 @@ async def scene(app: App) -> AsyncIterator[Scene]:
         failing = await app.handler(HIDDEN).options(retry=RetryPolicy.none()).now(text=MARK)
         async with app.worker():
             await app.client.wait(failing, timeout=PATIENCE)
+        flow = await app.chain(app.handler("greet").new(name="Ada"))
+        hidden_flow = await app.chain(app.handler(HIDDEN).new(text=MARK), app.handler("greet").new(name="Ada"))
+        for name in ("greet-lock", f"{MARK}-lock"):
+            await app.store.take_lock(name, "0123456789abcdef", MARK if name.startswith(MARK) else "shop", 3600.0, None)
         await app.gates.pause(HIDDEN, collection=f"{MARK}-eu", note=f"{MARK} note")
         await app.gates.pause("greet", note="own note")
         async with served(app) as http:
@@ -81,12 +85,16 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "secrets": "none",
                     "failures": "0" * 16,
                     "operations": mine,
+                    "flows": flow.id,
+                    "locks": "greet-lock",
                     "artifacts": "none",
                     "uploads": "none",
                 },
                 {
                     "failures": group["fingerprint"],
                     "operations": theirs,
+                    "flows": hidden_flow.id,
+                    "locks": f"{MARK}-lock",
                     "tasks": hidden.id,
                     "workers": hidden_worker,
                     "gates": HIDDEN,
@@ -114,6 +122,11 @@ def bodies(scene: Scene) -> dict[str, Any]:
         "put_schedule": {**OWN, "every": 60},
         "backfill_schedule": {"start": INSTANT, "end": INSTANT, "dry_run": True},
         "preview_rule": {"every": 60},
+        "copy_schedule": {"to": "greetings"},
+        "submit_flow": {"name": "own", "nodes": [{"name": "first", "task": OWN}]},
+        "take_lock": {"holder": "fedcba9876543210"},
+        "renew_lock": {"holder": "fedcba9876543210"},
+        "free_lock": {"holder": "fedcba9876543210"},
         "put_calendar": {"weekdays": "sat,sun"},
         "register_worker": {"handlers": {"greet": {}}},
         "complete_task": told,
@@ -175,7 +188,8 @@ async def test_series_are_of_the_own_handlers_only(scene: Scene) -> None:
 
 @pytest.mark.parametrize("route", ADDRESSED, ids=lambda route: route.name)
 async def test_what_is_hidden_is_answered_like_what_does_not_exist(scene: Scene, route: Route) -> None:
-    nobody = {"tasks": new_id(), "workers": new_id(), "operations": new_id(), "schedules": f"{MARK}-nobody1", "failures": "1" * 16}
+    nobody = {"locks": f"{MARK}-free", "schedules": f"{MARK}-nobody1", "failures": "1" * 16}
+    nobody |= {kind: new_id() for kind in ("tasks", "flows", "workers", "operations")}
     nobody |= dict.fromkeys(("gates", "handlers"), f"{MARK}.nobody")
     kind = route.parts[1]
     names = scene.hidden | ({"workers": scene.unseen} if route in workers.ROUTES else {})  # a shared worker may be seen in part

@@ -47,7 +47,7 @@ async def submit(call: Call) -> Response:
     plans = [
         NodePlan(
             name=each.name,
-            handler=", ".join(list(dict.fromkeys(task.handler for task in tasks[each.name]))[:3]),
+            handler=", ".join(dict.fromkeys(task.handler for task in tasks[each.name])),
             needs=conditions[each.name],
             members=len(tasks[each.name]),
             group=each.task is UNSET,

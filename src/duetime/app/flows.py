@@ -138,7 +138,7 @@ class Plan:
                 self._keep(single.node)
         self._nodes[chosen] = NodePlan(
             name=chosen,
-            handler=", ".join(handlers[:3]),
+            handler=", ".join(handlers),
             needs=conditions,
             members=len(tasks),
             group=group,
