@@ -98,7 +98,8 @@ class Facts:
 
     def unclear(self, record: TaskRecord) -> bool:
         """Return whether a task may have begun anew, by a retry or as another submission of its key."""
-        return record.id in self.retried or (record.handler, record.key) in self.replaced
+        began_again = record.id in self.retried or self.parents.get(record.id, ("", ""))[0] in self.retried
+        return began_again or (record.handler, record.key) in self.replaced
 
     def judge_why(self, record: TaskRecord, reasons: Sequence[Reason], now: Instant, *, gated: bool) -> None:
         """Compare the reasons of a task, which was the same before and after they were given, with what is known of it."""

@@ -211,7 +211,7 @@ class Puller:
 class AcceptingServer:
     """Accepts each request with 202, works on it, says now and then that it does, and reports the end.
 
-    A later request of a task ends the work of an earlier one: it goes by the fence.
+    A later request of a task, or of its key, ends the work of an earlier one: it goes by the fence.
     """
 
     kind = "http"
@@ -231,12 +231,10 @@ class AcceptingServer:
         claimed = attempt.claimed
         how = msgspec.json.decode(claimed.payload, type=dict[str, Any])
         work = Work(claimed.id, claimed.handler, claimed.key, claimed.collection, claimed.due_at / SECOND, claimed.fence)
-        older = self._jobs.pop(claimed.id, None)
-        if older is not None:
-            older.cancel()
-            for each in [each for each in journal.running.values() if each[1] != work.fence and each[0] is self._process]:
-                if each[2].task == work.task:
-                    journal.end(each[2], self._process, "superseded")
+        for older in [journal.running[name][2] for name in work.names if name in journal.running]:
+            if older.task in self._jobs:
+                self._jobs.pop(older.task).cancel()
+                journal.end(older, self._process, "superseded")
         journal.start(work, self._process)
         self._jobs[claimed.id] = self._process.begin(self._work(work, how))
         await asyncio.sleep(0.02)  # the answer is on its way

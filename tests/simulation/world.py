@@ -193,8 +193,13 @@ class World:
             client = await self.cluster.client()
             doing.append((client, client.begin(self._perform(operation, client))))
         await asyncio.sleep(max(0.0, began_at + self.plan.seconds - loop.time()))
-        client = await self.cluster.client()
-        await client.begin(self._heal())
+        while True:
+            client = await self.cluster.client()
+            healing = client.begin(self._heal())
+            await asyncio.wait((healing, loop.create_task(client.ended.wait())), return_when=asyncio.FIRST_COMPLETED)
+            if healing.done():  # otherwise a fault that was on its way has killed the client
+                break
+        healing.result()
         while pending := [task for process, task in doing if not process.dead and not task.done()]:
             await asyncio.wait(pending, timeout=1.0)
         await self._until_all_is_final()
