@@ -3,19 +3,20 @@
 A test of a promise shows little if nothing that breaks the promise would fail it.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from duetime.errors import AttemptCancelled
 from duetime.model.claim_order import ClaimOrder
 from duetime.store.sqlite import liveness, work
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import Claim
 from duetime.targets.python import threads
 from duetime.targets.python.thread import ThreadTarget
+from duetime.targets.target import AttemptHandle, Stop
 from duetime.worker.executor import Executor
 from duetime.worker.reconciler import Reconciler
 from tests.chaos.scenes import Scene, a_later_task, gate_with_a_queue, lost_reply, release, scene_in, settle_of_another, timeout_of_a_thread
@@ -48,7 +49,7 @@ def without(statement: str, guard: str) -> Breaker:
     def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
         text = getattr(SQL, statement)
         assert guard in text
-        monkeypatch.setitem(SQL._texts, statement, text.replace(guard, "(1 or worker = ?)"))
+        monkeypatch.setattr(SQL, statement, text.replace(guard, "(1 or worker = ?)"))
 
     return take_away
 
@@ -74,8 +75,15 @@ def fence_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def thread_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ThreadTarget, "stop", lambda self, attempt, reason: attempt.cancel() or 0.0)
-    monkeypatch.setattr(threads._End, "cancel", asyncio.Future.cancel)
+    def leave(target: ThreadTarget, attempt: AttemptHandle, reason: Stop) -> float:
+        call = target._calls[attempt.claimed.id]
+        assert isinstance(call, threads.ThreadCall)
+        ended, call.ended = call.ended, lambda value, failure: None
+        assert ended is not None
+        ended(None, AttemptCancelled("left behind"))
+        return 0.0
+
+    monkeypatch.setattr(ThreadTarget, "stop", leave)
 
 
 def no_check_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ async def test_a_worker_whose_file_may_not_grow_goes_on_when_there_is_space_agai
         (tmp_path / "full").touch()
         await until("its files may not grow", (tmp_path / "limited").exists)
         fleet.let_go()
-        await until("the worker has met the limit", lambda: "settler has made no progress" in worker.log())
+        await until("the worker has met the limit", lambda: "outcomes wait to be written" in worker.log())
         assert worker.running
         (tmp_path / "full").unlink()
         await fleet.finish()
