@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-from duetime import App, Fatal, RetryLater, RetryPolicy, Task
+from duetime import App, Fatal, Limit, RetryLater, RetryPolicy, Task
 from duetime.model.task import FINAL
 from duetime.worker.worker import Worker
 from tests.integration import dying
@@ -34,6 +34,10 @@ class Scene:
 
         @app.task(concurrency=SHARED)
         async def other() -> None:
+            await self._run()
+
+        @app.task(limits=[Limit("erp", running=1)])
+        async def limited() -> None:
             await self._run()
 
         @app.task

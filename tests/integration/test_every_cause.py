@@ -123,6 +123,12 @@ async def draining_worker(scene: Scene) -> Task[Any]:
     return await scene.submit("job")
 
 
+async def limit_reached(scene: Scene) -> Task[Any]:
+    await scene.hire()
+    await scene.run("limited")
+    return await scene.submit("limited")
+
+
 async def handler_full(scene: Scene) -> Task[Any]:
     await scene.hire()
     await scene.run("job", WHOLE)
@@ -360,6 +366,7 @@ ALONE = [
     Cause(accepted_elsewhere, [ReasonKind.ACCEPTED], ["somebody outside works on attempt 1"]),
     Cause(worker_of_others, [NO_WORKER], ["no live worker runs job; there is 1 worker of other handlers"]),
     Cause(draining_worker, [NO_WORKER], ["the only live worker that runs job drains: nothing more starts there"]),
+    Cause(limit_reached, [ReasonKind.LIMIT], ["the limit erp is reached: 1 of 1"]),
     Cause(handler_full, [SLOTS_FULL], [f"all slots of job are taken: {WHOLE} run in {WHOLE} slots"]),
     Cause(worker_full, [WORKER_FULL], ["all slots over all handlers are taken: 2 run in 2 slots (2 of other)"]),
     Cause(worker_full_of_the_same, [WORKER_FULL], ["all slots over all handlers are taken: 1 run in 1 slot (1 of other)"]),

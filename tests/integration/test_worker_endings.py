@@ -471,3 +471,12 @@ async def test_results_of_many_megabytes_are_written_in_several_batches(app: App
             assert len(await app.result(task, timeout=PATIENCE)) in (100_000, 900_000, 10)
     assert max(size for size in sizes if size < 900_000) <= 250_000
     assert [size for size in sizes if size > 250_000] == [900_002]  # what is too long for a batch goes alone
+
+
+async def test_a_worker_that_has_stopped_leaves_no_loop_behind(app: App) -> None:
+    before = asyncio.all_tasks()
+    async with app:
+        async with app.worker():
+            assert asyncio.all_tasks() > before
+        left = {task.get_name() for task in asyncio.all_tasks() - before}
+    assert left == set()

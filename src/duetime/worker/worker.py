@@ -525,7 +525,7 @@ class Worker:
         await self._until_idle(grace)
         self.executor.stop_all(Stop.RELEASE)
         await self._until_idle(LAST_WORD)
-        services = (*self._duties, *self._shippers, self._updates, self._target_watch, self._withdrawals, self._figures)
+        services = (*self._duties, *self._shippers, self._updates, self._target_watch, self._withdrawals, self._permits, self._figures)
         for service in (*services, self.settler.assistant, self.settler, self._watch):
             await service.stop()
         await self.settler.drain()
