@@ -6,11 +6,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from duetime import App, Context, RetryPolicy
-from duetime.errors import StoreUnavailable
+from duetime.errors import AttemptCancelled, StoreUnavailable
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome
 from duetime.store.values import Claim, NewWorker
+from duetime.targets.python.thread import ThreadTarget
+from duetime.targets.python.threads import ThreadCall
+from duetime.targets.target import AttemptHandle, Stop
 from tests.chaos.fleet import until
 from tests.chaos.history import Attempt, History, rules
 from tests.chaos.journal import Journal
@@ -162,3 +167,17 @@ async def lost_reply(scene: Scene) -> None:
         await scene.submit("brief")
         await until("the reply was lost", lambda: not lose)
         await asyncio.sleep(1.5)  # three renewals
+
+
+def thread_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an attempt that is told to stop end at once, although its thread runs on."""
+
+    def leave(target: ThreadTarget, attempt: AttemptHandle, reason: Stop) -> float:
+        call = target._calls[attempt.claimed.id]
+        assert isinstance(call, ThreadCall)
+        ended, call.ended = call.ended, lambda value, failure: None
+        assert ended is not None
+        ended(None, AttemptCancelled("left behind"))
+        return 0.0
+
+    monkeypatch.setattr(ThreadTarget, "stop", leave)

@@ -21,10 +21,18 @@ from duetime.store.postgres.lanes import BEHIND, Lane, Lanes
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.values import WorkerRecord
 from duetime.targets.python import threads
-from duetime.targets.python.thread import ThreadTarget
 from duetime.worker.reconciler import Reconciler
 from tests.chaos.fleet import until
-from tests.chaos.scenes import Scene, a_later_task, lost_reply, release, scene_in, settle_of_another, timeout_of_a_thread
+from tests.chaos.scenes import (
+    Scene,
+    a_later_task,
+    lost_reply,
+    release,
+    scene_in,
+    settle_of_another,
+    thread_left_behind,
+    timeout_of_a_thread,
+)
 from tests.chaos.stepping import half_way, hire, look, reap
 from tests.conformance.build import ended, needs, new_task
 
@@ -291,11 +299,6 @@ def method(owner: type, name: str, instead: Callable[..., object]) -> Breaker:
     return lambda broken: broken.patch.setattr(owner, name, instead)
 
 
-def thread_left_behind(broken: Broken) -> None:
-    broken.patch.setattr(ThreadTarget, "stop", lambda self, attempt, reason: attempt.cancel() or 0.0)
-    broken.patch.setattr(threads._End, "cancel", asyncio.Future.cancel)
-
-
 CASES: dict[str, tuple[Play, Breaker, str]] = {
     "a reaper in one statement": (reap_beside_a_settle, one_statement_reaper, "state"),
     "settle without looking at the bitmap": (
@@ -312,7 +315,7 @@ CASES: dict[str, tuple[Play, Breaker, str]] = {
     "a fence used again after a release": (release, fence_used_twice, "fence"),
     "a retry while the thread still runs": (
         timeout_of_a_thread,
-        thread_left_behind,
+        lambda broken: thread_left_behind(broken.patch),
         "overlap",
     ),
     "a claim ahead of the due time": (

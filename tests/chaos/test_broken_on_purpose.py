@@ -9,17 +9,24 @@ from typing import Any
 
 import pytest
 
-from duetime.errors import AttemptCancelled
 from duetime.model.claim_order import ClaimOrder
 from duetime.store.sqlite import liveness, work
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import Claim
 from duetime.targets.python import threads
-from duetime.targets.python.thread import ThreadTarget
-from duetime.targets.target import AttemptHandle, Stop
 from duetime.worker.executor import Executor
 from duetime.worker.reconciler import Reconciler
-from tests.chaos.scenes import Scene, a_later_task, gate_with_a_queue, lost_reply, release, scene_in, settle_of_another, timeout_of_a_thread
+from tests.chaos.scenes import (
+    Scene,
+    a_later_task,
+    gate_with_a_queue,
+    lost_reply,
+    release,
+    scene_in,
+    settle_of_another,
+    thread_left_behind,
+    timeout_of_a_thread,
+)
 
 Breaker = Callable[[pytest.MonkeyPatch], None]
 
@@ -72,18 +79,6 @@ def fence_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         return put_due(connection, [(*entry[:3], max(0, entry[3] - 1), *entry[4:]) for entry in entries], now)
 
     monkeypatch.setattr(work, "put_due", forgetful)
-
-
-def thread_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(target: ThreadTarget, attempt: AttemptHandle, reason: Stop) -> float:
-        call = target._calls[attempt.claimed.id]
-        assert isinstance(call, threads.ThreadCall)
-        ended, call.ended = call.ended, lambda value, failure: None
-        assert ended is not None
-        ended(None, AttemptCancelled("left behind"))
-        return 0.0
-
-    monkeypatch.setattr(ThreadTarget, "stop", leave)
 
 
 def no_check_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
