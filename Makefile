@@ -43,7 +43,7 @@ quick: $(VENV)/.dev ## Run what needs no server, no second process and no patien
 	@$(PYTEST) --scope quick -q $(QUICK) $(ARGS)
 
 test-all: $(VENV)/.dev ## Run everything on every store, with ten times the examples (an hour)
-	@DUETIME_TEST_KILLS=30 $(PYTEST) --scope everything tests $(ARGS)
+	@DUETIME_TEST_KILLS=30 DUETIME_TEST_REQUESTS=40 $(PYTEST) --scope everything tests $(ARGS)
 
 chaos: $(VENV)/.dev ## Kill, freeze, cut and crash for an hour on PostgreSQL; a fiftieth of it: make chaos ARGS="--scale 0.02"
 	@$(BIN)/python -m tests.chaos $(ARGS)

@@ -569,7 +569,8 @@ def module(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
 async def test_a_child_that_cannot_start_fails_the_attempt_and_tells_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str, traceback: str
 ) -> None:
-    pool = ChildPool(f"{module(tmp_path, monkeypatch, text)}:app")
+    within = 2.0 if message == "did not start" else PATIENCE
+    pool = ChildPool(f"{module(tmp_path, monkeypatch, text)}:app", start_within=within)
     ended = await run(pool, "echo")
     assert (ended.outcome, ended.retriable, ended.crashed) == (Outcome.FAILED, True, False)
     assert ended.error is not None
