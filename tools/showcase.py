@@ -111,6 +111,19 @@ async def fill(app: App, *, scale: int = 1) -> None:
     many += [handler("images.resize").new(path=f"products/{number}.jpg") for number in range(7)]
     many.append(handler("devices.push").options(expires=1).new(device="lamp-1").at(datetime(2020, 1, 1, tzinfo=UTC)))
     await app.submit_many(many)
+    await weave(app)
+
+
+async def weave(app: App) -> None:
+    """Submit flows of several shapes, and take a lock for an hour."""
+    handler = app.handler
+    thumbnails = [handler("images.resize").new(path=f"campaign/{number}.jpg") for number in range(3)]
+    await app.group(thumbnails, succeeded=handler("mail.send").new(to="ada@example.org", template="gallery"), name="gallery")
+    orders = [handler("payments.charge").new(order_id=order, cents=4_200) for order in (1_201, 1_204, 1_206)]
+    await app.group(orders, failed=handler("mail.send").new(to="grace@example.org", template="unpaid"), name="checkout")
+    steps = [handler("search.reindex").new(shard=shard) for shard in (1, 2)]
+    await app.chain(*steps, handler("mail.send").new(to="ada@example.org", template="indexed"), name="reindex")
+    await app.store.take_lock("ledger", "0123456789abcdef", "books-2, process 4711", 3_600.0, None)
 
 
 async def remember(path: str, *, minutes: int = 15) -> None:

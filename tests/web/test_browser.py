@@ -25,6 +25,7 @@ async def addresses(app: App) -> dict[str, str]:
     running = await app.handler("images.resize").now(path="x.jpg")
     known = {"{id}": running.id, "{name}": "payments.charge", "{schedule}": "nightly-ledger"}
     known["{fingerprint}"] = await _a_failure(app)
+    known["{flow}"] = (await app.flows.list(name="checkout")).items[0].id
     known["{worker}"] = next((each.id for each in await app.insight.workers()), "none")
     found = {}
     for page in PAGES:

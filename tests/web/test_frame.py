@@ -222,12 +222,14 @@ def _scope(address: str) -> Scope | None:
 async def test_somebody_with_some_handlers_finds_no_trace_of_others(signed: Callable[..., Any], app: App) -> None:
     reader = await signed("paula", handlers=["payments.*"])
     mine = await app.handler("payments.charge").after(3_600, order_id=1, cents=5)
+    await app.chain(app.handler("payments.charge").new(order_id=1, cents=1), app.handler("orders.expire").new(order_id=1), name="mixed")
+    await app.store.take_lock("orders.expire-lock", "0123456789abcdef", "hidden-key", 3_600.0, None)
     others = await app.handler("orders.expire").options(key="hidden-key", collection="hidden-lane").after(3_600, order_id=1)
     for page in PAGES:
         if "{" in page.path or page.scope is Scope.ADMIN:
             continue
         text = await reader(page.path, status=403 if page.whole or page.path == "/operations/new" else 200)
-        for word in ("orders.expire", "hidden-key", "hidden-lane", "sweep-carts", others.id):
+        for word in ("orders.expire", "mixed", "hidden-key", "hidden-lane", "sweep-carts", others.id):
             assert word not in text, f"{page.path} shows {word}"
     assert "payments.charge" in await reader(f"/tasks/{mine.id}")
     await reader(f"/tasks/{others.id}", status=404)

@@ -168,7 +168,10 @@ async def test_markup_is_text_everywhere(url: str) -> None:
         await app.gates.pause(work.name, note=NAME)
         worker = (await app.insight.workers())[0].id
         [kind] = await app.failures.list()
+        flow = await app.chain(work.new(NAME), work.new(NAME), name=f"f {NAME}")
+        await app.store.take_lock(f"l {NAME}", "0123456789abcdef", NAME, 3_600.0, None)
         known = {"{fingerprint}": kind.fingerprint, "{id}": task.id, "{name}": work.name, "{schedule}": f"s {NAME}", "{worker}": worker}
+        known["{flow}"] = flow.id
         for page in PAGES:
             text = await ui(_filled(page.path, known))
             assert "<img" not in text, page.path

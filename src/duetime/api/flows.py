@@ -73,7 +73,7 @@ async def submit(call: Call) -> Response:
     stored = await call.app.flows.submit(flow)
     _refuse_another(stored, flow)
     call.shared.figures.note_submitted(sum(map(len, flow.tasks)))
-    return answer(_visible(call, stored), 201, {"location": f"{call.prefix}/v1/flows/{stored.id}"})
+    return answer(visible_flow(call, stored), 201, {"location": f"{call.prefix}/v1/flows/{stored.id}"})
 
 
 def _with_taken(needs: tuple[Condition, ...], taken: list[str]) -> tuple[Condition, ...]:
@@ -122,13 +122,13 @@ def _tasks(call: Call, number: int, node: NodeBody) -> list[NewTask[Any]]:
 async def list_flows(call: Call) -> Response:
     query = call.query(FlowListQuery)
     page = await call.app.flows.list(state=given(query.state), name=given(query.name), limit=query.limit, cursor=given(query.cursor))
-    return answer(FlowList([_visible(call, each) for each in page.items if _may_see(call, each)], page.next))
+    return answer(FlowList([visible_flow(call, each) for each in page.items if may_see_flow(call, each)], page.next))
 
 
 async def get(call: Call) -> Response:
     wait = call.query(FlowQuery).wait
     found = await _addressed(call)
-    return answer(_visible(call, await _waited(call, found, wait)))
+    return answer(visible_flow(call, await _waited(call, found, wait)))
 
 
 async def members(call: Call) -> Response:
@@ -143,7 +143,7 @@ async def cancel(call: Call) -> Response:
     async with call.acting("flows.cancel", call.path["id"]) as act:
         changed = await call.app.flows.cancel(await _addressed(call))
         act.detail = changed.state
-    return answer(_visible(call, changed))
+    return answer(visible_flow(call, changed))
 
 
 async def retry(call: Call) -> Response:
@@ -152,23 +152,24 @@ async def retry(call: Call) -> Response:
     async with call.acting("flows.retry", call.path["id"]) as act:
         changed = await call.app.flows.retry(await _addressed(call))
         act.detail = changed.state
-    return answer(_visible(call, changed))
+    return answer(visible_flow(call, changed))
 
 
 async def _addressed(call: Call) -> Flow[Any]:
     """Return the flow in the address. One with handlers that the caller's token is not for is answered as one that does not exist."""
     found = await call.app.flows.get(call.path["id"])
-    if not _may_see(call, found):
+    if not may_see_flow(call, found):
         raise FlowNotFound(f"there is no flow {call.path['id']}: it was never submitted, or it has been pruned")
     return found
 
 
-def _visible(call: Call, flow: Flow[Any]) -> Flow[Any]:
+def visible_flow(call: Call, flow: Flow[Any]) -> Flow[Any]:
     """Return a flow without a result of which something is hidden from the caller."""
     return msgspec.structs.replace(flow, result=BLANK) if call.hiding.result and flow.result is not None else flow
 
 
-def _may_see(call: Call, flow: Flow[Any]) -> bool:
+def may_see_flow(call: Call, flow: Flow[Any]) -> bool:
+    """Return whether the caller may see all handlers of a flow: otherwise it does not exist for them."""
     return all(call.may_see(handler) for node in flow.nodes for handler in node.handler.split(", "))
 
 

@@ -27,6 +27,10 @@ GLYPHS = {
     "workers": "M2.4 2.6h11.2v4.2H2.4zM2.4 9.2h11.2v4.2H2.4zM5 4.7h.4M5 11.3h.4",
     "operations": "M2.4 11.8h11.2M2.4 8h7.2M2.4 4.2h9.6",
     "alerts": "M8 2a4 4 0 0 0-4 4v3.4L2.8 11.6h10.4L12 9.4V6a4 4 0 0 0-4-4M6.6 13.8h2.8",
+    "flows": "M2 5.6h4v4.8H2zM10 1.8h4v4.4h-4zM10 9.8h4v4.4h-4zM6 8h2M8 4v8M8 4h2M8 12h2",
+    "events": "M1.6 8h3l2-5 2.8 10 2-5h3",
+    "locks": "M3.4 7.2h9.2v6.6H3.4zM5.4 7.2V5a2.6 2.6 0 0 1 5.2 0v2.2",
+    "limits": "M2 12.4a6 6 0 1 1 12 0M8 12.4l3-4.6",
     "audit": "M4 1.8h8v12.4H4zM6 5h4M6 8h4M6 11h2.4",
     "settings": "M2.4 4.4h5.2M11.2 4.4h2.4M7.6 2.8h3.6v3.2H7.6zM2.4 11.6h2.4M8.4 11.6h5.2M4.8 10h3.6v3.2H4.8z",
     "folder": "M1.8 12.8V3.6h4.4l1.6 2h6.4v7.2z",
@@ -55,6 +59,15 @@ def badge(state: str, *, cancelling: bool = False, tries: int = 0, allowed: int 
         shape = "retrying"
         word = escape(f"retrying {tries}/{allowed}" if allowed else f"retrying, {tries}")
     return Markup('<span class="badge {}">{}{}</span>').format(state, glyph(shape), word)
+
+
+_OF_NODES = {"waiting": ("blocked", "pending")}  # the other states of nodes are states of tasks too
+
+
+def node_badge(state: str) -> Markup:
+    """Draw the badge of a node's state."""
+    colour, shape = _OF_NODES.get(state, (state, state))
+    return Markup('<span class="badge {}">{}{}</span>').format(colour, glyph(shape), state)
 
 
 _OF_OPERATIONS = {

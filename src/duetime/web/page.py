@@ -47,8 +47,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """One page. `path` is its address below `/ui`, with parts such as `{id}`; `template` the file that shows its facts.
 
-    With `name` it is in the navigation, and `letter` leads there after `g`. A form of the page posts to the page's own address, with the
-    name of an action in the field `do`. `whole`: not for tokens that are restricted to some handlers.
+    With `name` it is in the navigation (`more`: behind "More"), and `letter` leads there after `g`. A form of the page posts to the
+    page's own address, with the name of an action in the field `do`. `whole`: not for tokens that are restricted to some handlers.
     """
 
     path: str
@@ -58,5 +58,6 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     letter: str = ""
     icon: str = ""
+    more: bool = False
     scope: Scope = Scope.READ
     whole: bool = False

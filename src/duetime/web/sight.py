@@ -16,7 +16,17 @@ T = TypeVar("T")
 FRESH = 1.0  # seconds for which what was read is shown without another look
 # Longer for what an overview has besides, by the first word of its name: what it costs is a number of queries, not of rows, and a hundred
 # open overviews shall cost five a second (bench/dashboard.py). Series have steps of ten seconds. After an action all is read again.
-LONGER = {"stats": 2.0, "health": 5.0, "handlers": 10.0, "workers": 5.0, "gates": 5.0, "upcoming": 10.0, "acts": 5.0, "series": 10.0}
+LONGER = {
+    "stats": 2.0,
+    "events": 2.0,
+    "health": 5.0,
+    "handlers": 10.0,
+    "workers": 5.0,
+    "gates": 5.0,
+    "upcoming": 10.0,
+    "acts": 5.0,
+    "series": 10.0,
+}
 COST_SHARE = 20  # reading may take a twentieth of the time: what costs a second is read every 20 seconds
 STALEST = 30.0
 PATIENCE = 0.3  # seconds that a page waits for a fresh look before it shows the last one with its age
@@ -56,6 +66,14 @@ class Sight:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._looks: dict[str, _Look] = {}
+        self._kept: dict[str, Any] = {}
+
+    def kept(self, name: str, make: Callable[[], T]) -> T:
+        """Return what a look keeps from one time to the next, for all viewers; it is made when it is first asked for."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        found: T = self._kept[name]
+        return found
 
     async def see(self, name: str, read: Callable[[], Awaitable[T]]) -> Seen[T]:
         """Return what `read` returned last; call it again, once for all who ask, if that is too old.

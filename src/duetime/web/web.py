@@ -63,8 +63,13 @@ class Web:
                 Route(name=name, method="GET", path=f"/ui{page.path}", endpoint=endpoint.show, scope=None, summary="Show a page."),
                 Route(name=name, method="POST", path=f"/ui{page.path}", endpoint=endpoint.act, scope=None, summary="Act on a page."),
             ]
-        for path, send in (("/tasks/{id}/log", downloads.log), ("/tasks.ndjson", downloads.tasks)):
-            file = _File(self, send)
+        for path, send, scope in (
+            ("/tasks/{id}/log", downloads.log, Scope.READ),
+            ("/tasks.ndjson", downloads.tasks, Scope.READ),
+            ("/audit.ndjson", downloads.audit_lines, Scope.ADMIN),
+            ("/audit.csv", downloads.audit_table, Scope.ADMIN),
+        ):
+            file = _File(self, send, scope)
             routes.append(
                 Route(name="ui_download", method="GET", path=f"/ui{path}", endpoint=file.send, scope=None, summary="Send a file.")
             )
@@ -126,6 +131,7 @@ class Web:
                 "address": start + each.path,
                 "letter": each.letter,
                 "icon": each.icon,
+                "more": each.more,
                 "here": each.path.strip("/") == here,
             }
             for each in self._menu(caller)
@@ -255,13 +261,17 @@ class _Endpoint:
 class _File:
     """A file that a page offers."""
 
-    def __init__(self, web: Web, send: Callable[[Visit], Awaitable[Response]]) -> None:
+    def __init__(self, web: Web, send: Callable[[Visit], Awaitable[Response]], scope: Scope) -> None:
         self._web = web
         self._send = send
+        self._scope = scope
 
     async def send(self, call: Call) -> Response:
         await self._web.identify(call)
-        return await self._send(await self._web.visit(call, None, {}))
+        visit = await self._web.visit(call, None, {})
+        call.needed = self._scope
+        visit.allow(self._scope)
+        return await self._send(visit)
 
 
 def _read_said(cookie: str) -> Done:

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from duetime.clock import Instant, to_datetime
 from duetime.model.retry import retry_text
-from duetime.web.marks import badge, glyph, operation_badge
+from duetime.web.marks import badge, glyph, node_badge, operation_badge
 
 THIN = "\N{NARROW NO-BREAK SPACE}"
 RELATIVE_UP_TO = timedelta(hours=24)
@@ -99,6 +99,7 @@ class Words:
     badge = staticmethod(badge)
     glyph = staticmethod(glyph)
     operation_badge = staticmethod(operation_badge)
+    node_badge = staticmethod(node_badge)
 
     def full(self, at: datetime) -> str:
         """Write an instant with date, time and zone."""

@@ -16,9 +16,12 @@ async def view(visit: Visit) -> View:
         "entries": page.items,
         "given": given,
         "next": None if page.next is None else visit.here(cursor=page.next),
+        "exports": [(form, visit.link(f"audit.{form}", **given)) for form in ("csv", "ndjson")],
         "first": not visit.query.get("cursor"),
     }
     return View(title="Audit", facts=facts, every=5.0)
 
 
-PAGE = Page(path="/audit", template="audit.html", view=view, name="Audit", letter="a", icon="audit", scope=Scope.ADMIN, whole=True)
+PAGE = Page(
+    path="/audit", template="audit.html", view=view, name="Audit", letter="a", icon="audit", more=True, scope=Scope.ADMIN, whole=True
+)

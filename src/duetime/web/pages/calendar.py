@@ -94,12 +94,13 @@ async def _day_of(visit: Visit, schedule: ScheduleInfo, day: Day) -> ScheduleDay
         schedule,
         page.items,
         [skip for skip in skips if skip.until_at >= start],
-        await _planned(visit, schedule, max(start - TICK, to_datetime(visit.app.store.now())), end),
+        await planned_between(visit, schedule, max(start - TICK, to_datetime(visit.app.store.now())), end),
         page.next is not None,
     )
 
 
-async def _planned(visit: Visit, schedule: ScheduleInfo, start: datetime, end: datetime) -> list[datetime]:
+async def planned_between(visit: Visit, schedule: ScheduleInfo, start: datetime, end: datetime) -> list[datetime]:
+    """Return when a schedule will fire after a start up to an end, in the zone of the person; at most so many."""
     if start >= end or schedule.paused or schedule.health in ("ended", "broken"):
         return []
     try:

@@ -30,7 +30,12 @@ async def view(visit: Visit) -> View:
 
 async def _hits(visit: Visit, text: str) -> list[Hit]:
     wanted = text.lower()
-    pages = [*visit.menu, ("Calendar", visit.link("calendar"), "schedules"), ("Forecast", visit.link("forecast"), "schedules")]
+    pages = [
+        *visit.menu,
+        ("Calendar", visit.link("calendar"), "schedules"),
+        ("Month", visit.link("calendar", "month"), "schedules"),
+        ("Forecast", visit.link("forecast"), "schedules"),
+    ]
     pages.append(("Settings", visit.link("settings"), "settings"))
     hits = [Hit(name, "page", address, icon) for name, address, icon in pages if wanted in name.lower()]
     if not text:

@@ -121,6 +121,7 @@ PAGE = Page(
     name="Operations",
     letter="p",
     icon="operations",
+    more=True,
     actions={verb: Action(run=_change(verb)) for verb in ("stop", "pause", "resume")},
 )
 NEW = Page(path="/operations/new", template="operation_new.html", view=view_new, scope=Scope.OPERATE, actions={"start": Action(run=start)})

@@ -9,10 +9,12 @@ import msgspec
 
 from duetime.client.schedules.info import ScheduleInfo
 from duetime.client.schedules.service import Schedules
+from duetime.clock import SECOND
 from duetime.errors import ChangedMeanwhile, DuetimeError, InvalidValue, ScheduleNotFound
 from duetime.model.access import Scope
 from duetime.model.query import Query
 from duetime.model.rules import Rule, describe
+from duetime.model.rules.clock_changes import clock_changes
 from duetime.store.schedules import ScheduleFilter
 from duetime.web.page import Action, Done, Page, View
 from duetime.web.pages.tasks import read_duration
@@ -25,6 +27,7 @@ TICKED = "schedule:"
 MANY = {"pause": "paused", "resume": "resumed", "delete": "deleted"}
 RUNS = 20
 PREVIEWED = 10
+AHEAD = 400 * 86_400 * SECOND  # how far changes of clocks are looked for: both of a year
 _TROUBLE = ("broken", "late", "failing", "gated", "paused")
 
 
@@ -108,15 +111,18 @@ async def view_one(visit: Visit) -> View:
     schedule = await _get(visit)
     runs = await visit.app.client.page(Query(schedule=schedule.name, limit=RUNS))
     preview, problem, written = await _preview(visit, schedule)
+    rule = None if preview is None else read_rule(written["cron"], written["every"], written["tz"])
     facts = {
         "schedule": schedule,
         "runs": runs.items,
         "upcoming": await _next(visit, schedule, PREVIEWED),
+        "changes": clock_changes(schedule.rule, visit.now, visit.now + AHEAD),
         "skips": await visit.app.schedules.skips(schedule.name, limit=10),
         "preview": preview,
         "problem": problem,
         "written": written,
-        "words": "" if preview is None else describe(read_rule(written["cron"], written["every"], written["tz"])),
+        "words": "" if rule is None else describe(rule),
+        "would_change": [] if rule is None else clock_changes(rule, visit.now, visit.now + AHEAD),
         "may_operate": visit.may("operate", schedule.handler),
     }
     return View(title=schedule.name, facts=facts, crumbs=(("/schedules", "Schedules"),), every=3.0)

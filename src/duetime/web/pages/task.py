@@ -12,7 +12,9 @@ import msgspec
 from duetime.client.client import task_not_found
 from duetime.clock import SECOND, to_datetime
 from duetime.errors import ChangedMeanwhile, InvalidValue
+from duetime.ids import is_id
 from duetime.model.access import AuditOutcome, Scope
+from duetime.model.flow import FLOW, NODE
 from duetime.model.task import COPY_OF, FINAL, State, TaskRecord, shown
 from duetime.store.values import CancelVerdict
 from duetime.web.page import Action, Done, Page, View
@@ -57,6 +59,8 @@ async def view(visit: Visit) -> View:
         "outputs": [(each, plain_lines(each.text)) for each in reversed(output.items) if each.text],
         "payload": json_text(task.payload),
         "hides": hides,
+        "flow": task.meta.get(FLOW, "") if is_id(task.meta.get(FLOW, "")) else "",
+        "node": task.meta.get(NODE, ""),
         "origin": task.meta.get(COPY_OF, ""),
         "result": json_text(task.result) if record.result is not None else None,
         "acts": [] if acts is None else acts.items,
