@@ -15,6 +15,7 @@ from duetime.client.operations import OperationInfo
 from duetime.client.schedules.info import ScheduleInfo
 from duetime.client.schedules.schedule import Schedule
 from duetime.client.secrets import SecretInfo
+from duetime.client.signals import SignalInfo
 from duetime.client.targets import TargetInfo
 from duetime.errors import (
     ArtifactNotFound,
@@ -28,6 +29,7 @@ from duetime.errors import (
     FlowNotFound,
     InvalidHandler,
     InvalidPayload,
+    InvalidStep,
     InvalidValue,
     LockLost,
     LockNotFound,
@@ -39,6 +41,7 @@ from duetime.errors import (
     ScheduleNotFound,
     SecretNotFound,
     SecretUnreadable,
+    SignalNotFound,
     StoreUnavailable,
     TargetNotFound,
     TaskCancelled,
@@ -106,6 +109,7 @@ __all__ = [
     "Handlers",
     "InvalidHandler",
     "InvalidPayload",
+    "InvalidStep",
     "InvalidValue",
     "Limit",
     "Lock",
@@ -134,6 +138,8 @@ __all__ = [
     "SecretInfo",
     "SecretNotFound",
     "SecretUnreadable",
+    "SignalInfo",
+    "SignalNotFound",
     "State",
     "StoreUnavailable",
     "StoredCommand",

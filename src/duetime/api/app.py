@@ -34,6 +34,7 @@ from duetime.api import (
     pull,
     schedules,
     secrets,
+    signals,
     targets,
     tasks,
     tokens,
@@ -188,6 +189,7 @@ ROUTES = (
     *failures.ROUTES,
     *events.ROUTES,
     *locks.ROUTES,
+    *signals.ROUTES,
     *front_page.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,

@@ -23,6 +23,7 @@ from duetime.client.operations import Perform
 from duetime.client.output import LocalOutputs, Outputs
 from duetime.client.schedules.schedule import Schedule
 from duetime.client.secrets import LocalSecrets, Secrets
+from duetime.client.signals import SignalDoor
 from duetime.client.targets import LocalTargets, Targets
 from duetime.runtime.service import Service
 from duetime.secrets.keys import KeyRing
@@ -51,6 +52,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     failures: Failures
     events: EventSource
     locks: LockDoor
+    signals: SignalDoor
     secrets: Secrets
     artifacts: Artifacts
     targets: Targets
@@ -97,6 +99,7 @@ def local_services(
         failures=LocalFailures(store, user=program.user, opened=program.opened),
         events=LocalEvents(store, opened=program.opened),
         locks=store,
+        signals=store,
         secrets=secrets,
         artifacts=artifacts,
         targets=LocalTargets(store, user=program.user, specs=program.specs, client=client, opened=program.opened),

@@ -15,11 +15,25 @@ from duetime.duties.reaper import Reaper
 from duetime.duties.sampler import Sampler
 from duetime.duties.sweeper import Sweeper
 from duetime.duties.tidier import Tidier
+from duetime.duties.waits import Waits
 from duetime.model.task import State
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 
-__all__ = ["Deadlines", "Firing", "Flows", "Intents", "Operations", "Pruner", "Reaper", "Sampler", "Sweeper", "Tidier", "all_duties"]
+__all__ = [
+    "Deadlines",
+    "Firing",
+    "Flows",
+    "Intents",
+    "Operations",
+    "Pruner",
+    "Reaper",
+    "Sampler",
+    "Sweeper",
+    "Tidier",
+    "Waits",
+    "all_duties",
+]
 
 
 def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta]) -> Sequence[Service]:
@@ -31,6 +45,7 @@ def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping
         Deadlines(store, alarms),
         Intents(store, alarms),
         Flows(store, alarms),
+        Waits(store, alarms),
         Operations(store, alarms),
         Pruner(store, alarms, retention),
         Tidier(store, alarms),

@@ -125,8 +125,8 @@ class Submitting(Protocol):
         At most one live task exists per (handler, key). A new task whose key a live one has is answered by its
         `if_exists`: "error" → DUPLICATE and nothing stored; "keep" → KEPT; "replace" → REPLACED: the live task takes the
         new payload, due time, planned time, priority, collection, timeout, retry, expiry, meta and submitter, keeps its id and its
-        attempt numbers, and starts with no tries used, unless it is running: then DUPLICATE. Each answer carries the task that
-        now has the key. Within one call, later tasks see earlier ones. One DUPLICATE does not stop the rest.
+        attempt numbers, and starts with no tries used, unless it is running or has saved steps: then DUPLICATE. Each answer carries the
+        task that now has the key. Within one call, later tasks see earlier ones. One DUPLICATE does not stop the rest.
 
         A task whose id is already stored, live or final, is a repeat: REPEATED with the stored task, unchanged.
         Listeners are woken after the commit.
@@ -178,10 +178,10 @@ class Settling(Protocol):
         """Record how attempts ended.
 
         ACCEPTED if the worker runs exactly this (task, attempt): the task moves to the settlement's state. If a cancel was requested
-        meanwhile, a settlement that would go back to pending ends as `cancelled` instead. Going back to
+        meanwhile, a settlement that is not final ends as `cancelled` instead. Going back to
         pending takes the position of the later of its due time and now; one that was claimed ahead is not due before it was.
         With the outcome PARKED the task is parked as well: no claim but `claim_parked` hands it out, and `refused_by` is remembered
-        until it ends or gets another payload.
+        until it ends or gets another payload. With a `suspension` and the state `blocked` it waits for that step, as `store.steps` says.
         A final state frees the key, frees children whose edges are now met, and cancels those whose edges can no longer be met,
         and their children likewise.
         ALREADY if this (task, attempt, worker) was settled before; STALE otherwise. Neither changes anything.

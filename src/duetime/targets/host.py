@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from duetime.targets.publish.brokers import Brokers
     from duetime.targets.publish.messages import Publisher
     from duetime.targets.spec import HandlerSpec
+    from duetime.targets.steps import StepDoor
 
 NewSender: TypeAlias = "Callable[[HandlerSpec], Sender]"
 NewPublisher: TypeAlias = "Callable[[HandlerSpec], Publisher]"
@@ -40,6 +41,7 @@ class TargetHost:
     """Middleware, threads, sub-processes and secrets. `children` is None where the app cannot be imported by another process.
 
     `addresses` says where requests of HTTP handlers may go, and `callback_door` where servers report on work that they have accepted.
+    `steps` is how attempts reach what they have saved; None in tests of targets alone.
     `sender` makes what sends requests instead of the network, in tests, and `publisher` what publishes messages. `closing` is called when
     the worker ends. `inherit` are descriptors that prove the worker alive: what runs for it in other processes holds them too, so that
     nobody takes its tasks before all of that has ended.
@@ -65,6 +67,7 @@ class TargetHost:
         self._brokers: Brokers | None = None
         self.sender: NewSender | None = None
         self.publisher: NewPublisher | None = None
+        self.steps: StepDoor | None = None
         self.closing: list[Callable[[], Awaitable[None]]] = []
         self.suspects = asyncio.Semaphore(MOST_SUSPECTS)
         self.inherit: Sequence[int] = ()

@@ -93,6 +93,7 @@ class Attempt(msgspec.Struct, eq=False):
                 deadline_at=self.deadline_at,
                 resources=self.owner.resources,
                 progress=self.report,
+                door=self.owner.host.steps,
             )
             if self.stop is not None:
                 self.made.tell_to_stop(_COUNTS_AS[self.stop])

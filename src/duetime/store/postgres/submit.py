@@ -220,6 +220,7 @@ class Submission:
 
     async def _meet_holder(self, task: NewTask[object], holder: str) -> Added | None:
         """Answer a submission whose key is held by a live task; None if that has ended or moved meanwhile."""
+        begun = False
         if task.if_exists == "replace":
             lane = self._lanes[task.handler, task.collection or "", task.priority]
             due_at = due_of(task, self._now)
@@ -227,7 +228,9 @@ class Submission:
                 *(self._now, holder, lane.id, task.payload.decode(), due_at, task.submitted_by, expiry_of(task, due_at), task.timeout),
                 *(None if task.retry is None else task.retry.decode(), ExtrasTexts().of(task), task.planned_at, task.handler),
             ]
-            if await self._run.rows(self._sql.lock_waiting, [[holder]]):
+            locked = await self._run.rows(self._sql.lock_waiting, [[holder]])
+            begun = bool(locked and await self._run.rows(self._sql.has_steps, [holder]))
+            if locked and not begun:
                 if [True] in map(list, await self._run.rows(self._sql.replace_waiting, changed)):  # it was parked; now it may fit
                     await self._run.rows(self._sql.unpark, [self._now, [holder]])
                 self._note(due_at)
@@ -236,7 +239,7 @@ class Submission:
         record = (await records_by_id(self._run, self._sql, [holder])).get(holder)
         if record is None or record.finished_at is not None:
             return None
-        if task.if_exists == "replace" and record.state is not State.RUNNING:
+        if task.if_exists == "replace" and record.state is not State.RUNNING and not begun:
             return None  # it was just moving
         return Added(AddVerdict.KEPT if task.if_exists == "keep" else AddVerdict.DUPLICATE, record)
 

@@ -39,6 +39,7 @@ from duetime.store.sqlite.schedules import Scheduling
 from duetime.store.sqlite.secrets import Secrets
 from duetime.store.sqlite.series import SeriesKeeping
 from duetime.store.sqlite.statements import SQL
+from duetime.store.sqlite.steps import Steps
 from duetime.store.sqlite.targets import Targets
 from duetime.store.sqlite.wakeups import Wakeups
 from duetime.store.traits import Traits
@@ -78,6 +79,7 @@ class SqliteStore(
     Failures,
     Events,
     Locks,
+    Steps,
     Output,
 ):
     """One file, or memory, behind the verbs of `duetime.store.Store`."""

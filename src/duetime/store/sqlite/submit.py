@@ -176,7 +176,7 @@ class Submission:
         record = await self._record("where_seqs", seq)
         if task.if_exists == "keep":
             return Added(AddVerdict.KEPT, record)
-        if task.if_exists == "error" or record.state is State.RUNNING:
+        if task.if_exists == "error" or record.state is State.RUNNING or await self._run.rows(SQL.has_steps, (seq,)):
             return Added(AddVerdict.DUPLICATE, record)
         due_at = due_of(task, self._now)
         lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
