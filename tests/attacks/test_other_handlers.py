@@ -87,6 +87,7 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "operations": mine,
                     "flows": flow.id,
                     "locks": "greet-lock",
+                    "signals": "greet-signal",
                     "artifacts": "none",
                     "uploads": "none",
                 },
@@ -95,6 +96,7 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "operations": theirs,
                     "flows": hidden_flow.id,
                     "locks": f"{MARK}-lock",
+                    "signals": f"{MARK}-signal",
                     "tasks": hidden.id,
                     "workers": hidden_worker,
                     "gates": HIDDEN,
@@ -188,7 +190,7 @@ async def test_series_are_of_the_own_handlers_only(scene: Scene) -> None:
 
 @pytest.mark.parametrize("route", ADDRESSED, ids=lambda route: route.name)
 async def test_what_is_hidden_is_answered_like_what_does_not_exist(scene: Scene, route: Route) -> None:
-    nobody = {"locks": f"{MARK}-free", "schedules": f"{MARK}-nobody1", "failures": "1" * 16}
+    nobody = {"locks": f"{MARK}-free", "signals": f"{MARK}-unsent", "schedules": f"{MARK}-nobody1", "failures": "1" * 16}
     nobody |= {kind: new_id() for kind in ("tasks", "flows", "workers", "operations")}
     nobody |= dict.fromkeys(("gates", "handlers"), f"{MARK}.nobody")
     kind = route.parts[1]

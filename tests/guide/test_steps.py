@@ -101,7 +101,7 @@ async def test_a_wait_ends_by_its_time() -> None:
 
 async def test_retries_and_an_operators_retry_do_not_repeat_what_is_saved() -> None:
     async with using(app) as t:
-        await app.signals.send("user-7-ok", True)
+        await app.signals.send("user-7-ok", True, keep=timedelta(days=7))
         task = await onboard.now(user=7)
         t.fail_next(load, Fatal("no such part"))
         await t.advance(days=4, raise_errors=False)
@@ -119,7 +119,7 @@ async def test_retries_and_an_operators_retry_do_not_repeat_what_is_saved() -> N
 
 async def test_children_are_cancelled_with_the_task_that_has_called_them() -> None:
     async with using(app) as t:
-        await app.signals.send("user-7-ok", True)
+        await app.signals.send("user-7-ok", True, keep=timedelta(days=7))
         task = await onboard.now(user=7)
         await t.advance(days=3, seconds=-1)
         await app.gates.pause("load")

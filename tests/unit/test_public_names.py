@@ -16,11 +16,11 @@ PUBLIC = """
     Event TaskEvent ScheduleEvent WorkerEvent GateEvent
     Flow FlowHandler Plan Node Group Condition any_of at_least FlowFailed FlowNotFound
     Basic Bearer Callback
-    Secret SecretInfo
+    Secret SecretInfo SignalInfo SignalNotFound
     ArtifactInfo ArtifactNotFound
     StoredCommand StoredHttp StoredPublish TargetInfo
     CancelVerdict ChangeVerdict Bulk OperationInfo Failure FailureNotFound GateInfo GateSet Reason
-    DuetimeError Conflict DuplicateKey DuplicateKeys InvalidHandler InvalidPayload InvalidValue PayloadTooLarge
+    DuetimeError Conflict DuplicateKey DuplicateKeys InvalidHandler InvalidPayload InvalidStep InvalidValue PayloadTooLarge
     NotAllowed OperationNotFound ScheduleNotFound SecretNotFound SecretUnreadable StoreUnavailable TargetNotFound TaskCancelled TaskFailed
     TaskNotFound UnknownHandler WorkerNotFound
 """

@@ -41,12 +41,12 @@ async def send(call: Call) -> Response:
 async def list_signals(call: Call) -> Response:
     query = call.query(SignalsQuery)
     items: list[SignalAnswer] = []
-    after: int | None = query.after
+    after: int | None = int(query.cursor)
     while after is not None and len(items) < query.limit:  # of a token that may see few of them a page may be empty
         found = await call.app.store.signals(given(query.name), after=after, limit=query.limit - len(items))
         after = found[-1].number if len(items) + len(found) >= query.limit else None
         items += [signal_answer(each) for each in found if call.may_see(each.name)]
-    return answer(SignalList(items, after))
+    return answer(SignalList(items, None if after is None else str(after)))
 
 
 async def delete(call: Call) -> Response:

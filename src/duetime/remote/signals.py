@@ -31,7 +31,7 @@ class RemoteSignals(SignalDoor):
         raise needs_store("connection=, a part of your own transaction,", self._transport.url)
 
     async def signals(self, name: str | None = None, *, after: int = 0, limit: int = 100) -> list[SignalRecord]:
-        query = {"after": str(after), "limit": str(limit)} | ({} if name is None else {"name": name})
+        query = {"cursor": str(after), "limit": str(limit)} | ({} if name is None else {"name": name})
         found = await self._transport.ask(SignalList, "GET", "/v1/signals", query=query)
         return [record_of(each) for each in found.items]
 

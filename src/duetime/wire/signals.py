@@ -42,10 +42,10 @@ class SignalAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignalList(msgspec.Struct, frozen=True):
-    """Kept signals, the oldest first. `next`: the number after which to go on, null at the end."""
+    """Kept signals, the oldest first. `next`: the cursor of the next page, null at the end."""
 
     items: list[SignalAnswer]
-    next: int | None
+    next: str | None
 
 
 class SignalsDeleted(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class SignalsQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     """Which signals to list."""
 
     name: Name | UnsetType = UNSET
-    after: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    cursor: Annotated[str, Meta(pattern="^[0-9]{1,18}$", description="The `next` of the page before.")] = "0"
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
 
 

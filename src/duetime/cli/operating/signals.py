@@ -31,7 +31,9 @@ def signals(ctx: click.Context, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("value", required=False, default="null", metavar="[JSON]")
 @click.option("--id", "signal_id", metavar="ID", help="Names this signal: a second one with the same name and id is the same one.")
-@click.option("--keep", metavar=parsing.DURATION, callback=parsing.duration, help="How long it is kept for who comes later; a day unless given.")
+@click.option(
+    "--keep", metavar=parsing.DURATION, callback=parsing.duration, help="How long it is kept for who comes later; a day unless given."
+)
 @store_option
 def send(name: str, value: str, signal_id: str | None, keep: float | None) -> None:
     """Send a signal to the task that has waited longest for NAME, or keep it for one that comes."""

@@ -32,7 +32,7 @@ class AskingDoor:
         self._channel = channel
         self._loop = loop
         self.decode_result = decode_result
-        self._turn: asyncio.Lock | None = None
+        self._one_at_a_time: asyncio.Lock | None = None
 
     def now(self) -> Instant:
         return _clock.now()
@@ -61,8 +61,8 @@ class AskingDoor:
         return told
 
     async def _exchange(self, question: Ask) -> Told:
-        self._turn = self._turn or asyncio.Lock()
-        async with self._turn:
+        self._one_at_a_time = self._one_at_a_time or asyncio.Lock()
+        async with self._one_at_a_time:
             self._channel.send(question)
             data = await self._channel.receive()
             if data is None:

@@ -1,5 +1,7 @@
--- Steps, waits and the signals that end them. Whoever ends a wait locks its step, then the task's held entry; whoever
--- suspends a task looks after the commit, under the lock of the step, and so sees what ended it.
+-- Steps, waits and the signals that end them.
+
+-- Whoever ends a wait locks its step, then the task's held entry; whoever suspends a task looks after the commit, under
+-- the lock of the step, and so sees what ended it.
 
 -- Save steps of attempts that the worker runs, and return which of them (from 1) those are. The claims are locked, so
 -- that nobody takes these attempts away meanwhile; a wait that is stored already stays as it is until it is done.
@@ -14,7 +16,8 @@ declare
     v_said integer[];
 begin
     v_numbers := array(select h.number from duetime.holders(p_tasks) as h where h.worker = p_worker);
-    perform from duetime.claim as c where c.worker = p_worker and c.number = any (v_numbers) order by c.number for share;
+    perform from duetime.claim as c where c.worker = p_worker and c.number = any (v_numbers) order by c.number
+        for share;
     v_said := array(
         select n.index::integer from unnest(p_tasks, p_attempts) with ordinality as n (task, attempt, index)
         join duetime.open_attempt as a on a.worker = p_worker and a.number = any (v_numbers) and a.id = n.task

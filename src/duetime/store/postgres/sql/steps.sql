@@ -32,8 +32,9 @@ select duetime.match_signals($1::bigint, $2::text[])::text[]
 update duetime.signal set looked = true where not looked and name = any ($1::text[])
 
 -- unseen_signals: names of signals that nobody has looked at yet
-select distinct u.name from (select g.name from duetime.signal as g where not g.looked order by g.number limit $1::integer)
-    as u
+select distinct u.name from (
+    select g.name from duetime.signal as g where not g.looked order by g.number limit $1::integer
+) as u
 
 -- wake: let suspended tasks go on that have nothing to wait for
 select w.p_woken, w.p_earliest from duetime.wake($1::bigint, $2::uuid[]) as w

@@ -3,7 +3,8 @@ select s.name, s.kind, s.attempt, s.at, s.done, s.late, s.data, s.signal, s.wake
 from duetime_step as s join duetime_task as t on t.seq = s.task where t.id = ? order by s.number
 
 -- one_step: a step of a task
-select name, kind, attempt, at, done, late, data, signal, wake_at, children from duetime_step where task = ? and name = ?
+select name, kind, attempt, at, done, late, data, signal, wake_at, children from duetime_step
+where task = ? and name = ?
 
 -- attempt_of_worker: the number of a task if a worker runs this attempt of it
 select task from duetime_running where id = ? and attempt = ? and worker = ?
