@@ -88,6 +88,7 @@ _OPTIONS = {
     'if_exists="keep"': "--if-exists keep",
     'or "replace"': "or --if-exists replace",
     'if_exists="replace"': "--if-exists replace",
+    'if_exists="queue_one"': "--if-exists queue_one",
     'or "keep"': "or --if-exists keep",
     "force=true": "--force",
     "`app.schedules.list()` gives all": "`duetime schedules` lists all",
