@@ -159,4 +159,4 @@ def test_few_tasks_are_made_of_many_submissions(duetime: CommandLine) -> None:
     assert (again["id"], again["payload"]["name"], again["merged"]["submissions"]) == (first["id"], "Bob", 2)
     opened = duetime("submit", "greet", "name=Ada", "--key", "host-7", "--throttle", "1m").stdout
     assert duetime("submit", "greet", "name=Bob", "--key", "host-7", "--throttle", "1m").stdout == opened
-    assert "give key= too" in duetime("submit", "greet", "name=Ada", "--debounce", "30s", code=1).stderr
+    assert "give key= too" in duetime("submit", "greet", "name=Ada", "--debounce", "30s", code=2).stderr

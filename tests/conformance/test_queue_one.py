@@ -129,7 +129,7 @@ async def test_a_first_one_that_waits_for_a_retry_may_end_without_running(
     assert await state_of(store, behind) is State.PENDING
 
 
-async def test_the_one_that_waits_can_be_cancelled_and_leaves_its_place(store: Store, worker: Worker) -> None:
+async def test_the_one_that_waits_can_be_cancelled_and_another_takes_over(store: Store, worker: Worker) -> None:
     await task_in(store, worker, State.RUNNING, key="k")
     behind = (await line(store, 1)).record
     await store.cancel([behind.id])
