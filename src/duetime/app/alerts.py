@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import msgspec
 
@@ -40,7 +41,7 @@ class DeclaresAlerts:
         rule = AlertRule(
             name=name,
             when=self._of_group(when),
-            channels=tuple(channels) if not isinstance(channels, str) else channels,
+            channels=cast(tuple[str, ...], channels) if isinstance(channels, str) else tuple(channels),  # a text is refused there
             sustained=sustained,
             repeat=repeat,
             quiet=quiet,

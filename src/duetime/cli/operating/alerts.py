@@ -209,7 +209,7 @@ def show_rule(name: str, as_json: bool) -> None:
     ]
     show.print_facts((name, value) for name, value in facts if value is not None)
     if found:
-        show.print_table(ALERTS, map(_alert_row, found))
+        show.print_table(ALERTS, map(_alert_row, found), empty="")
 
 
 async def _rule_and_alerts(app: Any, name: str) -> tuple[AlertRuleInfo, list[Alert]]:

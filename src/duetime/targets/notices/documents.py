@@ -1,4 +1,4 @@
-"""What the documents of alerts have, and reading and writing them with their types; for the client and for the duty that evaluates rules."""
+"""What the documents of alerts have, read and written with their types; for the client, and for the duty that evaluates rules."""
 
 from __future__ import annotations
 

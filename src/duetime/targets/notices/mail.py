@@ -7,6 +7,7 @@ import contextlib
 import smtplib
 import socket
 import ssl
+from collections.abc import Callable
 from email.message import EmailMessage
 
 from duetime.targets.notices.channels import SmtpServer
@@ -22,6 +23,34 @@ class MailFailed(Exception):
         self.kind = kind
 
 
+class _Plain(smtplib.SMTP):
+    """Tells of its socket as soon as there is one: a server that accepts and then says nothing must not hold anybody."""
+
+    def __init__(self, server: SmtpServer, opened: Callable[[socket.socket], None]) -> None:
+        self._opened = opened
+        super().__init__(server.host, server.port, timeout=ANSWER_WITHIN)
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        connection = socket.create_connection((host, port), timeout)
+        self._opened(connection)
+        return connection
+
+
+class _Secure(smtplib.SMTP_SSL):
+    def __init__(self, server: SmtpServer, context: ssl.SSLContext, opened: Callable[[socket.socket], None]) -> None:
+        self._opened = opened
+        super().__init__(server.host, server.port, timeout=ANSWER_WITHIN, context=context)
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        connection = socket.create_connection((host, port), timeout)
+        self._opened(connection)
+        try:
+            return self.context.wrap_socket(connection, server_hostname=host)
+        except BaseException:
+            connection.close()
+            raise
+
+
 class Delivery:
     """One message on its way to the server."""
 
@@ -29,7 +58,7 @@ class Delivery:
         self._server = server
         self._message = message
         self._login = login
-        self._client: smtplib.SMTP | None = None
+        self._connection: socket.socket | None = None
         self._stopped = False
 
     async def send(self) -> None:
@@ -45,24 +74,22 @@ class Delivery:
 
     def _cut(self) -> None:
         self._stopped = True
-        client = self._client
-        if client is not None and client.sock is not None:
+        if self._connection is not None:
             with contextlib.suppress(OSError):
-                client.sock.shutdown(socket.SHUT_RDWR)
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _opened(self, connection: socket.socket) -> None:
+        self._connection = connection
+        if self._stopped:
+            self._cut()
 
     def _send(self) -> None:
         server = self._server
         at = f"{server.host}:{server.port}"
         try:
             context = ssl.create_default_context()
-            if server.tls:
-                client: smtplib.SMTP = smtplib.SMTP_SSL(server.host, server.port, timeout=ANSWER_WITHIN, context=context)
-            else:
-                client = smtplib.SMTP(server.host, server.port, timeout=ANSWER_WITHIN)
-            self._client = client
+            client = _Secure(server, context, self._opened) if server.tls else _Plain(server, self._opened)
             with client:
-                if self._stopped:
-                    raise MailFailed("MailUnreachable", "stopped")
                 client.ehlo()
                 if not server.tls and client.has_extn("starttls"):
                     client.starttls(context=context)
