@@ -65,31 +65,13 @@ def _list(as_json: bool) -> None:
 def _rule_row(info: AlertRuleInfo) -> tuple[object, ...]:
     state = f"muted until {show.absolute(info.muted_until)}" if info.muted_until else "quiet now" if info.silent else ""
     by = "code" if info.declared else info.changed_by
-    return (info.rule.name, condition_text(info.rule.when), ", ".join(info.rule.channels), info.firing, info.pending, state, by)
+    return (info.rule.name, _written(info.rule.when), ", ".join(info.rule.channels), info.firing, info.pending, state, by)
 
 
-def condition_text(condition: Condition) -> str:
-    """Write a condition as `put` takes it."""
-    return " ".join([_kind(condition), *(f"{name}={_plain(value)}" for name, value in _fields(condition).items())])
+def _written(condition: Condition) -> str:
+    from duetime.model.alerts.conditions import written
 
-
-def _kind(condition: Condition) -> str:
-    from duetime.model.alerts.conditions import kind_of
-
-    return kind_of(condition)
-
-
-def _fields(condition: Condition) -> dict[str, Any]:
-    import msgspec
-
-    fields: dict[str, Any] = msgspec.to_builtins(condition)
-    return {name: value for name, value in fields.items() if name != "kind"}
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return written(condition)
 
 
 @alerts.command()
@@ -145,7 +127,7 @@ def put(
     if as_json:
         show.print_json(info)
     else:
-        show.note(f"put {info.rule.name}: {condition_text(info.rule.when)}, told to {', '.join(info.rule.channels)}")
+        show.note(f"put {info.rule.name}: {_written(info.rule.when)}, told to {', '.join(info.rule.channels)}")
 
 
 def _condition(kind: str, fields: Iterable[str]) -> Condition:
@@ -198,7 +180,7 @@ def show_rule(name: str, as_json: bool) -> None:
         return
     facts: list[tuple[str, object]] = [
         ("name", info.rule.name),
-        ("condition", condition_text(info.rule.when)),
+        ("condition", _written(info.rule.when)),
         ("channels", ", ".join(info.rule.channels)),
         ("sustained", info.rule.sustained or None),
         ("repeat", info.rule.repeat),
@@ -287,7 +269,7 @@ def suggest(as_json: bool) -> None:
         return
     for rule in found:
         click.echo(f"# {rule.note}")
-        click.echo(f"duetime alerts put {_quoted(rule.name)} {condition_text(rule.when)} --channel {rule.channels[0]}")
+        click.echo(f"duetime alerts put {_quoted(rule.name)} {_written(rule.when)} --channel {rule.channels[0]}")
 
 
 def _quoted(text: str) -> str:

@@ -108,8 +108,8 @@ def mail(name: str, server: str, sender: str, to: tuple[str, ...], user: str | N
 
 @put.command()
 @click.argument("name")
-@click.option("--url", metavar="URL", help="Where to send it.")
-@click.option("--url-secret", metavar="SECRET", help="The name of the secret with the URL.")
+@click.option("--to", "url", metavar="URL", help="Where to send it.")
+@click.option("--to-secret", "url_secret", metavar="SECRET", help="The name of the secret with the URL.")
 @click.option("--sign", metavar="SECRET", help="The name of the secret that signs: duetime secrets put.")
 @store_option
 def webhook(name: str, url: str | None, url_secret: str | None, sign: str | None) -> None:
@@ -122,8 +122,8 @@ def webhook(name: str, url: str | None, url_secret: str | None, sign: str | None
 
 @put.command()
 @click.argument("name")
-@click.option("--url", metavar="URL", help="The incoming webhook; it is a secret itself, so rather give --url-secret.")
-@click.option("--url-secret", metavar="SECRET", help="The name of the secret with the URL: duetime secrets put.")
+@click.option("--to", "url", metavar="URL", help="The incoming webhook; it is a secret itself, so rather give --to-secret.")
+@click.option("--to-secret", "url_secret", metavar="SECRET", help="The name of the secret with the URL: duetime secrets put.")
 @store_option
 def slack(name: str, url: str | None, url_secret: str | None) -> None:
     """Send to Slack, or to what takes the same: Mattermost, Discord (…/slack), Rocket.Chat."""
@@ -136,7 +136,7 @@ def _url(url: str | None, secret: str | None) -> Any:
     from duetime.model.secrets import Secret
 
     if (url is None) == (secret is None):
-        raise click.UsageError("give --url or --url-secret, one of them")
+        raise click.UsageError("give --to or --to-secret, one of them")
     return url if secret is None else Secret(secret)
 
 

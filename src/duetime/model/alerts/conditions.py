@@ -191,6 +191,18 @@ def kind_of(condition: Condition) -> str:
     return kind
 
 
+def written(condition: Condition) -> str:
+    """Write a condition as the command line takes it."""
+    fields: dict[str, object] = msgspec.to_builtins(condition)
+    return " ".join([kind_of(condition), *(f"{name}={_plain(value)}" for name, value in fields.items() if name != "kind")])
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 # ---- checks that rules share ----
 
 
