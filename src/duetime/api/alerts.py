@@ -22,7 +22,7 @@ from duetime.wire.alerts import (
     AlertRuleList,
     ChannelBody,
     ChannelList,
-    MuteBody,
+    MuteRuleBody,
     RuleBody,
     SuggestedRules,
 )
@@ -30,7 +30,7 @@ from duetime.wire.fields import NoBody, NoQuery, given
 from duetime.wire.problem import pointing
 
 _rule = msgspec.json.Decoder(RuleBody)
-_mute = msgspec.json.Decoder(MuteBody)
+_mute = msgspec.json.Decoder(MuteRuleBody)
 _acknowledge = msgspec.json.Decoder(AcknowledgeBody)
 _channel = msgspec.json.Decoder(ChannelBody)
 _RULE_FIELDS = {field: field for field in RuleBody.__struct_fields__}
@@ -49,10 +49,10 @@ async def list_alerts(call: Call) -> Response:
 
 async def acknowledge(call: Call) -> Response:
     call.query(NoQuery)
+    call.allow_whole("alerts are of all")
     body = await call.body(_acknowledge)
     subject = given(body.subject)
     async with call.acting("alerts.acknowledge", body.rule[:200]) as act:
-        call.allow_whole("alerts are of all")
         done = await call.app.alerts.acknowledge(body.rule, subject, by=call.caller.name)
         act.detail = subject or f"{done} of them"
     return answer(Acknowledged(done))
@@ -77,9 +77,9 @@ async def get_rule(call: Call) -> Response:
 
 async def put_rule(call: Call) -> Response:
     call.query(NoQuery)
+    call.allow_whole("alerts are of all")
     name, body = _name(call, "a rule"), await call.body(_rule)
     async with call.acting("alerts.put", name):
-        call.allow_whole("alerts are of all")
         with pointing("", _RULE_FIELDS):
             info = await call.app.alerts.put(body.named(name), by=call.caller.name)
     return answer(info)
@@ -87,19 +87,19 @@ async def put_rule(call: Call) -> Response:
 
 async def delete_rule(call: Call) -> Response:
     call.query(NoQuery)
+    call.allow_whole("alerts are of all")
     await call.empty_body()
     name = _name(call, "a rule")
     async with call.acting("alerts.delete", name):
-        call.allow_whole("alerts are of all")
         await call.app.alerts.delete(name)
     return Response(status_code=204)
 
 
 async def mute(call: Call) -> Response:
     call.query(NoQuery)
+    call.allow_whole("alerts are of all")
     name, body = _name(call, "a rule"), await call.body(_mute)
     async with call.acting("alerts.mute", name) as act:
-        call.allow_whole("alerts are of all")
         info = await call.app.alerts.mute(name, lasting=body.lasting, by=call.caller.name)
         act.detail = f"for {body.lasting:g} s"
     return answer(info)
@@ -179,7 +179,7 @@ ROUTES = (
     ),
     Route(
         name="mute_alert_rule", method="POST", path="/v1/alert-rules/{name}/mute", endpoint=mute, scope=Scope.OPERATE,
-        summary="Tell nothing of a rule for a while.", body=MuteBody, answer=AlertRuleInfo, problems=(404, 409),
+        summary="Tell nothing of a rule for a while.", body=MuteRuleBody, answer=AlertRuleInfo, problems=(404, 409),
     ),
     Route(
         name="list_channels", method="GET", path="/v1/channels", endpoint=list_channels, scope=Scope.OPERATE,

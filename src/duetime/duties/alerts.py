@@ -88,12 +88,12 @@ async def evaluate(store: AlertsStore, certificates: Certificates) -> bool:
         for subject in subjects:
             name = state_name(rule.name, subject)
             before = by_name.get(name)
-            state, news = advance(rule.value, None if before is None else before.value, seen.get(subject), subject, gathering.now)
+            state, announced = advance(rule.value, None if before is None else before.value, seen.get(subject), subject, gathering.now)
             if state != (None if before is None else before.value):
                 changes.append(change(DocumentKind.ALERT, name, before, state))
-            if news is not None:
+            if announced is not None:
                 for channel in rule.value.rule.channels:
-                    told.setdefault(channel, []).append(news)
+                    told.setdefault(channel, []).append(announced)
     alive = {rule.name for rule in rules}
     changes.extend(change(DocumentKind.ALERT, each.name, each, None) for each in states if each.value.rule not in alive)
     changes.extend(_messages(told, await paces_of(store), gathering.now))

@@ -17,7 +17,16 @@ from duetime.model.task import Task
 from duetime.remote.address import part
 from duetime.remote.transport import Transport
 from duetime.targets.notices.channels import Channel
-from duetime.wire.alerts import AcknowledgeBody, Acknowledged, AlertList, AlertRuleList, ChannelList, MuteBody, SuggestedRules, rule_body
+from duetime.wire.alerts import (
+    AcknowledgeBody,
+    Acknowledged,
+    AlertList,
+    AlertRuleList,
+    ChannelList,
+    MuteRuleBody,
+    SuggestedRules,
+    rule_body,
+)
 
 
 class RemoteAlerts(Alerts):
@@ -47,7 +56,7 @@ class RemoteAlerts(Alerts):
         await self._transport.send("DELETE", path)
 
     async def mute(self, name: str, *, lasting: Seconds, by: str | None = None) -> AlertRuleInfo:
-        body = MuteBody(lasting=span("lasting", lasting, 0.0, LONGEST_MUTE))
+        body = MuteRuleBody(lasting=span("lasting", lasting, 0.0, LONGEST_MUTE))
         path = f"{_rule(name)}/mute"
         await self._opened()
         return await self._transport.ask(AlertRuleInfo, "POST", path, body=body, again=True)

@@ -54,7 +54,7 @@ def rule_body(rule: AlertRule) -> RuleBody:
     )
 
 
-class MuteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class MuteRuleBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """For how many seconds nothing is told of a rule; 0 ends that."""
 
     lasting: Annotated[float, Meta(ge=0, le=LONGEST_MUTE)]

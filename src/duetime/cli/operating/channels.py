@@ -30,7 +30,7 @@ WAIT = 60.0  # seconds that `test` waits for its task
 @store_option
 @click.pass_context
 def channels(ctx: click.Context, as_json: bool) -> None:
-    """List, put, test and delete channels: mail, webhooks, and Slack or what takes the same."""
+    """List, put, test and delete channels of alerts."""
     if ctx.invoked_subcommand is None:
         _list(as_json)
 
@@ -108,36 +108,36 @@ def mail(name: str, server: str, sender: str, to: tuple[str, ...], user: str | N
 
 @put.command()
 @click.argument("name")
-@click.option("--to", "url", metavar="URL", help="Where to send it.")
-@click.option("--to-secret", "url_secret", metavar="SECRET", help="The name of the secret with the URL.")
+@click.option("--to", "address", metavar="URL", help="Where to send it.")
+@click.option("--to-secret", "secret", metavar="SECRET", help="The name of the secret with the URL.")
 @click.option("--sign", metavar="SECRET", help="The name of the secret that signs: duetime secrets put.")
 @store_option
-def webhook(name: str, url: str | None, url_secret: str | None, sign: str | None) -> None:
+def webhook(name: str, address: str | None, secret: str | None, sign: str | None) -> None:
     """Send JSON by POST, signed as webhooks are."""
     from duetime.model.secrets import Secret
     from duetime.targets.notices.channels import Webhook
 
-    _put(name, Webhook(url=_url(url, url_secret), sign=None if sign is None else Secret(sign)))
+    _put(name, Webhook(url=_url(address, secret), sign=None if sign is None else Secret(sign)))
 
 
 @put.command()
 @click.argument("name")
-@click.option("--to", "url", metavar="URL", help="The incoming webhook; it is a secret itself, so rather give --to-secret.")
-@click.option("--to-secret", "url_secret", metavar="SECRET", help="The name of the secret with the URL: duetime secrets put.")
+@click.option("--to", "address", metavar="URL", help="The incoming webhook; it is a secret itself, so rather give --to-secret.")
+@click.option("--to-secret", "secret", metavar="SECRET", help="The name of the secret with the URL: duetime secrets put.")
 @store_option
-def slack(name: str, url: str | None, url_secret: str | None) -> None:
+def slack(name: str, address: str | None, secret: str | None) -> None:
     """Send to Slack, or to what takes the same: Mattermost, Discord (…/slack), Rocket.Chat."""
     from duetime.targets.notices.channels import Slack
 
-    _put(name, Slack(url=_url(url, url_secret)))
+    _put(name, Slack(url=_url(address, secret)))
 
 
-def _url(url: str | None, secret: str | None) -> Any:
+def _url(address: str | None, secret: str | None) -> Any:
     from duetime.model.secrets import Secret
 
-    if (url is None) == (secret is None):
+    if (address is None) == (secret is None):
         raise click.UsageError("give --to or --to-secret, one of them")
-    return url if secret is None else Secret(secret)
+    return address if secret is None else Secret(secret)
 
 
 def _put(name: str, channel: Channel) -> None:

@@ -147,7 +147,7 @@ class StoredCommand(_Stored, frozen=True, kw_only=True, tag="command"):
 
 
 class StoredNotices(_Stored, frozen=True, kw_only=True, tag="notices"):
-    """What sends the notices of alerts to their channels: the target of `duetime.notify`, which is stored with the first channel."""
+    """What sends the notices of alerts to their channels. It is stored with the first channel."""
 
     timeout: Seconds = NOTICE_TIMEOUT
 

@@ -866,7 +866,8 @@ create table duetime.lock (
 ) with (fillfactor = 50);
 create sequence duetime.lock_number;
 
--- Rules of alerts, their states, channels and messages to be submitted, as JSON. `version` is random, new at each change.
+-- Rules of alerts, their states, channels and messages to be submitted, as JSON. `version` is random and new at each
+-- change.
 create table duetime.alerting (
     kind text not null,
     name text not null,

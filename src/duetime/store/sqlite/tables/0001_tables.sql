@@ -706,7 +706,8 @@ create table duetime_lock (
     rest integer not null default 0
 ) without rowid;
 
--- Rules of alerts, their states, channels and messages to be submitted, as JSON. `version` is random, new at each change.
+-- Rules of alerts, their states, channels and messages to be submitted, as JSON. `version` is random and new at each
+-- change.
 create table duetime_alerting (
     kind text not null,
     name text not null,
