@@ -20,7 +20,7 @@ def test_channels_and_rules_are_put_shown_and_deleted(duetime: CommandLine, shop
 
     duetime("alerts", "put", "failing", "failing", "ratio=0.2", "within=5m", "--channel", "ops", "--quiet", "22:00-07:00", "--repeat", "1h")
     rule = duetime.json("alerts", "show", "failing")["rule"]
-    assert (rule["when"], rule["repeat"]) == ({"kind": "failing", "ratio": 0.2}, 3_600.0)
+    assert (rule["when"]["kind"], rule["when"]["ratio"], rule["when"]["within"], rule["repeat"]) == ("failing", 0.2, 300.0, 3_600.0)
     duetime("alerts", "put", "certs", "certificate", "days=30,7", "--channel", "hook", "--channel", "chat")
     assert [each["rule"]["name"] for each in duetime.json("alerts", "list")["items"]] == ["certs", "failing"]
     assert "certificate days=30,7" in duetime("alerts", "show", "certs").stdout
