@@ -65,6 +65,7 @@ async def test_events_of_others_leave_no_trace(signed: Callable[..., Any], app: 
     async with app.worker() as worker:
         page = await seen(some)
     assert own.id in page
+    assert "1 of the last 1 events" in page, "how much happened to others is not told either"
     for word in (hidden.id, "orders.expire", worker.id, "worker.started"):
         assert word not in page.replace('<option value="worker.started">', "")
 
