@@ -12,7 +12,9 @@ import pytest
 from playwright.async_api import Browser, Page, Response, Route, expect
 
 from duetime import App
+from duetime.client.schedules.schedule import Schedule
 from duetime.clock import to_instant
+from duetime.model.rules import Every
 from duetime.web.words import Words
 from tests.servers.waiting import PATIENCE
 from tests.web.conftest import Reader, Watched, dashboard, fill
@@ -215,6 +217,7 @@ async def test_an_overview_is_open_for_eight_hours(browser: Browser, ui: Reader,
 async def leave_open(browser: Browser, ui: Reader, app: App, *, seconds: int, rounds: int) -> None:
     """Let an overview live on a clock that is moved: it asks as often as it should, and neither nodes, heap nor timers grow."""
     await fill(app)
+    await app.schedules.put(Schedule(name="hourly", handler="search.reindex", rule=Every(3_600)))
     page = await browser.new_page()
     page.set_default_timeout(0)
     watched = Watched(page)

@@ -76,7 +76,7 @@ async def _loaded(ui: Reader, path: str) -> list[bytes]:
 
 async def test_the_first_load_is_small_and_needs_no_other_host(ui: Reader, app: App) -> None:
     await fill(app)
-    for path, most in (("/", 100_000), ("/schedules", 100_000), ("/handlers", 100_000), ("/tasks", 106_000)):
+    for path, most in (("/", 100_000), ("/schedules", 100_000), ("/handlers", 100_000), ("/tasks", 110_000)):
         parts = await _loaded(ui, path)
         assert len(parts) <= 7, path
         assert sum(map(len, parts)) <= most, path
