@@ -205,8 +205,8 @@ CLOCK = """
 """
 
 
-async def test_an_overview_is_open_for_half_an_hour(browser: Browser, ui: Reader, app: App) -> None:
-    await leave_open(browser, ui, app, seconds=1_800, rounds=3)
+async def test_an_overview_is_open_for_ten_minutes(browser: Browser, ui: Reader, app: App) -> None:
+    await leave_open(browser, ui, app, seconds=600, rounds=3)
 
 
 @pytest.mark.system
