@@ -106,6 +106,7 @@ async def test_a_task_that_prints_much_is_followed_and_the_browser_does_not_grow
 
 
 @pytest.mark.system
+@pytest.mark.timeout(3_600)
 async def test_a_log_of_a_hundred_megabytes_is_followed_and_the_browser_does_not_grow(browser: Browser, tmp_path: Path) -> None:
     await follow_a_talker(browser, tmp_path, megabytes=100, rounds=120)
 
@@ -210,6 +211,7 @@ async def test_an_overview_is_open_for_ten_minutes(browser: Browser, ui: Reader,
 
 
 @pytest.mark.system
+@pytest.mark.timeout(3_600)
 async def test_an_overview_is_open_for_eight_hours(browser: Browser, ui: Reader, app: App) -> None:
     await leave_open(browser, ui, app, seconds=8 * 3_600, rounds=16)
 
@@ -254,6 +256,7 @@ def relative_text(delta: float) -> str:
 
 
 @pytest.mark.system
+@pytest.mark.timeout(3_600)
 async def test_a_list_that_changes_all_day_does_not_grow(browser: Browser, ui: Reader, app: App) -> None:
     await fill(app)
     page = await browser.new_page()
