@@ -14,6 +14,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import CHECKS, load_all_checks
+from schemathesis.core.result import Ok
 from schemathesis.generation.feedback import FeedbackSources
 from schemathesis.pytest._test_builder import build_operation_test
 
@@ -92,6 +93,7 @@ def test_every_answer_is_as_described(served: Known, name: str) -> None:
     # Not `schema.parametrize()`: it thinks up all requests of all routes at collection, in each of the processes of a run.
     load_all_checks()
     [found] = schema.include(operation_id=name).get_all_operations()
+    assert isinstance(found, Ok)
     build_operation_test(config=schema.config, operation=found.ok(), test_func=compare, given_kwargs={}, feedback=FeedbackSources())(
         served=served
     )
