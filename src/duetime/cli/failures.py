@@ -36,6 +36,8 @@ EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.LockNotFound, NOT_FOUND),
     (errors.LockTaken, CONFLICT),
     (errors.FlowNotFound, NOT_FOUND),
+    (errors.AlertNotFound, NOT_FOUND),
+    (errors.ChannelNotFound, NOT_FOUND),
     (errors.DuplicateKey, CONFLICT),
     (errors.Conflict, CONFLICT),
     (errors.StoreUnavailable, UNREACHABLE),

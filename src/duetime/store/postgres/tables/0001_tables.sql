@@ -877,3 +877,13 @@ create table duetime.lock (
     rest bigint not null default 0
 ) with (fillfactor = 50);
 create sequence duetime.lock_number;
+
+-- Rules of alerts, their states, channels and messages to be submitted, as JSON. `version` is random and new at each
+-- change.
+create table duetime.alerting (
+    kind text not null,
+    name text not null,
+    version text not null,
+    body bytea not null,
+    primary key (kind, name)
+) with (fillfactor = 70);

@@ -716,3 +716,13 @@ create table duetime_lock (
     free_at integer,
     rest integer not null default 0
 ) without rowid;
+
+-- Rules of alerts, their states, channels and messages to be submitted, as JSON. `version` is random and new at each
+-- change.
+create table duetime_alerting (
+    kind text not null,
+    name text not null,
+    version text not null,
+    body blob not null,
+    primary key (kind, name)
+) without rowid;
