@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from duetime.duties.alerts import Alerts
 from duetime.duties.deadlines import Deadlines
 from duetime.duties.firing import Firing
 from duetime.duties.flows import Flows
@@ -21,6 +22,7 @@ from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 
 __all__ = [
+    "Alerts",
     "Deadlines",
     "Firing",
     "Flows",
@@ -50,4 +52,5 @@ def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping
         Pruner(store, alarms, retention),
         Tidier(store, alarms),
         Sampler(store, alarms),
+        Alerts(store, alarms),
     )
