@@ -129,6 +129,7 @@ def bodies(scene: Scene) -> dict[str, Any]:
         "take_lock": {"holder": "fedcba9876543210"},
         "renew_lock": {"holder": "fedcba9876543210"},
         "free_lock": {"holder": "fedcba9876543210"},
+        "send_signal": {"value": 1},
         "put_calendar": {"weekdays": "sat,sun"},
         "register_worker": {"handlers": {"greet": {}}},
         "complete_task": told,
