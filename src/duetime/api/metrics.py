@@ -126,6 +126,7 @@ class Figures:
         self._sums = Kept(lambda: app.insight.figures(), SUM_EVERY, self.note_store_error)
         self._gates = Kept(lambda: app.gates.list(), COUNT_EVERY, self.note_store_error)
         self._locks = Kept(lambda: app.locks.list(), COUNT_EVERY, self.note_store_error)
+        self._flows = Kept(lambda: app.flows.counts(), COUNT_EVERY, self.note_store_error)
         self._ready = True
         self._loops: Sequence[LoopHealth] = ()
 
@@ -147,7 +148,9 @@ class Figures:
 
     async def refresh(self) -> None:
         """Read from the store again if the last values are old."""
-        await asyncio.gather(self._stats.refresh(), self._sums.refresh(), self._gates.refresh(), self._locks.refresh())
+        await asyncio.gather(
+            self._stats.refresh(), self._sums.refresh(), self._gates.refresh(), self._locks.refresh(), self._flows.refresh()
+        )
 
     def close(self) -> None:
         """Stop reading from the store."""
@@ -155,6 +158,7 @@ class Figures:
         self._sums.close()
         self._gates.close()
         self._locks.close()
+        self._flows.close()
 
     def text(self, *, ready: bool, loops: Sequence[LoopHealth]) -> bytes:
         self._ready, self._loops = ready, loops
@@ -174,6 +178,11 @@ class Figures:
             yield _closed(self._gates.answer)
         if self._locks.answer is not None:
             yield _locked(self._locks.answer)
+        if self._flows.answer is not None:
+            flows = GaugeMetricFamily("duetime_flows", "Flows in the store, by name and state.", labels=["name", "state"])
+            for each in self._flows.answer:
+                flows.add_metric([each.name, each.state], each.number)
+            yield flows
         if self._sums.answer is not None:
             seen = () if self._stats.answer is None else [each.handler for each in self._stats.answer.handlers]
             yield from _summed(self._sums.answer, seen)
