@@ -2,7 +2,8 @@
 
 -- insert_flow: a new flow
 insert into duetime.flow (id, name, state, graph, submitted_at, submitted_by, deadline_at, meta, key, holds_key)
-values ($1::uuid, $2::text, 'running', $3::text, $4::bigint, $5::text, $6::bigint, $7::text, $8::text, $8::text is not null)
+values ($1::uuid, $2::text, 'running', $3::text, $4::bigint, $5::text, $6::bigint, $7::text, $8::text,
+    $8::text is not null)
 on conflict do nothing returning id::text
 
 -- key_of_flow: the live flow that has this key
@@ -65,8 +66,8 @@ select m.* from unnest($1::uuid[], $2::uuid[], $3::integer[], $4::integer[], $5:
     flow, node, round, position, keeps)
 
 -- lock_flows_of: nobody else changes the flows of these tasks until this transaction has ended
-select f.id from duetime.flow as f where f.id in (select m.flow from duetime.member as m where m.task = any ($1::uuid[]))
-order by f.id for update
+select f.id from duetime.flow as f
+where f.id in (select m.flow from duetime.member as m where m.task = any ($1::uuid[])) order by f.id for update
 
 -- passed_members: which tasks belong to an earlier round of their node
 select m.task::text from duetime.member as m join duetime.node as n on n.flow = m.flow and n.number = m.node
@@ -96,7 +97,8 @@ select f.id::text from duetime.flow as f where f.deadline_at <= $1::bigint and f
 update duetime.flow set stopping = $2::text, swept = false, version = version + 1 where id = $1::uuid
 
 -- resume_flow: let a flow go on
-update duetime.flow set stopping = null, swept = false, more = true, state = 'running', finished_at = null, version = version + 1
+update duetime.flow set stopping = null, swept = false, more = true, state = 'running', finished_at = null,
+    version = version + 1
 where id = $1::uuid
 
 -- forget_errors: nodes whose members could not be made are tried again

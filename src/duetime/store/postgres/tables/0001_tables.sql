@@ -195,7 +195,8 @@ create index flow_deadline on duetime.flow (deadline_at)
 create index flow_finished on duetime.flow (finished_at) where finished_at is not null;
 
 -- What is known of the nodes of a flow, by their number in its graph: of how many members the tasks were made, how many
--- of those have ended and failed. `error`: they could not be made. `round` counts reruns. `members`: how many a map has.
+-- of those have ended and failed. `error`: they could not be made. `round` counts reruns. `members`: how many a map
+-- has.
 create table duetime.node (
     flow uuid not null,
     number integer not null,

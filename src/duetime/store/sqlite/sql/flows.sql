@@ -101,7 +101,8 @@ select id from duetime_flow where deadline_at <= ? and state = 'running' and sto
 update duetime_flow set stopping = ?, swept = 0, version = version + 1 where id = ?
 
 -- resume_flow: let a flow go on
-update duetime_flow set stopping = null, swept = 0, more = 1, state = 'running', finished_at = null, version = version + 1
+update duetime_flow set stopping = null, swept = 0, more = 1, state = 'running', finished_at = null,
+    version = version + 1
 where id = ?
 
 -- forget_errors: nodes whose members could not be made are tried again

@@ -156,7 +156,8 @@ create index duetime_flow_deadline on duetime_flow (deadline_at)
 create index duetime_flow_finished on duetime_flow (finished_at) where finished_at is not null;
 
 -- What is known of the nodes of a flow, by their number in its graph: of how many members the tasks were made, how many
--- of those have ended and failed. `error`: they could not be made. `round` counts reruns. `members`: how many a map has.
+-- of those have ended and failed. `error`: they could not be made. `round` counts reruns. `members`: how many a map
+-- has.
 create table duetime_node (
     flow text not null,
     number integer not null,
