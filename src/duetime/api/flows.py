@@ -17,7 +17,7 @@ from duetime.api.route import IDEMPOTENCY, Route
 from duetime.app.flows import taken_from
 from duetime.client.flows import Flow, FlowList, MemberInfo
 from duetime.clock import SECOND
-from duetime.errors import FlowNotFound, InvalidValue
+from duetime.errors import DuplicateKey, FlowNotFound, InvalidValue
 from duetime.ids import is_id, new_id
 from duetime.model.access import Scope
 from duetime.model.flow import Condition, Graph, NodePlan, check_graph, mentioned
@@ -76,11 +76,24 @@ async def submit(call: Call) -> Response:
         key=given(body.key),
         if_exists=body.if_exists,
     )
-    stored = await call.app.flows.submit(flow)
+    stored = await _stored(call, flow)
     if flow.key is None or stored.id == flow.id:
         _refuse_another(stored, flow)
     call.shared.figures.note_submitted(sum(map(len, flow.tasks)))
     return answer(visible_flow(call, stored), 201, {"location": f"{call.prefix}/v1/flows/{stored.id}"})
+
+
+async def _stored(call: Call, flow: NewFlow) -> Flow[Any]:
+    """Store a flow. Of one that the caller may not see nothing is told but that its key is taken."""
+    try:
+        stored = await call.app.flows.submit(flow)
+    except DuplicateKey as taken:
+        if taken.task_id and may_see_flow(call, await call.app.flows.get(taken.task_id)):
+            raise
+    else:
+        if stored.id == flow.id or may_see_flow(call, stored):
+            return stored
+    raise DuplicateKey(f"a live flow of {flow.name} has the key {flow.key!r}", task_id="")
 
 
 def _source(number: int, source: Any) -> tuple[str | int, ...]:
