@@ -506,6 +506,10 @@ async def test_the_duty_alone_suffices(store: Store, worker: Worker) -> None:
 
 async def test_the_duty_finishes_a_stop_and_the_making_of_a_group(store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     await silent(store)
+    again = flow(node("again"))
+    await store.add_flow(again)
+    await end(worker, "again")
+    assert await store.advance_flows() == 1
 
     async def nothing(*_: object) -> None:
         return
@@ -517,10 +521,6 @@ async def test_the_duty_finishes_a_stop_and_the_making_of_a_group(store: Store, 
         chord = flow(node("part", members=PORTION + 1))
         await store.add_flow(chord)
         assert len(await tasks_of(store, chord, "part")) == PORTION
-        again = flow(node("again"))
-        await store.add_flow(again)
-        await end(worker, "again")
-        await store.advance_flows()
         assert await store.rerun_flow(again.id, 0) is FlowVerdict.CHANGED
         each = mapped()
         await store.add_flow(each)
