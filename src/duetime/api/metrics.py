@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from duetime.api.health import loops_of
 from duetime.app.app import App
+from duetime.client.alerts.alerts import Alert
 from duetime.client.gates import GateInfo
 from duetime.client.insight import Stats
 from duetime.client.locks import LockInfo
@@ -127,6 +128,7 @@ class Figures:
         self._gates = Kept(lambda: app.gates.list(), COUNT_EVERY, self.note_store_error)
         self._locks = Kept(lambda: app.locks.list(), COUNT_EVERY, self.note_store_error)
         self._flows = Kept(lambda: app.flows.counts(), COUNT_EVERY, self.note_store_error)
+        self._alerts = Kept(lambda: app.alerts.firing(state=None), COUNT_EVERY, self.note_store_error)
         self._ready = True
         self._loops: Sequence[LoopHealth] = ()
 
@@ -148,9 +150,7 @@ class Figures:
 
     async def refresh(self) -> None:
         """Read from the store again if the last values are old."""
-        await asyncio.gather(
-            self._stats.refresh(), self._sums.refresh(), self._gates.refresh(), self._locks.refresh(), self._flows.refresh()
-        )
+        await asyncio.gather(*(each.refresh() for each in (self._stats, self._sums, self._gates, self._locks, self._flows, self._alerts)))
 
     def close(self) -> None:
         """Stop reading from the store."""
@@ -159,6 +159,7 @@ class Figures:
         self._gates.close()
         self._locks.close()
         self._flows.close()
+        self._alerts.close()
 
     def text(self, *, ready: bool, loops: Sequence[LoopHealth]) -> bytes:
         self._ready, self._loops = ready, loops
@@ -183,6 +184,8 @@ class Figures:
             for each in self._flows.answer:
                 flows.add_metric([each.name, each.state], each.number)
             yield flows
+        if self._alerts.answer is not None:
+            yield _alerting(self._alerts.answer)
         if self._sums.answer is not None:
             seen = () if self._stats.answer is None else [each.handler for each in self._stats.answer.handlers]
             yield from _summed(self._sums.answer, seen)
@@ -218,6 +221,14 @@ def _locked(locks: Sequence[LockInfo]) -> Metric:
     found = GaugeMetricFamily("duetime_locks", "Locks, by state: held, silent or rests.", labels=["state"])
     numbers = Numbers("rests" if lock.free_at is not None else "silent" if lock.silent else "held" for lock in locks)
     for state in ("held", "silent", "rests"):
+        found.add_metric([state], numbers[state])
+    return found
+
+
+def _alerting(alerts: Sequence[Alert]) -> Metric:
+    found = GaugeMetricFamily("duetime_alerts", "Alerts, by state: firing or pending.", labels=["state"])
+    numbers = Numbers(alert.state for alert in alerts)
+    for state in ("firing", "pending"):
         found.add_metric([state], numbers[state])
     return found
 
