@@ -322,7 +322,7 @@ async def test_a_value_is_not_known_while_a_flow_is_planned() -> None:
         plan.group([step.new(name="a")]).value  # noqa: B018
 
 
-def shrinking(app: App) -> FlowHandler[[int], int]:
+def shrinking(app: App) -> FlowHandler[..., int]:
     """Declare a flow that maps over what a node returns."""
 
     @app.task
@@ -470,8 +470,8 @@ async def test_why_a_flow_is_where_it_is() -> None:
         assert texts[0] == "it is failed: tasks failed; 1 of 2 known tasks ended"
         assert texts[2].startswith("node succeeded: it was skipped because")
         await app.cancel(flow)
-        overall, *_ = await app.flows.why(flow)
-        assert overall.text == "it is cancelled, because it was cancelled; 1 of 2 known tasks ended"
+        cancelled, *_ = await app.flows.why(flow)
+        assert cancelled.text == "it is cancelled, because it was cancelled; 1 of 2 known tasks ended"
 
 
 async def test_what_is_refused() -> None:
