@@ -10,6 +10,7 @@ from duetime.client.client import Bulk
 from duetime.client.failures import Failure
 from duetime.client.flows import Flow
 from duetime.client.gates import GateInfo, GateSet
+from duetime.client.limits import LimitInfo, LimitSet
 from duetime.client.locks import Lock, LockInfo
 from duetime.client.operations import OperationInfo
 from duetime.client.schedules.info import ScheduleInfo
@@ -29,6 +30,7 @@ from duetime.errors import (
     InvalidHandler,
     InvalidPayload,
     InvalidValue,
+    LimitNotFound,
     LockLost,
     LockNotFound,
     LockTaken,
@@ -108,6 +110,9 @@ __all__ = [
     "InvalidPayload",
     "InvalidValue",
     "Limit",
+    "LimitInfo",
+    "LimitNotFound",
+    "LimitSet",
     "Lock",
     "LockInfo",
     "LockLost",

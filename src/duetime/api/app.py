@@ -25,6 +25,7 @@ from duetime.api import (
     front_page,
     gates,
     health,
+    limits,
     locks,
     metrics,
     openapi,
@@ -187,6 +188,7 @@ ROUTES = (
     *doctor.ROUTES,
     *failures.ROUTES,
     *events.ROUTES,
+    *limits.ROUTES,
     *locks.ROUTES,
     *front_page.ROUTES,
     Route(
