@@ -1,9 +1,14 @@
 """What all tests share."""
 
+import compileall
 import faulthandler
+import gc
 import os
 import signal
+import sys
+import warnings
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +19,22 @@ from tests.browsers import chromium
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["pytester", "tests.coverage_plugin", "tests.servers.fixtures"]
+
+
+# Kept between runs wherever bytecode is switched off: tests with their assertions rewritten, which takes a third of the collection.
+sys.dont_write_bytecode = False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the program, once for all the processes that tests start: each would spend more time on that than on its work."""
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(Path(__file__).parents[1] / "src", quiet=2)
+
+
+def pytest_collection_finish() -> None:
+    """Leave no bytecode from here on: some tests look at what a program leaves in its folder."""
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,6 +79,19 @@ def pytest_runtest_teardown() -> Generator[None]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Clear away what a failed test left open: its warnings would fail whatever test the collector of garbage happens to run in."""
+    failed = item.session.testsfailed
+    done = yield
+    if item.session.testsfailed > failed:
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):  # pytest keeps them for debuggers, and they keep its frames
+            vars(sys).pop(name, None)
+        with warnings.catch_warnings(action="ignore"):
+            gc.collect()
+    return done
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,6 +15,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from duetime.api import (
+    alerts,
     artifacts,
     calendars,
     doctor,
@@ -190,6 +191,7 @@ ROUTES = (
     *events.ROUTES,
     *limits.ROUTES,
     *locks.ROUTES,
+    *alerts.ROUTES,
     *front_page.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,

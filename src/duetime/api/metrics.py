@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from duetime.api.health import loops_of
 from duetime.app.app import App
+from duetime.client.alerts.alerts import Alert
 from duetime.client.gates import GateInfo
 from duetime.client.insight import Stats
 from duetime.client.limits import LimitInfo
@@ -127,7 +128,11 @@ class Figures:
         self._sums = Kept(lambda: app.insight.figures(), SUM_EVERY, self.note_store_error)
         self._gates = Kept(lambda: app.gates.list(), COUNT_EVERY, self.note_store_error)
         self._locks = Kept(lambda: app.locks.list(), COUNT_EVERY, self.note_store_error)
+<<<<<<< HEAD
         self._limits = Kept(lambda: app.limits.list(), COUNT_EVERY, self.note_store_error)
+=======
+        self._alerts = Kept(lambda: app.alerts.firing(state=None), COUNT_EVERY, self.note_store_error)
+>>>>>>> main
         self._ready = True
         self._loops: Sequence[LoopHealth] = ()
 
@@ -149,7 +154,7 @@ class Figures:
 
     async def refresh(self) -> None:
         """Read from the store again if the last values are old."""
-        kept = (self._stats, self._sums, self._gates, self._locks, self._limits)
+        kept = (self._stats, self._sums, self._gates, self._locks, self._limits, self._alerts)
         await asyncio.gather(*(each.refresh() for each in kept))
 
     def close(self) -> None:
@@ -158,7 +163,11 @@ class Figures:
         self._sums.close()
         self._gates.close()
         self._locks.close()
+<<<<<<< HEAD
         self._limits.close()
+=======
+        self._alerts.close()
+>>>>>>> main
 
     def text(self, *, ready: bool, loops: Sequence[LoopHealth]) -> bytes:
         self._ready, self._loops = ready, loops
@@ -178,8 +187,13 @@ class Figures:
             yield _closed(self._gates.answer)
         if self._locks.answer is not None:
             yield _locked(self._locks.answer)
+<<<<<<< HEAD
         if self._limits.answer is not None:
             yield from _limited(self._limits.answer)
+=======
+        if self._alerts.answer is not None:
+            yield _alerting(self._alerts.answer)
+>>>>>>> main
         if self._sums.answer is not None:
             seen = () if self._stats.answer is None else [each.handler for each in self._stats.answer.handlers]
             yield from _summed(self._sums.answer, seen)
@@ -219,6 +233,7 @@ def _locked(locks: Sequence[LockInfo]) -> Metric:
     return found
 
 
+<<<<<<< HEAD
 def _limited(limits: Sequence[LimitInfo]) -> Iterator[Metric]:
     allowed = GaugeMetricFamily("duetime_limit_running", "How many may run at once under a limit of the whole fleet.", labels=["limit"])
     permits = GaugeMetricFamily(
@@ -233,6 +248,15 @@ def _limited(limits: Sequence[LimitInfo]) -> Iterator[Metric]:
             permits.add_metric([limit.name, state], number)
     yield allowed
     yield permits
+
+
+def _alerting(alerts: Sequence[Alert]) -> Metric:
+    found = GaugeMetricFamily("duetime_alerts", "Alerts, by state: firing or pending.", labels=["state"])
+    numbers = Numbers(alert.state for alert in alerts)
+    for state in ("firing", "pending"):
+        found.add_metric([state], numbers[state])
+    return found
+>>>>>>> main
 
 
 def _closed(gates: Sequence[GateInfo]) -> Metric:

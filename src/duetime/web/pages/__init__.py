@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from duetime.web.page import Page
 from duetime.web.pages import (
+    alerts,
     audit,
     calendar,
     events,
@@ -47,7 +48,11 @@ PAGES: tuple[Page, ...] = (
     operations.PAGE,
     operations.NEW,
     events.PAGE,
+<<<<<<< HEAD
     limits.PAGE,
+=======
+    alerts.PAGE,
+>>>>>>> main
     locks.PAGE,
     audit.PAGE,
     settings.PAGE,
