@@ -128,11 +128,8 @@ class Figures:
         self._sums = Kept(lambda: app.insight.figures(), SUM_EVERY, self.note_store_error)
         self._gates = Kept(lambda: app.gates.list(), COUNT_EVERY, self.note_store_error)
         self._locks = Kept(lambda: app.locks.list(), COUNT_EVERY, self.note_store_error)
-<<<<<<< HEAD
         self._limits = Kept(lambda: app.limits.list(), COUNT_EVERY, self.note_store_error)
-=======
         self._alerts = Kept(lambda: app.alerts.firing(state=None), COUNT_EVERY, self.note_store_error)
->>>>>>> main
         self._ready = True
         self._loops: Sequence[LoopHealth] = ()
 
@@ -163,11 +160,8 @@ class Figures:
         self._sums.close()
         self._gates.close()
         self._locks.close()
-<<<<<<< HEAD
         self._limits.close()
-=======
         self._alerts.close()
->>>>>>> main
 
     def text(self, *, ready: bool, loops: Sequence[LoopHealth]) -> bytes:
         self._ready, self._loops = ready, loops
@@ -187,13 +181,10 @@ class Figures:
             yield _closed(self._gates.answer)
         if self._locks.answer is not None:
             yield _locked(self._locks.answer)
-<<<<<<< HEAD
         if self._limits.answer is not None:
             yield from _limited(self._limits.answer)
-=======
         if self._alerts.answer is not None:
             yield _alerting(self._alerts.answer)
->>>>>>> main
         if self._sums.answer is not None:
             seen = () if self._stats.answer is None else [each.handler for each in self._stats.answer.handlers]
             yield from _summed(self._sums.answer, seen)
@@ -233,7 +224,6 @@ def _locked(locks: Sequence[LockInfo]) -> Metric:
     return found
 
 
-<<<<<<< HEAD
 def _limited(limits: Sequence[LimitInfo]) -> Iterator[Metric]:
     allowed = GaugeMetricFamily("duetime_limit_running", "How many may run at once under a limit of the whole fleet.", labels=["limit"])
     permits = GaugeMetricFamily(
@@ -256,7 +246,6 @@ def _alerting(alerts: Sequence[Alert]) -> Metric:
     for state in ("firing", "pending"):
         found.add_metric([state], numbers[state])
     return found
->>>>>>> main
 
 
 def _closed(gates: Sequence[GateInfo]) -> Metric:

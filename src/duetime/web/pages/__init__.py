@@ -48,11 +48,8 @@ PAGES: tuple[Page, ...] = (
     operations.PAGE,
     operations.NEW,
     events.PAGE,
-<<<<<<< HEAD
     limits.PAGE,
-=======
     alerts.PAGE,
->>>>>>> main
     locks.PAGE,
     audit.PAGE,
     settings.PAGE,
