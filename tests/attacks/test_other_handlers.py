@@ -199,7 +199,7 @@ async def test_series_are_of_the_own_handlers_only(scene: Scene) -> None:
 
 @pytest.mark.parametrize("route", ADDRESSED, ids=lambda route: route.name)
 async def test_what_is_hidden_is_answered_like_what_does_not_exist(scene: Scene, route: Route) -> None:
-    nobody = {"limits": f"{MARK}-limi0", "locks": f"{MARK}-free", "schedules": f"{MARK}-nobody1", "failures": "1" * 16}
+    nobody = {"limits": "yebra-limit", "locks": f"{MARK}-free", "schedules": f"{MARK}-nobody1", "failures": "1" * 16}
     nobody |= {kind: new_id() for kind in ("tasks", "flows", "workers", "operations")}
     nobody |= dict.fromkeys(("gates", "handlers"), f"{MARK}.nobody")
     kind = route.parts[1]
