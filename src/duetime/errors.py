@@ -104,6 +104,10 @@ class LockNotFound(DuetimeError, LookupError):
     """Nobody holds a lock of that name."""
 
 
+class LimitNotFound(DuetimeError, LookupError):
+    """No worker has declared a limit of that name."""
+
+
 class LockTaken(DuetimeError):
     """Somebody else holds the lock."""
 

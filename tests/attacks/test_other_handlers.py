@@ -14,6 +14,7 @@ from duetime.api.app import ROUTES
 from duetime.api.route import Route
 from duetime.ids import new_id
 from duetime.model.access import Scope
+from duetime.model.limit import Ask
 from duetime.store.output import OutputChunk
 from duetime.store.values import NewWorker
 from tests.api.conftest import Answer, Client, served
@@ -60,6 +61,13 @@ async def scene(app: App) -> AsyncIterator[Scene]:
         hidden_flow = await app.chain(app.handler(HIDDEN).new(text=MARK), app.handler("greet").new(name="Ada"))
         for name in ("greet-lock", f"{MARK}-lock"):
             await app.store.take_lock(name, "0123456789abcdef", MARK if name.startswith(MARK) else "shop", 3600.0, None)
+        asks = [
+            Ask(limit=name, declared=4, uses=uses, held=0, want=0)
+            for name, uses in (("greet-limit", {"greet": 1}), (f"{MARK}-limit", {"greet": 1, HIDDEN: 1}))
+        ]
+        (await app.store.register(NewWorker(id="asks", host="here", pid=1, slots={"greet": 1}))).close()
+        await app.store.allot("asks", 1, asks)
+        await app.store.unregister("asks")
         await app.gates.pause(HIDDEN, collection=f"{MARK}-eu", note=f"{MARK} note")
         await app.gates.pause("greet", note="own note")
         async with served(app) as http:
@@ -87,6 +95,7 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "operations": mine,
                     "flows": flow.id,
                     "locks": "greet-lock",
+                    "limits": "greet-limit",
                     "artifacts": "none",
                     "uploads": "none",
                 },
@@ -95,6 +104,7 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "operations": theirs,
                     "flows": hidden_flow.id,
                     "locks": f"{MARK}-lock",
+                    "limits": f"{MARK}-limit",
                     "tasks": hidden.id,
                     "workers": hidden_worker,
                     "gates": HIDDEN,
@@ -125,6 +135,7 @@ def bodies(scene: Scene) -> dict[str, Any]:
         "copy_schedule": {"to": "greetings"},
         "rerun_flow": {"node": "greet"},
         "submit_flow": {"name": "own", "nodes": [{"name": "first", "task": OWN}]},
+        "put_limit": {"running": 2},
         "take_lock": {"holder": "fedcba9876543210"},
         "renew_lock": {"holder": "fedcba9876543210"},
         "free_lock": {"holder": "fedcba9876543210"},
@@ -189,7 +200,7 @@ async def test_series_are_of_the_own_handlers_only(scene: Scene) -> None:
 
 @pytest.mark.parametrize("route", ADDRESSED, ids=lambda route: route.name)
 async def test_what_is_hidden_is_answered_like_what_does_not_exist(scene: Scene, route: Route) -> None:
-    nobody = {"locks": f"{MARK}-free", "schedules": f"{MARK}-nobody1", "failures": "1" * 16}
+    nobody = {"limits": "yebra-limit", "locks": f"{MARK}-free", "schedules": f"{MARK}-nobody1", "failures": "1" * 16}
     nobody |= {kind: new_id() for kind in ("tasks", "flows", "workers", "operations")}
     nobody |= dict.fromkeys(("gates", "handlers"), f"{MARK}.nobody")
     kind = route.parts[1]
