@@ -169,6 +169,7 @@ class App(Registry, Verbs):
         self.failures = services.failures
         self.event_source = services.events
         self.locks = Locks(services.locks, user=self.user, lease=self.config.lease, opened=self.open)
+        self.limits = services.limits
         self.artifacts = services.artifacts
         self.targets = services.targets
         self.flows = services.flows

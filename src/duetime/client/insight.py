@@ -309,7 +309,8 @@ class LocalInsight(Insight):
         load = await self._store.handler_load(record.handler)
         awaited, in_all = await self._awaited(record, may_see)
         gates = (await self._store.gates()).all_holding(record.handler, record.collection, now)
-        present = names_of(await self._store.declarations() if gates else ()).present(record.handler)
+        declared = await self._store.declarations()
+        present = names_of(declared).present(record.handler)
         return WhyFacts(
             now=now,
             awaited=awaited,
@@ -319,6 +320,7 @@ class LocalInsight(Insight):
             workers=await self._loads(record.handler, starting, may_see),
             draining=draining,
             limits=[limit for limit in await self._store.limits() if record.handler in limit.uses],
+            reserve=next((each.reserve for each in declared if each.name == present), {}),
             source=HandlerSource.CODE if serving else await self._source(record.handler),
             due_before=load.due if load.more else max(0, load.due - 1),
             more_due=load.more,
@@ -335,6 +337,8 @@ class LocalInsight(Insight):
         for edge, parent in zip(edges, parents, strict=False):
             seen = parent is not None and (may_see is None or may_see(parent.handler))
             name = f"task {edge.parent}" + (f" of {parent.handler}" if parent is not None and seen else "")
+            if parent is not None and seen and parent.key is not None and (parent.handler, parent.key) == (record.handler, record.key):
+                name += ", which has its key,"
             awaited.append(Awaited(name, parent.state if parent is not None and seen else None, edge.needs))
         return awaited, len(edges)
 
