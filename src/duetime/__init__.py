@@ -12,6 +12,7 @@ from duetime.client.client import Bulk
 from duetime.client.failures import Failure
 from duetime.client.flows import Flow
 from duetime.client.gates import GateInfo, GateSet
+from duetime.client.limits import LimitInfo, LimitSet
 from duetime.client.locks import Lock, LockInfo
 from duetime.client.operations import OperationInfo
 from duetime.client.schedules.info import ScheduleInfo
@@ -35,6 +36,7 @@ from duetime.errors import (
     InvalidPayload,
     InvalidStep,
     InvalidValue,
+    LimitNotFound,
     LockLost,
     LockNotFound,
     LockTaken,
@@ -142,6 +144,9 @@ __all__ = [
     "InvalidValue",
     "Late",
     "Limit",
+    "LimitInfo",
+    "LimitNotFound",
+    "LimitSet",
     "Lock",
     "LockInfo",
     "LockLost",

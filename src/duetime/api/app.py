@@ -26,6 +26,7 @@ from duetime.api import (
     front_page,
     gates,
     health,
+    limits,
     locks,
     metrics,
     openapi,
@@ -36,6 +37,7 @@ from duetime.api import (
     schedules,
     secrets,
     signals,
+    status,
     targets,
     tasks,
     tokens,
@@ -189,9 +191,11 @@ ROUTES = (
     *doctor.ROUTES,
     *failures.ROUTES,
     *events.ROUTES,
+    *limits.ROUTES,
     *locks.ROUTES,
     *signals.ROUTES,
     *alerts.ROUTES,
+    *status.ROUTES,
     *front_page.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,
@@ -273,6 +277,7 @@ class Api:
         self.shared.stopping = True
         self.shared.waiters.close()
         self.shared.figures.close()
+        self.shared.known.close()
         self.shared.pull.close()
         if self._extension is not None:
             self._extension.stop()

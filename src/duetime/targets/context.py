@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overl
 
 from duetime.clock import Seconds, to_datetime
 from duetime.errors import AttemptCancelled, InvalidValue
+from duetime.model.limit import Limit
 from duetime.model.outcome import Outcome
 from duetime.model.shapes import derive
 from duetime.model.task import NewTask, State, Task, TaskRecord, shown, with_extras
 from duetime.store.values import ClaimedTask
 from duetime.targets.occurrence import Occurrence, occurrence_of
 from duetime.targets.output import Printing, current_attempt
+from duetime.targets.permits import LimitUse, PermitSource
 
 if TYPE_CHECKING:
     from duetime.targets.steps import StepDoor, Stepper
@@ -67,6 +69,7 @@ class Context:
         "_deadline",
         "_door",
         "_log",
+        "_permits",
         "_progress",
         "_resources",
         "_started_at",
@@ -84,12 +87,14 @@ class Context:
         resources: Resources,
         progress: Callable[[float, str], None],
         door: StepDoor | None = None,
+        permits: PermitSource | None = None,
     ) -> None:
         self._claimed = claimed
         self._started_at = started_at
         self._deadline = deadline_at
         self._resources = resources
         self._progress = progress
+        self._permits = permits
         self._cancelled = False
         self.stopped_as: Outcome | None = None
         self._task: Task[Any] | None = None
@@ -213,6 +218,14 @@ class Context:
 
             self._stepper = Stepper(self._claimed, self._door)
         return self._stepper
+
+    def limit(self, limit: Limit | str, /, *, timeout: Seconds | None = None) -> LimitUse:
+        """Hold a part of a limit of the whole fleet for a block: `async with ctx.limit("erp", timeout=30):`, or `with` in `def` handlers.
+
+        The name is that of a limit which a handler of this worker has; otherwise give the Limit itself. Waits until there is room, and
+        raises TimeoutError if there is none within `timeout`. The attempt keeps its slot meanwhile; `raise RetryLater(…)` frees it.
+        """
+        return LimitUse(self._permits, limit, timeout)
 
     def tell_to_stop(self, stopped_as: Outcome = Outcome.CANCELLED) -> None:
         """Set `cancelled`, and keep how the attempt will count if its code ends because of that."""
