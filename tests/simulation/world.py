@@ -100,7 +100,8 @@ def plan(seed: int, shape: Shape | None = None) -> Plan:
     )
     faults = fault_plans.plan(chance, workers=settings.workers, seconds=shape.seconds, lease=settings.lease, most=shape.faults)
     operations = workload.plan(chance, seconds=shape.seconds, most=shape.operations)
-    outside = seed % 8 == 1 or shape.operations > SHAPES["short"].operations
+    fleet = seed % 8 == 5
+    outside = seed % 8 == 1 or seed % 16 == 13 or shape.operations > SHAPES["short"].operations
     if outside:
         operations = sorted(
             [*operations, *workload.outside(chance, seconds=shape.seconds, most=shape.operations)], key=lambda operation: operation.at
@@ -113,7 +114,6 @@ def plan(seed: int, shape: Shape | None = None) -> Plan:
                 [Fault(kind="freeze", at=at, process=PULLER, seconds=lasts)],
             )
         )
-    fleet = seed % 8 == 5 or shape.operations > SHAPES["short"].operations
     if fleet:
         more = fleets.operations(chance, seconds=shape.seconds, most=shape.operations, accepting=outside)
         wrong = fleets.faults(
