@@ -30,6 +30,7 @@ from duetime import (
 from duetime.ids import new_id
 from duetime.testing import using
 from tests.guide.shop import app, expire_order, flaky, note, opened, orders, place_order, seen
+from tests.servers.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("fresh_shop")
 
@@ -458,7 +459,7 @@ def test_the_page_about_testing_runs(pytester: pytest.Pytester, postgres_databas
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"waited in vain until {what}")

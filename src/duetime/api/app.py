@@ -15,6 +15,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from duetime.api import (
+    alerts,
     artifacts,
     calendars,
     doctor,
@@ -188,6 +189,7 @@ ROUTES = (
     *failures.ROUTES,
     *events.ROUTES,
     *locks.ROUTES,
+    *alerts.ROUTES,
     *front_page.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,

@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from duetime.api.health import loops_of
 from duetime.app.app import App
+from duetime.client.alerts.alerts import Alert
 from duetime.client.gates import GateInfo
 from duetime.client.insight import Stats
 from duetime.client.locks import LockInfo
@@ -126,6 +127,7 @@ class Figures:
         self._sums = Kept(lambda: app.insight.figures(), SUM_EVERY, self.note_store_error)
         self._gates = Kept(lambda: app.gates.list(), COUNT_EVERY, self.note_store_error)
         self._locks = Kept(lambda: app.locks.list(), COUNT_EVERY, self.note_store_error)
+        self._alerts = Kept(lambda: app.alerts.firing(state=None), COUNT_EVERY, self.note_store_error)
         self._ready = True
         self._loops: Sequence[LoopHealth] = ()
 
@@ -147,7 +149,9 @@ class Figures:
 
     async def refresh(self) -> None:
         """Read from the store again if the last values are old."""
-        await asyncio.gather(self._stats.refresh(), self._sums.refresh(), self._gates.refresh(), self._locks.refresh())
+        await asyncio.gather(
+            self._stats.refresh(), self._sums.refresh(), self._gates.refresh(), self._locks.refresh(), self._alerts.refresh()
+        )
 
     def close(self) -> None:
         """Stop reading from the store."""
@@ -155,6 +159,7 @@ class Figures:
         self._sums.close()
         self._gates.close()
         self._locks.close()
+        self._alerts.close()
 
     def text(self, *, ready: bool, loops: Sequence[LoopHealth]) -> bytes:
         self._ready, self._loops = ready, loops
@@ -174,6 +179,8 @@ class Figures:
             yield _closed(self._gates.answer)
         if self._locks.answer is not None:
             yield _locked(self._locks.answer)
+        if self._alerts.answer is not None:
+            yield _alerting(self._alerts.answer)
         if self._sums.answer is not None:
             seen = () if self._stats.answer is None else [each.handler for each in self._stats.answer.handlers]
             yield from _summed(self._sums.answer, seen)
@@ -209,6 +216,14 @@ def _locked(locks: Sequence[LockInfo]) -> Metric:
     found = GaugeMetricFamily("duetime_locks", "Locks, by state: held, silent or rests.", labels=["state"])
     numbers = Numbers("rests" if lock.free_at is not None else "silent" if lock.silent else "held" for lock in locks)
     for state in ("held", "silent", "rests"):
+        found.add_metric([state], numbers[state])
+    return found
+
+
+def _alerting(alerts: Sequence[Alert]) -> Metric:
+    found = GaugeMetricFamily("duetime_alerts", "Alerts, by state: firing or pending.", labels=["state"])
+    numbers = Numbers(alert.state for alert in alerts)
+    for state in ("firing", "pending"):
         found.add_metric([state], numbers[state])
     return found
 

@@ -13,8 +13,10 @@ from duetime.cli.failures import DONE, discard_output, report
 from duetime.cli.handlers.commands import handlers
 from duetime.cli.hosting.server import server
 from duetime.cli.hosting.worker import OwnProcess, worker
+from duetime.cli.operating.alerts import alerts
 from duetime.cli.operating.artifacts import artifacts
 from duetime.cli.operating.backup import backup
+from duetime.cli.operating.channels import channels
 from duetime.cli.operating.doctor import doctor
 from duetime.cli.operating.events import events
 from duetime.cli.operating.failures import failures
@@ -148,6 +150,8 @@ for _command in (
     gates,
     events,
     locks,
+    alerts,
+    channels,
     failures,
     handlers,
     workers,

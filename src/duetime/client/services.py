@@ -10,6 +10,8 @@ from duetime.artifacts.blobs import Blobs
 from duetime.client.access.service import Tokens
 from duetime.client.access.tokens import LocalTokens
 from duetime.client.admission import SubmitHook
+from duetime.client.alerts.alerts import Alerts, LocalAlerts
+from duetime.client.alerts.channels import Channels, LocalChannels
 from duetime.client.artifacts import Artifacts, LocalArtifacts
 from duetime.client.client import Client
 from duetime.client.doctor import Doctor, LocalDoctor
@@ -55,6 +57,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: Artifacts
     targets: Targets
     flows: Flows
+    alerts: Alerts
+    channels: Channels
     tokens: Tokens
     doctor: Doctor
     open: Callable[[bool], Awaitable[None]]
@@ -101,6 +105,8 @@ def local_services(
         artifacts=artifacts,
         targets=LocalTargets(store, user=program.user, specs=program.specs, client=client, opened=program.opened),
         flows=LocalFlows(store, client.admission, user=program.user, opened=program.opened),
+        alerts=LocalAlerts(store, user=program.user, opened=program.opened),
+        channels=LocalChannels(store, client, user=program.user, opened=program.opened),
         tokens=LocalTokens(store, user=program.user, opened=program.opened),
         doctor=LocalDoctor(
             store,

@@ -8,6 +8,7 @@ from duetime.config import Config
 
 def server_services(config: Config, program: Program) -> Services:
     """Return the services over a server; the first request connects."""
+    from duetime.remote.alerts import RemoteAlerts, RemoteChannels
     from duetime.remote.artifacts import RemoteArtifacts
     from duetime.remote.client import RemoteClient
     from duetime.remote.doctor import RemoteDoctor
@@ -39,6 +40,8 @@ def server_services(config: Config, program: Program) -> Services:
         artifacts=RemoteArtifacts(transport, opened=program.opened),
         targets=RemoteTargets(transport, opened=program.opened),
         flows=RemoteFlows(transport, opened=program.opened),
+        alerts=RemoteAlerts(transport, opened=program.opened),
+        channels=RemoteChannels(transport, opened=program.opened),
         tokens=RemoteTokens(transport, opened=program.opened),
         doctor=RemoteDoctor(transport, opened=program.opened),
         open=open,

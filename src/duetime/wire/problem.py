@@ -108,6 +108,8 @@ TABLE: Final[tuple[tuple[type[BaseException], Kind], ...]] = (
     (errors.WorkerNotFound, NO_WORKER),
     (errors.LockNotFound, Kind("lock-not-found", 404, "Nobody holds this lock")),
     (errors.FlowNotFound, Kind("flow-not-found", 404, "There is no such flow")),
+    (errors.AlertNotFound, Kind("alert-not-found", 404, "There is no such rule, or it does not fire for that")),
+    (errors.ChannelNotFound, Kind("channel-not-found", 404, "There is no such channel")),
     (errors.SecretNotFound, Kind("secret-not-found", 404, "There is no such secret")),
     (errors.TargetNotFound, Kind("target-not-found", 404, "No target is stored under this name")),
     (errors.SecretUnreadable, Kind("secret-unreadable", 409, "No key of the server opens the secret")),

@@ -124,7 +124,7 @@ def _retry_one(connection: sqlite3.Connection, task_id: str, now: Instant) -> Ch
     if key is not None:
         if connection.execute(SQL.key_holder, (write_json(read_names(connection).all(handler)), key)).fetchone():
             return ChangeVerdict.DUPLICATE
-        connection.execute(SQL.insert_key, (handler, key, seq))
+        connection.execute(SQL.insert_key, (handler, key, seq, 0))
     if outcome is not None:
         connection.execute(SQL.insert_attempt, (seq, attempt, outcome, worker, started_at, finished_at, detail, error))
     connection.execute(SQL.forget_vain, (seq,))

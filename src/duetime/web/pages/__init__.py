@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from duetime.web.page import Page
 from duetime.web.pages import (
+    alerts,
     audit,
     calendar,
     events,
@@ -46,6 +47,7 @@ PAGES: tuple[Page, ...] = (
     operations.PAGE,
     operations.NEW,
     events.PAGE,
+    alerts.PAGE,
     locks.PAGE,
     audit.PAGE,
     settings.PAGE,

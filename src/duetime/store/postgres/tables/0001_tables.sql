@@ -53,7 +53,8 @@ create table duetime.road (
     set_backs bigint not null
 ) with (fillfactor = 70);
 
--- Live tasks that are not whole in their location (I1, I2).
+-- Live tasks that are not whole in their location (I1, I2). `queued`: another live task has the key, and this one waits
+-- behind it and has the key next.
 create table duetime.task (
     id uuid primary key,
     lane integer not null,
@@ -68,10 +69,21 @@ create table duetime.task (
     retry text,
     extras text,
     schedule text,
-    planned_at bigint
+    planned_at bigint,
+    queued boolean not null default false
 );
-create unique index task_key on duetime.task (handler, key) where key is not null;
+create unique index task_key on duetime.task (handler, key, queued) where key is not null;
 create index task_expiry on duetime.task (expires_at) where expires_at is not null;
+
+-- Which task opened the window of a throttled key, and until when it lasts. `handler` is its present name.
+create table duetime.throttled (
+    handler text not null,
+    key text not null,
+    task uuid not null,
+    until_at bigint not null,
+    primary key (handler, key)
+);
+create index throttled_until on duetime.throttled (until_at);
 
 -- New tasks on their way into the functions that add them: columns, one value of this type for a whole call. An
 -- array that is null stands for nulls; lanes, handlers and submitters of one element stand for all. `least_id` is
@@ -865,3 +877,13 @@ create table duetime.lock (
     rest bigint not null default 0
 ) with (fillfactor = 50);
 create sequence duetime.lock_number;
+
+-- Rules of alerts, their states, channels and messages to be submitted, as JSON. `version` is random and new at each
+-- change.
+create table duetime.alerting (
+    kind text not null,
+    name text not null,
+    version text not null,
+    body bytea not null,
+    primary key (kind, name)
+) with (fillfactor = 70);

@@ -61,14 +61,25 @@ create index duetime_task_key on duetime_task (key) where key is not null;
 create index duetime_task_fingerprint on duetime_task (error ->> 'fingerprint', finished_at, seq)
     where error is not null;
 
--- The live task of each (handler, key).
+-- The live task of each (handler, key). `queued`: the one that waits behind it and has the key next.
 create table duetime_key (
     handler text not null,
     key text not null,
+    queued integer not null default 0,
     task integer not null,
-    primary key (handler, key)
+    primary key (handler, key, queued)
 ) without rowid;
 create index duetime_key_task on duetime_key (task);
+
+-- Which task opened the window of a throttled key, and until when it lasts. `handler` is its present name.
+create table duetime_throttled (
+    handler text not null,
+    key text not null,
+    task text not null,
+    until_at integer not null,
+    primary key (handler, key)
+) without rowid;
+create index duetime_throttled_until on duetime_throttled (until_at);
 
 -- Tasks that only time holds back.
 create table duetime_due (
@@ -704,4 +715,14 @@ create table duetime_lock (
     beat_at integer not null,
     free_at integer,
     rest integer not null default 0
+) without rowid;
+
+-- Rules of alerts, their states, channels and messages to be submitted, as JSON. `version` is random and new at each
+-- change.
+create table duetime_alerting (
+    kind text not null,
+    name text not null,
+    version text not null,
+    body blob not null,
+    primary key (kind, name)
 ) without rowid;
