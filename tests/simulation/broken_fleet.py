@@ -15,7 +15,6 @@ from duetime.store.sqlite import limits, work
 from duetime.store.sqlite import locks as stored_locks
 from duetime.store.sqlite.flows import FlowKeeping, Tables
 from duetime.store.sqlite.statements import SQL
-from duetime.worker.held_limit import HeldLimit
 from duetime.worker.permits import Permits
 from tests.simulation.guards import GUARDS, Replacements, guard
 
@@ -32,7 +31,7 @@ def ends_of_members_are_counted() -> Replacements:
     return [(work, "_count_members", lambda connection, ended: None)]
 
 
-@fleet("a duty repeats the looks that somebody did not come to", "lost")
+@fleet("a duty repeats the looks that somebody did not come to", "lost", "flow", "leak")
 def looks_at_flows_are_repeated() -> Replacements:
     async def never(self: Flows) -> int:
         return 0
@@ -115,29 +114,6 @@ def permits_are_bounded() -> Replacements:
 @fleet("work that was accepted elsewhere keeps its part of a limit", "limit")
 def accepted_work_has_permits() -> Replacements:
     return [(limits, "_taken", lambda uses, accepted: 0)]
-
-
-@fleet("a worker that gives permits back lowers its own number before the store's", "limit")
-def own_permits_are_lowered_first() -> Replacements:
-    run_once = Permits.run_once
-
-    async def hasty(self: Permits) -> float | None:
-        before = {name: limit.held for name, limit in self.limits.items()}
-        store = self._store
-
-        class Store:
-            async def allot(self, worker: str, number: int, asks: Any) -> Any:
-                for name, limit in permits.limits.items():
-                    limit.held = before[name]
-                return await store.allot(worker, number, asks)
-
-        permits, self._store = self, Store()  # type: ignore[assignment]
-        try:
-            return await run_once(self)
-        finally:
-            self._store = store
-
-    return [(Permits, "run_once", hasty), (HeldLimit, "free", property(lambda self: self.held - self.used))]
 
 
 @fleet("permits go with the worker that had them", "leak", "lost")
