@@ -355,11 +355,8 @@ class World:
             await self.app.client.edit(task, delay=operation.delay, priority=operation.options["priority"])
 
     async def _retry(self, operation: Operation) -> None:
-        failed = [
-            task
-            for task in self.submitted
-            if task not in self.facts.cancelled and (record := self.record(task)) and record.state is State.FAILED
-        ]
+        records = self.cluster.memory.execute(partial(records_by_id, ids=self.submitted))
+        failed = [task for task in self.submitted if task not in self.facts.cancelled and records[task].state is State.FAILED]
         if failed:
             task = failed[int(operation.pick * len(failed))]
             self.facts.retried.add(task)
