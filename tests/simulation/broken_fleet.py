@@ -8,13 +8,10 @@ import msgspec
 from duetime.client import locks as client_locks
 from duetime.client.locks import Locks
 from duetime.clock import monotonic
-from duetime.duties.flows import Flows
 from duetime.model import flow as flow_rule
-from duetime.store import conducting
 from duetime.store.sqlite import limits, work
 from duetime.store.sqlite import locks as stored_locks
 from duetime.store.sqlite.flows import FlowKeeping, Tables
-from duetime.store.sqlite.statements import SQL
 from duetime.worker.permits import Permits
 from tests.simulation.guards import GUARDS, Replacements, guard
 
@@ -29,14 +26,6 @@ __all__ = ["GUARDS"]
 @fleet("the end of a member is counted in the transaction that ends it", "flow", "lost")
 def ends_of_members_are_counted() -> Replacements:
     return [(work, "_count_members", lambda connection, ended: None)]
-
-
-@fleet("a duty repeats the looks that somebody did not come to", "lost", "flow", "leak")
-def looks_at_flows_are_repeated() -> Replacements:
-    async def never(self: Flows) -> int:
-        return 0
-
-    return [(Flows, "look", never)]
 
 
 @fleet("a join waits for all members of a node", "flow", "value")
@@ -80,24 +69,6 @@ def values_are_in_order() -> Replacements:
     return [(Tables, "values", backwards)]
 
 
-@fleet("a flow that is submitted again is stored once", "flow", "state", "counts")
-def repeated_flows_are_stored_once() -> Replacements:
-    portions = conducting.portions
-
-    async def insert(self: Tables, flow: Any) -> Any:
-        record = conducting.new_record(flow, self._now)
-        await self._run.many("delete from duetime_flow where id = ?", [(flow.id,)])
-        await self._run.many("delete from duetime_node where flow = ?", [(flow.id,)])
-        await self._run.many("delete from duetime_draft where flow = ?", [(flow.id,)])
-        row = (flow.id, flow.name, msgspec.json.encode(flow.graph).decode(), self._now, "", record.deadline_at, None)
-        await self._run.rows(SQL.insert_flow, row)
-        await self._run.many(SQL.insert_node, [(flow.id, number) for number in range(len(flow.graph.nodes))])
-        await self._run.many(SQL.insert_draft, portions(flow))
-        return record
-
-    return [(Tables, "insert", insert)]
-
-
 # ---- limits ----
 
 
@@ -129,17 +100,6 @@ def permits_of_the_dead_are_free() -> Replacements:
     return [(work, "reap", keeping)]
 
 
-@fleet("an attempt that ends gives back what it took of a limit", "leak", "lost")
-def ended_attempts_free_permits() -> Replacements:
-    free = Permits.free
-
-    def some(self: Permits, queue: Any) -> None:
-        if self._number % 7:
-            free(self, queue)
-
-    return [(Permits, "free", some)]
-
-
 # ---- locks ----
 
 
@@ -155,14 +115,6 @@ def silence_lasts_a_lease() -> Replacements:
         return known[0] if known is not None and monotonic() - known[1] > 0.1 * known[2] else None
 
     return [(Locks, "_dead", hasty)]
-
-
-@fleet("a holder gives back only what it still has", "lock")
-def only_the_holder_frees() -> Replacements:
-    def anyones(connection: Any, name: str, holder: str, rest: int, now: int) -> bool:
-        return bool(connection.execute("delete from duetime_lock where name = ?", (name,)).rowcount)
-
-    return [(stored_locks, "free", anyones)]
 
 
 @fleet("fences grow although nobody holds a lock in between", "lock")
