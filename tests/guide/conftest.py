@@ -17,7 +17,6 @@ ON_EACH_STORE = {
     "test_1_first_steps",
     "test_2_handlers",
     "test_3_operating",
-    "test_5_schedules",
     "test_events",
     "test_jobs",
     "test_locks",
