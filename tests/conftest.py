@@ -1,8 +1,11 @@
 """What all tests share."""
 
 import faulthandler
+import gc
 import os
 import signal
+import sys
+import warnings
 from collections.abc import Generator
 
 import pytest
@@ -58,6 +61,19 @@ def pytest_runtest_teardown() -> Generator[None]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Clear away what a failed test left open: its warnings would fail whatever test the collector of garbage happens to run in."""
+    failed = item.session.testsfailed
+    done = yield
+    if item.session.testsfailed > failed:
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):  # pytest keeps them for debuggers, and they keep its frames
+            vars(sys).pop(name, None)
+        with warnings.catch_warnings(action="ignore"):
+            gc.collect()
+    return done
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,8 +19,8 @@ from tools.showcase import fill, remember, showcase
 ASSETS = Path(__file__).resolve().parents[1] / "docs" / "assets"
 SHOTS = (  # file, address, width, height, scheme
     ("dashboard.png", "/", 1280, 900, "light"),
-    ("dashboard-dark.png", "/", 1280, 900, "dark"),
     ("dashboard-task.png", "TASK", 1280, 760, "light"),
+    ("dashboard-flow.png", "FLOW", 1280, 640, "light"),
     ("dashboard-tasks.png", "/tasks", 1280, 760, "dark"),
     ("dashboard-handler.png", "/handlers/payments.charge", 1280, 900, "light"),
     ("dashboard-phone.png", "/", 390, 844, "dark"),
@@ -46,12 +46,14 @@ async def main() -> None:
             browser = await playwright.chromium.launch(executable_path=path)
             await asyncio.sleep(1)  # what is due at once has run then
             failed = await anext(app.tasks(state="failed", handler="payments.charge"))
+            [flow] = (await app.flows.list(name="checkout")).items
+            known = {"TASK": f"/tasks/{failed.id}", "FLOW": f"/flows/{flow.id}"}
             for name, address, width, height, scheme in SHOTS:
                 context = await browser.new_context(
                     viewport={"width": width, "height": height}, color_scheme="dark" if scheme == "dark" else "light", device_scale_factor=1
                 )
                 page = await context.new_page()
-                await page.goto(f"{server.url}/ui{f'/tasks/{failed.id}' if address == 'TASK' else address}")
+                await page.goto(f"{server.url}/ui{known.get(address, address)}")
                 await page.wait_for_selector("html.scripted")
                 await page.screenshot(path=ASSETS / name)
                 print(f"Written: docs/assets/{name}")

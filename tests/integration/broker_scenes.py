@@ -165,16 +165,25 @@ class KafkaScene:
         pass
 
     async def published(self) -> list[Published]:
-        consumer = aiokafka.AIOKafkaConsumer("shop.eu", bootstrap_servers=f"127.0.0.1:{self.server.port}")
+        # From the beginning by declaration: `seek_to_beginning` loses to the reset to the end that begins with the consumer.
+        servers = f"127.0.0.1:{self.server.port}"
+        consumer = aiokafka.AIOKafkaConsumer("shop.eu", bootstrap_servers=servers, auto_offset_reset="earliest")
         await consumer.start()
-        found = []
-        await consumer.seek_to_beginning()
-        for partition, end in (await consumer.end_offsets(consumer.assignment())).items():
-            for _ in range(end):
-                record = await consumer.getone(partition)
-                headers = {name: value.decode() for name, value in record.headers}
-                found.append(Published(record.topic, {**headers, "key": record.key.decode()}, record.value))
-        await consumer.stop()
+        found: list[Published] = []
+        ends: dict[aiokafka.TopicPartition, int] = {}
+        try:
+            async with asyncio.timeout(PATIENCE):
+                ends = await consumer.end_offsets(consumer.assignment())
+                for partition, end in ends.items():
+                    for _ in range(end):
+                        record = await consumer.getone(partition)
+                        headers = {name: value.decode() for name, value in record.headers}
+                        found.append(Published(record.topic, {**headers, "key": record.key.decode()}, record.value))
+        except TimeoutError:
+            counts = {partition.partition: end for partition, end in ends.items()}
+            raise AssertionError(f"read {len(found)} messages within {PATIENCE:g} s; the partitions hold {counts}") from None
+        finally:
+            await consumer.stop()
         return found
 
 

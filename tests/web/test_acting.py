@@ -114,15 +114,24 @@ async def test_the_page_of_a_task_that_printed_much_is_small_and_the_file_is_who
     @app.task
     async def talk() -> None:
         for number in range(12_000):
-            print(f"{number} {'x' * 1_000}")
+            print(f"{number} {'xä' * 350}")
 
     async with dashboard(app) as ui, app.worker(grace=0.1):
         task = await talk.now()
         await app.client.wait(task.id, timeout=PATIENCE)
         page = await ui(f"/tasks/{task.id}")
         assert len(page) < 200_000
-        assert "11999 xxx" in page
-        assert len(await ui(f"/tasks/{task.id}/log")) > 12_000_000
+        assert "11999 xäx" in page
+        assert re.search(r"its end; 12\.\d MB before it are", page)
+        whole = await ui(f"/tasks/{task.id}/log?attempt=1")
+        [end] = await app.output.ends(task, attempts=5, size=100_001)
+        assert whole.endswith(end.text)
+        assert end.before + len(end.text.encode()) == len(whole.encode()) > 12_000_000
+        assert 100_001 <= len(end.text.encode()) < 200_000
+        async with App(ui.url) as remote:
+            [there] = await remote.output.ends(task.id, attempts=1, size=1_000)
+        assert whole.endswith(there.text)
+        assert there.before + len(there.text.encode()) >= len(whole.encode()) - 1
 
 
 async def _logged(session: aiohttp.ClientSession, url: str, words: str) -> list[str]:

@@ -50,6 +50,7 @@ async def _a_failure(app: App) -> str:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_no_page_shuts_anybody_out_or_breaks_its_own_rules(browser: Browser, app: App, width: str, scheme: str) -> None:
     async with dashboard(app) as ui, app.worker(grace=0.1):
+        await ui("/events")  # from now on there are some
         await fill(app)
         context = await browser.new_context(
             viewport={"width": WIDTHS[width], "height": 900}, color_scheme="dark" if scheme == "dark" else "light"
@@ -194,3 +195,32 @@ async def test_a_chart_tells_the_values_of_a_step_by_pointer_and_by_keys(browser
     await page.mouse.move(2, 2)
     await expect(said).to_have_count(0)
     assert not watched.complaints
+
+
+async def test_keys_lead_to_every_page_and_menus_close_again(browser: Browser, ui: Reader) -> None:
+    page = await browser.new_page()
+    for each in (page for page in PAGES if page.letter):
+        await page.goto(f"{ui.url}/ui/settings")
+        await page.wait_for_selector("html.scripted")
+        await page.keyboard.press("g")
+        await page.keyboard.press(each.letter)
+        await page.wait_for_url(f"{ui.url}/ui{each.path}")
+    menu = page.locator("header details.more")
+    await menu.locator("summary").click()
+    await expect(menu.get_by_role("link", name="Locks")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(menu.get_by_role("link", name="Locks")).to_be_hidden()
+    await expect(menu.locator("summary")).to_be_focused()
+    await menu.locator("summary").click()
+    await page.locator("h1").click()
+    await expect(menu.get_by_role("link", name="Locks")).to_be_hidden()
+
+
+async def test_on_a_phone_every_page_is_behind_a_button_of_the_bar(browser: Browser, ui: Reader) -> None:
+    page = await browser.new_page(viewport={"width": 360, "height": 800})
+    await page.goto(f"{ui.url}/ui/")
+    await page.locator("nav.menus summary").click()
+    for each in (page for page in PAGES if page.name):
+        link = page.locator("nav.menus").get_by_role("link", name=each.name, exact=True)
+        await expect(link).to_have_count(1)
+        await expect(link).to_be_in_viewport(ratio=1)

@@ -75,6 +75,10 @@ async def test_a_flow_is_acted_on_only_by_those_who_may_operate_all_its_handlers
     some = await signed("some", handlers=["mail.*"])
     reads = await signed("reads", scopes=["read"])
     await some(f"/flows/{flow.id}", status=404)
+    own = next(each for each in (await app.flows.members(flow, flow.nodes[0].name)))
+    page = await some(f"/tasks/{own.task}")
+    assert flow.id not in page, "nor does a task of theirs lead to it"
+    assert f'href="/ui/flows/{flow.id}' in await reads(f"/tasks/{own.task}")
     await some(f"/flows/{flow.id}", form={"do": "cancel"}, status=303)
     assert 'value="cancel"' not in await reads(f"/flows/{flow.id}")
     await reads(f"/flows/{flow.id}", form={"do": "cancel"}, status=403)

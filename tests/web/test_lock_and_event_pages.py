@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from duetime import App
 from duetime.model.event import MOST_EVENTS
 from duetime.web.pages import events
@@ -40,6 +42,7 @@ async def test_locks_are_released_only_by_those_who_may(signed: Callable[..., An
     assert [each.name for each in await app.locks.list()] == ["orders.lock"]
 
 
+@pytest.mark.covers("CEL.12")
 async def test_events_are_shown_as_they_come_and_found_by_name_handler_and_task(ui: Reader, app: App) -> None:
     assert "No event yet" in await ui("/events")
     first = await app.handler("orders.expire").after(3_600, order_id=1)
@@ -65,6 +68,7 @@ async def test_events_of_others_leave_no_trace(signed: Callable[..., Any], app: 
     async with app.worker() as worker:
         page = await seen(some)
     assert own.id in page
+    assert "1 of the last 1 events" in page, "how much happened to others is not told either"
     for word in (hidden.id, "orders.expire", worker.id, "worker.started"):
         assert word not in page.replace('<option value="worker.started">', "")
 

@@ -162,6 +162,7 @@ async def test_markup_is_text_everywhere(url: str) -> None:
         raise ValueError(HOSTILE)
 
     async with dashboard(app) as ui, app.worker(grace=0.1):
+        await ui("/events")  # from now on they are written
         task = await work.options(key=NAME, collection=NAME, meta={NAME: NAME}, retry=RetryPolicy(tries=1)).now(NAME)
         await app.client.wait(task.id, timeout=PATIENCE)
         await app.schedules.put(Schedule(name=f"s {NAME}", handler=work.name, rule=Cron("0 0 1 1 *"), payload={"text": NAME}))
@@ -172,13 +173,17 @@ async def test_markup_is_text_everywhere(url: str) -> None:
         await app.store.take_lock(f"l {NAME}", "0123456789abcdef", NAME, 3_600.0, None)
         known = {"{fingerprint}": kind.fingerprint, "{id}": task.id, "{name}": work.name, "{schedule}": f"s {NAME}", "{worker}": worker}
         known["{flow}"] = flow.id
+        await ui(
+            "/settings", form={"do": "save", "theme": "auto", "density": "comfortable", "zone": "UTC"}, status=303
+        )  # all is read again
         for page in PAGES:
             text = await ui(_filled(page.path, known))
             assert "<img" not in text, page.path
             assert "onerror=alert(1)>" not in text.replace(escape("onerror=alert(1)>"), ""), page.path
             assert "<script>" not in text, page.path
             assert "\x1b" not in text
-        assert "&lt;img" in await ui("/tasks")
+        for path in ("/tasks", "/flows", "/locks", "/events"):
+            assert "&lt;img" in await ui(path), path
         assert "&lt;img" in await ui("/find?q=%3Cimg")
 
 

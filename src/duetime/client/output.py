@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -44,6 +45,14 @@ class OutputPage(msgspec.Struct, frozen=True):
 
     items: list[AttemptOutput]
     next: int | None
+
+
+class OutputEnd(msgspec.Struct, frozen=True):
+    """The last part of what an attempt printed and logged. `before`: how many bytes of it come before."""
+
+    attempt: int
+    text: str
+    before: int = 0
 
 
 class OutputEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +102,10 @@ class Outputs(Protocol):
 
     async def page(self, task: str | Task[Any], *, attempt: int | None = None, after: int = 0, limit: int | None = 20) -> OutputPage:
         """Return the output of up to `limit` attempts after a given attempt number; of fewer where it is large, but of one at least."""
+        ...
+
+    async def ends(self, task: str | Task[Any], *, attempts: int, size: int) -> list[OutputEnd]:
+        """Return about the last `size` bytes of the output of each of the newest attempts, the first one first, however much there is."""
         ...
 
     def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
@@ -152,6 +165,12 @@ class LocalOutputs(Outputs):
             if item.text or item.error:
                 items.append(item)
         return OutputPage(items, until if attempt is None else None)
+
+    async def ends(self, task: str | Task[Any], *, attempts: int, size: int) -> list[OutputEnd]:
+        record = await self._record(task)
+        kept = {each.attempt: each.size for each in await self._store.kept_output(record.id)}
+        newest = [number for number in await self._attempts(record) if number > record.attempt - attempts]
+        return [await self._end(record, number, max(0, kept.get(number, 0) - size), size) for number in newest]
 
     async def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
         begin = OutputPosition() if after is None else read_position(after)
@@ -296,6 +315,25 @@ class LocalOutputs(Outputs):
             offset += len(more.text.encode())
             if more.complete:
                 return AttemptOutput(attempt, "".join(parts), True)
+
+    async def _end(self, record: TaskRecord, attempt: int, offset: int, size: int) -> OutputEnd:
+        """Read an attempt's output from about an offset on, and keep what is last."""
+        over = record.attempt != attempt or record.state is not State.RUNNING
+        if offset:  # from the start of a chunk: an offset of ours may lie within a character
+            chunks = await self._store.output(record.id, attempt, OutputPosition(attempt, offset), 1)
+            offset = chunks[0].start if chunks else 0
+        parts: deque[bytes] = deque()
+        before, held = offset, 0
+        while True:
+            more = await self._more(record.id, attempt, before + held, over=over)
+            if more.text:
+                parts.append(more.text.encode())
+                held += len(parts[-1])
+            while parts and held - len(parts[0]) >= size:
+                held -= len(parts[0])
+                before += len(parts.popleft())
+            if more.complete or not more.text:
+                return OutputEnd(attempt, b"".join(parts).decode(), before)
 
     async def _more(self, task: str, attempt: int, offset: int, *, over: bool) -> _More:
         """Read the output after an offset: from the store, and after that from the file, if it is on this machine."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from duetime.client.output import AttemptOutput, LogHits, OutputEvent, OutputPage, Outputs, read_position
+from duetime.client.output import AttemptOutput, LogHits, OutputEnd, OutputEvent, OutputPage, Outputs, read_position
 from duetime.clock import to_instant
 from duetime.errors import StoreUnavailable
 from duetime.model.task import Task
@@ -43,6 +43,11 @@ class RemoteOutputs(Outputs):
             if limit is not None:  # the caller goes on from here
                 break
         return OutputPage(found, cursor)
+
+    async def ends(self, task: str | Task[Any], *, attempts: int, size: int) -> list[OutputEnd]:
+        found = [each for each in (await self.page(task, limit=None)).items if each.text][-attempts:]
+        texts = [(each.attempt, each.text.encode()) for each in found]
+        return [OutputEnd(attempt, text[-size:].decode(errors="ignore"), max(0, len(text) - size)) for attempt, text in texts]
 
     async def follow(self, task: str | Task[Any], attempt: int | None = None, *, after: str | None = None) -> AsyncIterator[OutputEvent]:
         if after is not None:

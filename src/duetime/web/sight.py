@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ LONGER = {
 }
 COST_SHARE = 20  # reading may take a twentieth of the time: what costs a second is read every 20 seconds
 STALEST = 30.0
+MOST_LOOKS = 500  # what nobody has asked for longest is forgotten first: names have what people write into addresses
 PATIENCE = 0.3  # seconds that a page waits for a fresh look before it shows the last one with its age
 SAID = 3.0  # seconds from which on a page says how old its facts are
 
@@ -52,6 +53,7 @@ class _Look:
         self.value: Any = None
         self.at = float("-inf")
         self.cost = 0.0
+        self.tried_at = float("-inf")
         self.error: Exception | None = None
         self.reading: asyncio.Task[None] | None = None
 
@@ -60,7 +62,33 @@ class _Look:
         return self.at != float("-inf")
 
 
-class Sight:
+class Eye(Protocol):
+    """What pages see with."""
+
+    async def see(self, name: str, read: Callable[[], Awaitable[T]]) -> Seen[T]: ...
+
+    def kept(self, name: str, make: Callable[[], T]) -> T: ...
+
+
+class Noting(Eye):
+    """The sight of one request: notes whether something could not be read again, and how old the oldest of that is."""
+
+    def __init__(self, sight: Eye) -> None:
+        self._sight = sight
+        self.trouble = ""
+        self.age = 0.0
+
+    async def see(self, name: str, read: Callable[[], Awaitable[T]]) -> Seen[T]:
+        seen = await self._sight.see(name, read)
+        if seen.trouble:
+            self.trouble, self.age = seen.trouble, max(self.age, seen.age)
+        return seen
+
+    def kept(self, name: str, make: Callable[[], T]) -> T:
+        return self._sight.kept(name, make)
+
+
+class Sight(Eye):
     """Looks at the store on behalf of all viewers. Nobody looks, nothing is read."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -81,9 +109,13 @@ class Sight:
         Who asks while a slow read is under way gets the last value with its age. Without one it waits. Raises what `read`
         raised if there is none.
         """
-        look = self._looks.setdefault(name, _Look())
+        look = self._looks.pop(name) if name in self._looks else _Look()
+        self._looks[name] = look  # the last one is the one that was asked for last
+        if len(self._looks) > MOST_LOOKS:
+            self._looks.pop(next((each for each, other in self._looks.items() if other.reading is None and other is not look), ""), None)
         fresh = LONGER.get(name.partition(" ")[0], FRESH)
-        if self._age(look) >= min(STALEST, max(fresh, COST_SHARE * look.cost)):
+        waits = look.error is not None and look.seen_once and self._clock.monotonic() - look.tried_at < FRESH
+        if not waits and self._age(look) >= min(STALEST, max(fresh, COST_SHARE * look.cost)):
             if look.reading is None:
                 look.reading = asyncio.create_task(self._read(look, read), name=f"sight {name}")
             await asyncio.wait([look.reading], timeout=PATIENCE if look.seen_once else None)
@@ -106,7 +138,7 @@ class Sight:
         return self._clock.monotonic() - look.at
 
     async def _read(self, look: _Look, read: Callable[[], Awaitable[Any]]) -> None:
-        began = self._clock.monotonic()
+        began = look.tried_at = self._clock.monotonic()
         try:
             value = await read()
         except Exception as error:  # it is raised where there is nothing else to show

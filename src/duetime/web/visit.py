@@ -20,7 +20,7 @@ from duetime.clock import Instant
 from duetime.errors import InvalidValue
 from duetime.model.access import Caller, Scope
 from duetime.model.hiding import Hiding
-from duetime.web.sight import Sight
+from duetime.web.sight import Eye, Noting
 from duetime.wire.problem import BAD_REQUEST, WRONG_MEDIA
 
 MOST_FIELDS = 200
@@ -69,12 +69,12 @@ class Visit:
     """
 
     def __init__(
-        self, call: Call, sight: Sight, query: Mapping[str, str], form: Mapping[str, str], menu: Sequence[tuple[str, str, str]] = ()
+        self, call: Call, sight: Eye, query: Mapping[str, str], form: Mapping[str, str], menu: Sequence[tuple[str, str, str]] = ()
     ) -> None:
         self.call = call
         self.app: App = call.app
         self.path = call.path
-        self.sight = sight
+        self.sight = Noting(sight)
         self.menu = menu
         self.query = query
         self.form = form

@@ -34,6 +34,7 @@ from duetime.wire.problem import BAD_REQUEST, NO_ROUTE, UNAUTHORIZED
 
 KNOWN = "duetime-parts"  # a request with this header wants only the parts that differ from those it names
 NEXT = "duetime-next"  # seconds after which to ask again
+TROUBLE = "duetime-trouble"  # seconds since what is shown was read, and why it cannot be read again
 LOUDEST = 2_000  # characters of what an action says
 
 _logger = logging.getLogger("duetime.web")
@@ -106,10 +107,12 @@ class Web:
         parts = Parts()
         words = Words(visit.now, visit.preferences.tz, visit.preferences.zone)
         facts = {**view.facts, "visit": visit, "w": words, "part": parts.part, "link": visit.link, "title": view.title}
-        frame = self._frame(visit.call, view, visit.preferences, page)
+        frame = {**self._frame(visit.call, view, visit.preferences, page), "sight": visit.sight}
         text = render(page.template, {**facts, **frame, "layout": "frame.html" if known is None else "bare.html", "said": said})
         headers = {**HEADERS, "content-type": _HTML, "vary": "cookie", NEXT: f"{view.every:g}" if view.every else "0"}
         headers["duetime-now"] = str(visit.now // 1_000)
+        if visit.sight.trouble:
+            headers[TROUBLE] = f"{visit.sight.age:.0f} {quote(visit.sight.trouble[:LOUDEST])}"
         if said is not None:
             headers["duetime-said"] = quote(said.said[:LOUDEST])
             headers["duetime-good"] = "yes" if said.good else "no"
@@ -161,7 +164,7 @@ class Web:
         """Answer with a page that stands for itself: an error, the sign-in."""
         preferences = preferences_of(call.request)
         words = Words(0, preferences.tz, preferences.zone)
-        facts = {**view.facts, "w": words, "title": view.title, "layout": "frame.html", "said": None, "part": Parts().part}
+        facts = {**view.facts, "w": words, "title": view.title, "layout": "frame.html", "said": None, "part": Parts().part, "sight": None}
         text = render(template, {**facts, **self._frame(call, view, preferences)})
         return Response(text, view.status, {**HEADERS, "content-type": _HTML})
 

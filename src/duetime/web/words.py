@@ -25,6 +25,14 @@ def number(value: float | None) -> str:
     return text.replace(",", THIN)
 
 
+def size(count: int) -> str:
+    """Write a number of bytes with a unit: 98 MB."""
+    for unit, each in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
+        if count >= each:
+            return f"{count / each:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{count} {'byte' if count == 1 else 'bytes'}"
+
+
 def duration(seconds: float | None) -> str:
     """Write a duration in its two largest units."""
     if seconds is None:
@@ -88,6 +96,7 @@ class Words:
         self.zone = zone
 
     number = staticmethod(number)
+    size = staticmethod(size)
     duration = staticmethod(duration)
     share = staticmethod(share)
     short_id = staticmethod(short_id)

@@ -49,6 +49,22 @@ function outside(event, dialog) {
   return event.clientX < box.left || event.clientX > box.right || event.clientY < box.top || event.clientY > box.bottom;
 }
 
+// ---- menus: a click elsewhere and Escape close them ----
+
+/** @param {EventTarget | null} kept */
+function fold(kept) {
+  for (const menu of document.querySelectorAll("header details[open]")) {
+    if (!(kept instanceof Node && menu.contains(kept))) menu.removeAttribute("open");
+  }
+}
+
+document.addEventListener("click", (event) => fold(event.target));
+document.addEventListener("keydown", (event) => {
+  const menu = event.key === "Escape" && document.activeElement?.closest("header details[open]");
+  if (event.key === "Escape") fold(null);
+  if (menu) menu.querySelector("summary")?.focus();
+});
+
 // ---- the palette: finds pages, handlers, schedules, workers and tasks by what is typed ----
 
 const palette = /** @type {HTMLDialogElement | null} */ (document.getElementById("palette"));
@@ -198,7 +214,7 @@ document.addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]") !== null) return;
   if (afterG) {
     afterG = false;
-    const link = document.querySelector(`.menu [data-letter="${CSS.escape(event.key)}"]`);
+    const link = document.querySelector(`.menus [data-letter="${CSS.escape(event.key)}"]`);
     if (link instanceof HTMLAnchorElement) {
       event.preventDefault();
       link.click();

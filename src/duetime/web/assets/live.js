@@ -46,11 +46,23 @@ async function take(response) {
   if (response.status === 200) {
     for (const fresh of parse(await response.text())) {
       const old = document.querySelector(`[data-part="${CSS.escape(fresh.getAttribute("data-part") ?? "")}"]`);
-      if (old !== null && !hold(old, fresh)) morph(old, fresh);
+      if (old === null || hold(old, fresh)) continue;
+      const ends = at_end(old);
+      morph(old, fresh);
+      for (const log of old.querySelectorAll("[data-follow]")) if (ends.has(log)) log.scrollTop = log.scrollHeight;
     }
   }
   const said = response.headers.get("duetime-said");
   if (said !== null) say(decodeURIComponent(said), response.headers.get("duetime-good") !== "no");
+}
+
+/**
+ * Return the logs of a part that are scrolled to their end: they are followed.
+ * @param {Element} part
+ */
+function at_end(part) {
+  const logs = [...part.querySelectorAll("[data-follow]")];
+  return new Set(logs.filter((log) => log.scrollTop + log.clientHeight >= log.scrollHeight - 4));
 }
 
 async function ask() {
@@ -60,27 +72,39 @@ async function ask() {
     const response = await fetch(location.href, { headers: { "duetime-parts": known() }, redirect: "manual", cache: "no-store" });
     if (!response.ok && response.status !== 401) throw new Error(await response.text());
     await take(response);
-    heard();
+    heard(response);
   } catch (error) {
     failures += 1;
-    if (failures >= 2) stale(error instanceof TypeError ? "the server does not answer" : String(error instanceof Error ? error.message : error));
+    const why = error instanceof TypeError ? "the server does not answer" : String(error instanceof Error ? error.message : error);
+    if (failures >= 2) stale(why, Math.round((Date.now() - heardAt) / 1000));
   } finally {
     asking = false;
     plan();
   }
 }
 
-function heard() {
+/**
+ * Show that the page is live; or, if the server answers with what it read last because the store does not answer, how old that is.
+ * @param {Response} response
+ */
+function heard(response) {
   failures = 0;
+  const [age, ...why] = (response.headers.get("duetime-trouble") ?? "").split(" ");
+  if (age) {
+    stale(decodeURIComponent(why.join(" ")), Number(age));
+    return;
+  }
   heardAt = Date.now();
   banner.hidden = true;
   for (const part of document.querySelectorAll("[data-part].old")) part.classList.remove("old");
   show("on", "live");
 }
 
-/** @param {string} why */
-function stale(why) {
-  const seconds = Math.round((Date.now() - heardAt) / 1000);
+/**
+ * @param {string} why
+ * @param {number} seconds
+ */
+function stale(why, seconds) {
   banner.textContent = `Not refreshed for ${seconds} s: ${why.slice(0, 300)}. Trying again.`;
   banner.hidden = false;
   for (const part of document.querySelectorAll("[data-part]")) part.classList.add("old");
@@ -102,7 +126,8 @@ function show(state, word) {
 function plan() {
   clearTimeout(timer);
   if (paused || document.hidden || every <= 0) return;
-  timer = setTimeout(ask, 1000 * Math.min(LONGEST, every * 2 ** failures));
+  // after the first failure soon, to know; after others more and more seldom
+  timer = setTimeout(ask, 1000 * (failures === 1 ? Math.min(every, 1) : Math.min(LONGEST, every * 2 ** Math.max(0, failures - 1))));
 }
 
 export function toggle() {
@@ -160,7 +185,7 @@ async function send(form, button) {
     if (form.hasAttribute("data-select")) form.reset();
     document.dispatchEvent(new CustomEvent("duetime:selection"));
     await take(response);
-    heard();
+    heard(response);
   } catch {
     say("The server does not answer. It is not known whether this was done; look before you try again.", false);
   } finally {
@@ -221,6 +246,8 @@ if (dot !== null && every > 0) {
   dot.addEventListener("click", toggle);
   show("on", "live");
 }
+if (!banner.hidden) for (const part of document.querySelectorAll("[data-part]")) part.classList.add("old");
+for (const log of document.querySelectorAll("[data-follow]")) log.scrollTop = log.scrollHeight;
 document.addEventListener("duetime:toggle", toggle);
 document.addEventListener("duetime:ask", () => void ask());
 setInterval(tick, 1000);

@@ -89,9 +89,13 @@ async def view(visit: Visit) -> View:
         problem = str(error)
     found: list[Row] = []
     looked = 0
+    own = EventFilter(visible=visit.caller.handlers)
     for event in reversed(tail.events) if not problem else ():
+        facts_of = event_facts(event)
+        if not own.takes(facts_of):
+            continue
         looked += 1
-        if wanted.takes(event_facts(event)):
+        if wanted.takes(facts_of):
             found.append(_row(visit, event))
             if len(found) == SHOWN:
                 break

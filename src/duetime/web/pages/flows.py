@@ -70,9 +70,8 @@ async def _found(visit: Visit) -> Flow[Any]:
 async def view_one(visit: Visit) -> View:
     flow = await _found(visit)
     chosen = _chosen(visit, flow)
-    first = (
-        int(visit.query.get("first", "0")) if visit.query.get("first", "0").isdecimal() and len(visit.query.get("first", "0")) < 8 else 0
-    )
+    asked = visit.query.get("first", "")
+    first = int(asked) if asked.isdecimal() and len(asked) < 8 else 0
     members = await _members(visit, flow, chosen.name, first)
     may_operate = visit.may("operate") and all(visit.may("operate", name) for node in flow.nodes for name in node.handler.split(", "))
     facts = {

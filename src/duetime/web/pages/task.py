@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from duetime.api.flows import may_see_flow
 from duetime.client.client import task_not_found
+from duetime.client.output import OutputEnd
 from duetime.clock import SECOND, to_datetime
-from duetime.errors import ChangedMeanwhile, InvalidValue
+from duetime.errors import ChangedMeanwhile, FlowNotFound, InvalidValue
 from duetime.ids import is_id
 from duetime.model.access import AuditOutcome, Scope
 from duetime.model.flow import FLOW, NODE
@@ -47,7 +51,7 @@ async def view(visit: Visit) -> View:
     insight = visit.app.insight
     reasons = await insight.why(record, may_see=visit.may_see)
     attempts = await insight.attempts(record.id, after=max(0, record.attempt - MOST_ATTEMPTS))
-    output = await visit.app.output.page(record.id, after=max(0, record.attempt - 5), limit=5)
+    outputs = await visit.app.output.ends(record.id, attempts=5, size=MOST_CHARACTERS)
     acts = await visit.app.tokens.audit.list(subject=record.id, limit=10) if visit.may("admin") else None
     final, may_operate = record.state in FINAL, visit.may("operate", record.handler)
     facts = {
@@ -56,11 +60,12 @@ async def view(visit: Visit) -> View:
         "reasons": reasons,
         "segments": segments(task, attempts, to_datetime(visit.now)),
         "attempts": [(each, phases_of(each)) for each in reversed(attempts)],
-        "outputs": [(each, plain_lines(each.text)) for each in reversed(output.items) if each.text],
+        "outputs": [_shown_end(each) for each in reversed(outputs) if each.text],
         "payload": json_text(task.payload),
         "hides": hides,
-        "flow": task.meta.get(FLOW, "") if is_id(task.meta.get(FLOW, "")) else "",
+        "flow": await _flow_of(visit, task.meta.get(FLOW, "")),
         "node": task.meta.get(NODE, ""),
+        "meta": _meta(task.meta),
         "origin": task.meta.get(COPY_OF, ""),
         "result": json_text(task.result) if record.result is not None else None,
         "acts": [] if acts is None else acts.items,
@@ -74,6 +79,23 @@ async def view(visit: Visit) -> View:
     }
     every = None if final and record.finished_at is not None and visit.now - record.finished_at > 15 * SECOND else 1.0
     return View(title=f"{record.handler} {record.id[:8]}", facts=facts, crumbs=(("/tasks", "Tasks"),), every=every)
+
+
+def _meta(meta: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return what has no place of its own on the page."""
+    told = (COPY_OF, FLOW, NODE) if is_id(meta.get(FLOW, "")) else (COPY_OF,)
+    return [(name, value) for name, value in meta.items() if name not in told]
+
+
+async def _flow_of(visit: Visit, flow: str) -> str:
+    """Return the flow of a task if the person may see it: its name would tell of others' handlers."""
+    if not is_id(flow):
+        return ""
+    if not visit.caller.handlers:
+        return flow
+    with contextlib.suppress(FlowNotFound):
+        return flow if may_see_flow(visit.call, await visit.app.flows.get(flow)) else ""
+    return ""
 
 
 def _hides(visit: Visit, record: TaskRecord) -> bool:
@@ -96,6 +118,13 @@ def plain_lines(text: str) -> tuple[list[str], int]:
         kept += 1
     last = [line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…" for line in lines[len(lines) - kept :]]
     return last, len(lines) - kept
+
+
+def _shown_end(output: OutputEnd) -> tuple[int, list[str], int]:
+    """Return the attempt, its last lines, and about how many bytes come before them."""
+    lines, left_out = plain_lines(output.text)
+    shown_size = sum(len(line.encode("utf-8", "replace")) + 1 for line in lines)
+    return output.attempt, lines, max(0, output.before + len(output.text.encode()) - shown_size) if output.before or left_out else 0
 
 
 # ---- actions ----
