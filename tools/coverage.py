@@ -150,14 +150,16 @@ def passes(outcomes: Iterable[tuple[str, bool, list[str]]]) -> dict[str, str]:
 
 
 def check(claims: Mapping[str, Claim], passed: Mapping[str, Pass]) -> None:
-    old = outdated(claims, passed)
-    if old:
-        sys.exit(f"{len(old)} marked tests have not passed as they stand, such as {old[0]}; {RENEW}")
-    gone = sorted(passed.keys() - claims.keys())
+    """Fail unless the page shows exactly what has passed as it stands."""
     page = render(load_features(), proofs(claims, passed), load_notes())
+    gone = sorted(passed.keys() - claims.keys())
     if gone or PASSED.read_text(encoding="utf-8") != write_passed(passed) or PAGE.read_text(encoding="utf-8") != page:
         sys.exit(f"{PAGE.relative_to(ROOT)} or {PASSED.relative_to(ROOT)} is out of date; {RENEW}")
-    print(f"{PAGE.relative_to(ROOT)} is up to date.")
+    old = outdated(claims, passed)
+    print(
+        f"{PAGE.relative_to(ROOT)} is up to date"
+        + (f"; {len(old)} marked tests have not passed as they stand and do not count." if old else ".")
+    )
 
 
 def main() -> None:
@@ -165,6 +167,7 @@ def main() -> None:
         prog="python -m tools.coverage", description="Run marked tests that have changed; write docs/coverage.md."
     )
     parser.add_argument("--check", action="store_true", help="run and write nothing; fail if something is out of date")
+    parser.add_argument("--no-run", action="store_true", help="run nothing; write the page with what has passed as it stands")
     parser.add_argument("--all", action="store_true", help="run all marked tests, also those that have passed as they stand")
     options = parser.parse_args()
     claims = collect()
@@ -173,7 +176,7 @@ def main() -> None:
         check(claims, passed)
         return
     wanted = sorted(claims) if options.all else outdated(claims, passed)
-    if wanted:
+    if wanted and not options.no_run:
         now = run(wanted)
         passed = {test: each for test, each in passed.items() if test not in wanted}
         passed |= {test: Pass(claims[test].digest, stores) for test, stores in now.items() if test in claims}
@@ -183,7 +186,7 @@ def main() -> None:
     PAGE.write_text(render(load_features(), shown, load_notes()), encoding="utf-8")
     print(f"{PAGE.relative_to(ROOT)}: {len(shown)} of {len(load_features())} capabilities have a test that passed.")
     if old := outdated(claims, passed):
-        sys.exit("These have not passed:\n" + "\n".join(old))
+        print("These have not passed as they stand, and do not count:\n" + "\n".join(old))
 
 
 if __name__ == "__main__":
