@@ -9,6 +9,8 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_ROOT_USER_ACTION = ignore
+# Bytecode is kept, also where the environment switches it off: the tests would be compiled anew by each process that collects them.
+export PYTHONDONTWRITEBYTECODE =
 
 # Debian's python3 cannot put pip into a virtual environment unless python3-venv is there; the outer pip then fills it from outside.
 PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m pip || echo $(PYTHON) -m pip --python $(BIN)/python)

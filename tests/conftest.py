@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import compileall
 import faulthandler
 import gc
 import os
@@ -7,6 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +19,22 @@ from tests.browsers import chromium
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["pytester", "tests.coverage_plugin", "tests.servers.fixtures"]
+
+
+# Kept between runs wherever bytecode is switched off: tests with their assertions rewritten, which takes a third of the collection.
+sys.dont_write_bytecode = False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the program, once for all the processes that tests start: each would spend more time on that than on its work."""
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(Path(__file__).parents[1] / "src", quiet=2)
+
+
+def pytest_collection_finish() -> None:
+    """Leave no bytecode from here on: some tests look at what a program leaves in its folder."""
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

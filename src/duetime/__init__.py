@@ -5,11 +5,14 @@ from duetime.app.app import App
 from duetime.app.flows import FlowHandler, Group, Node, Plan, any_of, at_least
 from duetime.app.handlers import Handler
 from duetime.app.registry import Handlers
+from duetime.client.alerts.alerts import Alert, AlertRuleInfo
+from duetime.client.alerts.channels import ChannelInfo
 from duetime.client.artifacts import ArtifactInfo
 from duetime.client.client import Bulk
 from duetime.client.failures import Failure
 from duetime.client.flows import Flow
 from duetime.client.gates import GateInfo, GateSet
+from duetime.client.limits import LimitInfo, LimitSet
 from duetime.client.locks import Lock, LockInfo
 from duetime.client.operations import OperationInfo
 from duetime.client.schedules.info import ScheduleInfo
@@ -17,7 +20,9 @@ from duetime.client.schedules.schedule import Schedule
 from duetime.client.secrets import SecretInfo
 from duetime.client.targets import TargetInfo
 from duetime.errors import (
+    AlertNotFound,
     ArtifactNotFound,
+    ChannelNotFound,
     Conflict,
     DuetimeError,
     DuplicateKey,
@@ -29,6 +34,7 @@ from duetime.errors import (
     InvalidHandler,
     InvalidPayload,
     InvalidValue,
+    LimitNotFound,
     LockLost,
     LockNotFound,
     LockTaken,
@@ -47,6 +53,19 @@ from duetime.errors import (
     UnknownHandler,
     WorkerNotFound,
 )
+from duetime.model.alerts.conditions import (
+    Backlog,
+    Certificate,
+    Deadline,
+    Disabled,
+    Failing,
+    Late,
+    Missed,
+    Running,
+    Slo,
+    WorkerLost,
+)
+from duetime.model.alerts.rule import AlertRule
 from duetime.model.disabling import DisableAfter
 from duetime.model.event import Event, GateEvent, ScheduleEvent, TaskEvent, WorkerEvent
 from duetime.model.flow import Condition
@@ -64,34 +83,46 @@ from duetime.targets.command.command import Sandbox
 from duetime.targets.context import Context, current
 from duetime.targets.http.auth import Basic, Bearer
 from duetime.targets.http.callbacks import Callback
+from duetime.targets.notices.channels import Mail, Slack, Webhook
 from duetime.targets.occurrence import Occurrence
 from duetime.targets.python.middleware import Next
 from duetime.targets.stored.definitions import StoredCommand, StoredHttp, StoredPublish
 
 __all__ = [
     "AfterEnd",
+    "Alert",
+    "AlertNotFound",
+    "AlertRule",
+    "AlertRuleInfo",
     "App",
     "ArtifactInfo",
     "ArtifactNotFound",
     "At",
+    "Backlog",
     "Basic",
     "Bearer",
     "Bulk",
     "Calendar",
     "Callback",
     "CancelVerdict",
+    "Certificate",
     "ChangeVerdict",
+    "ChannelInfo",
+    "ChannelNotFound",
     "Condition",
     "Conflict",
     "Context",
     "Cron",
     "DayCalendar",
+    "Deadline",
     "DisableAfter",
+    "Disabled",
     "DuetimeError",
     "DuplicateKey",
     "DuplicateKeys",
     "Event",
     "Every",
+    "Failing",
     "Failure",
     "FailureNotFound",
     "Fatal",
@@ -108,12 +139,18 @@ __all__ = [
     "InvalidHandler",
     "InvalidPayload",
     "InvalidValue",
+    "Late",
     "Limit",
+    "LimitInfo",
+    "LimitNotFound",
+    "LimitSet",
     "Lock",
     "LockInfo",
     "LockLost",
     "LockNotFound",
     "LockTaken",
+    "Mail",
+    "Missed",
     "NewTask",
     "Next",
     "Node",
@@ -126,6 +163,7 @@ __all__ = [
     "Reason",
     "RetryLater",
     "RetryPolicy",
+    "Running",
     "Sandbox",
     "Schedule",
     "ScheduleEvent",
@@ -135,6 +173,8 @@ __all__ = [
     "SecretInfo",
     "SecretNotFound",
     "SecretUnreadable",
+    "Slack",
+    "Slo",
     "State",
     "StoreUnavailable",
     "StoredCommand",
@@ -149,9 +189,11 @@ __all__ = [
     "TaskNotFound",
     "Timer",
     "UnknownHandler",
+    "Webhook",
     "Wheel",
     "Window",
     "WorkerEvent",
+    "WorkerLost",
     "WorkerNotFound",
     "any_of",
     "asgi",

@@ -16,6 +16,8 @@ DuetimeError
 ├── OperationNotFound (LookupError) no operation of that id
 ├── WorkerNotFound (LookupError)   no worker of that id
 ├── FlowNotFound (LookupError)     no such flow: never submitted, or pruned
+├── AlertNotFound (LookupError)    no rule of alerts of that name, or it does not fire for that subject
+├── ChannelNotFound (LookupError)  no channel of that name
 ├── SecretUnreadable               none of the keys here opens the secret
 ├── DuplicateKey                   a live task holds that (handler, key)
 │   └── DuplicateKeys              the same for some of many; the others were stored
@@ -102,12 +104,24 @@ class LockNotFound(DuetimeError, LookupError):
     """Nobody holds a lock of that name."""
 
 
+class LimitNotFound(DuetimeError, LookupError):
+    """No worker has declared a limit of that name."""
+
+
 class LockTaken(DuetimeError):
     """Somebody else holds the lock."""
 
 
 class LockLost(DuetimeError):
     """The lock is not held any more: somebody else may have it."""
+
+
+class AlertNotFound(DuetimeError, LookupError):
+    """There is no rule of that name, or it does not fire for that subject."""
+
+
+class ChannelNotFound(DuetimeError, LookupError):
+    """There is no channel of that name."""
 
 
 class FlowNotFound(DuetimeError, LookupError):
@@ -131,7 +145,7 @@ class SecretUnreadable(DuetimeError):
 
 
 class DuplicateKey(DuetimeError):
-    """A live task already holds this key; `task_id` names it."""
+    """A live task, or flow, already holds this key; `task_id` names it."""
 
     def __init__(self, message: str, *, task_id: str) -> None:
         super().__init__(message)

@@ -22,6 +22,7 @@ from duetime.api.app import divided
 from duetime.api.server import listen, url_of
 from duetime.model.access import Scope
 from tests.api.conftest import Requests, new_app, until
+from tests.servers.waiting import PATIENCE
 
 
 class Outer(uvicorn.Server):
@@ -103,7 +104,7 @@ async def test_a_client_and_the_command_line_reach_it_by_its_prefix(app: App) ->
     token = await token_of(app)
     async with app.worker(), serving(outer(duetime.asgi(app)), "/shop/duetime") as http, App(http.url, token=token) as remote:
         task = await remote.handler("greet").now(name="Ada")
-        assert await remote.result(task, timeout=30) == "hello Ada"
+        assert await remote.result(task, timeout=PATIENCE) == "hello Ada"
 
 
 async def test_it_needs_a_token_also_on_loopback_and_in_a_store_without_any(app: App) -> None:

@@ -57,6 +57,21 @@ async def test_a_key_that_is_held_is_answered_as_if_exists_says(http: Client) ->
     assert (replaced["id"], replaced["priority"]) == (first["id"], 2)
 
 
+async def test_few_tasks_are_made_of_many_submissions(http: Client) -> None:
+    first = await http.submit(key="doc-7", debounce=30, max_wait=300)
+    second = await http.submit(key="doc-7", debounce=30, max_wait=300, payload={"name": "Bob"}, status=200)
+    assert (second["id"], second["payload"], second["merged"]["submissions"]) == (first["id"], {"name": "Bob"}, 2)
+    assert second["merged"]["latest_at"].endswith("Z")
+    opened = await http.submit(key="host-7", throttle=60)
+    assert (await http.submit(key="host-7", throttle=60, status=200))["id"] == opened["id"]
+    body = {"handler": "greet", "payload": {"name": "Ada"}}
+    for wrong in ({"debounce": 5}, {"key": "k", "debounce": 5, "delay": 5}, {"key": "k", "debounce": 5, "throttle": 5}):
+        await http.problem("POST", "/v1/tasks", body | wrong, status=422)
+    items = [body | {"key": "host-7", "throttle": 60}, body | {"key": "doc-9", "if_exists": "queue_one"}]
+    answer = (await http("POST", "/v1/tasks/batch", items)).json
+    assert [item["verdict"] for item in answer["items"]] == ["kept", "added"]
+
+
 async def test_waiting_for_a_submitted_task_gives_its_result(app: App) -> None:
     async with app.worker(), served(app) as http:
         task = (await http("POST", "/v1/tasks", {"handler": "greet", "payload": {"name": "Ada"}}, status=201, wait=30)).json

@@ -151,3 +151,12 @@ def test_what_is_not_there_cannot_be_needed(duetime: CommandLine) -> None:
     answer = duetime("submit", "greet", "name=Bob", "--needs", "01890000-0000-7000-8000-000000000000", code=3)
     assert "no task 01890000-0000-7000-8000-000000000000" in answer.stderr
     assert duetime.ids() == []
+
+
+def test_few_tasks_are_made_of_many_submissions(duetime: CommandLine) -> None:
+    first = duetime.json("submit", "greet", "name=Ada", "--key", "doc-7", "--debounce", "30s", "--max-wait", "5m")
+    again = duetime.json("submit", "greet", "name=Bob", "--key", "doc-7", "--debounce", "30s", "--max-wait", "5m")
+    assert (again["id"], again["payload"]["name"], again["merged"]["submissions"]) == (first["id"], "Bob", 2)
+    opened = duetime("submit", "greet", "name=Ada", "--key", "host-7", "--throttle", "1m").stdout
+    assert duetime("submit", "greet", "name=Bob", "--key", "host-7", "--throttle", "1m").stdout == opened
+    assert "give key= too" in duetime("submit", "greet", "name=Ada", "--debounce", "30s", code=2).stderr

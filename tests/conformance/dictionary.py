@@ -36,6 +36,7 @@ class Entry:
     attempt: int = 0
     tries: int = 0
     crashes: int = 0
+    queued: bool = False
     worker: str | None = None
     cancelling: bool = False
     parked: bool = False
@@ -59,15 +60,22 @@ class Dictionary:
     def now(self) -> Instant:
         return self.clock.now()
 
-    def holder(self, handler: str, key: str | None) -> Entry | None:
+    def holder(self, handler: str, key: str | None, *, queued: bool = False) -> Entry | None:
+        """Give the task that has a key, or the one that is queued behind it."""
         same = (entry for entry in self.tasks.values() if (entry.task.handler, entry.task.key) == (handler, key) and key is not None)
-        return next((entry for entry in same if entry.state not in FINAL), None)
+        return next((entry for entry in same if entry.state not in FINAL and entry.queued is queued), None)
 
     def add(self, task: NewTask[object]) -> tuple[AddVerdict, str]:
         if task.id in self.tasks:
             return AddVerdict.REPEATED, task.id
         due_at = self.now + task.delay if task.due_at is None else task.due_at
         holder = self.holder(task.handler, task.key)
+        needs: dict[str, str] = {edge.parent: edge.needs for edge in sorted(task.edges, key=lambda edge: edge.needs)}  # success counts
+        behind = False
+        if holder is not None and task.if_exists == "queue_one":
+            first, holder = holder, self.holder(task.handler, task.key, queued=True) or holder
+            if behind := holder.state is State.RUNNING:
+                needs, holder = {first.task.id: "end", **needs}, None
         if holder is not None:
             if task.if_exists == "keep":
                 return AddVerdict.KEPT, holder.task.id
@@ -78,8 +86,7 @@ class Dictionary:
             self.unpark(holder)
             return AddVerdict.REPLACED, holder.task.id
         entry = Entry(task, State.PENDING, due_at, task.priority, task.collection, task.expires_at, task.payload)
-        self.tasks[task.id] = entry
-        needs: dict[str, str] = {edge.parent: edge.needs for edge in sorted(task.edges, key=lambda edge: edge.needs)}  # success counts
+        self.tasks[task.id], entry.queued = entry, behind
         if any(self.failed(parent, need) for parent, need in needs.items()):
             entry.vain = {parent: need for parent, need in needs.items() if not self.met(parent, need)}
             self.finish(entry, State.CANCELLED)
@@ -104,7 +111,7 @@ class Dictionary:
         return needs == "success" and end in FINAL and end is not State.SUCCEEDED
 
     def finish(self, entry: Entry, state: State) -> None:
-        entry.state, entry.finished_at, entry.cancelling, entry.parked = state, self.now, False, False
+        entry.state, entry.finished_at, entry.cancelling, entry.parked, entry.queued = state, self.now, False, False, False
         entry.waits = {}
         for child in list(self.tasks.values()):
             if entry.task.id not in child.waits:
@@ -114,6 +121,7 @@ class Dictionary:
                 self.finish(child, State.CANCELLED)
             else:
                 del child.waits[entry.task.id]
+                child.queued = child.queued and self.holder(child.task.handler, child.task.key) is not None
                 if not child.waits:
                     child.state = State.PENDING
 

@@ -66,7 +66,7 @@ wanted = st.builds(
     Wanted,
     handler=handlers,
     key=st.sampled_from([None, "k1", "k2"]),
-    if_exists=st.sampled_from(["error", "keep", "replace"]),
+    if_exists=st.sampled_from(["error", "keep", "replace", "queue_one", "queue_one"]),
     collection=collections,
     priority=priorities,
     due=seconds,

@@ -119,14 +119,20 @@ def test_a_thread_that_waits_for_a_loop_which_ends_is_told(app: App) -> None:
     waiting: list[Future[None]] = []
 
     async def leave_a_thread_waiting() -> None:
+        begun = asyncio.Event()
+
+        async def call() -> None:
+            begun.set()
+            await asyncio.sleep(60)
+
         await app.__aenter__()
-        waiting.append(pool.submit(lambda: app.sync(asyncio.sleep(60))))
-        await asyncio.sleep(0.2)
+        waiting.append(pool.submit(lambda: app.sync(call())))
+        await asyncio.wait_for(begun.wait(), PATIENCE)
 
     with ThreadPoolExecutor(1) as pool:
         asyncio.run(leave_a_thread_waiting())
         with pytest.raises(RuntimeError, match="ended before the call was done"):
-            waiting[0].result(10)
+            waiting[0].result(PATIENCE)
 
 
 async def test_another_store_can_stand_in_meanwhile(app: App) -> None:
@@ -143,17 +149,18 @@ def test_an_interrupted_wait_cancels_the_call(app: App) -> None:
 import asyncio, os, signal, threading
 from duetime import App
 app = App({app.config.url!r})
-ended = threading.Event()
+begun, ended = threading.Event(), threading.Event()
 async def forever():
+    begun.set()
     try:
         await asyncio.sleep(60)
     finally:
         ended.set()
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT))).start()
 try:
     app.sync(forever())
 except KeyboardInterrupt:
-    print(ended.wait(10))
+    print(ended.wait({PATIENCE}))
 """
     assert run(code) == "True"
 

@@ -16,6 +16,7 @@ from duetime.store.open import store_from_url
 from duetime.store.postgres.submit import is_plain
 from duetime.store.values import AddVerdict, NewWorker
 from tests.conformance.build import Worker, add, ended, get, needs, new_task, state_of
+from tests.servers.waiting import PATIENCE
 
 CLAIM = """
 select ids from {schema}.claim(null, 'w', 1000, (select array_agg(id) from {schema}.lane), '{{0}}', '{{0}}', '{{100}}', 100, '{{}}', null,
@@ -58,7 +59,7 @@ class Server:
     async def waits(self) -> None:
         """Return as soon as somebody waits for a lock of this connection's."""
         pid = self.connection.info.backend_pid
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while self._watcher.execute(BLOCKED, [pid]).fetchone() is None:  # noqa: ASYNC110  only the server knows
                 await asyncio.sleep(0.005)
 
@@ -235,7 +236,7 @@ async def test_who_only_repeats_what_is_there_locks_nothing(store: Store, worker
     task = await worker.take_one()
     server.rows("begin")
     assert {added.verdict for added in await store.add_on(server.connection, [waiting, running])} == {AddVerdict.REPEATED}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert await worker.end(task, State.PENDING, outcome=Outcome.RELEASED) is SettleVerdict.ACCEPTED
         await store.cancel([waiting.id, running.id])
     server.rows("commit")

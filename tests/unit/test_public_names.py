@@ -10,11 +10,13 @@ PUBLIC = """
     NewTask Task State RetryPolicy
     Schedule ScheduleInfo Occurrence
     Cron Every AfterEnd Calendar At Window DayCalendar occurrences Wheel Timer
-    Sandbox Limit
+    Sandbox Limit LimitInfo LimitNotFound LimitSet
     Fatal RetryLater DisableAfter
     Lock LockInfo LockLost LockNotFound LockTaken
     Event TaskEvent ScheduleEvent WorkerEvent GateEvent
     Flow FlowHandler Plan Node Group Condition any_of at_least FlowFailed FlowNotFound
+    Alert AlertRule AlertRuleInfo AlertNotFound ChannelInfo ChannelNotFound Mail Webhook Slack
+    Failing Disabled Late Slo Running Backlog Certificate Missed Deadline WorkerLost
     Basic Bearer Callback
     Secret SecretInfo
     ArtifactInfo ArtifactNotFound

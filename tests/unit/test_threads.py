@@ -13,6 +13,7 @@ import pytest
 from duetime.errors import AttemptCancelled
 from duetime.targets.python import threads as module
 from duetime.targets.python.threads import ThreadCall, Threads
+from tests.servers.waiting import PATIENCE
 
 
 async def test_a_call_that_is_told_to_stop_before_it_has_begun_ends_and_leaves_its_thread_to_others() -> None:
@@ -20,10 +21,10 @@ async def test_a_call_that_is_told_to_stop_before_it_has_begun_ends_and_leaves_i
     for _ in range(100):
         call = threads.start(lambda: None)
         call.throw(AttemptCancelled)  # most often the thread still waits for the interpreter's lock
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.wait([call.future])
         assert isinstance(call.future.exception(), AttemptCancelled | None)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await threads.start(lambda: "well").future == "well"
     threads.close()
 
@@ -115,9 +116,9 @@ async def test_a_call_that_has_ended_is_gone_without_the_garbage_collector() -> 
         await call.future
         gone = weakref.ref(call)
         del call
-        await asyncio.sleep(0.01)  # the thread lets go of what it ran
-        await threads.start(lambda: None).future
-        assert gone() is None
+        async with asyncio.timeout(PATIENCE):
+            while gone() is not None:  # the thread lets go of what it ran a moment later
+                await threads.start(lambda: None).future
     finally:
         gc.enable()
         threads.close()
@@ -141,11 +142,11 @@ async def test_an_end_is_told_although_the_next_call_of_the_same_thread_does_not
     quick = [ThreadCall(threads, lambda: None, copy_context(), partial(note, number)) for number in range(10)]
     stuck = [ThreadCall(threads, go_on.wait, copy_context(), partial(note, number)) for number in range(10, 15)]
     threads.put([*quick[:5], *stuck, *quick[5:]])  # more than one thread may take, and some that wait between them
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await ended.wait()
     assert sorted(made) == list(range(10))
     go_on.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while len(made) < 15:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     threads.close()
@@ -168,7 +169,7 @@ async def test_the_ends_of_many_quick_calls_come_together(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(threads, "_collect", counted)
     threads.put([ThreadCall(threads, lambda: None, copy_context(), note) for _ in range(1_000)])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await everything.wait()
     assert looks < 500
     threads.close()

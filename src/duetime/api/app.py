@@ -15,6 +15,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from duetime.api import (
+    alerts,
     artifacts,
     calendars,
     doctor,
@@ -25,6 +26,7 @@ from duetime.api import (
     front_page,
     gates,
     health,
+    limits,
     locks,
     metrics,
     openapi,
@@ -197,7 +199,9 @@ ROUTES = (
     *doctor.ROUTES,
     *failures.ROUTES,
     *events.ROUTES,
+    *limits.ROUTES,
     *locks.ROUTES,
+    *alerts.ROUTES,
     *front_page.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,

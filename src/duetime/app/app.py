@@ -23,6 +23,7 @@ from duetime.app.registry import Handlers, Registry
 from duetime.app.verbs import Verbs
 from duetime.artifacts.blobs import Blobs, blobs_at
 from duetime.client.admission import SubmitHook
+from duetime.client.alerts.alerts import LocalAlerts
 from duetime.client.flows import Flow
 from duetime.client.locks import Locks, LockUse
 from duetime.client.schedules.schedule import Schedule
@@ -31,6 +32,7 @@ from duetime.clock import Seconds
 from duetime.config import Settings, read_setting
 from duetime.config import load as load_config
 from duetime.errors import InvalidHandler, InvalidValue, UnknownHandler
+from duetime.model.alerts.rule import AlertRule
 from duetime.model.task import NewTask, Task
 from duetime.remote.address import is_server, needs_store
 from duetime.remote.services import server_services
@@ -170,9 +172,11 @@ class App(Registry, Verbs):
         self.failures = services.failures
         self.event_source = services.events
         self.locks = Locks(services.locks, user=self.user, lease=self.config.lease, opened=self.open)
+        self.limits = services.limits
         self.artifacts = services.artifacts
         self.targets = services.targets
         self.flows = services.flows
+        self.alerts, self.channels = services.alerts, services.channels
         self.gates = self.client.gates
         self.schedules = self.client.schedules
         self.calendars = self.client.calendars
@@ -295,6 +299,8 @@ class App(Registry, Verbs):
             self.refuse_taken_schedule(schedule.name)
         for hook in group.declared_hooks():
             self.refuse_taken_hook(hook.name)
+        for rule in group.declared_alerts():
+            self.refuse_taken_alert(rule.name)
         group.belong_to(self)
         self._groups.append(group)
         self.changed()
@@ -308,6 +314,16 @@ class App(Registry, Verbs):
         yield from super().declared_hooks()
         for group in self._groups:
             yield from group.declared_hooks()
+
+    def declared_alerts(self) -> Iterator[AlertRule]:
+        yield from super().declared_alerts()
+        for group in self._groups:
+            yield from group.declared_alerts()
+
+    async def declare_alerts(self) -> None:
+        """Store the rules of alerts that are declared here."""
+        if isinstance(self.alerts, LocalAlerts):
+            await self.alerts.declare(list(self.declared_alerts()))
 
     def declared(self) -> Iterator[HandlerSpec]:
         yield from super().declared()
@@ -437,6 +453,7 @@ class App(Registry, Verbs):
         )
         async with self:
             await self.schedules.declare()
+            await self.declare_alerts()
             worker = Worker(
                 store,
                 specs,

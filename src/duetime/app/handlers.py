@@ -13,10 +13,11 @@ import msgspec
 from duetime.client.activity import USUAL_UPCOMING
 from duetime.client.client import HANDLERS_OWN
 from duetime.client.insight import HandlerDetails
-from duetime.clock import Instant, Seconds, to_instant, to_micros, to_seconds
+from duetime.clock import LATEST, SECOND, Instant, Seconds, to_instant, to_micros, to_seconds
 from duetime.errors import InvalidHandler, InvalidPayload, InvalidValue
 from duetime.ids import key_shard, new_id
 from duetime.model.flow_values import holds_values, marked
+from duetime.model.merging import Pace
 from duetime.model.needs import Need, edges_of
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import (
@@ -66,6 +67,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     expires_in: int | None = None
     meta: Mapping[str, str] | None = None
     edges: tuple[Edge, ...] = ()
+    pace: Pace | None = None
     connection: object | None = None
     allow_unknown: bool = False
 
@@ -151,6 +153,9 @@ class Handler(Generic[P, R, F_co]):
         expires: Seconds | datetime | None = None,
         meta: Mapping[str, str] | None = None,
         needs: Sequence[Need] | None = None,
+        debounce: Seconds | None = None,
+        max_wait: Seconds | None = None,
+        throttle: Seconds | None = None,
         connection: object | None = None,
         allow_unknown: bool | None = None,
     ) -> Self:
@@ -158,6 +163,9 @@ class Handler(Generic[P, R, F_co]):
 
         `expires` as a duration counts from the due time. `needs` are tasks that must succeed before it starts, or only end: `ended(task)`;
         if one cannot succeed any more, it is cancelled. `connection` is the caller's own, with an open transaction.
+
+        `debounce`: the task starts once nothing with its key was submitted for so long, with the newest arguments, but at the latest
+        `max_wait` after the first one. `throttle`: within so long one task with this key is stored; others are answered with it.
         """
         changes: dict[str, Any] = {}
         if key is not None:
@@ -179,13 +187,15 @@ class Handler(Generic[P, R, F_co]):
             changes["meta"] = check_meta({**(self._options.meta or {}), **meta})
         if needs is not None:
             changes["edges"] = edges_of(needs)
+        if debounce is not None or max_wait is not None or throttle is not None:
+            changes["pace"] = pace_of(self._options.pace, debounce, max_wait, throttle)
         if connection is not None:
             changes["connection"] = connection
         if allow_unknown is not None:
             changes["allow_unknown"] = allow_unknown
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._options = msgspec.structs.replace(self._options, **changes)
+        other._options = _paced(msgspec.structs.replace(self._options, **changes))
         if priority is not None:
             other._priority = check_priority(priority)
         return other
@@ -231,6 +241,8 @@ class Handler(Generic[P, R, F_co]):
                 priority=self._priority,
                 submitted_by=self._home.user,
             )
+        if options.pace is not None:
+            check_paced(options.key, options.pace, whole=due_at is None and not delay)
         return NewTask(
             id=new_id(None if options.key is None else key_shard(self.name, options.key)),
             handler=self.name,
@@ -248,6 +260,7 @@ class Handler(Generic[P, R, F_co]):
             meta=options.meta,
             submitted_by=self._home.user,
             edges=options.edges,
+            pace=options.pace,
         )
 
     def _submit(self, task: NewTask[R]) -> Coroutine[Any, Any, Task[R]]:
@@ -270,6 +283,41 @@ def positive(duration: Seconds, what: str) -> float:
     if seconds <= 0:
         raise InvalidValue(f"{what} must be positive, got {duration}")
     return seconds
+
+
+def pace_of(before: Pace | None, debounce: Seconds | None, max_wait: Seconds | None, throttle: Seconds | None) -> Pace:
+    """Return how often a key starts tasks, checked; what is left out stays as it was before."""
+    given = {"debounce": debounce, "max_wait": max_wait, "throttle": throttle}
+    micros = {name: round(positive(value, name) * SECOND) for name, value in given.items() if value is not None}
+    pace = msgspec.structs.replace(before or Pace(), **micros)
+    if max(pace.debounce, pace.max_wait, pace.throttle) > LATEST:
+        raise InvalidValue("debounce, max_wait and throttle must not lead beyond the year 9999")
+    if pace.debounce and pace.throttle:
+        raise InvalidValue("debounce and throttle exclude each other: the last of many submissions counts, or the first; choose one")
+    if pace.max_wait and not pace.debounce:
+        raise InvalidValue("max_wait says how long debounce may put a task off; give debounce too")
+    if pace.max_wait and pace.max_wait < pace.debounce:
+        raise InvalidValue(f"max_wait must be at least debounce, got {pace.max_wait / SECOND:g} and {pace.debounce / SECOND:g} seconds")
+    return pace
+
+
+def check_paced(key: str | None, pace: Pace, *, whole: bool = True) -> None:
+    """Refuse a pace of tasks without a key, and a due time beside debounce."""
+    if key is None:
+        raise InvalidValue(f"{'debounce' if pace.debounce else 'throttle'} is about submissions with one key; give key= too")
+    if pace.debounce and not whole:
+        raise InvalidValue("debounce says when the task is due: submit it with .now(…)")
+
+
+def _paced(options: Options) -> Options:
+    """Return options with what their pace asks for when a live task has the key."""
+    if options.pace is None or options.if_exists == "queue_one":
+        return options
+    if options.if_exists == "error":
+        return msgspec.structs.replace(options, if_exists="queue_one" if options.pace.debounce else "keep")
+    if options.pace.debounce:
+        raise InvalidValue(f'debounce lets the newest arguments win, so if_exists="{options.if_exists}" cannot be kept; leave it out')
+    return options
 
 
 def policy_or_default(retry: RetryPolicy | None) -> RetryPolicy:

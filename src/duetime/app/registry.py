@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
+from duetime.app.alerts import DeclaresAlerts
 from duetime.app.commands import DeclaresCommands
 from duetime.app.flows import DeclaresFlows
 from duetime.app.handlers import AnyHandler, Handler, one_of, whole_number
@@ -21,6 +22,7 @@ from duetime.client.schedules.schedule import Schedule, rule_from
 from duetime.clock import Seconds
 from duetime.config import parse_size
 from duetime.errors import InvalidHandler, InvalidValue
+from duetime.model.alerts.rule import AlertRule
 from duetime.model.limit import Limit
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import Rule
@@ -98,7 +100,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Handler[P, R, Callable[P, R]]: ...
 
 
-class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, DeclaresHooks):
+class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, DeclaresHooks, DeclaresAlerts):
     """Declares handlers by name: an App, or a group of Handlers that an App includes."""
 
     def __init__(self, prefix: str = "") -> None:
@@ -107,6 +109,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         self._handlers: dict[str, AnyHandler] = {}
         self._schedules: dict[str, Schedule] = {}
         self._event_hooks: dict[str, Hook] = {}
+        self._alert_rules: dict[str, AlertRule] = {}
 
     @overload
     def task(  # type: ignore[overload-overlap]

@@ -13,13 +13,16 @@ from duetime.cli.failures import DONE, discard_output, report
 from duetime.cli.handlers.commands import handlers
 from duetime.cli.hosting.server import server
 from duetime.cli.hosting.worker import OwnProcess, worker
+from duetime.cli.operating.alerts import alerts
 from duetime.cli.operating.artifacts import artifacts
 from duetime.cli.operating.backup import backup
+from duetime.cli.operating.channels import channels
 from duetime.cli.operating.doctor import doctor
 from duetime.cli.operating.events import events
 from duetime.cli.operating.failures import failures
 from duetime.cli.operating.flows import flows
 from duetime.cli.operating.gates import gates
+from duetime.cli.operating.limits import limits
 from duetime.cli.operating.locks import locks
 from duetime.cli.operating.migrate import migrate
 from duetime.cli.operating.operations import operations
@@ -147,7 +150,10 @@ for _command in (
     operations,
     gates,
     events,
+    limits,
     locks,
+    alerts,
+    channels,
     failures,
     handlers,
     workers,

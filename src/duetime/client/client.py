@@ -314,7 +314,7 @@ def duplicate_key(task: NewTask[Any], added: Added) -> DuplicateKey:
 def taken(task: NewTask[Any], added: Added) -> str:
     """Return the error that names the task which holds the key."""
     hint = (
-        "it is running, so it cannot be replaced"
+        'it is running, so it cannot be replaced; if_exists="queue_one" lets one more wait for its end'
         if task.if_exists == "replace"
         else 'use if_exists="keep" to get that task or "replace" to change it'
     )

@@ -359,6 +359,8 @@ class LocalInsight(Insight):
         for edge, parent in zip(edges, parents, strict=False):
             seen = parent is not None and (may_see is None or may_see(parent.handler))
             name = f"task {edge.parent}" + (f" of {parent.handler}" if parent is not None and seen else "")
+            if parent is not None and seen and parent.key is not None and (parent.handler, parent.key) == (record.handler, record.key):
+                name += ", which has its key,"
             awaited.append(Awaited(name, parent.state if parent is not None and seen else None, edge.needs))
         return awaited, len(edges)
 

@@ -115,7 +115,15 @@ class LocalClient(Client):
         return cast(list[Task[R]], tasks_stored)
 
     async def add(self, tasks: Sequence[NewTask[Any]], connection: object | None = None) -> Sequence[Added]:
-        return await (self.store.add(tasks) if connection is None else self.store.add_on(connection, tasks))
+        if connection is None:
+            return await self.store.add(tasks)
+        for task in tasks:
+            if task.pace is not None or task.if_exists == "queue_one":
+                raise InvalidValue(
+                    f'{task.handler}: if_exists="queue_one", debounce and throttle are not possible with connection=, because ends and '
+                    'submissions with this key would wait for your transaction; submit after its commit, or use if_exists="replace"'
+                )
+        return await self.store.add_on(connection, tasks)
 
     async def add_requested(self, requested: Sequence[Requested]) -> Sequence[Added | NamedRequest]:
         if all(request is None for _, request in requested):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from duetime.duties.alerts import Alerts
 from duetime.duties.deadlines import Deadlines
 from duetime.duties.firing import Firing
 from duetime.duties.flows import Flows
@@ -19,7 +20,20 @@ from duetime.model.task import State
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 
-__all__ = ["Deadlines", "Firing", "Flows", "Intents", "Operations", "Pruner", "Reaper", "Sampler", "Sweeper", "Tidier", "all_duties"]
+__all__ = [
+    "Alerts",
+    "Deadlines",
+    "Firing",
+    "Flows",
+    "Intents",
+    "Operations",
+    "Pruner",
+    "Reaper",
+    "Sampler",
+    "Sweeper",
+    "Tidier",
+    "all_duties",
+]
 
 
 def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta]) -> Sequence[Service]:
@@ -35,4 +49,5 @@ def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping
         Pruner(store, alarms, retention),
         Tidier(store, alarms),
         Sampler(store, alarms),
+        Alerts(store, alarms),
     )

@@ -52,6 +52,18 @@ class Distribution(msgspec.Struct, frozen=True):
     def count(self) -> int:
         return self.buckets[-1][1]
 
+    def within(self, bound: float) -> float:
+        """Estimate which share of the values is at most a bound, by linear interpolation within a bucket; 1 without values."""
+        lower, before = 0.0, 0
+        for upper, upto in self.buckets:
+            if upper is None:
+                return before / self.count if self.count else 1.0
+            if upper >= bound:
+                inside = (upto - before) * (bound - lower) / (upper - lower)
+                return (before + inside) / self.count if self.count else 1.0
+            lower, before = upper, upto
+        return 1.0
+
     def quantile(self, share: float) -> float | None:
         """Estimate a quantile by linear interpolation within a bucket; None without values.
 

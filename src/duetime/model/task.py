@@ -11,6 +11,7 @@ import msgspec
 
 from duetime.clock import LATEST, Instant, Seconds, to_datetime, to_instant, to_micros
 from duetime.errors import InvalidValue
+from duetime.model.merging import Merged, Pace, due_at, first, join
 from duetime.model.shapes import derive
 from duetime.model.trace_context import TRACEPARENT, TRACESTATE
 
@@ -19,7 +20,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 When = TypeVar("When")
 Json = TypeVar("Json")
 
-IfExists: TypeAlias = Literal["error", "keep", "replace"]
+IfExists: TypeAlias = Literal["error", "keep", "replace", "queue_one"]  # of a task whose key a live one has
+IfStored: TypeAlias = Literal["error", "keep", "replace"]  # of what is stored under a name of its own
 
 PRIORITIES = range(10)
 DEFAULT_PRIORITY = 5
@@ -102,14 +104,21 @@ class NewTask(msgspec.Struct, Generic[R_co], frozen=True, gc=False, kw_only=True
     schedule: str | None = None
     planned_at: Instant | None = None
     edges: tuple[Edge, ...] = ()
+    pace: Pace | None = None
+    merged: Merged | None = None
 
     def at(self, when: datetime) -> Self:
         """Return the same task with a due time."""
-        return msgspec.structs.replace(self, due_at=due_instant(when), delay=0)
+        return msgspec.structs.replace(self._undebounced(), due_at=due_instant(when), delay=0)
 
     def after(self, delay: Seconds) -> Self:
         """Return the same task, due `delay` after it is submitted."""
-        return msgspec.structs.replace(self, due_at=None, delay=delay_micros(delay))
+        return msgspec.structs.replace(self._undebounced(), due_at=None, delay=delay_micros(delay))
+
+    def _undebounced(self) -> Self:
+        if self.pace is not None and self.pace.debounce:
+            raise InvalidValue("debounce says when the task is due; leave out .at(…) and .after(…)")
+        return self
 
 
 class Extras(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -119,6 +128,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     """
 
     meta: Mapping[str, str] | None = None
+    merged: Merged | None = None
 
 
 class Stored(msgspec.Struct, Generic[When, Json], frozen=True, gc=False):
@@ -157,6 +167,7 @@ class Stored(msgspec.Struct, Generic[When, Json], frozen=True, gc=False):
     progress: float | None = None
     progress_text: str = ""
     deadline_at: When | None = None
+    merged: Merged | None = None
 
 
 def with_extras(task: S, extras: Extras | None) -> S:
@@ -190,6 +201,30 @@ def due_of(task: NewTask[Any], now: Instant) -> Instant:
     if due_at > LATEST:
         raise InvalidValue("the due time lies beyond the year 9999; choose a shorter delay")
     return due_at
+
+
+def begun(task: NewTask[Any], now: Instant) -> NewTask[Any]:
+    """Return a task as it is stored if nothing with its key waits: a debounced one is due once its key was quiet."""
+    if task.pace is None or not task.pace.debounce:
+        return task
+    merged = first(task.id, task.pace, now)
+    return msgspec.structs.replace(task, due_at=due_at(task.pace, merged, now), merged=merged)
+
+
+def joined(task: NewTask[Any], waiting: TaskRecord, now: Instant) -> NewTask[Any] | None:
+    """Return a task as a waiting one takes it over, with when it is due; None if that has newer arguments, or these."""
+    before = waiting.merged or first(waiting.id, None, waiting.submitted_at)
+    merged = join(task.id, task.pace, before, waiting.attempt > 0, now)
+    if merged is None:
+        return None
+    if task.pace is None or not task.pace.debounce:
+        return msgspec.structs.replace(task, merged=merged)
+    return msgspec.structs.replace(task, due_at=due_at(task.pace, merged, now), merged=merged)
+
+
+def throttled_until(task: NewTask[Any], now: Instant) -> Instant:
+    """Return until when a throttled task is the answer to others with its key."""
+    return min(LATEST, now + (0 if task.pace is None else task.pace.throttle))
 
 
 def expiry_of(task: NewTask[Any], due_at: Instant) -> Instant | None:

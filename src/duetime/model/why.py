@@ -196,6 +196,9 @@ def _limit(task: TaskRecord, limit: LimitRecord, facts: WhyFacts) -> Reason:
     text = f"the limit {limit.name} is reached: {limit.out} of {running} are taken in the whole fleet{where}"
     if facts.due_before:
         text += f"; {facts.due_before:,} more of {task.handler} {'is' if facts.due_before == 1 else 'are'} due"
+    if limit.own_at(facts.now) is not None:
+        until = "" if limit.until_at is None else f" until {to_datetime(limit.until_at):%Y-%m-%d %H:%M:%S} UTC"
+        text += f"; set by {limit.set_by or 'somebody'}{until} instead of {limit.declared}" + (f": {limit.note}" if limit.note else "")
     return Reason(kind=ReasonKind.LIMIT, text=text)
 
 

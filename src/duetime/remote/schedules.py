@@ -25,7 +25,7 @@ from duetime.errors import ChangedMeanwhile, Conflict, DuetimeError, InvalidValu
 from duetime.model.forecast import MOST_OCCURRENCES
 from duetime.model.query import MAX_PAGE
 from duetime.model.rules import Calendar, Cron, Rule, Union, Window
-from duetime.model.task import IfExists, Task, check_name, shown
+from duetime.model.task import IfStored, Task, check_name, shown
 from duetime.remote.address import needs_store, part
 from duetime.remote.query import query_params
 from duetime.remote.transport import Transport
@@ -145,13 +145,13 @@ class RemoteSchedules(Schedules):
         self,
         schedule: Schedule,
         *,
-        if_exists: IfExists = "replace",
+        if_exists: IfStored = "replace",
         catch_up: bool = False,
         allow_unknown: bool = False,
         seen: Collection[str] | None = None,
     ) -> Stored:
-        if if_exists not in get_args(IfExists):
-            raise InvalidValue(f"if_exists must be one of {', '.join(get_args(IfExists))}, got {if_exists!r}")
+        if if_exists not in get_args(IfStored):
+            raise InvalidValue(f"if_exists must be one of {', '.join(get_args(IfStored))}, got {if_exists!r}")
         body = self._put_body(schedule, catch_up=catch_up, allow_unknown=allow_unknown)
         new = if_exists != "replace" and seen is None
         headers = {"if-none-match": "*"} if new else _conditions(seen)

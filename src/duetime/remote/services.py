@@ -8,12 +8,14 @@ from duetime.config import Config
 
 def server_services(config: Config, program: Program) -> Services:
     """Return the services over a server; the first request connects."""
+    from duetime.remote.alerts import RemoteAlerts, RemoteChannels
     from duetime.remote.artifacts import RemoteArtifacts
     from duetime.remote.client import RemoteClient
     from duetime.remote.doctor import RemoteDoctor
     from duetime.remote.events import RemoteEvents
     from duetime.remote.failures import RemoteFailures
     from duetime.remote.flows import RemoteFlows
+    from duetime.remote.limits import RemoteLimits
     from duetime.remote.locks import RemoteLocks
     from duetime.remote.output import RemoteOutputs
     from duetime.remote.overview import RemoteInsight
@@ -35,10 +37,13 @@ def server_services(config: Config, program: Program) -> Services:
         failures=RemoteFailures(transport, opened=program.opened),
         events=RemoteEvents(transport, opened=program.opened),
         locks=RemoteLocks(transport),
+        limits=RemoteLimits(transport, opened=program.opened),
         secrets=RemoteSecrets(transport, opened=program.opened),
         artifacts=RemoteArtifacts(transport, opened=program.opened),
         targets=RemoteTargets(transport, opened=program.opened),
         flows=RemoteFlows(transport, opened=program.opened),
+        alerts=RemoteAlerts(transport, opened=program.opened),
+        channels=RemoteChannels(transport, opened=program.opened),
         tokens=RemoteTokens(transport, opened=program.opened),
         doctor=RemoteDoctor(transport, opened=program.opened),
         open=open,

@@ -80,11 +80,11 @@ class Portal:
         def start() -> None:
             tasks.append(loop.create_task(_run(call, done), context=context))
 
-        loop.call_soon_threadsafe(start)
         try:
+            loop.call_soon_threadsafe(start)
             return _wait(done, loop)
         except BaseException:
-            if not done.done():  # the caller was interrupted while it waited
+            if not done.done():  # the caller was interrupted, perhaps before it waited
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             raise

@@ -15,6 +15,7 @@ from duetime.model.gate import Gate, Gates
 from duetime.model.query import USUAL_COUNT, Page, Query, TaskCount
 from duetime.model.task import NewTask, State, TaskRecord
 from duetime.store.access import AccessStore
+from duetime.store.alerts import AlertStore
 from duetime.store.artifacts import ArtifactStore
 from duetime.store.disabling import DisablingStore
 from duetime.store.events import EventStore
@@ -168,6 +169,7 @@ class Control(
     FlowStore,
     EventStore,
     LockStore,
+    AlertStore,
     Listing,
     Upkeep,
     Protocol,

@@ -15,10 +15,13 @@ from duetime.targets.python.middleware import Middleware
 from duetime.targets.python.threads import Threads
 
 if TYPE_CHECKING:
+    from email.message import EmailMessage
+
     from duetime.targets.command.supervising import Supervising
     from duetime.targets.http.callbacks import CallbackDoor
     from duetime.targets.http.lookups import Lookups
     from duetime.targets.http.messages import Sender
+    from duetime.targets.notices.target import ChannelReader
     from duetime.targets.publish.brokers import Brokers
     from duetime.targets.publish.messages import Publisher
     from duetime.targets.spec import HandlerSpec
@@ -36,11 +39,16 @@ class NoSecrets(SecretReader):
         raise SecretUnreadable(f"the secret {name!r} cannot be read: this worker was given no secrets; start it with `app.worker()`")
 
 
+async def _no_channel(name: str) -> bytes | None:
+    return None
+
+
 class TargetHost:
     """Middleware, threads, sub-processes and secrets. `children` is None where the app cannot be imported by another process.
 
     `addresses` says where requests of HTTP handlers may go, and `callback_door` where servers report on work that they have accepted.
-    `sender` makes what sends requests instead of the network, in tests, and `publisher` what publishes messages. `closing` is called when
+    `sender` makes what sends requests instead of the network, in tests, `publisher` what publishes messages, and `mailer` takes mail.
+    `channels` returns where notices of alerts go, by name. `closing` is called when
     the worker ends. `inherit` are descriptors that prove the worker alive: what runs for it in other processes holds them too, so that
     nobody takes its tasks before all of that has ended.
     """
@@ -65,6 +73,8 @@ class TargetHost:
         self._brokers: Brokers | None = None
         self.sender: NewSender | None = None
         self.publisher: NewPublisher | None = None
+        self.mailer: Callable[[EmailMessage], None] | None = None
+        self.channels: ChannelReader = _no_channel
         self.closing: list[Callable[[], Awaitable[None]]] = []
         self.suspects = asyncio.Semaphore(MOST_SUSPECTS)
         self.inherit: Sequence[int] = ()

@@ -15,6 +15,7 @@ from duetime.client.insight import AttemptInfo
 from duetime.client.operations import OperationInfo
 from duetime.clock import SECOND, to_datetime, to_instant
 from duetime.errors import InvalidValue
+from duetime.model.merging import Pace
 from duetime.model.needs import MAX_NEEDS, Need, ended
 from duetime.model.query import MAX_PAGE, MOST_COUNTED, USUAL_COUNT, USUAL_SCAN, Query
 from duetime.model.query_text import write_query
@@ -81,6 +82,21 @@ class _NewTask(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     ) = UNSET
     meta: Annotated[dict[str, str], Meta(description="A small map of texts that travels with the task.")] | UnsetType | None = UNSET
     needs: Needs | UnsetType | None = UNSET
+    debounce: (
+        Annotated[Lasting, Meta(description="Start once nothing with this key was submitted for so many seconds; the newest payload wins.")]
+        | UnsetType
+        | None
+    ) = UNSET
+    max_wait: (
+        Annotated[Lasting, Meta(description="With debounce: start so many seconds after the first submission at the latest.")]
+        | UnsetType
+        | None
+    ) = UNSET
+    throttle: (
+        Annotated[Lasting, Meta(description="Store one task with this key within so many seconds; others are answered with it.")]
+        | UnsetType
+        | None
+    ) = UNSET
 
 
 class NewTaskBody(_NewTask, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -325,7 +341,12 @@ def body_of(task: NewTask[Any]) -> RawNewTask:
         expires=_expires(task),
         meta=dict(task.meta) if task.meta else UNSET,
         needs=[edge.parent if edge.needs == "success" else NeedsEnd(edge.parent) for edge in task.edges] or UNSET,
+        **_pace(task.pace),
     )
+
+
+def _pace(pace: Pace | None) -> dict[str, float]:
+    return {} if pace is None else {name: micros / SECOND for name, micros in msgspec.structs.asdict(pace).items() if micros}
 
 
 def needs_of(needs: Sequence[str | NeedsEnd]) -> list[Need]:

@@ -17,7 +17,7 @@ from contextvars import copy_context
 from functools import partial
 
 from duetime.clock import SECOND, Instant
-from duetime.model.lifecycle import conclude, succeed
+from duetime.model.lifecycle import conclude, succeed, without_parking
 from duetime.model.outcome import Acceptance, Ended, Outcome, Settlement
 from duetime.model.retry import RetryPolicy
 from duetime.runtime.service import Alarms
@@ -590,6 +590,8 @@ class Executor:
             claimed = attempt.claimed
             self._settler.hand_over(Acceptance(claimed.id, claimed.attempt, ended.deadline_at, ended.silence, ended.location))
             return
+        if ended.outcome is Outcome.PARKED:
+            ended = without_parking(ended, attempt.claimed.meta)
         policy = attempt.spec.retry if ended.outcome is Outcome.SUCCEEDED else self._policy(attempt)
         now = self._now() if now is None else now
         if attempt.claimed.schedule is not None:

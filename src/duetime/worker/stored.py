@@ -17,6 +17,7 @@ from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 from duetime.targets.declaring import declaration_of
 from duetime.targets.http.spec import HttpRequest
+from duetime.targets.notices.notice import NOTIFY
 from duetime.targets.spec import HandlerSpec
 from duetime.targets.stored.definitions import read_definition
 from duetime.targets.stored.specs import spec_of
@@ -39,7 +40,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
         return self.only is None or name in self.only
 
     def allows(self, kind: str) -> bool:
-        return kind in ("http", "publish") or kind in self.allow
+        return kind in ("http", "publish", "notices") or kind in self.allow
 
 
 class Served:
@@ -52,7 +53,7 @@ class Served:
 
 
 class StoredTargets(Service):
-    """Keeps a worker's handlers in step with the stored targets. Without `serving` it only lets its code come before them."""
+    """Keeps a worker's handlers in step with the stored targets. Without `serving` it lets its code come before them, and sends notices."""
 
     name = "targets"
 
@@ -96,12 +97,14 @@ class StoredTargets(Service):
                 "and the stored target is left alone. Delete it, `duetime handlers delete`, or rename one of them",
                 name,
             )
-        if self._serving is not None:
-            wanted = {name: version for name, version in found.targets.items() if name not in self._own and self._serving.serves(name)}
-            await self._follow(wanted)
+        await self._follow({name: version for name, version in found.targets.items() if name not in self._own and self._serves(name)})
         self.version = found.version
         await self._close_former()
         return LOOK_AGAIN if self._former else None
+
+    def _serves(self, name: str) -> bool:
+        """Return whether this worker serves a stored target. Notices of alerts are served by every one."""
+        return name == NOTIFY or (self._serving is not None and self._serving.serves(name))
 
     async def _follow(self, wanted: dict[str, int]) -> None:
         gone = [name for name in self._versions if name not in wanted]
@@ -119,8 +122,7 @@ class StoredTargets(Service):
 
     def _take(self, stored: StoredTarget) -> None:
         """Serve a target in the form in which it is stored; one that cannot be served here is told and left to others."""
-        assert self._serving is not None
-        if not self._serving.allows(stored.kind):
+        if self._serving is not None and not self._serving.allows(stored.kind):
             self._drop(stored.name)
             logger.info(
                 "%s is a stored %s, which this worker does not run; start one with --allow %s", stored.name, stored.kind, stored.kind

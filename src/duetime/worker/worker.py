@@ -31,6 +31,7 @@ from duetime.model.wording import count
 from duetime.runtime.service import Alarms, Pulse, Service
 from duetime.secrets.reading import SecretReader
 from duetime.store import Store
+from duetime.store.alerts import DocumentKind
 from duetime.store.shard import HintReceiver, Lease
 from duetime.store.values import Hint, HintKind, NewWorker, Renewal
 from duetime.targets.context import Resources
@@ -209,6 +210,7 @@ class Worker:
             freed=lambda: self.feeder.freed(),
             stuck=self._on_stuck,
         )
+        self.executor.host.channels = self._channel
         self._permits = Permits(self._store, self.id, self.executor.queues.by_name.values(), self._alarms, more=self.executor.go_on)
         self.executor.permits, self.executor.queues.on_lack = self._permits, self._permits.need
         self.settler.on_handed_over = self._permits.handed_over
@@ -336,6 +338,10 @@ class Worker:
             self.executor.starts.allowed = True
         self.feeder.wake()
         logger.warning("worker %s is registered again", self.id)
+
+    async def _channel(self, name: str) -> bytes | None:
+        """Return where notices for a channel go."""
+        return next((each.body for each in await self._store.alert_documents(DocumentKind.CHANNEL, [name])), None)
 
     async def _on_targets_changed(self) -> None:
         """Tell the store what this worker runs now, unless it is still to register."""

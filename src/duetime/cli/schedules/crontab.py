@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from duetime.app.app import App
     from duetime.client.schedules.schedule import Schedule
     from duetime.model.crontab import Crontab, Entry
-    from duetime.model.task import IfExists
+    from duetime.model.task import IfStored
 
 PARTS = ("input", "environment", "user")
 COLUMNS = (
@@ -51,7 +51,7 @@ def import_crontab(
     tz: str | None,
     leave_out: tuple[str, ...],
     skip_refused: bool,
-    if_exists: IfExists,
+    if_exists: IfStored,
     allow_unknown: bool,
     dry_run: bool,
     as_json: bool,
@@ -108,7 +108,7 @@ def _schedule(entry: Entry, handler: str, prefix: str, leave_out: tuple[str, ...
     return Schedule(f"{prefix}{entry.name}", handler=handler, rule=entry.rule, payload=payload, note=entry.note)
 
 
-def _put(schedules: list[Schedule], prefix: str, if_exists: IfExists, allow_unknown: bool) -> None:
+def _put(schedules: list[Schedule], prefix: str, if_exists: IfStored, allow_unknown: bool) -> None:
     async def use(app: App) -> list[str]:
         if if_exists == "error":  # check before anything is written, so that a second import does not stop half-way
             taken = {info.name for info in await app.schedules.list(prefix=prefix or None)} & {schedule.name for schedule in schedules}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from duetime.app.app import App
     from duetime.client.schedules.info import ScheduleInfo
     from duetime.model.rules import DayCalendar, Rule
-    from duetime.model.task import IfExists
+    from duetime.model.task import IfStored
 
 MAX_SHOWN = 10_000
 _RULES = ("cron", "every", "at", "after_end", "rule", "tz")
@@ -58,7 +58,7 @@ def put(
     name: str,
     arguments: dict[str, Any],
     payload: dict[str, Any] | None,
-    if_exists: IfExists,
+    if_exists: IfStored,
     catch_up: bool,
     allow_unknown: bool,
     as_json: bool,

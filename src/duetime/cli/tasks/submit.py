@@ -34,7 +34,22 @@ LOOK_EVERY = 0.5
 @click.option("--at", metavar=parsing.INSTANT, callback=parsing.instant, help="Due at an instant: 2030-01-31T07:00:00Z.")
 @click.option("--priority", type=int, help="0 to 9, 9 first; otherwise the handler's.")
 @click.option("--key", metavar="KEY", help="Your own name for the task; one live task per handler and key.")
-@click.option("--if-exists", type=click.Choice(["error", "keep", "replace"]), help="What to do when a live task holds the key.")
+@click.option(
+    "--if-exists", type=click.Choice(["error", "keep", "replace", "queue_one"]), help="What to do when a live task holds the key."
+)
+@click.option(
+    "--debounce",
+    metavar=parsing.DURATION,
+    callback=parsing.duration,
+    help="Start once nothing came with this key for so long; newest wins.",
+)
+@click.option(
+    "--max-wait",
+    metavar=parsing.DURATION,
+    callback=parsing.duration,
+    help="With --debounce: start this long after the first at the latest.",
+)
+@click.option("--throttle", metavar=parsing.DURATION, callback=parsing.duration, help="Store one with this key within so long.")
 @click.option("--collection", metavar="NAME", help="A label that gates and filters can address.")
 @click.option("--timeout", metavar=parsing.DURATION, callback=parsing.duration, help="How long an attempt may run.")
 @click.option(
@@ -94,7 +109,7 @@ async def _submit(
     chosen = app.handler(handler).options(**{name: value for name, value in options.items() if value is not None})
     if at is not None:
         return await chosen.at(at, **payload)
-    return await chosen.after(delay or 0.0, **payload)
+    return await (chosen.now(**payload) if delay is None else chosen.after(delay, **payload))
 
 
 async def _needed(app: App, text: str) -> Need:

@@ -44,7 +44,7 @@ from duetime.model.policies import read_overlap
 from duetime.model.query import MAX_PAGE_BYTES
 from duetime.model.rules import DayCalendar, Every, Plan, Rule, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec
-from duetime.model.task import DEFAULT_PRIORITY, IfExists, NewTask, Task, check_name, shown
+from duetime.model.task import DEFAULT_PRIORITY, IfStored, NewTask, Task, check_name, shown
 from duetime.runtime.slices import Slices, off_loop
 from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter, ScheduleWrite
@@ -147,13 +147,13 @@ class LocalSchedules(Schedules):
         self,
         schedule: Schedule,
         *,
-        if_exists: IfExists = "replace",
+        if_exists: IfStored = "replace",
         catch_up: bool = False,
         allow_unknown: bool = False,
         seen: Collection[str] | None = None,
     ) -> Stored:
-        if if_exists not in get_args(IfExists):
-            raise InvalidValue(f"if_exists must be one of {', '.join(get_args(IfExists))}, got {if_exists!r}")
+        if if_exists not in get_args(IfStored):
+            raise InvalidValue(f"if_exists must be one of {', '.join(get_args(IfStored))}, got {if_exists!r}")
         await self._opened()
         spec = await self._spec(schedule, allow_unknown)
         created = False

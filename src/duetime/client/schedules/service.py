@@ -23,7 +23,7 @@ from duetime.errors import (
 from duetime.model.forecast import MOST_OCCURRENCES
 from duetime.model.query import MAX_PAGE
 from duetime.model.rules import Rule
-from duetime.model.task import IfExists, Task
+from duetime.model.task import IfStored, Task
 from duetime.store.schedules import ScheduleFilter
 
 MOST_PREVIEWED = 10_000
@@ -80,7 +80,7 @@ class Schedules(Protocol):
         self,
         schedule: Schedule,
         *,
-        if_exists: IfExists = "replace",
+        if_exists: IfStored = "replace",
         catch_up: bool = False,
         allow_unknown: bool = False,
         seen: Collection[str] | None = None,
@@ -161,7 +161,7 @@ class Schedules(Protocol):
         self,
         schedule: Schedule,
         *,
-        if_exists: IfExists = "replace",
+        if_exists: IfStored = "replace",
         catch_up: bool = False,
         allow_unknown: bool = False,
         seen: Collection[str] | None = None,

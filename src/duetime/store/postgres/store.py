@@ -12,6 +12,7 @@ from duetime.model.task import FINAL
 from duetime.store.postgres import schema
 from duetime.store.postgres.access import Access
 from duetime.store.postgres.address import Address
+from duetime.store.postgres.alerts import Alerts
 from duetime.store.postgres.artifacts import Artifacts
 from duetime.store.postgres.clock import monotonic
 from duetime.store.postgres.connection import Database, Link
@@ -69,6 +70,7 @@ class PostgresStore(
     Failures,
     Events,
     Locks,
+    Alerts,
     Output,
     Upkeep,
     Inspecting,

@@ -11,7 +11,7 @@ import msgspec
 from duetime.clock import DAY, LATEST, MILLISECOND, Instant
 from duetime.errors import InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.model.lifecycle import unmet
-from duetime.model.task import Extras, NewTask, State, TaskRecord, accepted, due_of, expiry_of
+from duetime.model.task import Edge, Extras, NewTask, State, TaskRecord, accepted, begun, due_of, expiry_of, joined, throttled_until
 from duetime.store.postgres import arrays
 from duetime.store.postgres.connection import LANE_GONE, Rejected
 from duetime.store.postgres.database import OpenSchema
@@ -24,6 +24,7 @@ from duetime.store.values import Added, AddVerdict, AllNew, HintKind
 
 T = TypeVar("T")
 MAX_RETRIES = 5
+_LEAVES = ("error", "keep")  # they leave the task that has the key as it is
 
 
 def is_plain(tasks: Sequence[NewTask[object]]) -> bool:
@@ -137,9 +138,17 @@ class Submission:
         parents = sorted({edge.parent for task in tasks for edge in task.edges})
         if parents:
             await self._find_live(parents)  # all at once: two that lock one after another may wait for each other
+        tasks = [begun(task, self._now) for task in tasks]
         for batch in _batches(tasks):
             some = [(index, tasks[index]) for index in batch]
-            await (self._add_children(some) if some[0][1].edges else self._add_batch(some))
+            throttled = [entry for entry in some if entry[1].pace is not None and entry[1].pace.throttle]
+            if throttled:
+                await self._answer_throttled(throttled)
+                some = [entry for entry in some if entry[0] not in self._answers]
+            if some:
+                await (self._add_children(some) if some[0][1].edges else self._add_batch(some))
+            for index, task in throttled:
+                await self._name_window(task, self._answers[index].record)
         return [self._answers[index] for index in range(len(tasks))]
 
     async def _add_batch(self, batch: Sequence[tuple[int, NewTask[object]]]) -> None:
@@ -157,6 +166,27 @@ class Submission:
         if met:
             await self._meet_all(met)
 
+    async def _answer_throttled(self, throttled: Sequence[tuple[int, NewTask[object]]]) -> None:
+        """Answer those whose key has an open window with the task that opened it; the others open one."""
+        known = await records_by_id(self._run, self._sql, [task.id for _, task in throttled])
+        for index, task in sorted(throttled, key=lambda entry: (entry[1].handler, entry[1].key or "")):
+            if task.id in known:
+                self._answers[index] = Added(AddVerdict.REPEATED, known[task.id])
+                continue
+            window = [task.handler, task.key, task.id, throttled_until(task, self._now)]
+            if not await self._run.rows(self._sql.open_window, [*window, self._now]):
+                [[opener]] = await self._run.rows(self._sql.window_of, window[:2])
+                record = (await records_by_id(self._run, self._sql, [opener])).get(opener)
+                if record is not None:
+                    self._answers[index] = Added(AddVerdict.KEPT, record)
+                else:  # it was deleted or pruned
+                    await self._run.rows(self._sql.name_window, window)
+
+    async def _name_window(self, task: NewTask[object], answer: TaskRecord) -> None:
+        """Let the window that a task has opened stand for the live task that has its key, if there is one."""
+        if answer.id != task.id:
+            await self._run.rows(self._sql.name_window, [task.handler, task.key, answer.id, None])
+
     async def _held_by_other_names(self, tasks: Sequence[NewTask[object]]) -> set[str]:
         """Return those whose key a live task has by another name of the handler; the index of keys knows each name alone.
 
@@ -173,14 +203,14 @@ class Submission:
     async def _meet_all(self, met: Sequence[tuple[int, NewTask[object]]]) -> None:
         """Answer submissions that could not be stored: repeats and kept keys in few steps, the others one by one."""
         known = await records_by_id(self._run, self._sql, [task.id for _, task in met])
-        keyed = [task for _, task in met if task.id not in known and task.key is not None and task.if_exists != "replace"]
+        keyed = [task for _, task in met if task.id not in known and task.key is not None and task.if_exists in _LEAVES]
         holders = (
             await self._run.rows(self._sql.key_holders, [[task.handler for task in keyed], [task.key for task in keyed]]) if keyed else []
         )
         records = await records_by_id(self._run, self._sql, [row[2] for row in holders])
         live = {(row[0], row[1]): records[row[2]] for row in holders if row[2] in records and records[row[2]].finished_at is None}
         for index, task in met:
-            holder = live.get((task.handler, task.key or "")) if task.if_exists != "replace" else None
+            holder = live.get((task.handler, task.key or "")) if task.if_exists in _LEAVES else None
             if task.id in known:
                 self._answers[index] = Added(AddVerdict.REPEATED, known[task.id])
             elif holder is not None:
@@ -220,25 +250,59 @@ class Submission:
 
     async def _meet_holder(self, task: NewTask[object], holder: str) -> Added | None:
         """Answer a submission whose key is held by a live task; None if that has ended or moved meanwhile."""
-        if task.if_exists == "replace":
-            lane = self._lanes[task.handler, task.collection or "", task.priority]
-            due_at = due_of(task, self._now)
-            changed = [
-                *(self._now, holder, lane.id, task.payload.decode(), due_at, task.submitted_by, expiry_of(task, due_at), task.timeout),
-                *(None if task.retry is None else task.retry.decode(), ExtrasTexts().of(task), task.planned_at, task.handler),
-            ]
-            if await self._run.rows(self._sql.lock_waiting, [[holder]]):
-                if [True] in map(list, await self._run.rows(self._sql.replace_waiting, changed)):  # it was parked; now it may fit
-                    await self._run.rows(self._sql.unpark, [self._now, [holder]])
-                self._note(due_at)
-                said = msgspec.structs.replace(accepted(task, State.PENDING, self._now, due_at), id=holder)
-                return Added(AddVerdict.REPLACED, await self._record(said))
+        if task.if_exists == "queue_one":
+            return await self._join_line(task, holder)
+        if task.if_exists == "replace" and await self._run.rows(self._sql.lock_waiting, [[holder]]):
+            return await self._replace(task, holder)
         record = (await records_by_id(self._run, self._sql, [holder])).get(holder)
         if record is None or record.finished_at is not None:
             return None
         if task.if_exists == "replace" and record.state is not State.RUNNING:
             return None  # it was just moving
         return Added(AddVerdict.KEPT if task.if_exists == "keep" else AddVerdict.DUPLICATE, record)
+
+    async def _replace(self, task: NewTask[object], waiting: str) -> Added:
+        """Give a task that waits, and that this transaction has locked, a new submission."""
+        lane = self._lanes[task.handler, task.collection or "", task.priority]
+        due_at = due_of(task, self._now)
+        changed = [
+            *(self._now, waiting, lane.id, task.payload.decode(), due_at, task.submitted_by, expiry_of(task, due_at), task.timeout),
+            *(None if task.retry is None else task.retry.decode(), ExtrasTexts().of(task), task.planned_at, task.handler),
+        ]
+        if [True] in map(list, await self._run.rows(self._sql.replace_waiting, changed)):  # it was parked; now it may fit
+            await self._run.rows(self._sql.unpark, [self._now, [waiting]])
+        self._note(due_at)
+        said = msgspec.structs.replace(accepted(task, State.PENDING, self._now, due_at), id=waiting)
+        return Added(AddVerdict.REPLACED, await self._record(said))
+
+    async def _join_line(self, task: NewTask[object], holder: str) -> Added | None:
+        """Let the task that waits with this key take over a new one; if none waits, the new one waits for the end of the running one.
+
+        None if they have ended or moved meanwhile. The lock keeps two apart that both find nobody waiting.
+        """
+        await self._run.rows(self._sql.lock_key, [task.handler, task.key])
+        successor = await self._run.rows(self._sql.key_successor, [task.handler, task.key])
+        waiting = successor[0][0] if successor else holder
+        locked = await self._run.rows(self._sql.lock_waiting, [[waiting]])
+        record = (await records_by_id(self._run, self._sql, [waiting])).get(waiting)
+        if record is None or record.finished_at is not None:
+            return None
+        if locked:
+            merged = joined(task, record, self._now)
+            return Added(AddVerdict.KEPT, record) if merged is None else await self._replace(merged, waiting)
+        return None if successor or record.state is not State.RUNNING else await self._add_successor(task, holder)
+
+    async def _add_successor(self, task: NewTask[object], holder: str) -> Added | None:
+        """Add a task that has its key after the running one that has it now; None if that has ended meanwhile, or if the task is known."""
+        child = msgspec.structs.replace(task, key=None, edges=(*task.edges, Edge(holder, "end")))
+        open_edges, failed = (await self._judge_edges([child]))[child.id]
+        if holder not in open_edges or not await self._store([child]):
+            return None
+        await self._run.rows(self._sql.queue_key, [task.id, task.key])
+        if failed:
+            return await self._in_vain(task, open_edges, failed)
+        await self._hold([(task.id, open_edges)])
+        return Added(AddVerdict.ADDED, accepted(task, State.BLOCKED, self._now, due_of(task, self._now)))
 
     async def _add_children(self, batch: Sequence[tuple[int, NewTask[object]]]) -> None:
         """Add tasks that have edges: held, or free if all are met, or cancelled if one cannot be met any more.
@@ -271,9 +335,13 @@ class Submission:
                 held.append((task.id, open_edges))
                 self._answers[index] = Added(AddVerdict.ADDED, accepted(task, State.BLOCKED, self._now, due_of(task, self._now)))
         if held:
-            await self._run.rows(self._sql.hold, [[child for child, _ in held], [len(edges) for _, edges in held]])
-            edges = [(child, parent, needs) for child, edges in held for parent, needs in edges.items()]
-            await self._run.rows(self._sql.add_edges, [list(column) for column in zip(*edges, strict=True)])
+            await self._hold(held)
+
+    async def _hold(self, held: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        """Let tasks that were just stored wait for others."""
+        await self._run.rows(self._sql.hold, [[child for child, _ in held], [len(edges) for _, edges in held]])
+        edges = [(child, parent, needs) for child, edges in held for parent, needs in edges.items()]
+        await self._run.rows(self._sql.add_edges, [list(column) for column in zip(*edges, strict=True)])
 
     async def _answer_of_key(self, task: NewTask[object]) -> Added | None:
         """Return the answer to a task whose key a live one has; None if it may be stored."""

@@ -18,6 +18,7 @@ from duetime.runtime.permissions import make_file, make_folder
 from duetime.store.shard import Listener
 from duetime.store.sqlite import schema
 from duetime.store.sqlite.access import Access
+from duetime.store.sqlite.alerts import Alerts
 from duetime.store.sqlite.artifacts import Artifacts
 from duetime.store.sqlite.connection import DatabaseThread, connect
 from duetime.store.sqlite.disabling import TargetWatching
@@ -78,6 +79,7 @@ class SqliteStore(
     Failures,
     Events,
     Locks,
+    Alerts,
     Output,
 ):
     """One file, or memory, behind the verbs of `duetime.store.Store`."""

@@ -6,11 +6,13 @@ import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from duetime.clock import Instant
 from duetime.errors import StoreUnavailable, TaskNotFound
 from duetime.model.lifecycle import unmet
 from duetime.model.names import HandlerNames
-from duetime.model.task import NewTask, State, TaskRecord, accepted, due_of, expiry_of
+from duetime.model.task import Edge, NewTask, State, TaskRecord, accepted, begun, due_of, expiry_of, joined, throttled_until
 from duetime.store.rows.extras import ExtrasTexts
 from duetime.store.sqlite.connection import translated
 from duetime.store.sqlite.database import OpenFile
@@ -56,6 +58,7 @@ class Submission:
         self._lanes: dict[tuple[str, str, int], _Lane] = {}
         self._names = HandlerNames()
         self._holders: dict[tuple[str, str], int] = {}
+        self._queued: dict[tuple[str, str], int] = {}  # who has the key after its holder
         self._collections: dict[str, set[str]] = {}  # of handlers that get a new lane, read once: a batch may bring thousands
         self._tasks: list[tuple[object, ...]] = []
         self._due: list[tuple[object, ...]] = []
@@ -95,11 +98,16 @@ class Submission:
         if any(task.key is not None for task in tasks):
             self._names = HandlerNames({row[0]: row[1] for row in await self._run.rows(SQL.all_aliases)})
             pairs = [(name, task.key) for task in tasks if task.key is not None for name in self._names.all(task.handler)]
-            for handler, key, seq in await self._run.rows(SQL.key_holders, (write_json(pairs),)):
-                self._holders[self._names.present(handler), key] = seq
+            for handler, key, seq, queued in await self._run.rows(SQL.key_holders, (write_json(pairs),)):
+                (self._queued if queued else self._holders)[self._names.present(handler), key] = seq
         seen: set[str] = set(repeats)
         added = []
-        for task in tasks:
+        for given in tasks:
+            task = begun(given, self._now)
+            throttled = task.pace is not None and task.pace.throttle
+            if throttled and task.id not in seen and (answer := await self._answer_throttled(task)):
+                added.append(answer)
+                continue
             taken = task.key is not None and (self._names.present(task.handler), task.key) in self._holders
             # a repeat may meet its own key, or that of a later task, and its parents may be gone
             if task.id in seen or ((taken or task.edges) and await self._is_stored(task.id)):
@@ -108,7 +116,8 @@ class Submission:
             elif taken and task.key is not None:
                 await self._flush()
                 added.append(await self._meet_holder(task, self._holders[self._names.present(task.handler), task.key]))
-                continue  # nothing is stored under its id, so the same once more meets the holder too
+                if added[-1].verdict is not AddVerdict.ADDED:
+                    continue  # nothing is stored under its id, so the same once more meets the holder too
             elif task.edges:
                 await self._flush()
                 added.append(await self._add_child(task))
@@ -137,8 +146,11 @@ class Submission:
     def _added(self, task: NewTask[object], due_at: Instant) -> Added:
         return Added(AddVerdict.ADDED, accepted(task, State.PENDING, self._now, due_at))
 
-    async def _add_child(self, task: NewTask[object]) -> Added:
-        """Add a task that has edges: held, or free if all are met, or cancelled if one cannot be met any more."""
+    async def _add_child(self, task: NewTask[object], *, queued: bool = False) -> Added:
+        """Add a task that has edges: held, or free if all are met, or cancelled if one cannot be met any more.
+
+        `queued`: it has its key after the live task that has it now, which it waits for.
+        """
         rows = await self._run.rows(SQL.parents, (write_json([edge.parent for edge in task.edges]),))
         parents = {row[0]: (row[1], row[2]) for row in rows}
         open_edges: dict[int, str] = {}
@@ -155,11 +167,11 @@ class Submission:
         if not open_edges and not failed:
             return self._added(task, self._add_due(task, lane))
         due_at = due_of(task, self._now)
-        self._insert(task, lane, due_at)
+        self._insert(task, lane, due_at, queued=queued)
         seq = self._seq
         if failed:
             self._keys = [row for row in self._keys if row[2] != seq]
-            self._holders.pop((self._names.present(task.handler), task.key or ""), None)
+            (self._queued if queued else self._holders).pop((self._names.present(task.handler), task.key or ""), None)
             await self._flush()
             end = unstarted(seq, State.CANCELLED, 0, 0, 0, self._now, unmet(min(failed.values())))
             await self._run.rows(SQL.finish_task, end)
@@ -171,13 +183,45 @@ class Submission:
         await self._run.many(SQL.insert_edge, [(parent, seq, needs) for parent, needs in open_edges.items()])
         return Added(AddVerdict.ADDED, accepted(task, State.BLOCKED, self._now, due_at))
 
+    async def _answer_throttled(self, task: NewTask[object]) -> Added | None:
+        """Return the task that opened the window of a key; None if the new one opens one, or is stored already."""
+        await self._flush()
+        if await self._is_stored(task.id):
+            return Added(AddVerdict.REPEATED, await self._record("where_ids", task.id))
+        name, until = self._names.present(task.handler), throttled_until(task, self._now)
+        opened = await self._run.rows(SQL.open_window, (name, task.key, task.id, until, self._now))
+        ((opener,),) = opened or await self._run.rows(SQL.window_of, (name, task.key))
+        if not opened and await self._is_stored(opener):
+            return Added(AddVerdict.KEPT, await self._record("where_ids", opener))
+        # the one that opened it was deleted or pruned, or a live task has the key and is the answer until the window ends
+        holder = self._holders.get((name, task.key or ""))
+        answer = task.id if holder is None else (await self._record("where_seqs", holder)).id
+        await self._run.rows(SQL.name_window, (name, task.key, answer, until))
+        return None
+
     async def _meet_holder(self, task: NewTask[object], seq: int) -> Added:
         """Handle a new task whose key a live one has."""
         record = await self._record("where_seqs", seq)
         if task.if_exists == "keep":
             return Added(AddVerdict.KEPT, record)
+        if task.if_exists == "queue_one":
+            return await self._join_line(task, seq, record)
         if task.if_exists == "error" or record.state is State.RUNNING:
             return Added(AddVerdict.DUPLICATE, record)
+        return await self._replace(task, seq, record)
+
+    async def _join_line(self, task: NewTask[object], seq: int, record: TaskRecord) -> Added:
+        """Let the task that waits with this key take over a new one; if none waits, the new one waits for the end of the running one."""
+        queued = self._queued.get((self._names.present(task.handler), task.key or ""))
+        if queued is not None:
+            seq, record = queued, await self._record("where_seqs", queued)
+        if record.state is State.RUNNING:
+            return await self._add_child(msgspec.structs.replace(task, edges=(*task.edges, Edge(record.id, "end"))), queued=True)
+        merged = joined(task, record, self._now)
+        return Added(AddVerdict.KEPT, record) if merged is None else await self._replace(merged, seq, record)
+
+    async def _replace(self, task: NewTask[object], seq: int, record: TaskRecord) -> Added:
+        """Give a task that waits a new submission."""
         due_at = due_of(task, self._now)
         lane = self._lanes.get((task.handler, task.collection or "", task.priority)) or await self._lane(task)
         expires_at = expiry_of(task, due_at)
@@ -198,7 +242,7 @@ class Submission:
             await self._run.rows(SQL.insert_due, (lane.id, position, seq, due_at, record.attempt, 0, record.crashes))
         return Added(AddVerdict.REPLACED, await self._record("where_seqs", seq))
 
-    def _insert(self, task: NewTask[object], lane: _Lane, due_at: Instant) -> None:
+    def _insert(self, task: NewTask[object], lane: _Lane, due_at: Instant, *, queued: bool = False) -> None:
         self._seq += 1
         self._tasks.append(
             (
@@ -219,8 +263,8 @@ class Submission:
             )
         )
         if task.key is not None:
-            self._keys.append((task.handler, task.key, self._seq))
-            self._holders[self._names.present(task.handler), task.key] = self._seq
+            self._keys.append((task.handler, task.key, self._seq, int(queued)))
+            (self._queued if queued else self._holders)[self._names.present(task.handler), task.key] = self._seq
 
     async def _lane(self, task: NewTask[object]) -> _Lane:
         key = (task.handler, task.collection or "", task.priority)

@@ -156,7 +156,7 @@ def _ghost_keys(connection: sqlite3.Connection, now: Instant, repair: bool) -> I
 def _missing_keys(connection: sqlite3.Connection, now: Instant, repair: bool) -> Iterator[Inconsistency]:
     for handler, key, seq, task_id in connection.execute(SQL.missing_keys).fetchall():
         if repair and connection.execute(SQL.key_holder, (write_json([handler]), key)).fetchone() is None:
-            connection.execute(SQL.insert_key, (handler, key, seq))
+            connection.execute(SQL.insert_key, (handler, key, seq, 0))
         yield Inconsistency("missing key", task_id, f"is live but does not hold its key {key!r}; takes it", repair)
 
 
@@ -212,6 +212,7 @@ class Upkeep(OpenFile):
 
     async def tidy(self) -> None:
         await self._write(lambda connection: connection.execute(SQL.forget_ended_refusals).close())
+        await self._write(lambda connection: connection.execute(SQL.forget_windows, (self._clock.now(),)).close())
 
     async def prune(
         self, state: State, before: Instant, limit: int, *, only: Collection[str] | None = None, but: Collection[str] = ()

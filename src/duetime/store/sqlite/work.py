@@ -217,6 +217,8 @@ def _follow_edges(connection: sqlite3.Connection, states: Mapping[int, State], n
         for _, _, attempt, tries, crashes in held:
             (parent_id,) = connection.execute(SQL.id_of, (parent,)).fetchone() or (f"number {parent}",)
             finals.append(unstarted(child, State.CANCELLED, attempt, tries, crashes, now, unmet(parent_id)))
+    if met:
+        connection.execute(SQL.promote, (write_json([child for child in met if child not in vain]),))
     for child, count in met.items():
         if child in vain:
             continue

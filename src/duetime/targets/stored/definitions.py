@@ -30,6 +30,7 @@ from duetime.targets.spec import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT
 HTTP_TIMEOUT = 30.0
 CONNECT = 5.0
 KEEP = 16_384
+NOTICE_TIMEOUT = 60.0
 
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "api-key", "auth-token", "access-token", "secret", "password")
 _SECRET_VARIABLES = ("PASSWORD", "PASSWD", "SECRET", "TOKEN", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY")
@@ -145,13 +146,19 @@ class StoredCommand(_Stored, frozen=True, kw_only=True, tag="command"):
                 raise InvalidValue(f"env: {name} is a credential, and a stored target has none: {_NAME_IT}")
 
 
+class StoredNotices(_Stored, frozen=True, kw_only=True, tag="notices"):
+    """What sends the notices of alerts to their channels. It is stored with the first channel."""
+
+    timeout: Seconds = NOTICE_TIMEOUT
+
+
 class _Naming(msgspec.Struct, frozen=True):
     """Of a definition, what it names. Other fields may be those of a newer Duetime."""
 
     artifact: str | None = None
 
 
-Definition: TypeAlias = StoredHttp | StoredPublish | StoredCommand
+Definition: TypeAlias = StoredHttp | StoredPublish | StoredCommand | StoredNotices
 
 KINDS = ("http", "publish", "command")
 

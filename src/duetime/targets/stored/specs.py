@@ -13,10 +13,12 @@ from duetime.model.retry import RetryPolicy, StoredRetry
 from duetime.model.task import check_name, check_priority
 from duetime.targets.command.command import command, described
 from duetime.targets.http.spec import PAYLOAD, http_request
+from duetime.targets.notices.notice import NOTIFY
+from duetime.targets.notices.spec import NoticeSpec
 from duetime.targets.policies import disabling_of, own_retention
 from duetime.targets.publish.spec import publish_spec
 from duetime.targets.spec import HandlerSpec, TargetSpec
-from duetime.targets.stored.definitions import Definition, StoredCommand, StoredHttp, StoredPublish
+from duetime.targets.stored.definitions import Definition, StoredCommand, StoredHttp, StoredNotices, StoredPublish
 from duetime.targets.typed import AnyPayloads
 
 MOST_SLOTS = 10_000
@@ -100,6 +102,10 @@ def _target_of(name: str, definition: Definition) -> TargetSpec:
                 )
             except InvalidValue as error:  # it names the handler first; here the field comes first
                 raise InvalidValue(str(error).removeprefix(f"{name}: ")) from None
+        case StoredNotices():
+            if name != NOTIFY:
+                raise InvalidValue(f"kind: notices are sent by {NOTIFY} alone; store a channel instead: duetime channels put")
+            return NoticeSpec()
     assert_never(definition)
 
 

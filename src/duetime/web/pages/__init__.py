@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from duetime.web.page import Page
 from duetime.web.pages import (
+    alerts,
     audit,
     calendar,
     events,
@@ -13,6 +14,7 @@ from duetime.web.pages import (
     flows,
     forecast,
     handlers,
+    limits,
     locks,
     month,
     operations,
@@ -46,6 +48,8 @@ PAGES: tuple[Page, ...] = (
     operations.PAGE,
     operations.NEW,
     events.PAGE,
+    limits.PAGE,
+    alerts.PAGE,
     locks.PAGE,
     audit.PAGE,
     settings.PAGE,

@@ -66,6 +66,10 @@ begin
         select array_agg(t.child), array_agg(t.verdict), array_agg(t.parent) into v_children, v_verdicts, v_of
             from taken as t;
         exit when v_children is null;
+        -- who was queued behind the holder of its key has it now
+        update duetime.task as t set queued = false where t.id = any (v_children) and t.queued
+            and not exists (select from duetime.task as h where h.handler = any (duetime.names(t.handler))
+                and h.key = t.key and not h.queued);
         with vain as (
             select v.child, min(v.parent::text) as parent from unnest(v_children, v_verdicts, v_of) as v (child,
                 verdict, parent)

@@ -3,6 +3,7 @@ select p.id from unnest($1::uuid[]) as p (id) where p.id not in (select f.id::uu
 
 -- picked_key: the live task of a key
 select t.id from duetime.task as t where t.handler = any (duetime.names($1::text)) and t.key = $2::text
+    and not t.queued
 
 -- picked_rows: live tasks that have a row of their own, wherever they stand
 select t.id from duetime.task as t left join duetime.due as d on d.id = t.id left join duetime.held as h on h.id = t.id

@@ -34,12 +34,18 @@ select duetime.begin_adding($1::bigint), array(select h.name from unnest($2::tex
 select pg_advisory_xact_lock(hashtextextended((duetime.names($1::text))[1] || chr(1) || $2::text, 20260101))
 
 -- key_holder: the live task of a key, by any name of the handler
-select id::text from duetime.task where handler = any (duetime.names($1::text)) and key = $2::text
+select id::text from duetime.task where handler = any (duetime.names($1::text)) and key = $2::text and not queued
+
+-- key_successor: the task that waits behind the live one of a key, and has the key next
+select id::text from duetime.task where handler = any (duetime.names($1::text)) and key = $2::text and queued
+
+-- queue_key: let a task that was just stored have a key after the live one that has it now
+update duetime.task set key = $2::text, queued = true where id = $1::uuid
 
 -- key_holders: the live tasks of several keys
 select k.handler, k.key, t.id::text from unnest($1::text[], $2::text[]) as k (handler, key)
 cross join lateral (select x.id from duetime.task as x where x.handler = any (duetime.names(k.handler))
-    and x.key = k.key offset 0) as t
+    and x.key = k.key and not x.queued offset 0) as t
 
 -- replace_waiting: give a task that waits, and that this transaction has locked, a new submission and a new position;
 -- whether it is parked
@@ -87,6 +93,21 @@ insert into duetime.edge (parent, child, needs) select e.parent, e.child, e.need
 -- remember_vain: what a child waits for again if a parent that did not succeed is retried
 insert into duetime.vain (child, parent, needs, ended_at) select $1::uuid, v.parent, v.needs, $2::bigint
     from unnest($3::uuid[], $4::text[]) as v (parent, needs)
+
+-- open_window: let a task open the window of a throttled key, unless one is open; who comes at the same time waits here
+insert into duetime.throttled as w (handler, key, task, until_at)
+values ((duetime.names($1::text))[1], $2::text, $3::uuid, $4::bigint)
+on conflict (handler, key) do update set task = excluded.task, until_at = excluded.until_at
+    where w.until_at <= $5::bigint
+returning w.task::text
+
+-- window_of: the task that opened the window of a throttled key
+select w.task::text from duetime.throttled as w where w.handler = (duetime.names($1::text))[1] and w.key = $2::text
+    for update
+
+-- name_window: say which task a throttled key is answered with, and until when
+update duetime.throttled set task = $3::uuid, until_at = coalesce($4::bigint, until_at)
+    where handler = (duetime.names($1::text))[1] and key = $2::text
 
 -- tell_time: the server's clock
 select duetime.clock()

@@ -134,6 +134,9 @@ insert into duetime.tally (lane, state, n) select lane, state, sum(n) from taken
 -- forget_ended_refusals: of tasks that do not live; who was refused has a row
 delete from duetime.refusal as r where not exists (select from duetime.task as t where t.id = r.task)
 
+-- forget_windows: of throttled keys, that are over
+delete from duetime.throttled where until_at <= coalesce($1::bigint, duetime.clock())
+
 -- forget_vain_of_gone: children that were cancelled in vain and are not kept any more
 delete from duetime.vain as v where not exists (select from duetime.history as h
     where h.id = v.child and h.state = 'cancelled' and h.finished_at = v.ended_at)

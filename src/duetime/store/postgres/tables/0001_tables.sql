@@ -53,7 +53,8 @@ create table duetime.road (
     set_backs bigint not null
 ) with (fillfactor = 70);
 
--- Live tasks that are not whole in their location (I1, I2).
+-- Live tasks that are not whole in their location (I1, I2). `queued`: another live task has the key, and this one waits
+-- behind it and has the key next.
 create table duetime.task (
     id uuid primary key,
     lane integer not null,
@@ -68,10 +69,21 @@ create table duetime.task (
     retry text,
     extras text,
     schedule text,
-    planned_at bigint
+    planned_at bigint,
+    queued boolean not null default false
 );
-create unique index task_key on duetime.task (handler, key) where key is not null;
+create unique index task_key on duetime.task (handler, key, queued) where key is not null;
 create index task_expiry on duetime.task (expires_at) where expires_at is not null;
+
+-- Which task opened the window of a throttled key, and until when it lasts. `handler` is its present name.
+create table duetime.throttled (
+    handler text not null,
+    key text not null,
+    task uuid not null,
+    until_at bigint not null,
+    primary key (handler, key)
+);
+create index throttled_until on duetime.throttled (until_at);
 
 -- New tasks on their way into the functions that add them: columns, one value of this type for a whole call. An
 -- array that is null stands for nulls; lanes, handlers and submitters of one element stand for all. `least_id` is
@@ -169,7 +181,7 @@ create index vain_parent on duetime.vain (parent);
 
 -- A flow: a graph of nodes, each of which is one task or a group of tasks. `graph` is JSON. `stopping`: why nothing
 -- more of it starts; `swept`: what was under way then has been told to end. `more`: some of its tasks are still to be
--- made. `version` counts changes.
+-- made. `version` counts changes. `holds_key`: it lives, or lived last, under its key.
 create table duetime.flow (
     id uuid primary key,
     name text not null,
@@ -183,8 +195,11 @@ create table duetime.flow (
     submitted_by text not null,
     deadline_at bigint,
     finished_at bigint,
-    meta text
+    meta text,
+    key text,
+    holds_key boolean not null default false
 );
+create unique index flow_key on duetime.flow (name, key) where holds_key;
 create index flow_state on duetime.flow (state, id);
 create index flow_busy on duetime.flow (id) where more or (stopping is not null and not swept);
 create index flow_deadline on duetime.flow (deadline_at)
@@ -192,7 +207,8 @@ create index flow_deadline on duetime.flow (deadline_at)
 create index flow_finished on duetime.flow (finished_at) where finished_at is not null;
 
 -- What is known of the nodes of a flow, by their number in its graph: of how many members the tasks were made, how many
--- of those have ended and failed. `error`: they could not be made. `round` counts reruns.
+-- of those have ended and failed. `error`: they could not be made. `round` counts reruns. `members`: how many a map
+-- has.
 create table duetime.node (
     flow uuid not null,
     number integer not null,
@@ -201,6 +217,7 @@ create table duetime.node (
     ended integer not null default 0,
     failed integer not null default 0,
     error text not null default '',
+    members integer,
     primary key (flow, number)
 );
 
@@ -239,9 +256,10 @@ create index arrival_flow on duetime.arrival (flow);
 create table duetime.value (
     flow uuid not null,
     node integer not null,
+    round integer not null,
     position integer not null,
     data text not null,
-    primary key (flow, node, position)
+    primary key (flow, node, round, position)
 );
 
 -- Pull workers are workers in other languages, which a server speaks for. `pull_lease` is how many seconds one
@@ -865,3 +883,13 @@ create table duetime.lock (
     rest bigint not null default 0
 ) with (fillfactor = 50);
 create sequence duetime.lock_number;
+
+-- Rules of alerts, their states, channels and messages to be submitted, as JSON. `version` is random and new at each
+-- change.
+create table duetime.alerting (
+    kind text not null,
+    name text not null,
+    version text not null,
+    body bytea not null,
+    primary key (kind, name)
+) with (fillfactor = 70);

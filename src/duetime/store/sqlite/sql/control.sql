@@ -29,7 +29,7 @@ started_at = null, finished_at = null, result = null, detail = null, error = nul
 where seq = ?
 
 -- key_holder: the live task of a key, by any name of the handler
-select task from duetime_key where handler in (select value from json_each(?)) and key = ?
+select task from duetime_key where handler in (select value from json_each(?)) and key = ? and queued = 0
 
 -- lane_of: where a waiting task belongs
 select l.handler, l.collection, l.priority from duetime_task as t join duetime_lane as l on l.id = t.lane

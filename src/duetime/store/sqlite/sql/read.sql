@@ -38,9 +38,10 @@ where t.id in (select value from json_each(?))
 -- where_seqs: some tasks by number
 where t.seq in (select value from json_each(?))
 
--- where_key: tasks that have or had a key, the live one first, then the one that finished last
+-- where_key: tasks that have or had a key, the live one first, then who waits behind it, then who finished last
 where t.key = :key and l.handler in (select value from json_each(:names))
-order by t.state is not null, t.finished_at desc, t.seq desc limit 1
+order by t.state is not null, exists (select 1 from duetime_key as k where k.task = t.seq and k.queued = 1),
+    t.finished_at desc, t.seq desc limit 1
 
 -- only_state: one final state, whose name follows
 t.state = 

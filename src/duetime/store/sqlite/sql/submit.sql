@@ -41,8 +41,8 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 -- insert_due: an entry in a lane
 insert into duetime_due (lane, pos, task, due_at, attempt, tries, crashes) values (?, ?, ?, ?, ?, ?, ?)
 
--- insert_key: the live holder of a key
-insert into duetime_key (handler, key, task) values (?, ?, ?)
+-- insert_key: the live holder of a key, or the one that is queued behind it
+insert into duetime_key (handler, key, task, queued) values (?, ?, ?, ?)
 
 -- move_key: a key by another name of the handler
 update duetime_key set handler = ? where task = ?
@@ -56,9 +56,20 @@ insert into duetime_edge (parent, child, needs) values (?, ?, ?)
 -- known_ids: which of these ids are stored already
 select id from duetime_task where id in (select value from json_each(?))
 
--- key_holders: which of these [handler, key] pairs are held by a live task
-select k.handler, k.key, k.task from json_each(?) as pair
+-- key_holders: which of these [handler, key] pairs are held by a live task, and which is queued behind it
+select k.handler, k.key, k.task, k.queued from json_each(?) as pair
 join duetime_key as k on k.handler = pair.value ->> 0 and k.key = pair.value ->> 1
+
+-- open_window: let a task open the window of a throttled key, unless one is open
+insert into duetime_throttled (handler, key, task, until_at) values (?1, ?2, ?3, ?4)
+on conflict (handler, key) do update set task = excluded.task, until_at = excluded.until_at where until_at <= ?5
+returning task
+
+-- window_of: the task that opened the window of a throttled key
+select task from duetime_throttled where handler = ? and key = ?
+
+-- name_window: say which task a throttled key is answered with, and until when
+update duetime_throttled set task = ?3, until_at = coalesce(?4, until_at) where handler = ?1 and key = ?2
 
 -- parents: state of tasks that others want to wait for
 select id, seq, state from duetime_task where id in (select value from json_each(?))

@@ -36,6 +36,9 @@ select t.seq, t.id, coalesce(t.attempt, 0), (select coalesce(sum(o.size), 0) fro
     where o.task = t.seq)
 from duetime_task as t where t.seq in (select value from json_each(?)) order by t.finished_at, t.seq limit ?
 
+-- forget_windows: of throttled keys, that are over
+delete from duetime_throttled where until_at <= ?
+
 -- forget_hopeless: removed tasks wait for nothing again, nor do those that needed the success of one of them
 delete from duetime_vain where child in (select value from json_each(:tasks)) or child in (
     select v.child from duetime_vain as v where v.parent in (select value from json_each(:tasks))

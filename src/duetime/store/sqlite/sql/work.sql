@@ -136,6 +136,11 @@ from json_each(?) as ended cross join duetime_running as r on r.task = ended.val
 -- free_keys: let go of the keys of finished tasks
 delete from duetime_key where task in (select value from json_each(?))
 
+-- promote: give tasks that were queued behind the holder of their key that key, once it has ended
+update duetime_key set queued = 0 where queued = 1 and task in (select value from json_each(?))
+    and not exists (select 1 from duetime_key as h where h.handler = duetime_key.handler and h.key = duetime_key.key
+        and h.queued = 0)
+
 -- edge_between: whether somebody waits for a task of a range
 select 1 from duetime_edge where parent between ? and ? limit 1
 

@@ -61,14 +61,25 @@ create index duetime_task_key on duetime_task (key) where key is not null;
 create index duetime_task_fingerprint on duetime_task (error ->> 'fingerprint', finished_at, seq)
     where error is not null;
 
--- The live task of each (handler, key).
+-- The live task of each (handler, key). `queued`: the one that waits behind it and has the key next.
 create table duetime_key (
     handler text not null,
     key text not null,
+    queued integer not null default 0,
     task integer not null,
-    primary key (handler, key)
+    primary key (handler, key, queued)
 ) without rowid;
 create index duetime_key_task on duetime_key (task);
+
+-- Which task opened the window of a throttled key, and until when it lasts. `handler` is its present name.
+create table duetime_throttled (
+    handler text not null,
+    key text not null,
+    task text not null,
+    until_at integer not null,
+    primary key (handler, key)
+) without rowid;
+create index duetime_throttled_until on duetime_throttled (until_at);
 
 -- Tasks that only time holds back.
 create table duetime_due (
@@ -130,7 +141,7 @@ create index duetime_vain_parent on duetime_vain (parent);
 
 -- A flow: a graph of nodes, each of which is one task or a group of tasks. `graph` is JSON. `stopping`: why nothing
 -- more of it starts; `swept`: what was under way then has been told to end. `more`: some of its tasks are still to be
--- made. `version` counts changes.
+-- made. `version` counts changes. `holds_key`: it lives, or lived last, under its key.
 create table duetime_flow (
     id text primary key,
     name text not null,
@@ -144,8 +155,11 @@ create table duetime_flow (
     submitted_by text not null,
     deadline_at integer,
     finished_at integer,
-    meta text
+    meta text,
+    key text,
+    holds_key integer not null default 0
 ) without rowid;
+create unique index duetime_flow_key on duetime_flow (name, key) where holds_key;
 create index duetime_flow_state on duetime_flow (state, id);
 create index duetime_flow_busy on duetime_flow (id) where more or (stopping is not null and not swept);
 create index duetime_flow_deadline on duetime_flow (deadline_at)
@@ -153,7 +167,8 @@ create index duetime_flow_deadline on duetime_flow (deadline_at)
 create index duetime_flow_finished on duetime_flow (finished_at) where finished_at is not null;
 
 -- What is known of the nodes of a flow, by their number in its graph: of how many members the tasks were made, how many
--- of those have ended and failed. `error`: they could not be made. `round` counts reruns.
+-- of those have ended and failed. `error`: they could not be made. `round` counts reruns. `members`: how many a map
+-- has.
 create table duetime_node (
     flow text not null,
     number integer not null,
@@ -162,6 +177,7 @@ create table duetime_node (
     ended integer not null default 0,
     failed integer not null default 0,
     error text not null default '',
+    members integer,
     primary key (flow, number)
 ) without rowid;
 
@@ -200,9 +216,10 @@ create index duetime_arrival_flow on duetime_arrival (flow);
 create table duetime_value (
     flow text not null,
     node integer not null,
+    round integer not null,
     position integer not null,
     data text not null,
-    primary key (flow, node, position)
+    primary key (flow, node, round, position)
 ) without rowid;
 
 -- Claimed attempts, and accepted ones.
@@ -704,4 +721,14 @@ create table duetime_lock (
     beat_at integer not null,
     free_at integer,
     rest integer not null default 0
+) without rowid;
+
+-- Rules of alerts, their states, channels and messages to be submitted, as JSON. `version` is random and new at each
+-- change.
+create table duetime_alerting (
+    kind text not null,
+    name text not null,
+    version text not null,
+    body blob not null,
+    primary key (kind, name)
 ) without rowid;

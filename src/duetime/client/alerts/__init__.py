@@ -1,0 +1,1 @@
+"""`app.alerts` and `app.channels`: who is told of what."""

@@ -1,0 +1,38 @@
+"""Alerts and channels on the command line."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import CommandLine, Shop
+
+
+def test_channels_and_rules_are_put_shown_and_deleted(duetime: CommandLine, shop: Shop) -> None:
+    assert "duetime channels put" in duetime("channels").stderr
+    assert "duetime alerts suggest" in duetime("alerts").stderr
+    assert "duetime alerts put late late" in duetime("alerts", "suggest").stdout
+    mail = ("--server", "smtp://mail.example", "--from", "a@b.example", "--to", "c@d.example")
+    duetime("channels", "put", "mail", "ops", *mail, "--user", "me", "--password", "smtp")
+    assert "c@d.example by smtp://mail.example" in duetime("channels").stdout
+    assert duetime.json("channels", "show", "ops")["channel"]["auth"]["password"] == {"secret": "smtp"}
+    duetime("channels", "put", "webhook", "hook", "--to", "https://example.com/hook", "--sign", "signing")
+    duetime("channels", "put", "slack", "chat", "--to-secret", "slack")
+    assert [each["name"] for each in duetime.json("channels", "list")["items"]] == ["chat", "hook", "ops"]
+    assert "give --to or --to-secret" in duetime("channels", "put", "slack", "x", code=2).stderr
+
+    duetime("alerts", "put", "failing", "failing", "ratio=0.2", "within=5m", "--channel", "ops", "--quiet", "22:00-07:00", "--repeat", "1h")
+    rule = duetime.json("alerts", "show", "failing")["rule"]
+    assert (rule["when"]["kind"], rule["when"]["ratio"], rule["when"]["within"], rule["repeat"]) == ("failing", 0.2, 300.0, 3_600.0)
+    duetime("alerts", "put", "certs", "certificate", "days=30,7", "--channel", "hook", "--channel", "chat")
+    assert [each["rule"]["name"] for each in duetime.json("alerts", "list")["items"]] == ["certs", "failing"]
+    assert "certificate days=30,7" in duetime("alerts", "show", "certs").stdout
+    assert "oldest_due" in duetime("alerts", "put", "late", "late", "--channel", "ops", code=2).stderr
+    assert "there is no channel 'nobody'" in duetime("alerts", "put", "late", "late", "oldest_due=60", "--channel", "nobody", code=2).stderr
+    assert "muted until" in duetime("alerts", "mute", "failing", "--for", "2h").stderr
+    assert "not muted" in duetime("alerts", "mute", "failing", "--for", "0").stderr
+    assert "nothing fires" in duetime("alerts", "firing", "--all").stderr
+    assert "acknowledged 0 alerts" in duetime("alerts", "acknowledge", "failing").stderr
+    assert "is told by the rule" in duetime("channels", "delete", "ops", code=4).stderr
+    duetime("alerts", "delete", "failing")
+    assert "there is no rule 'failing'" in duetime("alerts", "show", "failing", code=3).stderr
+    duetime("channels", "delete", "ops")
+    assert "there is no channel 'ops'" in duetime("channels", "test", "ops", code=3).stderr
+    assert [each["action"] for each in duetime.json("audit")["items"]][:2] == ["channels.test", "channels.delete"]
