@@ -139,7 +139,7 @@ def test_every_declaration_exists_on_apps_and_on_groups_of_handlers() -> None:
 
 
 def test_the_table_of_scopes_by_noun_is_right() -> None:
-    section = TOKENS.read_text(encoding="utf-8").partition("### By noun")[2].partition("\n#")[0]
+    section = TOKENS.read_text(encoding="utf-8").partition("## By noun")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("| /v1/")]
     assert len(rows) >= len(NOUNS) - 2
     for address, looking, changing in rows:
