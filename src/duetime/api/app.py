@@ -36,6 +36,7 @@ from duetime.api import (
     pull,
     schedules,
     secrets,
+    status,
     targets,
     tasks,
     tokens,
@@ -202,6 +203,7 @@ ROUTES = (
     *limits.ROUTES,
     *locks.ROUTES,
     *alerts.ROUTES,
+    *status.ROUTES,
     *front_page.ROUTES,
     Route(
         name="get_openapi", method="GET", path="/openapi.json", endpoint=openapi.document, scope=None,
@@ -283,6 +285,7 @@ class Api:
         self.shared.stopping = True
         self.shared.waiters.close()
         self.shared.figures.close()
+        self.shared.known.close()
         self.shared.pull.close()
         if self._extension is not None:
             self._extension.stop()

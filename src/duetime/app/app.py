@@ -502,7 +502,14 @@ class App(Registry, Verbs):
         """Create the system's duties for one process."""
         from duetime.duties import all_duties
 
-        return all_duties(store, alarms, lease=lease or self.config.lease, retention=self.config.retention())
+        heartbeat = self.config.heartbeat_url
+        return all_duties(
+            store,
+            alarms,
+            lease=lease or self.config.lease,
+            retention=self.config.retention(),
+            heartbeat=None if heartbeat is None else heartbeat.reveal(),
+        )
 
     def _callback_door(self, specs: Mapping[str, HandlerSpec]) -> CallbackDoor | None:
         """Return where servers report on work that they have accepted; None if nothing says it and no handler needs it."""

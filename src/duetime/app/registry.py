@@ -50,6 +50,7 @@ class TaskOptions(TypedDict, total=False):
     concurrency: int | None
     priority: int
     limits: Sequence[Limit]
+    reserve: Mapping[int, int] | None
     isolation: Isolation
     recycle_after: int | None
     max_memory: int | str | None
@@ -138,6 +139,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         concurrency: int | None = None,
         priority: int = 5,
         limits: Sequence[Limit] = (),
+        reserve: Mapping[int, int] | None = None,
         isolation: Isolation = "auto",
         recycle_after: int | None = None,
         max_memory: int | str | None = None,
@@ -150,6 +152,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         """Declare a handler, as `@app.task`, `@app.task(…)` or `app.task(function, …)`.
 
         `concurrency` is the number of slots in each worker process: 50, or as many as there are cores with `isolation="process"`.
+        `reserve={9: 5}` keeps five of the slots for tasks of priority 9, so that long tasks of lower ones cannot hold them up.
         `limits` bound how many run at once in the whole fleet. `aliases` are names that the handler had before; tasks stored under them
         still find it. `isolation` is "auto" (`async def` on the
         event loop, `def` in a thread), "thread" or "process" (a sub-process, which can be killed). Sub-processes are used again;
@@ -187,6 +190,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
                 concurrency=(DEFAULT_PROCESSES if process else DEFAULT_CONCURRENCY) if concurrency is None else concurrency,
                 priority=priority,
                 limits=limits,
+                reserve=reserve,
                 aliases=aliases,
                 keep=keep,
                 doc=getattr(function, "__doc__", None) or "",

@@ -333,7 +333,8 @@ class LocalInsight(Insight):
         load = await self._store.handler_load(record.handler)
         awaited, in_all = await self._awaited(record, may_see)
         gates = (await self._store.gates()).all_holding(record.handler, record.collection, now)
-        present = names_of(await self._store.declarations() if gates else ()).present(record.handler)
+        declared = await self._store.declarations()
+        present = names_of(declared).present(record.handler)
         return WhyFacts(
             now=now,
             awaited=awaited,
@@ -343,6 +344,7 @@ class LocalInsight(Insight):
             workers=await self._loads(record.handler, starting, may_see),
             draining=draining,
             limits=[limit for limit in await self._store.limits() if record.handler in limit.uses],
+            reserve=next((each.reserve for each in declared if each.name == present), {}),
             source=HandlerSource.CODE if serving else await self._source(record.handler),
             due_before=load.due if load.more else max(0, load.due - 1),
             more_due=load.more,

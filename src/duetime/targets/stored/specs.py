@@ -103,10 +103,14 @@ def _target_of(name: str, definition: Definition) -> TargetSpec:
             except InvalidValue as error:  # it names the handler first; here the field comes first
                 raise InvalidValue(str(error).removeprefix(f"{name}: ")) from None
         case StoredNotices():
-            if name != NOTIFY:
-                raise InvalidValue(f"kind: notices are sent by {NOTIFY} alone; store a channel instead: duetime channels put")
-            return NoticeSpec()
+            return _notices(name)
     assert_never(definition)
+
+
+def _notices(name: str) -> NoticeSpec:
+    if name != NOTIFY:
+        raise InvalidValue(f"kind: notices are sent by {NOTIFY} alone; store a channel instead: duetime channels put")
+    return NoticeSpec()
 
 
 def _positive(duration: Seconds, what: str) -> float:
