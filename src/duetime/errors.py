@@ -145,7 +145,7 @@ class SecretUnreadable(DuetimeError):
 
 
 class DuplicateKey(DuetimeError):
-    """A live task already holds this key; `task_id` names it."""
+    """A live task, or flow, already holds this key; `task_id` names it."""
 
     def __init__(self, message: str, *, task_id: str) -> None:
         super().__init__(message)

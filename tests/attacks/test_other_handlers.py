@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from duetime import App, Every, RetryPolicy, Schedule
+from duetime import App, Every, Plan, RetryPolicy, Schedule
 from duetime.api import workers
 from duetime.api.app import ROUTES
 from duetime.api.route import Route
@@ -133,6 +133,7 @@ def bodies(scene: Scene) -> dict[str, Any]:
         "backfill_schedule": {"start": INSTANT, "end": INSTANT, "dry_run": True},
         "preview_rule": {"every": 60},
         "copy_schedule": {"to": "greetings"},
+        "rerun_flow": {"node": "greet"},
         "submit_flow": {"name": "own", "nodes": [{"name": "first", "task": OWN}]},
         "put_limit": {"running": 2},
         "take_lock": {"holder": "fedcba9876543210"},
@@ -241,6 +242,19 @@ async def test_a_worker_that_is_shared_is_shown_with_what_is_known_of_it_here(sc
 async def test_a_key_or_a_request_of_another_handler_is_no_conflict(scene: Scene) -> None:
     headers = {"Idempotency-Key": f"{MARK} key"}
     await scene.shop("POST", "/v1/tasks", {**OWN, "key": f"{MARK} key"}, status=201, headers=headers)
+
+
+async def test_the_key_of_a_hidden_flow_says_no_more_than_that_it_is_taken(app: App, scene: Scene) -> None:
+    @app.flow(name="private")
+    def private(plan: Plan) -> None:
+        plan.add(app.handler(HIDDEN).new(text=MARK), name=MARK)
+
+    hidden = await private.options(key="taken").now()
+    for if_exists in ("keep", "error"):
+        body = {"name": "private", "key": "taken", "if_exists": if_exists, "nodes": [{"name": "first", "task": OWN}]}
+        answer = await scene.shop("POST", "/v1/flows", body, status=409)
+        assert MARK not in text_of(answer)
+        assert hidden.id not in text_of(answer)
 
 
 async def test_why_does_not_name_the_hidden_handler_that_takes_the_slots_of_a_worker(app: App) -> None:

@@ -128,6 +128,7 @@ class Figures:
         self._sums = Kept(lambda: app.insight.figures(), SUM_EVERY, self.note_store_error)
         self._gates = Kept(lambda: app.gates.list(), COUNT_EVERY, self.note_store_error)
         self._locks = Kept(lambda: app.locks.list(), COUNT_EVERY, self.note_store_error)
+        self._flows = Kept(lambda: app.flows.counts(), COUNT_EVERY, self.note_store_error)
         self._limits = Kept(lambda: app.limits.list(), COUNT_EVERY, self.note_store_error)
         self._alerts = Kept(lambda: app.alerts.firing(state=None), COUNT_EVERY, self.note_store_error)
         self._ready = True
@@ -151,7 +152,7 @@ class Figures:
 
     async def refresh(self) -> None:
         """Read from the store again if the last values are old."""
-        kept = (self._stats, self._sums, self._gates, self._locks, self._limits, self._alerts)
+        kept = (self._stats, self._sums, self._gates, self._locks, self._flows, self._limits, self._alerts)
         await asyncio.gather(*(each.refresh() for each in kept))
 
     def close(self) -> None:
@@ -160,6 +161,7 @@ class Figures:
         self._sums.close()
         self._gates.close()
         self._locks.close()
+        self._flows.close()
         self._limits.close()
         self._alerts.close()
 
@@ -181,6 +183,11 @@ class Figures:
             yield _closed(self._gates.answer)
         if self._locks.answer is not None:
             yield _locked(self._locks.answer)
+        if self._flows.answer is not None:
+            flows = GaugeMetricFamily("duetime_flows", "Flows in the store, by name and state.", labels=["name", "state"])
+            for each in self._flows.answer:
+                flows.add_metric([each.name, each.state], each.number)
+            yield flows
         if self._limits.answer is not None:
             yield from _limited(self._limits.answer)
         if self._alerts.answer is not None:

@@ -156,6 +156,8 @@ class LocalDoctor(Doctor):
                 yield finding
         for problem in await self._store.inspect(repair=repair):
             yield Finding("problem", problem.kind, problem.subject, problem.detail, problem.repaired)
+        for problem in await self._store.inspect_flows(repair=repair):
+            yield Finding("problem", problem.kind, problem.subject, problem.detail, problem.repaired)
         async for finding in self._waiting():
             yield finding
         for finding in self._readable():

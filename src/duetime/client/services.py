@@ -108,7 +108,7 @@ def local_services(
         secrets=secrets,
         artifacts=artifacts,
         targets=LocalTargets(store, user=program.user, specs=program.specs, client=client, opened=program.opened),
-        flows=LocalFlows(store, client.admission, user=program.user, opened=program.opened),
+        flows=LocalFlows(store, client.admission, why=insight.why, user=program.user, opened=program.opened),
         alerts=LocalAlerts(store, user=program.user, opened=program.opened),
         channels=LocalChannels(store, client, user=program.user, opened=program.opened),
         tokens=LocalTokens(store, user=program.user, opened=program.opened),
