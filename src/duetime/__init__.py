@@ -12,6 +12,7 @@ from duetime.client.client import Bulk
 from duetime.client.failures import Failure
 from duetime.client.flows import Flow
 from duetime.client.gates import GateInfo, GateSet
+from duetime.client.limits import LimitInfo, LimitSet
 from duetime.client.locks import Lock, LockInfo
 from duetime.client.operations import OperationInfo
 from duetime.client.schedules.info import ScheduleInfo
@@ -33,6 +34,7 @@ from duetime.errors import (
     InvalidHandler,
     InvalidPayload,
     InvalidValue,
+    LimitNotFound,
     LockLost,
     LockNotFound,
     LockTaken,
@@ -70,11 +72,12 @@ from duetime.model.flow import Condition
 from duetime.model.limit import Limit
 from duetime.model.needs import ended
 from duetime.model.retry import RetryPolicy
-from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window
+from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window, occurrences
 from duetime.model.secrets import Secret
 from duetime.model.task import NewTask, State, Task
 from duetime.model.why import Reason
 from duetime.mounting import asgi
+from duetime.runtime.wheel import Timer, Wheel
 from duetime.store.values import CancelVerdict, ChangeVerdict
 from duetime.targets.command.command import Sandbox
 from duetime.targets.context import Context, current
@@ -138,6 +141,9 @@ __all__ = [
     "InvalidValue",
     "Late",
     "Limit",
+    "LimitInfo",
+    "LimitNotFound",
+    "LimitSet",
     "Lock",
     "LockInfo",
     "LockLost",
@@ -181,8 +187,10 @@ __all__ = [
     "TaskEvent",
     "TaskFailed",
     "TaskNotFound",
+    "Timer",
     "UnknownHandler",
     "Webhook",
+    "Wheel",
     "Window",
     "WorkerEvent",
     "WorkerLost",
@@ -192,4 +200,5 @@ __all__ = [
     "at_least",
     "current",
     "ended",
+    "occurrences",
 ]

@@ -54,6 +54,8 @@ class Settings(TypedDict, total=False):
     http_deny: str | Sequence[str]
     secret_keys: str
     public_url: str
+    public_status: str | Sequence[str]
+    heartbeat_url: str
     artifacts: str
     hide: str
     artifact_cap: int | str
@@ -105,6 +107,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     http_deny: AddressList | None
     secret_keys: Masked | None
     public_url: str | None
+    public_status: tuple[str, ...] | None
+    heartbeat_url: Masked | None
     artifacts: str | None
     hide: Hiding | None
     artifact_cap: int
@@ -232,6 +236,22 @@ def default_user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+def _patterns(value: Any, name: str) -> tuple[str, ...]:
+    found = tuple(value.replace(",", " ").split() if isinstance(value, str) else value)
+    for pattern in found or ("",):
+        if not isinstance(pattern, str) or not pattern or "*" in pattern[:-1]:
+            raise InvalidValue(f"{name} lists names, or prefixes that end with one *, got {pattern!r}")
+    return found
+
+
+def _heartbeat(value: Any, name: str) -> Masked:
+    text = value.reveal() if isinstance(value, Masked) else value
+    parts = urlsplit(text) if isinstance(text, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidValue(f"{name} must be a URL such as https://monitor.example/ping/7; it is not shown here")
+    return Masked(text)
+
+
 def _public_url(value: Any, name: str) -> str:
     text = _text(value, name).rstrip("/")
     try:
@@ -289,6 +309,10 @@ SETTINGS = (
     Setting("http_deny", None, "where HTTP handlers may never connect to, in the same form; comes before `http_allow`", read_address_list),
     Setting("secret_keys", None, "the keys of stored secrets: `id:base64` of 32 bytes each, the one that encrypts first", _secret_keys),
     Setting("public_url", None, "the HTTP API as servers outside reach it, for `app.http(callback=…)`", _public_url),
+    Setting(
+        "public_status", None, "handlers and schedules whose status is public at `/status/NAME`: names, or prefixes with `*`", _patterns
+    ),
+    Setting("heartbeat_url", None, "what is called each minute, for a monitor outside: its silence tells that all is down", _heartbeat),
     Setting(
         "artifacts",
         None,

@@ -104,6 +104,10 @@ class LockNotFound(DuetimeError, LookupError):
     """Nobody holds a lock of that name."""
 
 
+class LimitNotFound(DuetimeError, LookupError):
+    """No worker has declared a limit of that name."""
+
+
 class LockTaken(DuetimeError):
     """Somebody else holds the lock."""
 
@@ -141,7 +145,7 @@ class SecretUnreadable(DuetimeError):
 
 
 class DuplicateKey(DuetimeError):
-    """A live task already holds this key; `task_id` names it."""
+    """A live task, or flow, already holds this key; `task_id` names it."""
 
     def __init__(self, message: str, *, task_id: str) -> None:
         super().__init__(message)

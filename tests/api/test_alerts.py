@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from duetime import AlertNotFound, AlertRule, App, Backlog, ChannelNotFound, Conflict, Fatal, Late, Mail, Slo, Webhook
+from duetime import AlertNotFound, AlertRule, App, Backlog, ChannelNotFound, Conflict, Fatal, InvalidValue, Late, Mail, Slo, Webhook
 from duetime.duties.alert_facts import Certificates
 from duetime.duties.alerts import evaluate
-from tests.api.conftest import Client, served
+from tests.api.conftest import Client, served, until
+from tests.servers.http import Conversation, serving
 
 WHEN = {"kind": "backlog", "due": 1, "handler": "shop.*"}
 
@@ -98,3 +102,59 @@ async def test_a_token_for_some_handlers_sees_their_alerts_only_and_all_are_coun
         assert (await boss("POST", "/v1/alerts/acknowledge", {"rule": "backlog", "subject": "other"})).json == {"acknowledged": 1}
         text = (await boss("GET", "/metrics")).data.decode()
         assert 'duetime_alerts{state="firing"} 2.0' in text
+
+
+# ---- for everybody ----
+
+
+@pytest.mark.covers("CJO.10")
+async def test_status_pages_show_what_is_chosen_to_everybody_and_nothing_else(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/store.db", public_status="shop.*, nightly")
+
+    @app.task(name="shop.<b>charge")
+    async def charge() -> None: ...
+
+    @app.schedule(cron="0 3 * * *", name="nightly")
+    async def nightly() -> None: ...
+
+    @app.task
+    async def secret() -> None: ...
+
+    async with app:
+        await app.schedules.declare()
+        await app.tokens.create("boss", scopes=["admin"])
+        await charge.at(datetime(2020, 1, 1, tzinfo=UTC))
+        async with served(app) as http:
+            page = await http("GET", f"/status/{quote('shop.<b>charge')}", headers={"accept": "text/html"})
+            text = page.data.decode()
+            assert "shop.&lt;b&gt;charge" in text
+            assert "It does not work at present." in text, "its task has waited since 2020, and no worker is there"
+            assert page.headers["cache-control"] == "public, max-age=30"
+            answer = await http("GET", "/status/nightly", headers={"accept": "application/json"})
+            assert answer.json == {"name": "nightly", "state": "well", "text": "All is well."}
+            badge = await http("GET", "/status/nightly/badge.svg")
+            assert badge.headers["content-type"] == "image/svg+xml"
+            assert b"well" in badge.data
+            for hidden in ("secret", "unknown", "shop.unknown"):
+                await http.problem("GET", f"/status/{hidden}", status=404)
+                await http.problem("GET", f"/status/{hidden}/badge.svg", status=404)
+
+
+async def test_a_monitor_outside_hears_a_heartbeat_from_one_process(tmp_path: Path) -> None:
+    async def talk(conversation: Conversation) -> None:
+        while await conversation.request() is not None:
+            await conversation.answer(200)
+
+    async with serving(talk) as server:
+        app = App(f"sqlite:///{tmp_path}/store.db", heartbeat_url=server.url("/ping/secret"))
+        async with app, app.worker(handlers=[]), app.worker(handlers=[]):
+
+            async def heard() -> bool:
+                return bool(server.received)
+
+            await until(heard, "a heartbeat")
+            assert "heartbeat" in await app.store.duties()
+    assert {each.path for each in server.received} == {"/ping/secret"}
+    assert len(server.received) == 1
+    with pytest.raises(InvalidValue, match="heartbeat_url must be a URL"):
+        App(heartbeat_url="ftp://x")

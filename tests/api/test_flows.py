@@ -50,6 +50,32 @@ async def test_a_payload_takes_what_other_nodes_return(http: Client) -> None:
     assert "'nobody', which is no node" in (await post(http, unknown, status=422))["detail"]
 
 
+async def test_a_map_a_key_and_why(http: Client) -> None:
+    each = {"name": "b", "map": {"$value": ["a", "all"]}, "task": {"handler": "greet", "payload": {"name": {"$item": []}}}}
+    made = await post(http, node("a"), each, name="mapping", key="7")
+    assert (made["nodes"][1]["needs"], made["nodes"][1]["members"], made["key"]) == (["a succeeded"], 0, "7")
+    path = f"/v1/flows/{made['id']}"
+    assert (await post(http, node("x"), name="mapping", key="7", if_exists="keep"))["id"] == made["id"]
+    assert "has the key '7'" in (await post(http, node("x"), name="mapping", key="7", status=409))["detail"]
+    assert (await http("GET", f"{path}/why")).json["items"][2]["text"] == "node b: it waits until a succeeded"
+    assert {"name": "mapping", "state": "running", "number": 1} in (await http("GET", "/v1/flow-counts")).json
+    assert 'duetime_flows{name="mapping",state="running"} 1.0' in (await http("GET", "/metrics")).data.decode()
+    assert "takes an item" in str(await post(http, {name: value for name, value in each.items() if name != "map"}, status=422))
+    assert "map names the list" in (await post(http, node("a"), {**each, "map": [1]}, status=422))["detail"]
+    assert "a map needs a task" in (await post(http, node("a"), {"name": "b", "map": {"$value": "a"}, "tasks": []}, status=422))["detail"]
+
+
+async def test_a_flow_runs_again_from_a_node(http: Client) -> None:
+    made = await post(http, node("a"), node("b", "a"))
+    path = f"/v1/flows/{made['id']}"
+    assert "are live" in (await http("POST", f"{path}/rerun", {"node": "a"}, status=409)).json["detail"]
+    await http("POST", f"{path}/cancel")
+    assert "did not run" in (await http("POST", f"{path}/rerun", {"node": "b"}, status=409)).json["detail"]
+    again = (await http("POST", f"{path}/rerun", {"node": "a"})).json
+    assert (again["state"], again["nodes"][0]["round"]) == ("running", 2)
+    assert "has no node" in (await http("POST", f"{path}/rerun", {"node": "c"}, status=422)).json["detail"]
+
+
 @pytest.mark.parametrize(
     ("nodes", "detail"),
     [

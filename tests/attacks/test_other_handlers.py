@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from duetime import App, Every, RetryPolicy, Schedule
+from duetime import App, Every, Plan, RetryPolicy, Schedule
 from duetime.api import workers
 from duetime.api.app import ROUTES
 from duetime.api.route import Route
 from duetime.ids import new_id
 from duetime.model.access import Scope
+from duetime.model.limit import Ask
 from duetime.store.output import OutputChunk
 from duetime.store.values import NewWorker
 from tests.api.conftest import Answer, Client, served
@@ -60,6 +61,13 @@ async def scene(app: App) -> AsyncIterator[Scene]:
         hidden_flow = await app.chain(app.handler(HIDDEN).new(text=MARK), app.handler("greet").new(name="Ada"))
         for name in ("greet-lock", f"{MARK}-lock"):
             await app.store.take_lock(name, "0123456789abcdef", MARK if name.startswith(MARK) else "shop", 3600.0, None)
+        asks = [
+            Ask(limit=name, declared=4, uses=uses, held=0, want=0)
+            for name, uses in (("greet-limit", {"greet": 1}), (f"{MARK}-limit", {"greet": 1, HIDDEN: 1}))
+        ]
+        (await app.store.register(NewWorker(id="asks", host="here", pid=1, slots={"greet": 1}))).close()
+        await app.store.allot("asks", 1, asks)
+        await app.store.unregister("asks")
         await app.gates.pause(HIDDEN, collection=f"{MARK}-eu", note=f"{MARK} note")
         await app.gates.pause("greet", note="own note")
         async with served(app) as http:
@@ -87,6 +95,7 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "operations": mine,
                     "flows": flow.id,
                     "locks": "greet-lock",
+                    "limits": "greet-limit",
                     "artifacts": "none",
                     "uploads": "none",
                 },
@@ -95,6 +104,7 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "operations": theirs,
                     "flows": hidden_flow.id,
                     "locks": f"{MARK}-lock",
+                    "limits": f"{MARK}-limit",
                     "tasks": hidden.id,
                     "workers": hidden_worker,
                     "gates": HIDDEN,
@@ -123,7 +133,9 @@ def bodies(scene: Scene) -> dict[str, Any]:
         "backfill_schedule": {"start": INSTANT, "end": INSTANT, "dry_run": True},
         "preview_rule": {"every": 60},
         "copy_schedule": {"to": "greetings"},
+        "rerun_flow": {"node": "greet"},
         "submit_flow": {"name": "own", "nodes": [{"name": "first", "task": OWN}]},
+        "put_limit": {"running": 2},
         "take_lock": {"holder": "fedcba9876543210"},
         "renew_lock": {"holder": "fedcba9876543210"},
         "free_lock": {"holder": "fedcba9876543210"},
@@ -188,7 +200,7 @@ async def test_series_are_of_the_own_handlers_only(scene: Scene) -> None:
 
 @pytest.mark.parametrize("route", ADDRESSED, ids=lambda route: route.name)
 async def test_what_is_hidden_is_answered_like_what_does_not_exist(scene: Scene, route: Route) -> None:
-    nobody = {"locks": f"{MARK}-free", "schedules": f"{MARK}-nobody1", "failures": "1" * 16}
+    nobody = {"limits": "yebra-limit", "locks": f"{MARK}-free", "schedules": f"{MARK}-nobody1", "failures": "1" * 16}
     nobody |= {kind: new_id() for kind in ("tasks", "flows", "workers", "operations")}
     nobody |= dict.fromkeys(("gates", "handlers"), f"{MARK}.nobody")
     kind = route.parts[1]
@@ -230,6 +242,19 @@ async def test_a_worker_that_is_shared_is_shown_with_what_is_known_of_it_here(sc
 async def test_a_key_or_a_request_of_another_handler_is_no_conflict(scene: Scene) -> None:
     headers = {"Idempotency-Key": f"{MARK} key"}
     await scene.shop("POST", "/v1/tasks", {**OWN, "key": f"{MARK} key"}, status=201, headers=headers)
+
+
+async def test_the_key_of_a_hidden_flow_says_no_more_than_that_it_is_taken(app: App, scene: Scene) -> None:
+    @app.flow(name="private")
+    def private(plan: Plan) -> None:
+        plan.add(app.handler(HIDDEN).new(text=MARK), name=MARK)
+
+    hidden = await private.options(key="taken").now()
+    for if_exists in ("keep", "error"):
+        body = {"name": "private", "key": "taken", "if_exists": if_exists, "nodes": [{"name": "first", "task": OWN}]}
+        answer = await scene.shop("POST", "/v1/flows", body, status=409)
+        assert MARK not in text_of(answer)
+        assert hidden.id not in text_of(answer)
 
 
 async def test_why_does_not_name_the_hidden_handler_that_takes_the_slots_of_a_worker(app: App) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,8 +156,8 @@ async def lost_reply(scene: Scene) -> None:
     store = scene.app.store
     hand_out, lose = store.claim, [True]
 
-    async def forgetful(worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
-        reply = await hand_out(worker, claim, wants, total, ahead=ahead)
+    async def forgetful(worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0, **options: Any) -> Claim:
+        reply = await hand_out(worker, claim, wants, total, ahead=ahead, **options)
         if reply.tasks and lose:
             lose.clear()
             raise StoreUnavailable("the reply was lost")

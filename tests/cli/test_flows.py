@@ -28,12 +28,18 @@ def test_a_flow_is_listed_shown_cancelled_and_retried(duetime: CommandLine, flow
     assert (listed["id"], listed["name"], listed["state"]) == (flow, "order", "running")
     assert flow in duetime("flows", "list", "--state", "running", "--name", "order").stdout
     assert "it waits until greet succeeded" in duetime("flows", "show", flow).stdout
+    assert duetime("flows", "show", flow, "--mermaid").stdout.endswith("    n0 --> n1\n")
     [member] = duetime.json("flows", "members", flow, "greet")["items"]
     assert member["task"] in duetime("flows", "members", flow, "greet").stdout
     assert duetime.json("flows", "cancel", flow)["state"] == "cancelled"
     assert "cannot be cancelled" in duetime("flows", "cancel", flow, code=4).stderr
     assert duetime.json("flows", "retry", flow)["state"] == "running"
     assert "flows.retry" in duetime("audit").stdout
+    assert "node greet-2: it waits until greet succeeded" in duetime("flows", "why", flow).stdout
+    assert duetime.json("flows", "why", flow)["items"][0]["text"].startswith("it goes on")
+    assert "are live" in duetime("flows", "rerun", flow, "--from", "greet", code=4).stderr
+    duetime("flows", "cancel", flow)
+    assert duetime.json("flows", "rerun", flow, "--from", "greet")["nodes"][0]["round"] == 2
 
 
 def test_there_may_be_none(duetime: CommandLine, shop: Shop) -> None:

@@ -12,12 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from duetime.clock import SECOND, ManualClock
+from duetime.errors import DuplicateKey
 from duetime.ids import new_id
 from duetime.model.flow import MAX_MEMBERS, PORTION, Condition, Graph, NodePlan, check_graph
 from duetime.model.gate import Gate, GateAction
 from duetime.model.task import FINAL, NewTask, State
 from duetime.store import Store
 from duetime.store.flows import FlowRecord, FlowVerdict, NewFlow
+from duetime.store.postgres.statements import in_schema
 from duetime.store.values import CancelVerdict, ChangeVerdict
 from tests.conformance.build import Worker, ended, new_task
 from tests.conformance.conftest import Another, Hire
@@ -340,6 +342,148 @@ async def test_values_outlive_the_tasks_that_returned_them(store: Store, worker:
     assert (await states(store, choice))["yes"] == "running"
 
 
+def mapped(*, tolerate: float = 0) -> NewFlow:
+    """Return a flow that lists, maps over the list, and joins."""
+    over = NodePlan(name="part", handler="part", needs=(on("list"),), members=0, group=True, tolerate=tolerate, reads=True, each=("list",))
+    each = flow(node("list", keeps=True), msgspec.structs.replace(over, keeps=True), node("join", on("part")))
+    task = msgspec.structs.replace(new_task("part"), payload=b'{"item":{"$item":[]}}')
+    return msgspec.structs.replace(each, tasks=[each.tasks[0], [task], each.tasks[2]])
+
+
+async def payloads(store: Store, flow: NewFlow, name: str) -> list[bytes]:
+    found = await store.get(await tasks_of(store, flow, name))
+    return [record.payload for record in found if record is not None]
+
+
+@pytest.mark.parametrize("length", [0, 1, PORTION + 1])
+async def test_a_map_has_a_member_for_each_item_of_a_list(store: Store, worker: Worker, hire: Hire, length: int) -> None:
+    each = mapped()
+    await store.add_flow(each)
+    assert (await states(store, each))["part"] == "waiting"
+    await end(worker, "list", result=msgspec.json.encode(list(range(length))))
+    assert (await read(store, each)).nodes[1].members == length
+    assert await payloads(store, each, "part") == [b'{"item":%d}' % item for item in range(length)]
+    another = await hire()
+    tasks = await another.take("part") if length else []
+    await store.settle(another.id, [ended(task, State.SUCCEEDED, at=store.now()) for task in tasks])
+    assert await states(store, each) == {"list": "succeeded", "part": "succeeded", "join": "running", "": "running"}
+
+
+@pytest.mark.parametrize(("result", "why"), [(b'{"a":1}', "takes a list"), (b"null", "takes a list")])
+async def test_a_map_over_something_else_fails(store: Store, worker: Worker, result: bytes, why: str) -> None:
+    each = mapped()
+    await store.add_flow(each)
+    await end(worker, "list", result=result)
+    assert await states(store, each) == {"list": "succeeded", "part": "failed", "join": "skipped", "": "failed"}
+    assert why in (await read(store, each)).nodes[1].error
+
+
+async def test_some_members_of_a_map_may_fail(store: Store, worker: Worker) -> None:
+    each = mapped(tolerate=0.5)
+    await store.add_flow(each)
+    await end(worker, "list", result=b"[1,2]")
+    await end(worker, "part", State.FAILED)
+    await end(worker, "part", result=b"7")
+    assert (await states(store, each))["part"] == "succeeded"
+    assert [data for _, data in await store.flow_values(each.id, 1)] == [b"7"]
+
+
+async def test_a_node_runs_again_with_all_that_follows_in_its_next_round(store: Store, worker: Worker) -> None:
+    each = mapped()
+    await store.add_flow(each)
+    await end(worker, "list", result=b"[1,2,3]")
+    first = await tasks_of(store, each, "part")
+    assert await store.rerun_flow(each.id, 0) is FlowVerdict.REFUSED, "members live"
+    assert await store.rerun_flow(each.id, 2) is FlowVerdict.REFUSED, "it has not run"
+    await end(worker, "part", State.FAILED)
+    for _ in range(2):
+        await end(worker, "part", result=b"1")
+    assert (await states(store, each))[""] == "failed"
+    for length in (1, 4):  # shorter and longer than before
+        assert await store.rerun_flow(each.id, 0) is FlowVerdict.CHANGED
+        assert await states(store, each) == {"list": "running", "part": "waiting", "join": "waiting", "": "running"}
+        assert await store.flow_values(each.id, 1) == []
+        await end(worker, "list", result=msgspec.json.encode(list(range(length))))
+        assert len(await tasks_of(store, each, "part")) == length
+        for _ in range(length):
+            await end(worker, "part", result=b"2")
+        await end(worker, "join")
+        assert (await states(store, each))[""] == "succeeded"
+        assert len(await store.flow_values(each.id, 1)) == length
+    assert list((await read(store, each)).rounds) == [3, 3, 3]
+    assert not {*first} & {*await tasks_of(store, each, "part")}
+    assert len([found for found in await store.get(first) if found is not None]) == 3, "they stay readable"
+    assert await store.rerun_flow(new_id(), 0) is FlowVerdict.UNKNOWN
+
+
+async def test_a_task_of_an_earlier_round_cannot_be_retried(store: Store, worker: Worker) -> None:
+    chain = flow(node("a"), node("b", on("a")))
+    await store.add_flow(chain)
+    await end(worker, "a", State.FAILED)
+    former = await tasks_of(store, chain, "a")
+    assert await store.rerun_flow(chain.id, 0) is FlowVerdict.CHANGED
+    assert await store.retry(former) == [ChangeVerdict.REFUSED]
+    await end(worker, "a")
+    assert (await states(store, chain))["b"] == "running"
+
+
+async def test_one_live_flow_has_a_key(store: Store, worker: Worker) -> None:
+    def keyed(name: str = "flow", if_exists: str = "error") -> NewFlow:
+        return msgspec.structs.replace(flow(node("a")), key="k", name=name, if_exists=if_exists)
+
+    first = await store.add_flow(keyed())
+    with pytest.raises(DuplicateKey, match="has the key 'k'") as refused:
+        await store.add_flow(keyed())
+    assert refused.value.task_id == first.id
+    assert (await store.add_flow(keyed(if_exists="keep"))).id == first.id
+    other = await store.add_flow(keyed("other"))
+    assert (other.id != first.id, other.key) == (True, "k")
+    await end(worker, "a", State.FAILED)
+    second = await store.add_flow(keyed())
+    assert await store.retry_flow(first.id) is FlowVerdict.DUPLICATE
+    assert await store.rerun_flow(first.id, 0) is FlowVerdict.DUPLICATE
+    await store.stop_flow(second.id, "cancel")
+    assert await store.retry_flow(first.id) is FlowVerdict.CHANGED
+    with pytest.raises(DuplicateKey):
+        await store.add_flow(keyed())
+
+
+async def damage(store: Store, statement: str) -> None:
+    """Change the tables of flows behind the store's back."""
+    if not hasattr(store, "_address"):
+        await store._write(lambda connection: connection.execute(statement.replace("duetime.", "duetime_")).close())  # type: ignore[attr-defined]
+    else:
+        await store._opened.rows(in_schema(statement, store._address.schema))  # type: ignore[attr-defined]
+
+
+async def test_damaged_flows_are_found_and_repaired(store: Store, worker: Worker) -> None:
+    await silent(store)
+    lost, stuck, gone = flow(node("part", members=2), node("join", on("part"))), flow(node("a")), flow(node("old"))
+    for each in (lost, stuck, gone):
+        await store.add_flow(each)
+    await end(worker, "part")
+    assert await store.inspect_flows(repair=False) == []
+    await damage(store, f"delete from duetime.arrival where flow = '{lost.id}'")
+    await end(worker, "a")
+    await damage(store, f"update duetime.node set ended = 1 where flow = '{stuck.id}'")
+    await damage(store, f"delete from duetime.arrival where flow = '{stuck.id}'")
+    await damage(store, f"delete from duetime.flow where id = '{gone.id}'")
+    found = {(problem.kind, problem.subject) for problem in await store.inspect_flows(repair=False)}
+    assert found == {("wrong count", lost.id), ("stuck flow", stuck.id), ("remains of a flow", gone.id)}
+    assert (await read(store, stuck)).state == "running", "looking changes nothing"
+    assert all(problem.repaired for problem in await store.inspect_flows(repair=True))
+    assert await store.inspect_flows(repair=False) == []
+    assert (await read(store, stuck)).state == "succeeded"
+    assert (await states(store, lost))["join"] == "waiting"
+    await end(worker, "part")
+    await store.advance_flows()
+    assert (await states(store, lost))["join"] == "running"
+    assert [(each.name, each.state, each.number) for each in await store.flow_counts()] == [
+        ("flow", "running", 1),
+        ("flow", "succeeded", 1),
+    ]
+
+
 async def silent(store: Store) -> None:
     """Let nobody look after a commit any more, as if the process had died there."""
 
@@ -362,6 +506,10 @@ async def test_the_duty_alone_suffices(store: Store, worker: Worker) -> None:
 
 async def test_the_duty_finishes_a_stop_and_the_making_of_a_group(store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     await silent(store)
+    again = flow(node("again"))
+    await store.add_flow(again)
+    await end(worker, "again")
+    assert await store.advance_flows() == 1
 
     async def nothing(*_: object) -> None:
         return
@@ -373,11 +521,17 @@ async def test_the_duty_finishes_a_stop_and_the_making_of_a_group(store: Store, 
         chord = flow(node("part", members=PORTION + 1))
         await store.add_flow(chord)
         assert len(await tasks_of(store, chord, "part")) == PORTION
+        assert await store.rerun_flow(again.id, 0) is FlowVerdict.CHANGED
+        each = mapped()
+        await store.add_flow(each)
+        await end(worker, "list", result=b"[1]")
         two = flow(node("a"))
         await store.add_flow(two)
         await store.stop_flow(two.id, "cancel")
     assert (await states(store, two))[""] == "running"
     assert await store.advance_flows() >= 2
+    assert len(await tasks_of(store, again, "again")) == 1
+    assert len(await tasks_of(store, each, "part")) == 1
     assert len(await tasks_of(store, chord, "part")) == PORTION + 1
     assert (await states(store, two))[""] == "cancelled"
     assert await store.advance_flows() == 0

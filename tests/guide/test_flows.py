@@ -14,8 +14,10 @@ from duetime import (
     CancelVerdict,
     Conflict,
     Context,
+    DuplicateKey,
     Fatal,
     FlowFailed,
+    FlowHandler,
     FlowNotFound,
     Handlers,
     InvalidHandler,
@@ -318,6 +320,158 @@ async def test_a_value_is_not_known_while_a_flow_is_planned() -> None:
         await step.now(name=value)
     with pytest.raises(InvalidValue, match="is a group"):
         plan.group([step.new(name="a")]).value  # noqa: B018
+
+
+def shrinking(app: App) -> FlowHandler[..., int]:
+    """Declare a flow that maps over what a node returns."""
+
+    @app.task
+    async def paths(number: int) -> list[dict[str, int]]:
+        return [{"width": width} for width in range(number)]
+
+    @app.task
+    async def resize(width: int, scale: int) -> int:
+        log.append(f"resize {width}")
+        return width * scale
+
+    @app.task
+    async def scale() -> int:
+        return 10
+
+    @app.task
+    async def total(sizes: list[int]) -> int:
+        return sum(sizes)
+
+    @app.flow
+    def thumbnails(plan: Plan, number: int) -> Node[int]:
+        found = plan.add(paths.new(number=number), name="paths")
+        by = plan.add(scale.new(), name="scale")
+        sizes = plan.map(found.value, lambda each: resize.new(width=each["width"], scale=by.value), name="sizes", tolerate=1)
+        return plan.add(total.new(sizes=sizes.values), name="total")
+
+    return thumbnails
+
+
+@pytest.mark.covers("AIR.1", "AIR.5")
+async def test_a_map_makes_a_task_for_each_item_that_a_node_returns() -> None:
+    app = shop()
+    thumbnails = shrinking(app)
+    assert '["sizes × …"]' in thumbnails.plan(number=3).mermaid()
+    async with duetime.testing.using(app, raise_errors=False) as t:
+        flow = await thumbnails.now(number=4)
+        assert flow.node("sizes").members == 0
+        assert await app.result(flow) == 60
+        found = await app.flows.get(flow)
+        assert (found.node("sizes").members, found.node("sizes").why) == (4, "4 of 4 tasks ended")
+        [first, *_] = await app.flows.members(flow, "sizes")
+        assert (await app.get(first.task)).meta["takes"] == "paths, scale"
+        assert await app.result(await thumbnails.now(number=0)) == 0
+        t.fail_next("resize", Fatal("broken"))
+        tolerated = await thumbnails.now(number=3)
+        assert await app.result(tolerated) in (10, 20, 30)
+        assert "1 without success (1 are tolerated)" in (await app.flows.get(tolerated)).node("sizes").why
+
+
+async def test_what_cannot_be_mapped_is_refused() -> None:
+    app = shop()
+    step = app.handler("step")
+    plan = Plan("p")
+    first = plan.add(step.new(name="a"), name="first")
+    with pytest.raises(InvalidValue, match="takes what another node returns"):
+        plan.map(["a", "b"], lambda name: step.new(name=name))
+    made: list[Any] = []
+    mapped: Any = plan.map(first.value, lambda name: made.append(step.new(name=name)) or made[0], name="mapped")  # type: ignore[func-returns-value]
+    with pytest.raises(InvalidValue, match="takes the item of a map, but is in none"):
+        plan.add(made[0])
+    with pytest.raises(TypeError, match="known only when the flow runs"):
+        plan.map(first.value, lambda name: step.new(name=f"{name}.png"))
+    plan.add(step.new(name="sorry"), name="sorry", needs=[mapped.failed])
+    async with duetime.testing.using(app) as t:
+        flow = await app.submit_flow(plan.new_flow())
+        await t.drain()
+        found = await app.flows.get(flow)
+        assert found.node("mapped").why == "InvalidPayload: a map takes a list, and the value of first is of type str"
+        assert (found.state, log) == ("succeeded", ["a", "sorry"])
+
+
+@pytest.mark.covers("AIR.2")
+async def test_a_node_runs_again_with_what_follows_from_it() -> None:
+    app = shop()
+    thumbnails = shrinking(app)
+    async with duetime.testing.using(app) as t:
+        flow = await thumbnails.now(number=2)
+        with pytest.raises(Conflict, match="did not run"):
+            await app.flows.rerun(flow, "sizes")
+        await t.drain()
+        log.clear()
+        again = await app.flows.rerun(flow, "sizes")
+        assert (again.state, [node.round for node in again.nodes]) == ("running", [1, 1, 2, 2])
+        with pytest.raises(Conflict, match="are live"):
+            await app.flows.rerun(flow, "scale")
+        assert await app.result(flow) == 10
+        assert log == ["resize 0", "resize 1"]
+        with pytest.raises(InvalidValue, match="has no node 'other'"):
+            await app.flows.rerun(flow, "other")
+
+
+async def test_a_value_that_does_not_fit_fails_its_task() -> None:
+    app = shop()
+    step, double = app.handler("step"), app.handler("double")
+
+    @app.flow
+    def broken(plan: Plan) -> None:
+        text = plan.add(step.new(name="text"), name="text")
+        plan.add(double.new(number=text.value), name="double")
+
+    async with duetime.testing.using(app, raise_errors=False) as t:
+        flow = await broken.now()
+        await t.drain()
+        found = await app.flows.get(flow)
+        assert (found.state, found.node("double").state) == ("failed", "failed")
+        [member] = await app.flows.members(flow, "double")
+        task = await app.get(member.task)
+        assert task.error is not None
+        assert (task.state, task.error.type) == ("failed", "InvalidPayload")
+        assert "what it takes from text does not fit: double: number: Expected `int`, got `str`" in task.error.message
+
+
+async def test_one_live_flow_has_a_key() -> None:
+    app = shop()
+    thumbnails = shrinking(app)
+    async with duetime.testing.using(app) as t:
+        first = await thumbnails.options(key="7").now(number=1)
+        assert first.key == "7"
+        with pytest.raises(DuplicateKey, match="a live flow of thumbnails has the key '7'"):
+            await thumbnails.options(key="7").now(number=1)
+        assert (await thumbnails.options(key="7", if_exists="keep").now(number=1)).id == first.id
+        with pytest.raises(InvalidValue, match="a flow is not replaced"):
+            thumbnails.options(key="7", if_exists="replace")  # type: ignore[arg-type]
+        await t.drain()
+        second = await thumbnails.options(key="7").now(number=1)
+        with pytest.raises(Conflict, match="another live flow of thumbnails has its key"):
+            await app.flows.rerun(first, "paths")
+        await app.cancel(second)
+
+
+async def test_why_a_flow_is_where_it_is() -> None:
+    app = shop()
+    step, double = app.handler("step"), app.handler("double")
+    async with duetime.testing.using(app, raise_errors=False) as t:
+        flow = await app.chain(step.new(name="a").after(60), step.new(name="b"))
+        [overall, running, waiting] = [reason.text for reason in await app.flows.why(flow)]
+        assert overall == "it goes on; 0 of 2 known tasks ended"
+        assert running.startswith("node step: 0 of 1 task ended; of these task ")
+        assert "it is due in" in running
+        assert waiting == "node step-2: it waits until step succeeded"
+        t.fail_next(double, Fatal("no"))
+        failed = await app.group([double.new(number=1)], succeeded=step.new(name="good"))
+        await t.drain()
+        texts = [reason.text for reason in await app.flows.why(failed)]
+        assert texts[0] == "it is failed: tasks failed; 1 of 2 known tasks ended"
+        assert texts[2].startswith("node succeeded: it was skipped because")
+        await app.cancel(flow)
+        cancelled, *_ = await app.flows.why(flow)
+        assert cancelled.text == "it is cancelled, because it was cancelled; 1 of 2 known tasks ended"
 
 
 async def test_what_is_refused() -> None:

@@ -18,10 +18,12 @@ import pytest
 
 from duetime import (
     App,
+    Callback,
     Context,
     Fatal,
     InvalidPayload,
     InvalidValue,
+    Limit,
     NewTask,
     TaskFailed,
     TaskNotFound,
@@ -484,3 +486,31 @@ async def test_a_stored_payload_that_does_not_fit_fails_the_test_and_an_upgrade_
         await own.store.add([former])
         await t.drain()
         assert await own.result(former.id) == "order 7"
+
+
+async def test_limits_hold_for_work_that_others_have_accepted_and_for_blocks() -> None:
+    app, erp = App(), Limit("erp", running=2)
+    app.http("book", "https://erp.example.com/book", callback=Callback(within=3_600), limits=[erp])
+
+    @app.task
+    async def look(ctx: Context) -> str:
+        async with ctx.limit(erp):
+            return "looked"
+
+    async with using(app) as t:
+        t.answer_next("book", status=202)
+        first = await app.handler("book").now()
+        await t.drain()
+        assert (await app.limits.get("erp")).accepted == 1
+        looked = await look.now()
+        await t.drain()
+        assert await app.result(looked) == "looked"
+        await app.limits.put("erp", running=1)
+        second = await app.handler("book").now()
+        assert await t.drain() == []
+        [reason] = await app.why(second)
+        assert "the limit erp is reached: 1 of 1 are taken in the whole fleet (1 accepted elsewhere)" in reason.text
+        assert "instead of 2" in reason.text
+        await t.complete(first)
+        t.answer_next("book", status=200)
+        assert [ran.task.id for ran in await t.drain()] == [second.id]

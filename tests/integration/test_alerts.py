@@ -105,7 +105,7 @@ async def run(app: App, charge: Any, *fails: bool) -> None:
 
 
 @pytest.mark.covers("CJO.6", "REQ.8", "AIR.9")
-async def test_who_is_told_of_failures_by_mail_hears_of_their_end_too(app: App) -> None:
+async def test_who_is_told_of_failures_by_mail_hears_of_their_end_too(app: App, caplog: pytest.LogCaptureFixture) -> None:
     charge = failing(app, "no stock\r\nBcc: everybody@example.com")
     with MailServer() as server:
         await app.channels.put("ops", mail(server.port))
@@ -125,6 +125,8 @@ async def test_who_is_told_of_failures_by_mail_hears_of_their_end_too(app: App) 
         await look(app)
         await delivered(app)
         assert await app.alerts.firing() == []
+    logged = [record.getMessage() for record in caplog.records if record.name == "duetime.alerts"]
+    assert [line.partition(":")[0] for line in logged if "firing" in line] == ["alert failing, firing"]
     first, second = server.received
     assert first["Subject"] == "[Duetime] FIRING: failing: charge"
     assert second["Subject"] == "[Duetime] RECOVERED: failing: charge"

@@ -13,6 +13,7 @@ from duetime import App, Context, RetryPolicy, State, StoreUnavailable
 from duetime.duties import Reaper
 from duetime.errors import DuetimeError
 from duetime.ids import new_id
+from duetime.model.claim_order import Below
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome, Settlement, SettleVerdict
 from duetime.model.task import NewTask
@@ -208,8 +209,10 @@ class Forgetful(SqliteStore):
     forget_claims = 0
     forget_settles = 0
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
-        reply = await super().claim(worker, claim, wants, total, ahead=ahead)
+    async def claim(
+        self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0, below: Below | None = None
+    ) -> Claim:
+        reply = await super().claim(worker, claim, wants, total, ahead=ahead, below=below)
         if reply.tasks and self.forget_claims:
             self.forget_claims -= 1
             raise StoreUnavailable("the reply was lost")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from duetime import App, InvalidHandler, InvalidValue, Limit
+from duetime import App, Context, InvalidHandler, InvalidValue, Limit, LimitNotFound, RetryPolicy, TaskFailed
 from duetime.model.why import ReasonKind
 from tests.conformance.build import wait_until
 from tests.servers.waiting import PATIENCE
@@ -124,6 +125,90 @@ async def test_why_names_the_limit_and_who_has_its_permits(url: str) -> None:
         await app.result(waiting, timeout=PATIENCE)
     assert [reason.kind for reason in reasons] == [ReasonKind.LIMIT]
     assert "the limit erp is reached: 1 of 1 are taken in the whole fleet (1 in worker " in reasons[0].text
+
+
+async def test_a_lowered_limit_is_answered_when_nothing_starts_beyond_it(url: str) -> None:
+    """The answer says how many still run above it. None of them is stopped, none starts before enough of them have ended."""
+    app, lock, ends, begun = App(url), threading.Lock(), threading.Semaphore(0), [0]
+
+    @app.task(limits=[Limit("erp", running=6)])
+    def hold() -> None:
+        with lock:
+            begun[0] += 1
+        ends.acquire()
+
+    async with app.worker(), asyncio.timeout(PATIENCE):
+        await app.submit_many([hold.new() for _ in range(20)])
+        await until(lambda: begun[0] == 6)
+        done = await app.limits.put("erp", running=2, note="maintenance")
+        assert (done.in_force, done.above, done.limit.out, done.limit.set_by) == (True, 4, 6, app.user)
+        ends.release(4)
+        while (await app.limits.get("erp")).out > 2:  # noqa: ASYNC110  # what is looked at cannot call back
+            await asyncio.sleep(0.01)
+        assert begun == [6]
+        ends.release(1)
+        await until(lambda: begun[0] == 7)
+        assert (await app.limits.put("erp", running=9)).above == 0
+        await until(lambda: begun[0] == 14)  # all at once
+        assert (await app.limits.reset("erp")).running == 6
+        ends.release(20)
+        await until(lambda: begun[0] == 20)
+        with pytest.raises(LimitNotFound, match=r"there is no limit 'epr'; did you mean erp\?"):
+            await app.limits.put("epr", running=1)
+
+
+async def test_running_attempts_hold_a_part_of_a_limit_for_a_block(url: str) -> None:
+    app, vendor = App(url), Limit("vendor", running=2)
+    inside, most, lock = [0], [0], threading.Lock()
+
+    @contextlib.contextmanager
+    def counted() -> Iterator[None]:
+        with lock:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+        yield
+        with lock:
+            inside[0] -= 1
+
+    @app.task
+    async def in_the_loop(ctx: Context) -> None:
+        async with ctx.limit(vendor):
+            with counted():
+                await asyncio.sleep(0.003)
+
+    @app.task
+    def in_a_thread(ctx: Context) -> None:
+        with ctx.limit(vendor), counted():
+            time.sleep(0.003)
+
+    @app.task(limits=[vendor])
+    async def under_it() -> None:
+        with counted():
+            await asyncio.sleep(0.003)
+
+    @app.task
+    async def impatient(ctx: Context) -> str:
+        async with ctx.limit(vendor.take(2)):
+            try:
+                async with ctx.limit("vendor", timeout=0):
+                    return "in"
+            except TimeoutError as error:
+                return str(error)
+
+    @app.task
+    def unknown(ctx: Context) -> None:
+        with ctx.limit("nobody"):
+            pass
+
+    async with app.worker():
+        tasks = await app.submit_many([each.new() for each in (in_the_loop, in_a_thread, under_it) for _ in range(8)])
+        for task in tasks:
+            await app.result(task, timeout=PATIENCE)
+        assert await app.result(await impatient.now(), timeout=PATIENCE) == "the limit vendor had no room within 0 s"
+        with pytest.raises(TaskFailed, match="no handler of this worker has the limit 'nobody'"):
+            await app.result(await unknown.options(retry=RetryPolicy.none()).now(), timeout=PATIENCE)
+        assert await app.result(await impatient.now(), timeout=PATIENCE), "what was held is given back"
+    assert most == [2]
 
 
 def nothing() -> None:

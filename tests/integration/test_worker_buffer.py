@@ -9,6 +9,7 @@ import pytest
 
 from duetime import App, Context, Fatal, State, Task
 from duetime.clock import SECOND
+from duetime.model.claim_order import Below
 from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.store import Store
 from duetime.store.values import Claim
@@ -24,7 +25,9 @@ class Claims:
         self.came: list[int] = []
         store.claim = self.claim  # type: ignore[method-assign]
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
+    async def claim(
+        self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0, below: Below | None = None
+    ) -> Claim:
         reply = await self._claim(worker, claim, wants, total)
         self.came.append(len(reply.tasks))
         return reply

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from duetime import App, Context, InvalidValue, RetryPolicy, State, StoreUnavailable
+from duetime.model.claim_order import Below
 from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.runtime import service
 from duetime.runtime.outage import LONGEST_REMINDER, Outage
@@ -249,9 +250,11 @@ class FaultyStore(SqliteStore):
         lease.store = self
         return lease
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
+    async def claim(
+        self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0, below: Below | None = None
+    ) -> Claim:
         await self._reach()
-        return await super().claim(worker, claim, wants, total, ahead=ahead)
+        return await super().claim(worker, claim, wants, total, ahead=ahead, below=below)
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         await self._reach()

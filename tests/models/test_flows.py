@@ -236,3 +236,150 @@ def test_each_rule_of_signals_is_needed() -> None:
     assert meeting(dies=True, duty=False).stuck, "the duty is needed if somebody dies"
     assert meeting("look before the commit", duty=False).stuck
     assert meeting("waiter kept", duty=False).wrong
+
+
+# ---- rounds ----
+
+
+class Rerun(NamedTuple):
+    """A node with two members in each round. `lives` are the rounds of living members, `over` of those that have ended."""
+
+    lives: tuple[int, ...] = (1, 1)
+    over: tuple[int, ...] = ()
+    round: int = 1
+    arrivals: frozenset[tuple[int, int, int]] = frozenset()  # number, round, amount
+    next_arrival: int = 0
+    ended: int = 0
+    counted_wrong: bool = False
+    fired: frozenset[int] = frozenset()
+    reruns: int = 1
+    retries: int = 1
+    judged: bool = False  # a rerun without the lock has read, and writes later
+
+
+def rerun(broken: str = "") -> Found[Rerun]:
+    """A rerun and a retry lock the flow. A rerun is refused while a member of the node lives; the next round has counts of its own, and
+    arrivals say which round they are of. A member of an earlier round is not retried any more.
+    """
+
+    def arrive(state: Rerun, round: int, amount: int) -> Rerun:
+        return state._replace(arrivals=state.arrivals | {(state.next_arrival, round, amount)}, next_arrival=state.next_arrival + 1)
+
+    def begin(state: Rerun) -> Rerun:
+        following = state.round + 1
+        lives = (*state.lives, following, following)
+        return state._replace(round=following, lives=lives, ended=0, reruns=state.reruns - 1, judged=False)
+
+    def steps(state: Rerun) -> Iterator[tuple[str, Rerun]]:
+        for round in sorted(set(state.lives)):
+            lives = list(state.lives)
+            lives.remove(round)
+            yield f"one of round {round} ends", arrive(state._replace(lives=tuple(lives), over=(*state.over, round)), round, 1)
+        for round in sorted(set(state.over)) if state.retries else ():
+            if round == state.round or broken == "members of earlier rounds are retried":
+                over = list(state.over)
+                over.remove(round)
+                again = state._replace(lives=(*state.lives, round), over=tuple(over), retries=state.retries - 1)
+                yield f"one of round {round} is retried", arrive(again, round, -1)
+        if state.arrivals:
+            told_apart = broken != "rounds are not told apart"
+            ended = state.ended + sum(amount for _, round, amount in state.arrivals if round == state.round or not told_apart)
+            wrong = ended != state.over.count(state.round)
+            fired = state.fired | {state.round} if ended == 2 else state.fired
+            yield "a step counts", state._replace(arrivals=frozenset(), ended=ended, counted_wrong=wrong, fired=fired)
+        idle = state.round not in state.lives or broken == "a living member does not hinder"
+        if state.judged:
+            yield "the rerun writes", begin(state)
+        elif state.reruns and idle:
+            yield "a rerun", state._replace(judged=True) if broken == "no lock" else begin(state)
+
+    return explore(
+        Rerun(),
+        steps,
+        wrong=lambda state: state.counted_wrong or len(set(state.lives)) > 1,
+        unfinished=lambda state: state.round not in state.fired,
+    )
+
+
+def test_each_round_of_a_node_counts_for_itself() -> None:
+    found = rerun()
+    assert (found.wrong, found.stuck) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "broken", ["rounds are not told apart", "a living member does not hinder", "members of earlier rounds are retried", "no lock"]
+)
+def test_each_rule_of_rounds_is_needed(broken: str) -> None:
+    assert rerun(broken).wrong
+
+
+# ---- a map ----
+
+
+class Mapped(NamedTuple):
+    """A node over a list of `length`, whose members are made one at a time by two processes. A maker is idle, or has read up to where."""
+
+    length: int
+    size: int | None = None
+    made: tuple[int, ...] = ()
+    cursor: int = 0
+    ended: int = 0
+    fired: int = 0
+    makers: tuple[int | None, int | None] = (None, None)
+    deaths: int = 1
+
+
+def mapped(length: int, broken: str = "") -> Found[Mapped]:
+    """The length is written first; each portion is written together with how far the making is, under the lock of the flow. The node is
+    complete when as many have ended as the list is long.
+    """
+
+    def make(state: Mapped, position: int) -> Mapped:
+        return state._replace(made=(*state.made, position), cursor=position + 1)
+
+    def steps(state: Mapped) -> Iterator[tuple[str, Mapped]]:
+        if state.size is None:
+            yield "the length is written", state._replace(size=state.length)
+            return
+        for index, read in enumerate(state.makers):
+
+            def holding(what: int | None, state: Mapped = state, index: int = index) -> Mapped:
+                return state._replace(makers=(what, state.makers[1]) if index == 0 else (state.makers[0], what))
+
+            if read is None and state.cursor < state.size:
+                if broken == "no lock":
+                    yield f"{index} reads", holding(state.cursor)
+                elif broken == "the cursor alone":
+                    yield f"{index} moves the cursor", holding(state.cursor, state._replace(cursor=state.cursor + 1))
+                else:
+                    yield f"{index} makes one", make(state, state.cursor)
+            elif read is not None and broken == "the cursor alone":
+                yield f"{index} makes one", holding(None, state._replace(made=(*state.made, read)))
+                if state.deaths:
+                    yield f"{index} dies", holding(None, state._replace(deaths=state.deaths - 1))
+            elif read is not None:
+                yield f"{index} makes one", holding(None, make(state, read))
+        if state.ended < len(state.made):
+            yield "one ends", state._replace(ended=state.ended + 1)
+        awaited = len(state.made) if broken == "what was made is enough" else state.size
+        if not state.fired and state.ended >= awaited and (state.made or broken != "an empty list is not complete"):
+            yield "the node is complete", state._replace(fired=1)
+
+    def wrong(state: Mapped) -> bool:
+        return len(set(state.made)) < len(state.made) or bool(state.fired and state.ended < state.length)
+
+    return explore(Mapped(length), steps, wrong=wrong, unfinished=lambda state: not state.fired)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_a_map_makes_each_member_once_and_completes(length: int) -> None:
+    found = mapped(length)
+    assert (found.wrong, found.stuck) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("broken", "length"), [("no lock", 2), ("the cursor alone", 2), ("what was made is enough", 2), ("an empty list is not complete", 0)]
+)
+def test_each_rule_of_the_map_is_needed(broken: str, length: int) -> None:
+    found = mapped(length, broken)
+    assert found.wrong or found.stuck

@@ -22,6 +22,7 @@ class Nowhere:
 
     resources = Resources()
     host = TargetHost()
+    permits = None
 
     def __init__(self, output: OutputFiles | None) -> None:
         self.output = output

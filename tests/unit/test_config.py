@@ -54,6 +54,8 @@ def test_every_setting_can_be_given_in_the_environment() -> None:
         "http_deny": ("shop.example:80", AddressList(endpoints=frozenset([Endpoint("shop.example", 80)]))),
         "secret_keys": (KEY, Masked(KEY)),
         "public_url": ("https://duetime.example/api/", "https://duetime.example/api"),
+        "public_status": ("shop.*, nightly", ("shop.*", "nightly")),
+        "heartbeat_url": ("https://monitor.example/7", Masked("https://monitor.example/7")),
         "artifacts": ("s3://bucket/prefix", "s3://bucket/prefix"),
         "hide": ("payload.card.*, meta.*", Hiding(payload=(("card", "*"),), meta=(("*",),))),
         "artifact_cap": ("10MB", 10_000_000),

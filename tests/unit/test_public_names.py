@@ -9,8 +9,8 @@ PUBLIC = """
     App Handler Handlers Context Next current ended asgi
     NewTask Task State RetryPolicy
     Schedule ScheduleInfo Occurrence
-    Cron Every AfterEnd Calendar At Window DayCalendar
-    Sandbox Limit
+    Cron Every AfterEnd Calendar At Window DayCalendar occurrences Wheel Timer
+    Sandbox Limit LimitInfo LimitNotFound LimitSet
     Fatal RetryLater DisableAfter
     Lock LockInfo LockLost LockNotFound LockTaken
     Event TaskEvent ScheduleEvent WorkerEvent GateEvent

@@ -31,6 +31,7 @@ class Nowhere:
     resources = Resources()
     host = TargetHost()
     output: OutputFiles | None = None
+    permits = None
 
     def report(self, attempt: Attempt, fraction: float, text: str) -> None: ...
 

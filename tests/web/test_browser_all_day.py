@@ -112,8 +112,8 @@ async def test_a_log_of_a_hundred_megabytes_is_followed_and_the_browser_does_not
 
 
 async def follow_a_talker(browser: Browser, folder: Path, *, megabytes: int, rounds: int) -> None:
-    """Look at a task while it prints: so much at first, then a thousand lines between one look of the page and the next."""
-    app, said, goes_on, over = App(f"sqlite:///{folder}/store.db", output_cap="200MB"), [0], asyncio.Event(), [False]
+    """Look at a task while it prints: a line, then so much, then a thousand lines between one look of the page and the next."""
+    app, said, goes_on, over = App(f"sqlite:///{folder}/store.db", output_cap="200MB"), [0], asyncio.Semaphore(0), [False]
 
     def say(lines: int) -> None:
         said[0] += lines
@@ -121,17 +121,18 @@ async def follow_a_talker(browser: Browser, folder: Path, *, megabytes: int, rou
 
     @app.task(timeout=3_600)
     async def talk() -> None:
+        say(1)
+        await goes_on.acquire()
         for _ in range(megabytes):
             say(10_000)
             await asyncio.sleep(0)
         while not over[0]:
-            goes_on.clear()
-            await goes_on.wait()
+            await goes_on.acquire()
             say(1_000)
 
     async with dashboard(app) as ui, app.worker(grace=0.1):
         task = await talk.now()
-        await until(lambda: said[0] == megabytes * 10_000, "all is said")
+        await until(lambda: said[0] == 1, "something is said")
         page = await browser.new_page()
         watched = Watched(page)
         largest = 0
@@ -142,20 +143,23 @@ async def follow_a_talker(browser: Browser, folder: Path, *, megabytes: int, rou
                 largest = max(largest, len(await response.body()))
 
         page.on("response", weigh)
-        await page.goto(f"{ui.url}/ui/tasks/{task.id}")
+        await page.goto(f"{ui.url}/ui/tasks/{task.id}", timeout=1_000 * PATIENCE)
+        goes_on.release()
+        await until(lambda: said[0] == 1 + megabytes * 10_000, "all is said")
         session = await page.context.new_cdp_session(page)
         await session.send("Performance.enable")
         log = page.locator("pre.log")
         sizes: list[tuple[int, int]] = []
         for _ in range(rounds):
-            goes_on.set()
             last = said[0] + 999
+            goes_on.release()
             await expect(log).to_contain_text(f"\n{last} xxx", timeout=1_000 * PATIENCE)
             assert await log.evaluate("each => each.scrollTop + each.clientHeight >= each.scrollHeight - 4"), "it is followed"
             sizes.append(await _measured(page, session))
         await log.evaluate("each => { each.scrollTop = 0; }")
-        goes_on.set()
-        await expect(log).to_contain_text(f"\n{said[0] + 999} xxx", timeout=1_000 * PATIENCE)
+        last = said[0] + 999
+        goes_on.release()
+        await expect(log).to_contain_text(f"\n{last} xxx", timeout=1_000 * PATIENCE)
         assert await log.evaluate("each => each.scrollTop") == 0, "who reads further up is left there"
         await expect(log.locator("..")).to_contain_text("MB before it are in the file")
         assert 0 < largest < 1_000_000
@@ -163,7 +167,7 @@ async def follow_a_talker(browser: Browser, folder: Path, *, megabytes: int, rou
         assert max(heap for _, heap in sizes) < 100_000_000
         assert not watched.complaints
         over[0] = True
-        goes_on.set()
+        goes_on.release()
         await app.client.wait(task.id, timeout=PATIENCE)
         await page.close()
 

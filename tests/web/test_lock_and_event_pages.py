@@ -9,6 +9,8 @@ import pytest
 
 from duetime import App
 from duetime.model.event import MOST_EVENTS
+from duetime.model.limit import Ask
+from duetime.store.values import NewWorker
 from duetime.web.pages import events
 from duetime.web.pages.events import Tail
 from tests.web.conftest import Reader
@@ -90,3 +92,26 @@ async def test_what_is_kept_of_events_is_bounded_and_goes_on_where_it_stopped(ap
         await app.handler("mail.send").after(3_600, to="a", template="one more")
         assert len((await tail.read(app.event_source)).events) == MOST_EVENTS + 6
         assert tail.events.maxlen == events.KEPT
+
+
+async def test_a_limit_is_changed_and_reset_by_those_who_may(ui: Reader, signed: Callable[..., Any], app: App) -> None:
+    assert "No limit is declared" in await ui("/limits")
+    (await app.store.register(NewWorker(id="w1", host="here", pid=1, slots={"mail.send": 1}))).close()
+    uses = (("mail", {"mail.send": 2}), ("both", {"mail.send": 1, "orders.expire": 1}))
+    await app.store.allot("w1", 1, [Ask(limit=name, declared=4, uses=each, held=0, want=1) for name, each in uses])
+    some, reads = await signed("some", handlers=["mail.*"]), await signed("reads", scopes=["read"])
+    await some(
+        "/limits", form={"do": "reset", "limit": "mail"}, status=303
+    )  # looks are shared for two seconds, and an action begins a new one
+    page = await some("/limits")
+    assert "both" not in page
+    assert "takes 2" in page
+    await some("/limits", form={"do": "change", "limit": "both", "running": "2"}, status=303)
+    await some("/limits", form={"do": "change", "limit": "mail", "running": "3", "lasting": "2h", "note": "less"}, status=303)
+    await reads("/limits", form={"do": "reset", "limit": "mail"}, status=403)
+    changed = {each.name: (each.running, each.set_by, each.note) for each in await app.limits.list()}
+    assert changed == {"both": (4, "", ""), "mail": (3, "some", "less")}
+    await some("/limits", form={"do": "change", "limit": "mail", "running": "none"}, status=303)
+    assert "running must be a whole number" in await some("/limits")
+    await some("/limits", form={"do": "reset", "limit": "mail"}, status=303)
+    assert (await app.limits.get("mail")).own is None

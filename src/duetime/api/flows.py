@@ -17,19 +17,21 @@ from duetime.api.route import IDEMPOTENCY, Route
 from duetime.app.flows import taken_from
 from duetime.client.flows import Flow, FlowList, MemberInfo
 from duetime.clock import SECOND
-from duetime.errors import FlowNotFound, InvalidValue
+from duetime.errors import DuplicateKey, FlowNotFound, InvalidValue
 from duetime.ids import is_id, new_id
 from duetime.model.access import Scope
 from duetime.model.flow import Condition, Graph, NodePlan, check_graph, mentioned
-from duetime.model.flow_values import unmarked
+from duetime.model.flow_values import VALUE, takes_item, unmarked
 from duetime.model.hiding import BLANK
 from duetime.model.task import NewTask, check_meta
-from duetime.store.flows import NewFlow
+from duetime.store.flows import FlowCount, NewFlow
 from duetime.wire.fields import NoBody, NoQuery, given
-from duetime.wire.flows import FlowBody, FlowListQuery, FlowQuery, MemberQuery, NodeBody, condition_of
+from duetime.wire.flows import FlowBody, FlowListQuery, FlowQuery, MemberQuery, NodeBody, RerunBody, condition_of
 from duetime.wire.problem import INVALID, KEY_REUSED, Fault
+from duetime.wire.tasks import ReasonList
 
 _body = msgspec.json.Decoder(FlowBody)
+_rerun_body = msgspec.json.Decoder(RerunBody)
 
 
 async def submit(call: Call) -> Response:
@@ -37,7 +39,8 @@ async def submit(call: Call) -> Response:
     body = await call.body(_body)
     tasks = {each.name: _tasks(call, number, each) for number, each in enumerate(body.nodes)}
     conditions = {each.name: tuple(condition_of(need) for need in each.needs) for each in body.nodes}
-    taken = {name: taken_from(each) for name, each in tasks.items()}
+    maps = {each.name: _source(number, each.map) for number, each in enumerate(body.nodes)}
+    taken = {name: list(dict.fromkeys([*map(str, maps[name][:1]), *taken_from(each)])) for name, each in tasks.items()}
     conditions = {name: _with_taken(needs, taken[name]) for name, needs in conditions.items()}
     read = (
         {source for each in taken.values() for source in each}
@@ -49,11 +52,12 @@ async def submit(call: Call) -> Response:
             name=each.name,
             handler=", ".join(dict.fromkeys(task.handler for task in tasks[each.name])),
             needs=conditions[each.name],
-            members=len(tasks[each.name]),
-            group=each.task is UNSET,
+            members=0 if maps[each.name] else len(tasks[each.name]),
+            group=each.task is UNSET or bool(maps[each.name]),
             tolerate=each.tolerate,
             keeps=each.name in read,
             reads=bool(taken[each.name]),
+            each=maps[each.name],
         )
         for each in body.nodes
     ]
@@ -69,11 +73,39 @@ async def submit(call: Call) -> Response:
         submitted_by=call.caller.submitted_by,
         deadline_in=None if deadline is None else round(deadline * SECOND),
         meta=None if meta is None else check_meta(meta),
+        key=given(body.key),
+        if_exists=body.if_exists,
     )
-    stored = await call.app.flows.submit(flow)
-    _refuse_another(stored, flow)
+    stored = await _stored(call, flow)
+    if flow.key is None or stored.id == flow.id:
+        _refuse_another(stored, flow)
     call.shared.figures.note_submitted(sum(map(len, flow.tasks)))
     return answer(visible_flow(call, stored), 201, {"location": f"{call.prefix}/v1/flows/{stored.id}"})
+
+
+async def _stored(call: Call, flow: NewFlow) -> Flow[Any]:
+    """Store a flow. Of one that the caller may not see nothing is told but that its key is taken."""
+    try:
+        stored = await call.app.flows.submit(flow)
+    except DuplicateKey as taken:
+        if taken.task_id and may_see_flow(call, await call.app.flows.get(taken.task_id)):
+            raise
+    else:
+        if stored.id == flow.id or may_see_flow(call, stored):
+            return stored
+    raise DuplicateKey(f"a live flow of {flow.name} has the key {flow.key!r}", task_id="")
+
+
+def _source(number: int, source: Any) -> tuple[str | int, ...]:
+    """Return where the list of a map is: a node, and a path into what that returns."""
+    if source is UNSET:
+        return ()
+    path = source.get(VALUE) if isinstance(source, dict) and len(source) == 1 else None
+    path = [path] if isinstance(path, str) else path
+    if not isinstance(path, list) or not path or not isinstance(path[0], str) or not all(type(step) in (str, int) for step in path):
+        detail = 'map names the list that a node returns: {"$value": "paths"}, or a part: {"$value": ["paths", "all"]}'
+        raise Refusal(INVALID, detail, faults=[Fault("names no list", pointer=f"/nodes/{number}/map")])
+    return tuple(path)
 
 
 def _with_taken(needs: tuple[Condition, ...], taken: list[str]) -> tuple[Condition, ...]:
@@ -102,10 +134,10 @@ def _refuse_another(stored: Flow[Any], flow: NewFlow) -> None:
 
 
 def _tasks(call: Call, number: int, node: NodeBody) -> list[NewTask[Any]]:
-    if (node.task is UNSET) == (node.tasks is UNSET):
+    if (node.task is UNSET) == (node.tasks is UNSET) or (node.map is not UNSET and node.task is UNSET):
         raise Refusal(
             INVALID,
-            f"node {node.name!r} needs a task, or tasks for a group, and not both",
+            f"node {node.name!r} needs a task, or tasks for a group, and not both; a map needs a task",
             faults=[Fault("give task or tasks", pointer=f"/nodes/{number}")],
         )
     bodies = [node.task] if node.task is not UNSET else node.tasks
@@ -115,6 +147,9 @@ def _tasks(call: Call, number: int, node: NodeBody) -> list[NewTask[Any]]:
         if given(body.key) is not None or body.needs not in (UNSET, None, []):
             detail = f"node {node.name!r}: a task of a flow has neither key nor needs of its own"
             raise Refusal(INVALID, detail, faults=[Fault("has key or needs", pointer=where)])
+        if node.map is UNSET and takes_item(msgspec.json.encode(body.payload)):
+            detail = f"node {node.name!r}: only the task of a map takes an item"
+            raise Refusal(INVALID, detail, faults=[Fault("takes an item", pointer=where)])
         made.append(intake.task_of(call.app, msgspec.structs.replace(body, payload=unmarked(body.payload)), call.caller))
     return made
 
@@ -125,10 +160,20 @@ async def list_flows(call: Call) -> Response:
     return answer(FlowList([visible_flow(call, each) for each in page.items if may_see_flow(call, each)], page.next))
 
 
+async def counts(call: Call) -> Response:
+    call.query(NoQuery)
+    return answer([each for each in await call.app.flows.counts() if call.may_see(each.name)])
+
+
 async def get(call: Call) -> Response:
     wait = call.query(FlowQuery).wait
     found = await _addressed(call)
     return answer(visible_flow(call, await _waited(call, found, wait)))
+
+
+async def why(call: Call) -> Response:
+    call.query(NoQuery)
+    return answer(ReasonList(await call.app.flows.why(await _addressed(call))))
 
 
 async def members(call: Call) -> Response:
@@ -152,6 +197,15 @@ async def retry(call: Call) -> Response:
     async with call.acting("flows.retry", call.path["id"]) as act:
         changed = await call.app.flows.retry(await _addressed(call))
         act.detail = changed.state
+    return answer(visible_flow(call, changed))
+
+
+async def rerun(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_rerun_body)
+    async with call.acting("flows.rerun", call.path["id"]) as act:
+        changed = await call.app.flows.rerun(await _addressed(call), body.node)
+        act.detail = f"from {body.node}"
     return answer(visible_flow(call, changed))
 
 
@@ -191,7 +245,7 @@ async def _waited(call: Call, found: Flow[Any], seconds: float) -> Flow[Any]:
 ROUTES = (
     Route(
         name="submit_flow", method="POST", path="/v1/flows", endpoint=submit, scope=Scope.SUBMIT,
-        summary="Submit a flow: a graph of tasks, stored as a whole.", body=FlowBody, answer=Flow, status=201, problems=(404,),
+        summary="Submit a flow: a graph of tasks, stored as a whole.", body=FlowBody, answer=Flow, status=201, problems=(404, 409),
         headers=(IDEMPOTENCY,),
     ),
     Route(
@@ -199,8 +253,16 @@ ROUTES = (
         summary="List flows, the newest first.", query=FlowListQuery, answer=FlowList,
     ),
     Route(
+        name="count_flows", method="GET", path="/v1/flow-counts", endpoint=counts, scope=Scope.READ,
+        summary="Count flows by name and state.", answer=list[FlowCount],
+    ),
+    Route(
         name="get_flow", method="GET", path="/v1/flows/{id}", endpoint=get, scope=Scope.READ,
         summary="Return a flow as it is now, or when it has ended.", query=FlowQuery, answer=Flow, problems=(404,),
+    ),
+    Route(
+        name="explain_flow", method="GET", path="/v1/flows/{id}/why", endpoint=why, scope=Scope.READ,
+        summary="Explain what a flow waits for, or how it ended.", answer=ReasonList, problems=(404,),
     ),
     Route(
         name="list_members", method="GET", path="/v1/flows/{id}/nodes/{name}/members", endpoint=members, scope=Scope.READ,
@@ -215,5 +277,10 @@ ROUTES = (
         name="retry_flow", method="POST", path="/v1/flows/{id}/retry", endpoint=retry, scope=Scope.OPERATE,
         summary="Let a flow go on from the tasks that ended without success.",
         body=NoBody, optional_body=True, answer=Flow, problems=(404, 409),
+    ),
+    Route(
+        name="rerun_flow", method="POST", path="/v1/flows/{id}/rerun", endpoint=rerun, scope=Scope.OPERATE,
+        summary="Let a node of a flow, and all that follows from it, run again with new tasks.",
+        body=RerunBody, answer=Flow, problems=(404, 409),
     ),
 )  # fmt: skip

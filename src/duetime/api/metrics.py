@@ -22,6 +22,7 @@ from duetime.app.app import App
 from duetime.client.alerts.alerts import Alert
 from duetime.client.gates import GateInfo
 from duetime.client.insight import Stats
+from duetime.client.limits import LimitInfo
 from duetime.client.locks import LockInfo
 from duetime.errors import DuetimeError
 from duetime.model.figures import (
@@ -127,6 +128,8 @@ class Figures:
         self._sums = Kept(lambda: app.insight.figures(), SUM_EVERY, self.note_store_error)
         self._gates = Kept(lambda: app.gates.list(), COUNT_EVERY, self.note_store_error)
         self._locks = Kept(lambda: app.locks.list(), COUNT_EVERY, self.note_store_error)
+        self._flows = Kept(lambda: app.flows.counts(), COUNT_EVERY, self.note_store_error)
+        self._limits = Kept(lambda: app.limits.list(), COUNT_EVERY, self.note_store_error)
         self._alerts = Kept(lambda: app.alerts.firing(state=None), COUNT_EVERY, self.note_store_error)
         self._ready = True
         self._loops: Sequence[LoopHealth] = ()
@@ -149,9 +152,8 @@ class Figures:
 
     async def refresh(self) -> None:
         """Read from the store again if the last values are old."""
-        await asyncio.gather(
-            self._stats.refresh(), self._sums.refresh(), self._gates.refresh(), self._locks.refresh(), self._alerts.refresh()
-        )
+        kept = (self._stats, self._sums, self._gates, self._locks, self._flows, self._limits, self._alerts)
+        await asyncio.gather(*(each.refresh() for each in kept))
 
     def close(self) -> None:
         """Stop reading from the store."""
@@ -159,6 +161,8 @@ class Figures:
         self._sums.close()
         self._gates.close()
         self._locks.close()
+        self._flows.close()
+        self._limits.close()
         self._alerts.close()
 
     def text(self, *, ready: bool, loops: Sequence[LoopHealth]) -> bytes:
@@ -179,6 +183,13 @@ class Figures:
             yield _closed(self._gates.answer)
         if self._locks.answer is not None:
             yield _locked(self._locks.answer)
+        if self._flows.answer is not None:
+            flows = GaugeMetricFamily("duetime_flows", "Flows in the store, by name and state.", labels=["name", "state"])
+            for each in self._flows.answer:
+                flows.add_metric([each.name, each.state], each.number)
+            yield flows
+        if self._limits.answer is not None:
+            yield from _limited(self._limits.answer)
         if self._alerts.answer is not None:
             yield _alerting(self._alerts.answer)
         if self._sums.answer is not None:
@@ -218,6 +229,22 @@ def _locked(locks: Sequence[LockInfo]) -> Metric:
     for state in ("held", "silent", "rests"):
         found.add_metric([state], numbers[state])
     return found
+
+
+def _limited(limits: Sequence[LimitInfo]) -> Iterator[Metric]:
+    allowed = GaugeMetricFamily("duetime_limit_running", "How many may run at once under a limit of the whole fleet.", labels=["limit"])
+    permits = GaugeMetricFamily(
+        "duetime_limit_permits",
+        "Permits of a limit, by state: with workers, accepted (work that goes on elsewhere), lacking (what workers could use more).",
+        labels=["limit", "state"],
+    )
+    for limit in limits:
+        allowed.add_metric([limit.name], limit.running)
+        states = {"worker": limit.out - limit.accepted, "accepted": limit.accepted, "lacking": limit.lacking}
+        for state, number in states.items():
+            permits.add_metric([limit.name, state], number)
+    yield allowed
+    yield permits
 
 
 def _alerting(alerts: Sequence[Alert]) -> Metric:

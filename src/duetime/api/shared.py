@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from duetime.api.health import Readiness
-from duetime.api.metrics import Figures
+from duetime.api.known import READ_EVERY, read_known
+from duetime.api.metrics import Figures, Kept
 from duetime.app.app import App
 from duetime.client.access.sessions import Sessions
 from duetime.client.batching import Batching
@@ -39,6 +40,7 @@ class Shared:
         self.callback_keys = app.config.callback_keys()
         self.readiness = Readiness(app)
         self.figures = Figures(app)
+        self.known = Kept(lambda: read_known(app), READ_EVERY, self.figures.note_store_error)
         self.pulses: list[Pulse] = []  # of other loops that run in this process
         self.stopping = False
         self.examining = asyncio.Lock()  # one examination of the store at a time: it is long, and takes a connection

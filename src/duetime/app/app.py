@@ -97,6 +97,9 @@ class App(Registry, Verbs):
     def __repr__(self) -> str:
         return f"<App on {self.url}>"
 
+    handler_info = Verbs.handler_info  # groups of handlers have it too, and ask the App
+    upcoming = Verbs.upcoming
+
     # ---- opening ----
 
     @property
@@ -169,6 +172,7 @@ class App(Registry, Verbs):
         self.failures = services.failures
         self.event_source = services.events
         self.locks = Locks(services.locks, user=self.user, lease=self.config.lease, opened=self.open)
+        self.limits = services.limits
         self.artifacts = services.artifacts
         self.targets = services.targets
         self.flows = services.flows
@@ -498,7 +502,14 @@ class App(Registry, Verbs):
         """Create the system's duties for one process."""
         from duetime.duties import all_duties
 
-        return all_duties(store, alarms, lease=lease or self.config.lease, retention=self.config.retention())
+        heartbeat = self.config.heartbeat_url
+        return all_duties(
+            store,
+            alarms,
+            lease=lease or self.config.lease,
+            retention=self.config.retention(),
+            heartbeat=None if heartbeat is None else heartbeat.reveal(),
+        )
 
     def _callback_door(self, specs: Mapping[str, HandlerSpec]) -> CallbackDoor | None:
         """Return where servers report on work that they have accepted; None if nothing says it and no handler needs it."""

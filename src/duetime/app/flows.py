@@ -5,7 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 
 import msgspec
 
@@ -15,7 +29,7 @@ from duetime.clock import Seconds, to_micros
 from duetime.errors import InvalidHandler, InvalidValue
 from duetime.ids import new_id
 from duetime.model.flow import Condition, Graph, NodePlan, check_graph, mentioned
-from duetime.model.flow_values import VALUE, VALUES, Value, sources
+from duetime.model.flow_values import ITEM, VALUE, VALUES, Value, kind_of, path_of, sources, takes_item
 from duetime.model.task import NewTask, check_meta, check_name, delay_micros, due_instant
 from duetime.store.flows import NewFlow
 from duetime.targets.context import Context
@@ -26,8 +40,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 OnFailure: TypeAlias = Literal["continue", "stop"]
+IfExists: TypeAlias = Literal["error", "keep"]
 
 
 class Node(Generic[R]):
@@ -115,22 +131,50 @@ class Plan:
         """Add many tasks as one node, which ends when all of them have. `tolerate`: how many may fail, or a share below 1."""
         return Group(self, self._add(list(tasks), needs, name, group=True, tolerate=tolerate).name)
 
+    def map(
+        self,
+        items: Iterable[T],
+        make: Callable[[T], NewTask[R]],
+        *,
+        needs: Sequence[Needed] = (),
+        name: str | None = None,
+        tolerate: float = 0,
+    ) -> Group[R]:
+        """Add a task for each item of a list that another node returns: `plan.map(paths.value, lambda path: resize.new(path=path))`.
+
+        The list is known when that node has succeeded; then `make`, which has been called once with a placeholder, says what each task
+        takes of its item. At most 1,000,000 items; with an empty list the node has succeeded at once.
+        """
+        if not isinstance(items, Value) or kind_of(items) != VALUE:
+            raise InvalidValue(f"plan.map takes what another node returns: paths.value, or a part of it; got {type(items).__name__}")
+        task = make(cast(T, Value(ITEM, ())))
+        return Group(self, self._add([task], needs, name, group=True, tolerate=tolerate, each=path_of(items)).name)
+
     def is_group(self, name: str) -> bool:
         return self._nodes[name].group
 
-    def _add(self, tasks: list[NewTask[R]], needs: Sequence[Needed], name: str | None, *, group: bool, tolerate: float) -> Node[R]:
+    def _add(
+        self,
+        tasks: list[NewTask[R]],
+        needs: Sequence[Needed],
+        name: str | None,
+        *,
+        group: bool,
+        tolerate: float,
+        each: tuple[str | int, ...] = (),
+    ) -> Node[R]:
         for task in tasks:
-            _check_member(task)
+            _check_member(task, mapped=bool(each))
         handlers = list(dict.fromkeys(task.handler for task in tasks))
         chosen = self._free(handlers[0] if handlers else "group") if name is None else check_name(name, "the name of a node")
         if chosen in self._nodes:
             raise InvalidValue(f"two nodes are named {chosen!r}; give one of them another name")
         if isinstance(needs, Node | Condition):
             raise InvalidValue("needs is a list of nodes: needs=[node], or needs=[node.failed]")
-        read = taken_from(tasks)
-        conditions = tuple(_condition(each, f"needs of node {chosen!r}") for each in needs)
+        read = list(dict.fromkeys([*map(str, each[:1]), *taken_from(tasks)]))
+        conditions = tuple(_condition(need, f"needs of node {chosen!r}") for need in needs)
         waits = {single.node for single in mentioned(conditions)}
-        conditions += tuple(Condition(each) for each in read if each not in waits)
+        conditions += tuple(Condition(source) for source in read if source not in waits)
         for single in mentioned(conditions):
             if single.node not in self._nodes:
                 raise InvalidValue(f"node {chosen!r} needs {single.node!r}, which is no node of this plan")
@@ -140,10 +184,11 @@ class Plan:
             name=chosen,
             handler=", ".join(handlers),
             needs=conditions,
-            members=len(tasks),
+            members=0 if each else len(tasks),
             group=group,
             tolerate=tolerate,
             reads=bool(read),
+            each=each,
         )
         self._tasks[chosen] = list(tasks)
         return Node(self, chosen)
@@ -164,6 +209,8 @@ class Plan:
         on_failure: OnFailure = "continue",
         deadline: Seconds | None = None,
         meta: Mapping[str, str] | None = None,
+        key: str | None = None,
+        if_exists: IfExists = "error",
     ) -> NewFlow:
         """Return the flow, checked, to be stored."""
         graph = check_graph(
@@ -176,6 +223,8 @@ class Plan:
             tasks=[self._tasks[plan.name] for plan in graph.nodes],
             deadline_in=None if deadline is None else to_micros(deadline, "deadline"),
             meta=None if meta is None else check_meta(meta),
+            key=None if key is None else check_name(key, "key"),
+            if_exists=if_exists,
         )
 
     def mermaid(self) -> str:
@@ -183,7 +232,8 @@ class Plan:
         numbers = {name: f"n{number}" for number, name in enumerate(self._nodes)}
         lines = ["flowchart LR"]
         for name, plan in self._nodes.items():
-            label = name.replace('"', "#quot;") + (f" × {plan.members:,}" if plan.group else "")
+            many = " × …" if plan.each else f" × {plan.members:,}" if plan.group else ""
+            label = name.replace('"', "#quot;") + many
             lines.append(f'    {numbers[name]}["{label}"]')
             lines += [f"    {numbers[each.node]} -->|{each.on.replace('_', ' ')}| {numbers[name]}" for each in mentioned(plan.needs)]
         return "\n".join(lines) + "\n"
@@ -221,11 +271,13 @@ def _condition(need: object, where: str) -> Condition:
     raise InvalidValue(f"{where}: a node or a condition such as node.failed was expected, got {type(need).__name__}")
 
 
-def _check_member(task: object) -> None:
+def _check_member(task: object, *, mapped: bool) -> None:
     if not isinstance(task, NewTask):
         raise InvalidValue(f"a node is made of new tasks, as handler.new(…) makes them; got {type(task).__name__}")
     if task.key is not None:
         raise InvalidValue(f"a task of {task.handler} in a flow has no key: it is made when its node is free, and is the flow's alone")
+    if not mapped and takes_item(task.payload):
+        raise InvalidValue(f"a task of {task.handler} takes the item of a map, but is in none; make it in the function of plan.map")
     if task.edges:
         raise InvalidValue(f"a task of {task.handler} in a flow needs nodes, not tasks; give needs= to plan.add")
 
@@ -245,6 +297,8 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     deadline: Seconds | None = None
     meta: Mapping[str, str] | None = None
     connection: object | None = None
+    key: str | None = None
+    if_exists: IfExists = "error"
 
 
 class FlowHandler(Generic[P, R]):
@@ -295,9 +349,26 @@ class FlowHandler(Generic[P, R]):
         deadline: Seconds | None = None,
         meta: Mapping[str, str] | None = None,
         connection: object | None = None,
+        key: str | None = None,
+        if_exists: IfExists | None = None,
     ) -> Self:
-        """Return the same flow with other options; those that are left out stay as they are. `meta` is that of all its tasks."""
-        changes = {"on_failure": on_failure, "deadline": deadline, "meta": meta, "connection": connection}
+        """Return the same flow with other options; those that are left out stay as they are. `meta` is that of all its tasks.
+
+        At most one live flow of a name has a `key`. A second one is refused with DuplicateKey; with `if_exists="keep"` the live one is
+        returned instead.
+        """
+        if str(if_exists) == "replace":
+            raise InvalidValue('a flow is not replaced: cancel the live one and submit again, or take if_exists="keep"')
+        if if_exists is not None:
+            one_of("if_exists", if_exists, get_args(IfExists))
+        changes = {
+            "on_failure": on_failure,
+            "deadline": deadline,
+            "meta": meta,
+            "connection": connection,
+            "key": key,
+            "if_exists": if_exists,
+        }
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._options = msgspec.structs.replace(self._options, **{name: value for name, value in changes.items() if value is not None})
@@ -305,7 +376,14 @@ class FlowHandler(Generic[P, R]):
 
     def new_flow(self, plan: Plan, id: str | None = None) -> NewFlow:
         options = self._options
-        return plan.new_flow(id=id, on_failure=options.on_failure, deadline=options.deadline, meta=options.meta)
+        return plan.new_flow(
+            id=id,
+            on_failure=options.on_failure,
+            deadline=options.deadline,
+            meta=options.meta,
+            key=options.key,
+            if_exists=options.if_exists,
+        )
 
     def _submit(self, plan: Plan) -> Coroutine[Any, Any, Flow[R]]:
         return self._home.submit_flow(self.new_flow(plan), connection=self._options.connection)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from duetime.app.handlers import aliases_of, policy_or_default, positive, slots
+from duetime.app.handlers import aliases_of, policy_or_default, positive, slots, whole_number
 from duetime.clock import Seconds
 from duetime.errors import InvalidValue
 from duetime.model.disabling import DisableAfter, Disabling
@@ -25,6 +25,7 @@ class TargetOptions(TypedDict, total=False):
     concurrency: int
     priority: int
     limits: Sequence[Limit]
+    reserve: Mapping[int, int] | None
     keep_succeeded: Seconds | None
     keep_failed: Seconds | None
     keep_cancelled: Seconds | None
@@ -47,6 +48,7 @@ def checked_spec(
     aliases: Sequence[str],
     keep: Mapping[State, float],
     limits: Sequence[Limit] = (),
+    reserve: Mapping[int, int] | None = None,
     disabling: Disabling | None = None,
     doc: str,
 ) -> HandlerSpec:
@@ -63,8 +65,28 @@ def checked_spec(
         keep=keep,
         disabling=disabling,
         limits=limits_of(name, limits),
+        reserve=reserve_of(name, reserve, concurrency),
         doc=doc.strip(),
     )
+
+
+def reserve_of(handler: str, reserve: Mapping[int, int] | None, concurrency: int) -> dict[int, int]:
+    """Return the slots that a handler keeps for high priorities, checked: one slot at least is for all."""
+    if reserve is None:
+        return {}
+    if not isinstance(reserve, Mapping):
+        raise InvalidValue(f"{handler}: reserve says how many slots are kept for which priorities, such as {{9: 5}}, got {reserve!r}")
+    kept = {
+        check_priority(priority): whole_number(count, f"{handler}: the slots that reserve keeps") for priority, count in reserve.items()
+    }
+    if 0 in kept:
+        raise InvalidValue(f"{handler}: reserve keeps slots for a priority and those above it; for 0 that is all of them: leave it out")
+    if sum(kept.values()) >= concurrency:
+        raise InvalidValue(
+            f"{handler}: reserve keeps {sum(kept.values())} of {concurrency} slots, so that lower priorities would never start; "
+            "raise concurrency= or keep fewer"
+        )
+    return dict(sorted(kept.items()))
 
 
 def limits_of(handler: str, limits: Sequence[Limit]) -> tuple[Limit, ...]:

@@ -34,6 +34,7 @@ EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.OperationNotFound, NOT_FOUND),
     (errors.WorkerNotFound, NOT_FOUND),
     (errors.LockNotFound, NOT_FOUND),
+    (errors.LimitNotFound, NOT_FOUND),
     (errors.LockTaken, CONFLICT),
     (errors.FlowNotFound, NOT_FOUND),
     (errors.AlertNotFound, NOT_FOUND),

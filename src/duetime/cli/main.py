@@ -22,6 +22,7 @@ from duetime.cli.operating.events import events
 from duetime.cli.operating.failures import failures
 from duetime.cli.operating.flows import flows
 from duetime.cli.operating.gates import gates
+from duetime.cli.operating.limits import limits
 from duetime.cli.operating.locks import locks
 from duetime.cli.operating.migrate import migrate
 from duetime.cli.operating.operations import operations
@@ -149,6 +150,7 @@ for _command in (
     operations,
     gates,
     events,
+    limits,
     locks,
     alerts,
     channels,

@@ -16,6 +16,7 @@ from duetime.client.artifacts import LocalArtifacts
 from duetime.client.fits import by_declaration, report
 from duetime.client.gates import GateKeeper
 from duetime.client.insight import Insight, names_of
+from duetime.client.limits import LimitInfo, Limits
 from duetime.client.liveness import lives, silence
 from duetime.client.secrets import LocalSecrets
 from duetime.model.wording import count, span
@@ -96,6 +97,7 @@ class LocalDoctor(Doctor):
         store: Store,
         *,
         gates: GateKeeper,
+        limits: Limits,
         insight: Insight,
         secrets: LocalSecrets,
         artifacts: LocalArtifacts,
@@ -106,6 +108,7 @@ class LocalDoctor(Doctor):
     ) -> None:
         self._store = store
         self._gates = gates
+        self._limits = limits
         self._insight = insight
         self._secrets = secrets
         self._artifacts = artifacts
@@ -153,6 +156,8 @@ class LocalDoctor(Doctor):
                 yield finding
         for problem in await self._store.inspect(repair=repair):
             yield Finding("problem", problem.kind, problem.subject, problem.detail, problem.repaired)
+        for problem in await self._store.inspect_flows(repair=repair):
+            yield Finding("problem", problem.kind, problem.subject, problem.detail, problem.repaired)
         async for finding in self._waiting():
             yield finding
         for finding in self._readable():
@@ -169,6 +174,9 @@ class LocalDoctor(Doctor):
             why = f": {gate.note}" if gate.automatic else ""
             text = f"{gate.action} {gate.collection or 'all'} {until}, set by {gate.set_by}{why}"
             yield Finding("note", "closed gate", gate.handler, text)
+        for limit in await self._limits.list():
+            for finding in _of_limit(limit):
+                yield finding
 
     async def _waiting(self) -> AsyncIterator[Finding]:
         """Find tasks that wait for a worker or for other code."""
@@ -232,6 +240,19 @@ class LocalDoctor(Doctor):
             if not watched:
                 return {worker.id for worker in workers} - present.keys()
             await asyncio.sleep(look_again or 0.0)
+
+
+def _of_limit(limit: LimitInfo) -> Iterator[Finding]:
+    """Describe a limit that was changed, and what can never run under it."""
+    for handler, takes in limit.handlers.items():
+        if takes > limit.running:
+            detail = f"an attempt of {handler} takes {takes} of {limit.running}, so it never runs: duetime limits reset {limit.name}"
+            yield Finding("problem", "limit too low", limit.name, detail)
+    if limit.own is not None:
+        until = "until it is reset" if limit.until_at is None else f"until {limit.until_at:%Y-%m-%d %H:%M:%S} UTC"
+        note = f": {limit.note}" if limit.note else ""
+        detail = f"allows {limit.own} instead of {limit.declared} {until}, set by {limit.set_by or 'somebody'}{note}"
+        yield Finding("note", "changed limit", limit.name, detail)
 
 
 def _silent(worker: WorkerRecord, seconds: float, *, keeper: str | None, beat_again: bool, repaired: bool) -> Finding:

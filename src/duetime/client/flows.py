@@ -14,19 +14,32 @@ from duetime.client.admission import Admission
 from duetime.clock import Seconds, to_datetime, to_seconds
 from duetime.errors import Conflict, FlowNotFound, InvalidValue
 from duetime.ids import is_id
-from duetime.model.flow import Condition, FlowState, NodeFacts, NodePlan, NodeState, Stopping, tolerated
+from duetime.model.flow import Condition, FlowState, NodeFacts, NodePlan, NodeState, Stopping, mentioned, size_of, tolerated
+from duetime.model.task import FINAL, TaskRecord
+from duetime.model.why import Reason, ReasonKind
 from duetime.model.wording import count, listed
 from duetime.store import Store
-from duetime.store.flows import FlowRecord, FlowVerdict, NewFlow
+from duetime.store.flows import FlowCount, FlowRecord, FlowVerdict, NewFlow
 from duetime.store.values import Hint, HintKind
 
 R_co = TypeVar("R_co", covariant=True)
+WhyTask: TypeAlias = Callable[[TaskRecord], Awaitable[builtins.list[Reason]]]
+_STOPPED: dict[Stopping | None, str] = {
+    "cancel": ", because it was cancelled",
+    "failure": ", because a failure stopped it",
+    "deadline": ", because its deadline has passed",
+}
+MOST_REASONS = 20  # nodes that `why` speaks of
+LOOKED_AT = 100  # tasks of a node that `why` looks through for one that lives
 LOOK_AGAIN = 1.0  # seconds between looks without a hint, because a hint can be lost
 MOST_LISTED = 1_000
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of a flow: one task, or a group of them. `made` of its `members` are tasks by now; `why` says what it waits for or did."""
+    """A node of a flow: one task, or a group of them. `made` of its `members` are tasks by now; `why` says what it waits for or did.
+
+    `round` counts its reruns. A map has no members before its list is known. `after` names the nodes that `needs` speaks of.
+    """
 
     name: str
     handler: str
@@ -37,6 +50,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     needs: list[str] = []
     why: str = ""
+    round: int = 1
+    after: builtins.list[str] = []
 
 
 class Flow(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
@@ -53,10 +68,21 @@ class Flow(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     finished_at: datetime | None = None
     result: Any = None
     result_of: str | None = None
+    key: str | None = None
 
     @property
     def final(self) -> bool:
         return self.state != "running"
+
+    def mermaid(self) -> str:
+        """Return the flow as a Mermaid diagram, each node with its state."""
+        numbers = {node.name: f"n{number}" for number, node in enumerate(self.nodes)}
+        lines = ["flowchart LR"]
+        for node in self.nodes:
+            label = node.name.replace('"', "#quot;")
+            lines.append(f'    {numbers[node.name]}["{label}<br>{node.state}, {node.ended:,} of {node.members:,}"]')
+            lines += [f"    {numbers[before]} --> {numbers[node.name]}" for before in node.after]
+        return "\n".join(lines) + "\n"
 
     def node(self, name: str) -> NodeInfo:
         """Return a node by name. Raises InvalidValue if the flow has none of that name."""
@@ -100,8 +126,16 @@ class Flows(Protocol):
         """Return a page of flows, the newest first."""
         ...
 
+    async def counts(self) -> builtins.list[FlowCount]:
+        """Return how many flows there are, by name and state."""
+        ...
+
     async def members(self, flow: AnyFlow, node: str, *, first: int = 0, limit: int = 100) -> builtins.list[MemberInfo]:
         """Return the tasks of a node, by position, from the first position on."""
+        ...
+
+    async def why(self, flow: AnyFlow) -> builtins.list[Reason]:
+        """Return what a flow waits for, or how it ended: its nodes that say something about that, and a task that each waits for."""
         ...
 
     async def cancel(self, flow: AnyFlow) -> Flow[Any]:
@@ -112,6 +146,13 @@ class Flows(Protocol):
         """Let a flow go on from the tasks that did not succeed. Raises Conflict if there is nothing to retry."""
         ...
 
+    async def rerun(self, flow: AnyFlow, node: str) -> Flow[Any]:
+        """Let a node and all that follows from it run again, with new tasks: in its next round. Tasks of the rounds before stay readable.
+
+        Raises Conflict while one of their tasks lives, or if the node did not run.
+        """
+        ...
+
     async def wait(self, flow: AnyFlow, *, timeout: Seconds | None = None) -> Flow[Any]:
         """Return a flow when it has ended, or as it is when the time is over."""
         ...
@@ -120,8 +161,9 @@ class Flows(Protocol):
 class LocalFlows(Flows):
     """Flows of a store."""
 
-    def __init__(self, store: Store, admission: Admission, *, user: str, opened: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, store: Store, admission: Admission, *, why: WhyTask, user: str, opened: Callable[[], Awaitable[None]]) -> None:
         self._store = store
+        self._why = why
         self._admission = admission
         self._user = user
         self._opened = opened
@@ -156,12 +198,41 @@ class LocalFlows(Flows):
         page = await self._store.flow_page(state=state, name=name, before=cursor, limit=limit)
         return FlowList([shown_flow(each) for each in page.flows], page.next)
 
+    async def counts(self) -> builtins.list[FlowCount]:
+        await self._opened()
+        return await self._store.flow_counts()
+
     async def members(self, flow: AnyFlow, node: str, *, first: int = 0, limit: int = 100) -> builtins.list[MemberInfo]:
         record = await self._record(flow)
         shown_flow(record).node(node)
         number = [plan.name for plan in record.graph.nodes].index(node)
         found = await self._store.flow_members(record.id, number, after=first - 1, limit=limit)
         return [MemberInfo(each.task, each.position) for each in found]
+
+    async def why(self, flow: AnyFlow) -> builtins.list[Reason]:
+        record = await self._record(flow)
+        found = shown_flow(record)
+        reasons = [_overall(found)]
+        for number, node in enumerate(found.nodes):
+            if node.state == "failed" or (node.state in ("running", "waiting") and not found.final):
+                kind = {"failed": ReasonKind.FINISHED, "running": ReasonKind.RUNNING, "waiting": ReasonKind.BLOCKED}[node.state]
+                about = await self._about_a_task(record, number, node) if node.state == "running" else ""
+                reasons.append(Reason(kind=kind, text=f"node {node.name}: {node.why}{about}"))
+            elif node.state == "skipped" and found.state != "succeeded":
+                reasons.append(Reason(kind=ReasonKind.FINISHED, text=f"node {node.name}: {node.why}"))
+            if len(reasons) > MOST_REASONS:
+                reasons.append(Reason(kind=ReasonKind.BLOCKED, text="and more; duetime flows show lists all nodes"))
+                break
+        return reasons
+
+    async def _about_a_task(self, record: FlowRecord, number: int, node: NodeInfo) -> str:
+        """Return what a task of a node waits for: one that lives, if there is one among the last that were made."""
+        members = await self._store.flow_members(record.id, number, after=max(-1, node.made - LOOKED_AT - 1), limit=LOOKED_AT)
+        for task in await self._store.get([each.task for each in members]):
+            if task is not None and task.state not in FINAL:
+                texts = [reason.text for reason in await self._why(task)]
+                return f"; of these task {task.id}: {'; '.join(texts)}"
+        return ""
 
     async def cancel(self, flow: AnyFlow) -> Flow[Any]:
         return await self._change(flow, await self._stop(id_of(flow)), "cancelled")
@@ -196,6 +267,17 @@ class LocalFlows(Flows):
         finally:
             listener.close()
 
+    async def rerun(self, flow: AnyFlow, node: str) -> Flow[Any]:
+        record = await self._record(flow)
+        found = shown_flow(record).node(node)
+        number = [plan.name for plan in record.graph.nodes].index(node)
+        verdict = await self._store.rerun_flow(record.id, number)
+        if verdict is FlowVerdict.REFUSED:
+            after_it = "tasks of it, or of what follows from it, are live: cancel the flow or wait until they have ended"
+            reason = f"it is {found.state}, so it did not run" if found.state in ("waiting", "skipped") else after_it
+            raise Conflict(f"flow {record.id} cannot be rerun from {node}: {reason}")
+        return await self._change(flow, verdict, "rerun")
+
     async def _stop(self, flow: str) -> FlowVerdict:
         await self._opened()
         return await self._store.stop_flow(flow, "cancel")
@@ -204,6 +286,8 @@ class LocalFlows(Flows):
         found = await self.get(flow)
         if verdict is FlowVerdict.REFUSED:
             raise Conflict(f"flow {found.id} is {found.state} and cannot be {done}")
+        if verdict is FlowVerdict.DUPLICATE:
+            raise Conflict(f"flow {found.id} cannot be {done}: another live flow of {found.name} has its key {found.key!r}")
         return found
 
     async def _record(self, flow: AnyFlow) -> FlowRecord:
@@ -229,14 +313,16 @@ def shown_flow(record: FlowRecord) -> Flow[Any]:
             name=plan.name,
             handler=plan.handler,
             state=state,
-            members=plan.members,
+            members=size_of(plan, known) or 0,
             made=known.opened,
             ended=known.ended,
             failed=known.failed,
             needs=[in_words(each) for each in plan.needs],
             why=_why(plan, known, state, record),
+            round=round,
+            after=list(dict.fromkeys(single.node for single in mentioned(plan.needs))),
         )
-        for plan, known, state in zip(record.graph.nodes, record.nodes, states, strict=True)
+        for plan, known, state, round in zip(record.graph.nodes, record.nodes, states, record.rounds, strict=True)
     ]
     by_name = {plan.name: known for plan, known in zip(record.graph.nodes, record.nodes, strict=True)}
     result = None if record.graph.result is None else by_name[record.graph.result].value
@@ -252,7 +338,20 @@ def shown_flow(record: FlowRecord) -> Flow[Any]:
         finished_at=None if record.finished_at is None else to_datetime(record.finished_at),
         result=None if result is None or record.state != "succeeded" else msgspec.json.decode(result),
         result_of=record.graph.result,
+        key=record.key,
     )
+
+
+def _overall(flow: Flow[Any]) -> Reason:
+    """Return the first sentence about a flow."""
+    tasks = f"{sum(node.ended for node in flow.nodes):,} of {count(sum(node.members for node in flow.nodes), 'known task')} ended"
+    if flow.final:
+        failed = [node.name for node in flow.nodes if node.state == "failed"]
+        because = {None: f": {listed(failed)} failed" if flow.state == "failed" else "", **_STOPPED}[flow.stopping]
+        return Reason(kind=ReasonKind.FINISHED, text=f"it is {flow.state}{because}; {tasks}")
+    if flow.stopping is not None:
+        return Reason(kind=ReasonKind.RUNNING, text=f"it ends{_STOPPED[flow.stopping]}; {tasks}")
+    return Reason(kind=ReasonKind.RUNNING, text=f"it goes on; {tasks}", until_at=flow.deadline_at)
 
 
 def in_words(condition: Condition) -> str:
@@ -275,8 +374,11 @@ def _why(plan: NodePlan, known: NodeFacts, state: NodeState, record: FlowRecord)
         return f"it was skipped because this cannot be any more: {needs}"
     if known.error:
         return known.error
-    if not plan.members:
-        return "it has no members"
-    allowed = f" ({tolerated(plan):,} are tolerated)" if plan.group and plan.tolerate else ""
+    size = size_of(plan, known)
+    if size is None:
+        return "its list is being measured"
+    if not size:
+        return "its list is empty" if plan.each else "it has no members"
+    allowed = f" ({tolerated(plan, known):,} are tolerated)" if plan.group and plan.tolerate else ""
     failed = f", {known.failed:,} without success{allowed}" if known.failed else ""
-    return f"{known.ended:,} of {count(plan.members, 'task')} ended{failed}"
+    return f"{known.ended:,} of {count(size, 'task')} ended{failed}"

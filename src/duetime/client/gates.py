@@ -146,8 +146,8 @@ class GateKeeper(Protocol):
             handler=check_name(_name(handler), "handler"),
             collection=None if collection is None else check_name(collection, "collection"),
             action=action,
-            until_at=None if lasting is None else now + _lasting(lasting),
-            note=_note(note),
+            until_at=None if lasting is None else now + lasting_of(lasting),
+            note=check_note(note),
             set_by=self._user,
             set_at=now,
         )
@@ -215,14 +215,14 @@ def _name(handler: str | Named) -> str:
     return handler if isinstance(handler, str) else handler.name
 
 
-def _lasting(lasting: Seconds) -> int:
+def lasting_of(lasting: Seconds) -> int:
     micros = to_micros(lasting, "lasting")
     if micros <= 0:
-        raise InvalidValue(f"lasting must be positive, got {lasting}; to end a gate now, open it")
+        raise InvalidValue(f"lasting must be positive, got {lasting}; to end it now, open or reset it")
     return micros
 
 
-def _note(note: str) -> str:
+def check_note(note: str) -> str:
     if len(note) > 1_000:
         raise InvalidValue(f"note must have at most 1,000 characters, got {len(note)}")
     return note

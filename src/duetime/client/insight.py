@@ -9,13 +9,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from duetime.client.activity import USUAL_UPCOMING, Activity, check_upcoming, read_activity
 from duetime.client.health import gather
 from duetime.client.liveness import lives, silence
 from duetime.client.series import Series, read_series, read_series_by_handler, span_of
 from duetime.client.targets import TargetInfo, info_of
 from duetime.client.workers import WorkerInfo, worker_info
 from duetime.clock import Instant, to_datetime
-from duetime.errors import StoreUnavailable
+from duetime.errors import StoreUnavailable, UnknownHandler
 from duetime.model.figures import DURATION, LATENESS, Distribution, FigureKey, distributions
 from duetime.model.health import HealthFacts, HealthVerdict, verdict
 from duetime.model.names import HandlerNames
@@ -71,6 +72,12 @@ class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
     aliases: Sequence[str] = ()
     keep: Mapping[State, float] = {}
     target: TargetInfo | None = None
+
+
+class HandlerDetails(HandlerInfo, frozen=True, kw_only=True):
+    """A declared handler, and what it does: what runs, how its last attempt went, when its next task is due."""
+
+    activity: Activity
 
 
 class Quantiles(msgspec.Struct, frozen=True):
@@ -149,6 +156,14 @@ class Insight(Protocol):
 
     async def handlers(self) -> list[HandlerInfo]:
         """Return all declared handlers, by name."""
+        ...
+
+    async def handler(self, name: str) -> HandlerDetails:
+        """Return a declared handler and what it does; by any of its names. Raises UnknownHandler if nobody has declared it."""
+        ...
+
+    async def upcoming(self, handler: str, limit: int = USUAL_UPCOMING) -> list[TaskRecord]:
+        """Return the pending tasks of a handler that only time holds back, in the order in which they are due."""
         ...
 
     async def workers(self) -> list[WorkerInfo]:
@@ -240,6 +255,15 @@ class LocalInsight(Insight):
         targets = {each.name: info_of(each) for each in await self._store.targets()}
         return [_handler_info(each, workers, by_name.get(each.name), targets.get(each.name)) for each in present]
 
+    async def handler(self, name: str) -> HandlerDetails:
+        found = next((each for each in await self.handlers() if name in (each.name, *each.aliases)), None)
+        if found is None:
+            raise unknown_handler(name)
+        return HandlerDetails(**msgspec.structs.asdict(found), activity=await read_activity(self._store, found.name, found.states))
+
+    async def upcoming(self, handler: str, limit: int = USUAL_UPCOMING) -> list[TaskRecord]:
+        return await self._store.upcoming(handler, check_upcoming(limit))
+
     async def workers(self) -> list[WorkerInfo]:
         workers = sorted(await self._store.workers(), key=lambda worker: worker.started_at)
         now = self._store.now()
@@ -309,7 +333,8 @@ class LocalInsight(Insight):
         load = await self._store.handler_load(record.handler)
         awaited, in_all = await self._awaited(record, may_see)
         gates = (await self._store.gates()).all_holding(record.handler, record.collection, now)
-        present = names_of(await self._store.declarations() if gates else ()).present(record.handler)
+        declared = await self._store.declarations()
+        present = names_of(declared).present(record.handler)
         return WhyFacts(
             now=now,
             awaited=awaited,
@@ -319,6 +344,7 @@ class LocalInsight(Insight):
             workers=await self._loads(record.handler, starting, may_see),
             draining=draining,
             limits=[limit for limit in await self._store.limits() if record.handler in limit.uses],
+            reserve=next((each.reserve for each in declared if each.name == present), {}),
             source=HandlerSource.CODE if serving else await self._source(record.handler),
             due_before=load.due if load.more else max(0, load.due - 1),
             more_due=load.more,
@@ -396,6 +422,10 @@ def _bound(worker: WorkerRecord, names: HandlerNames) -> int | None:
     """Return a worker's slots over all handlers, if the slots of its handlers are more together."""
     by_handler = {names.present(name): slots for name, slots in worker.slots.items()}
     return worker.concurrency if worker.concurrency is not None and worker.concurrency < sum(by_handler.values()) else None
+
+
+def unknown_handler(name: str) -> UnknownHandler:
+    return UnknownHandler(f"nobody has declared a handler {name[:80]!r}; `duetime handlers` lists all")
 
 
 def names_of(declarations: Iterable[Declaration]) -> HandlerNames:

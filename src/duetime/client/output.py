@@ -24,6 +24,7 @@ from duetime.targets.output.spool import pieces, read_unshipped, spool_root, tex
 
 CHUNKS_AT_ONCE = 64
 TAIL = 65_536  # bytes that are read at once from a file
+ALL = 1 << 30  # what is not in the store yet, read at once: each read goes through all files of a worker
 LOOK_EVERY = 0.25
 LOOK_SELDOM = 1.0  # seconds between looks when nothing has come for a while
 LATE = 2 * SECOND  # how long after its end an attempt's first output may still come from another machine
@@ -325,9 +326,16 @@ class LocalOutputs(Outputs):
         parts: deque[bytes] = deque()
         before, held = offset, 0
         while True:
-            more = await self._more(record.id, attempt, before + held, over=over)
+            more = await self._more(record.id, attempt, before + held, over=over, tail=ALL)
             if more.text:
-                parts.append(more.text.encode())
+                text = more.text.encode()
+                cut = max(0, len(text) - 2 * size)
+                while cut and text[cut] & 0xC0 == 0x80:  # within a character
+                    cut -= 1
+                if cut:
+                    before, held = before + held + cut, 0
+                    parts.clear()
+                parts.append(text[cut:])
                 held += len(parts[-1])
             while parts and held - len(parts[0]) >= size:
                 held -= len(parts[0])
@@ -335,7 +343,7 @@ class LocalOutputs(Outputs):
             if more.complete or not more.text:
                 return OutputEnd(attempt, b"".join(parts).decode(), before)
 
-    async def _more(self, task: str, attempt: int, offset: int, *, over: bool) -> _More:
+    async def _more(self, task: str, attempt: int, offset: int, *, over: bool, tail: int = TAIL) -> _More:
         """Read the output after an offset: from the store, and after that from the file, if it is on this machine."""
         chunks = await self._store.output(task, attempt, OutputPosition(attempt, offset), CHUNKS_AT_ONCE)
         data = b"".join(chunk.text.encode() for chunk in chunks)
@@ -343,19 +351,19 @@ class LocalOutputs(Outputs):
             data = data[max(0, offset - chunks[0].start) :]
         if len(chunks) == CHUNKS_AT_ONCE or (chunks and chunks[-1].last):
             return _More(data.decode(), chunks[-1].last)
-        tail = await asyncio.to_thread(self._tail, task, attempt, offset + len(data), over)
-        if tail is not None:
-            return _More(data.decode() + tail.text, tail.complete)
+        unshipped = await asyncio.to_thread(self._tail, task, attempt, offset + len(data), over, tail)
+        if unshipped is not None:
+            return _More(data.decode() + unshipped.text, unshipped.complete)
         if data:
             return _More(data.decode(), False)
         kept = next((each for each in await self._store.kept_output(task) if each.attempt == attempt), None)
         if kept is not None and kept.size > offset:  # it was shipped between the two looks
-            return await self._more(task, attempt, offset, over=over)
+            return await self._more(task, attempt, offset, over=over, tail=tail)
         return _More("", kept is not None and kept.whole, kept is not None)
 
-    def _tail(self, task: str, attempt: int, offset: int, over: bool) -> _More | None:
+    def _tail(self, task: str, attempt: int, offset: int, over: bool, limit: int) -> _More | None:
         root = spool_root(self._setting, self._store.output_folder, self._store.url)
-        found = None if root is None or not is_id(task) else read_unshipped(root, task, attempt, offset, TAIL)
+        found = None if root is None or not is_id(task) else read_unshipped(root, task, attempt, offset, limit)
         if found is None:
             return None
         data, all_read = found

@@ -19,6 +19,7 @@ from duetime.client.events import EventSource, LocalEvents
 from duetime.client.failures import Failures, LocalFailures
 from duetime.client.flows import Flows, LocalFlows
 from duetime.client.insight import Insight, LocalInsight
+from duetime.client.limits import Limits, LocalLimits
 from duetime.client.local import LocalClient
 from duetime.client.locks import LockDoor
 from duetime.client.operations import Perform
@@ -53,6 +54,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     failures: Failures
     events: EventSource
     locks: LockDoor
+    limits: Limits
     secrets: Secrets
     artifacts: Artifacts
     targets: Targets
@@ -91,6 +93,7 @@ def local_services(
         perform=perform,
     )
     insight = LocalInsight(store)
+    limits = LocalLimits(store, user=program.user, opened=program.opened)
     secrets = LocalSecrets(store, keys, user=program.user, opened=program.opened)
     artifacts = LocalArtifacts(store, blobs, cap=artifact_cap, user=program.user, opened=program.opened)
     return Services(
@@ -101,16 +104,18 @@ def local_services(
         failures=LocalFailures(store, user=program.user, opened=program.opened),
         events=LocalEvents(store, opened=program.opened),
         locks=store,
+        limits=limits,
         secrets=secrets,
         artifacts=artifacts,
         targets=LocalTargets(store, user=program.user, specs=program.specs, client=client, opened=program.opened),
-        flows=LocalFlows(store, client.admission, user=program.user, opened=program.opened),
+        flows=LocalFlows(store, client.admission, why=insight.why, user=program.user, opened=program.opened),
         alerts=LocalAlerts(store, user=program.user, opened=program.opened),
         channels=LocalChannels(store, client, user=program.user, opened=program.opened),
         tokens=LocalTokens(store, user=program.user, opened=program.opened),
         doctor=LocalDoctor(
             store,
             gates=client.gates,
+            limits=limits,
             insight=insight,
             secrets=secrets,
             artifacts=artifacts,

@@ -9,6 +9,7 @@ from duetime.duties.alerts import Alerts
 from duetime.duties.deadlines import Deadlines
 from duetime.duties.firing import Firing
 from duetime.duties.flows import Flows
+from duetime.duties.heartbeat import Heartbeat
 from duetime.duties.intents import Intents
 from duetime.duties.operations import Operations
 from duetime.duties.pruner import Pruner
@@ -25,6 +26,7 @@ __all__ = [
     "Deadlines",
     "Firing",
     "Flows",
+    "Heartbeat",
     "Intents",
     "Operations",
     "Pruner",
@@ -36,8 +38,10 @@ __all__ = [
 ]
 
 
-def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta]) -> Sequence[Service]:
-    """Create every duty of one process."""
+def all_duties(
+    store: Store, alarms: Alarms, *, lease: float, retention: Mapping[State, timedelta], heartbeat: str | None = None
+) -> Sequence[Service]:
+    """Create every duty of one process. `heartbeat` is the URL that a monitor outside wants to be called at."""
     return (
         Firing(store, alarms),
         Reaper(store, alarms, lease=lease),
@@ -50,4 +54,5 @@ def all_duties(store: Store, alarms: Alarms, *, lease: float, retention: Mapping
         Tidier(store, alarms),
         Sampler(store, alarms),
         Alerts(store, alarms),
+        *(() if heartbeat is None else (Heartbeat(store, alarms, heartbeat),)),
     )

@@ -8,6 +8,7 @@ own id, and then the message is removed: a process that dies in between leaves i
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import socket
@@ -20,7 +21,7 @@ from duetime.clock import DAY, SECOND
 from duetime.duties.alert_facts import AlertFactsStore, Certificates, Gathering
 from duetime.errors import StoreUnavailable
 from duetime.ids import new_id, token
-from duetime.model.alerts.course import Change, Pace, advance, paced
+from duetime.model.alerts.course import Change, ChangeKind, Pace, advance, paced
 from duetime.model.alerts.judging import observe
 from duetime.model.task import NewTask
 from duetime.runtime.service import Alarms, Service
@@ -34,6 +35,8 @@ IDLE = 15.0  # seconds between looks while there are no rules
 LEASE = 20.0
 GOOD_FOR = DAY  # for how long a notice is worth sending
 SUBMITTER = "alerts"
+
+logger = logging.getLogger("duetime.alerts")
 
 
 class AlertsStore(AlertFactsStore, Submitting, Protocol):
@@ -97,7 +100,13 @@ async def evaluate(store: AlertsStore, certificates: Certificates) -> bool:
     alive = {rule.name for rule in rules}
     changes.extend(change(DocumentKind.ALERT, each.name, each, None) for each in states if each.value.rule not in alive)
     changes.extend(_messages(told, await paces_of(store), gathering.now))
-    return not changes or await store.change_alert_documents(changes)
+    kept = not changes or await store.change_alert_documents(changes)
+    if kept:
+        for each in dict.fromkeys(each for listed in told.values() for each in listed):
+            logger.log(
+                logging.INFO if each.kind is ChangeKind.RECOVERED else logging.WARNING, "alert %s, %s: %s", each.rule, each.kind, each.text
+            )
+    return kept
 
 
 def _messages(told: dict[str, list[Change]], paces: Sequence[Kept[Pace]], now: int) -> list[DocumentChange]:

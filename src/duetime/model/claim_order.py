@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 # Of so many claimed tasks of a handler, one is the task that has waited longest, whatever its priority.
 OLDEST_EVERY = 16
@@ -17,6 +17,8 @@ class LaneFacts(NamedTuple):
     handler: str
     priority: int
 
+
+Below: TypeAlias = Mapping[str, Mapping[int, int]]  # by handler and priority: how many tasks may have a lower one
 
 DueEntry = tuple[Any, ...]  # the position first, then what the store needs to compare and find the entry
 Scan = Callable[[int, int], Iterator[DueEntry]]  # (lane, limit): the due entries of a lane in order
@@ -69,6 +71,11 @@ class _Heads:
         else:
             heapq.heappush(self._heads, (rank, entry, lane))
 
+    def leave_out(self, least: int) -> None:
+        """Hand out no more entries of lower priorities."""
+        self._heads = [head for head in self._heads if -head[0] >= least]
+        heapq.heapify(self._heads)
+
     def pop(self, *, oldest: bool) -> tuple[int, DueEntry] | None:
         """Remove and return the entry of the highest priority, or the oldest of all."""
         if not self._heads:
@@ -84,14 +91,26 @@ class _Heads:
         return lane, entry
 
 
-def choose(lanes: Iterable[LaneFacts], wants: Mapping[str, int], total: int, order: ClaimOrder, scan: Scan) -> Chosen:
-    """Choose at most `wants[handler]` entries per handler and `total` in all, and note in `order` what was chosen."""
+def most_of(priority: int, below: Mapping[int, int] | None, want: int) -> int:
+    """Return how many tasks of a priority may be claimed of a handler."""
+    return min([want, *(most for least, most in below.items() if priority < least)]) if below else want
+
+
+def choose(
+    lanes: Iterable[LaneFacts], wants: Mapping[str, int], total: int, order: ClaimOrder, scan: Scan, below: Below | None = None
+) -> Chosen:
+    """Choose at most `wants[handler]` entries per handler and `total` in all, and note in `order` what was chosen.
+
+    Of a handler in `below`, at most so many have a priority below each of these.
+    """
     by_handler: dict[str, list[LaneFacts]] = {}
     for lane in lanes:
         by_handler.setdefault(lane.handler, []).append(lane)
     handlers = order.rotation(by_handler)
     heads: dict[str, _Heads] = {}  # of those that were served: if there are more handlers than `total`, the others are not looked at
     left = {name: wants[name] for name in handlers}
+    allowed = {name: dict(most) for name, most in (below or {}).items()}
+    priorities = {lane.id: lane.priority for each in by_handler.values() for lane in each} if allowed else {}
     entries: list[tuple[int, DueEntry]] = []
     while handlers and len(entries) < total:
         for name in list(handlers):
@@ -106,6 +125,11 @@ def choose(lanes: Iterable[LaneFacts], wants: Mapping[str, int], total: int, ord
             order.last_handler = name
             left[name] -= 1
             entries.append(entry)
+            for least in allowed.get(name, ()):
+                if priorities[entry[0]] < least:
+                    allowed[name][least] -= 1
+                    if allowed[name][least] <= 0:
+                        heads[name].leave_out(least)
             if len(entries) == total:
                 break
     return Chosen(entries, [lane for head in heads.values() for lane in head.exhausted])

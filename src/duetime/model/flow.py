@@ -15,8 +15,9 @@ from duetime.errors import InvalidValue
 
 MAX_NODES = 1_000
 MAX_MEMBERS = 100_000
+MAX_MAPPED = 1_000_000  # members of a map: the items of one list
 PORTION = 1_000  # members that one step makes: bounds the length of a transaction
-FLOW, NODE = "flow", "node"  # in the meta of a member: the id of its flow and the name of its node
+FLOW, NODE, TAKES = "flow", "node", "takes"  # in the meta of a member: the id of its flow, its node, and whose values are in its payload
 
 Kind: TypeAlias = Literal["succeeded", "failed", "ended", "not_failed", "returned"]
 NodeState: TypeAlias = Literal["waiting", "running", "succeeded", "failed", "skipped"]
@@ -51,7 +52,7 @@ class NodePlan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A node of a graph: what it waits for, how many members it has, and how many of them may fail.
 
     `handler` is what its members are of, for people to read. `keeps`: somebody reads what its members return. `reads`: their payloads have
-    positions for what others return.
+    positions for what others return. `each`: it is a map, with a member for each item of what another node returned, or of a part of that.
     """
 
     name: str
@@ -62,6 +63,7 @@ class NodePlan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tolerate: float = 0
     keeps: bool = False
     reads: bool = False
+    each: tuple[str | int, ...] = ()
 
 
 class Graph(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -73,13 +75,17 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
-    """What is known of a node: how many of its members were made, have ended and have failed. `error`: they could not be made."""
+    """What is known of a node: how many of its members were made, have ended and have failed. `error`: they could not be made.
+
+    `members`: how many a map has, once that is known. `value`: what a node with one member returned, if somebody reads it.
+    """
 
     opened: int = 0
     ended: int = 0
     failed: int = 0
     error: str = ""
-    value: bytes | None = None  # of a node with one member that somebody reads: what it returned
+    value: bytes | None = None
+    members: int | None = None
 
 
 class FlowFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,18 +105,27 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What to write of a flow: its state, those of its nodes, and the members to make. `more`: a further step is needed at once."""
+    """What to write of a flow: its state, those of its nodes, and the members to make. `more`: a further step is needed at once.
+
+    `measures` are maps that are free, whose lists are to be measured.
+    """
 
     state: FlowState
     nodes: tuple[NodeState, ...]
     opens: tuple[Open, ...] = ()
     stopping: Stopping | None = None
     more: bool = False
+    measures: tuple[int, ...] = ()
 
 
-def tolerated(node: NodePlan) -> int:
+def size_of(plan: NodePlan, known: NodeFacts) -> int | None:
+    """Return how many members a node has; None for a map of which that is not known yet."""
+    return known.members if plan.each else plan.members
+
+
+def tolerated(plan: NodePlan, known: NodeFacts) -> int:
     """Return how many members may fail: `tolerate` is a number, or a share below 1."""
-    return int(node.tolerate * node.members + 1e-9) if node.tolerate < 1 else int(node.tolerate)
+    return int(plan.tolerate * (size_of(plan, known) or 0) + 1e-9) if plan.tolerate < 1 else int(plan.tolerate)
 
 
 def evaluate(facts: FlowFacts) -> list[NodeState]:
@@ -131,18 +146,25 @@ def decide(facts: FlowFacts, *, failing: bool = False) -> Step:
     nodes = evaluate(facts)
     made = 0
     opens: list[Open] = []
+    measures: list[int] = []
     more = False
     for number, (plan, known, state) in enumerate(zip(facts.graph.nodes, facts.nodes, nodes, strict=True)):
-        if state != "running" or known.opened >= plan.members or is_stopped(plan, facts.stopping):
+        if state != "running" or is_stopped(plan, facts.stopping):
+            continue
+        size = size_of(plan, known)
+        if size is None:
+            measures.append(number)
+            continue
+        if known.opened >= size:
             continue
         if made >= PORTION:
             more = True
             continue
-        count = min(PORTION, plan.members - known.opened)
+        count = min(PORTION, size - known.opened)
         opens.append(Open(number, known.opened, count))
         made += count
-        more = more or known.opened + count < plan.members
-    return Step(_flow_state(facts, nodes), tuple(nodes), tuple(opens), facts.stopping, more)
+        more = more or known.opened + count < size
+    return Step(_flow_state(facts, nodes), tuple(nodes), tuple(opens), facts.stopping, more or bool(measures), tuple(measures))
 
 
 def meets(condition: Condition, states: Mapping[str, NodeState], values: Mapping[str, Any]) -> bool | None:
@@ -178,7 +200,7 @@ def _state(
         return "skipped"
     if met is None:
         return "waiting"
-    return "succeeded" if plan.members == 0 else "running"
+    return "succeeded" if size_of(plan, known) == 0 else "running"
 
 
 def all_met(needs: Sequence[Condition], states: Mapping[str, NodeState], values: Mapping[str, Any]) -> bool | None:
@@ -188,11 +210,12 @@ def all_met(needs: Sequence[Condition], states: Mapping[str, NodeState], values:
 
 def _progress(plan: NodePlan, known: NodeFacts, stopping: Stopping | None) -> NodeState:
     """Return the state of a node whose members were made, some or all of them; of a stopped one no more are."""
-    awaited = known.opened if is_stopped(plan, stopping) else plan.members
+    size = size_of(plan, known) or 0
+    awaited = known.opened if is_stopped(plan, stopping) else size
     if known.ended < awaited:
         return "running"
-    lost = known.failed + (plan.members - awaited)
-    return "failed" if lost > tolerated(plan) else "succeeded"
+    lost = known.failed + (size - awaited)
+    return "failed" if lost > tolerated(plan, known) else "succeeded"
 
 
 def is_stopped(plan: NodePlan, stopping: Stopping | None) -> bool:
@@ -203,7 +226,7 @@ def is_stopped(plan: NodePlan, stopping: Stopping | None) -> bool:
 
 
 def _fails(facts: FlowFacts) -> bool:
-    return any(known.error or known.failed > tolerated(plan) for plan, known in zip(facts.graph.nodes, facts.nodes, strict=True))
+    return any(known.error or known.failed > tolerated(plan, known) for plan, known in zip(facts.graph.nodes, facts.nodes, strict=True))
 
 
 def _flow_state(facts: FlowFacts, nodes: Sequence[NodeState]) -> FlowState:
@@ -222,6 +245,17 @@ def _flow_state(facts: FlowFacts, nodes: Sequence[NodeState]) -> FlowState:
         if single.on in ("failed", "ended")
     }
     return "failed" if any(state == "failed" and name not in handled for name, state in by_name.items()) else "succeeded"
+
+
+def after(graph: Graph, node: int) -> list[int]:
+    """Return a node and all that follow from it, by number."""
+    found = {graph.nodes[node].name}
+    numbers = [node]
+    for number, plan in enumerate(graph.nodes):
+        if number > node and any(single.node in found for single in mentioned(plan.needs)):
+            found.add(plan.name)
+            numbers.append(number)
+    return numbers
 
 
 def check_graph(graph: Graph) -> Graph:

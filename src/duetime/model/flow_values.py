@@ -1,7 +1,8 @@
 """What a task of a flow takes from nodes before it: marks in its payload, which are replaced when its node is free.
 
 `{"$value": "paths"}` stands for what the node `paths` returned, `{"$value": ["paths", "first", 0]}` for a part of that, and
-`{"$values": "sizes"}` for the results of a group in the order of its members, without those that failed.
+ `{"$values": "sizes"}` for the results of a group in the order of its members, without those that failed. In a map `{"$item": []}` stands
+for the item that a member is made for, and `{"$item": ["id"]}` for a part of that.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any, cast
 import msgspec
 
 from duetime.errors import InvalidPayload
+from duetime.model.flow import MAX_MAPPED
 from duetime.model.task import MAX_PAYLOAD
 
-VALUE, VALUES = "$value", "$values"
+VALUE, VALUES, ITEM = "$value", "$values", "$item"
 
 
 class Value:
@@ -37,12 +39,13 @@ class Value:
         return self._step(name)
 
     def _step(self, step: str | int) -> Value:
-        if object.__getattribute__(self, "_kind") == VALUES:
+        kind = object.__getattribute__(self, "_kind")
+        if kind == VALUES:
             raise _unknown()
-        return Value(VALUE, (*object.__getattribute__(self, "_path"), step))
+        return Value(kind, (*object.__getattribute__(self, "_path"), step))
 
     def __repr__(self) -> str:
-        return f"<value of {'.'.join(map(str, path_of(self)))}>"
+        return f"<{'.'.join(map(str, ('item' if object.__getattribute__(self, '_kind') == ITEM else 'value of', *path_of(self))))}>"
 
     def __bool__(self) -> bool:
         raise _unknown()
@@ -74,12 +77,17 @@ def path_of(value: Value) -> tuple[str | int, ...]:
     return cast(tuple[str | int, ...], object.__getattribute__(value, "_path"))
 
 
+def kind_of(value: Value) -> str:
+    return cast(str, object.__getattribute__(value, "_kind"))
+
+
 def marked(value: object) -> object:
     """Return a value as a mark; for `enc_hook`."""
     if not isinstance(value, Value):
         raise TypeError(f"the type {type(value).__name__} has no JSON form")
     path = path_of(value)
-    return {object.__getattribute__(value, "_kind"): path[0] if len(path) == 1 else list(path)}
+    kind = kind_of(value)
+    return {kind: path[0] if len(path) == 1 and kind != ITEM else list(path)}
 
 
 def holds_values(arguments: object) -> bool:
@@ -93,11 +101,18 @@ def holds_values(arguments: object) -> bool:
 
 def sources(payload: bytes) -> dict[str, str]:
     """Return the nodes that a payload takes values from, each with how: VALUE or VALUES."""
-    if b'"$value' not in payload:
-        return {}
     found: dict[str, str] = {}
-    _walk(msgspec.json.decode(payload), lambda kind, path: found.setdefault(path[0], kind))
+    if b'"$value' in payload:
+        _walk(msgspec.json.decode(payload), lambda kind, path: None if kind == ITEM else found.setdefault(path[0], kind))
     return found
+
+
+def takes_item(payload: bytes) -> bool:
+    """Return whether a payload has a position for an item, as only that of a map may have."""
+    found: list[str] = []
+    if b'"$item"' in payload:
+        _walk(msgspec.json.decode(payload), lambda kind, path: found.append(kind))
+    return ITEM in found
 
 
 def unmarked(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -105,23 +120,21 @@ def unmarked(arguments: dict[str, Any]) -> dict[str, Any]:
     return cast(dict[str, Any], {name: _walk(each, lambda kind, path: Value(kind, tuple(path))) for name, each in arguments.items()})
 
 
-def filled(payload: bytes, values: Mapping[str, Sequence[bytes]]) -> bytes:
-    """Return a payload with values in place of their marks. Raises InvalidPayload if one is not there, or all are too long."""
+def filled(payload: bytes, values: Mapping[str, Sequence[bytes]], item: Any = None) -> bytes:
+    """Return a payload with values, and the item of a map, in place of their marks.
+
+    Raises InvalidPayload if one is not there, or all are too long.
+    """
 
     def look_up(kind: str, path: Sequence[Any]) -> Any:
+        if kind == ITEM:
+            return part_of(item, path, "the item")
         results = values.get(path[0], ())
         if kind == VALUES:
             return [msgspec.json.decode(each) for each in results]
         if not results:
             raise InvalidPayload(f"node {path[0]!r} has returned nothing that could be taken")
-        value = msgspec.json.decode(results[0])
-        for number, step in enumerate(path[1:], 1):
-            try:
-                value = value[step]
-            except (KeyError, IndexError, TypeError):
-                shown = ".".join(map(str, path[:number]))
-                raise InvalidPayload(f"what {shown} returned has no {step!r}") from None
-        return value
+        return part_of(msgspec.json.decode(results[0]), path[1:], f"what {path[0]} returned")
 
     data = msgspec.json.encode(_walk(msgspec.json.decode(payload), look_up))
     if len(data) > MAX_PAYLOAD:
@@ -129,10 +142,36 @@ def filled(payload: bytes, values: Mapping[str, Sequence[bytes]]) -> bytes:
     return data
 
 
+def part_of(value: Any, path: Sequence[str | int], whole: str) -> Any:
+    """Return a part of a value; InvalidPayload if there is none."""
+    for number, step in enumerate(path):
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            at = "".join(f".{each}" for each in path[:number])
+            raise InvalidPayload(f"{whole}{at} has no {step!r}") from None
+    return value
+
+
+def items_of(value: bytes, path: Sequence[str | int], node: str) -> list[Any]:
+    """Return the list that a map is made over; InvalidPayload if that is none, or too long."""
+    found = part_of(msgspec.json.decode(value), path, f"what {node} returned")
+    shown = ".".join(map(str, (node, *path)))
+    if not isinstance(found, list):
+        raise InvalidPayload(f"a map takes a list, and the value of {shown} is of type {type(found).__name__}")
+    if len(found) > MAX_MAPPED:
+        raise InvalidPayload(
+            f"a map has at most {MAX_MAPPED:,} members, and the list of {shown} has {len(found):,} items; map over parts of it"
+        )
+    return found
+
+
 def _walk(value: Any, replace: Callable[[str, Sequence[Any]], Any]) -> Any:
     if isinstance(value, dict):
         if len(value) == 1:
             ((kind, path),) = value.items()
+            if kind == ITEM and isinstance(path, list):
+                return replace(kind, path)
             if kind in (VALUE, VALUES) and (isinstance(path, str) or (isinstance(path, list) and path and isinstance(path[0], str))):
                 return replace(kind, [path] if isinstance(path, str) else path)
         return {name: _walk(each, replace) for name, each in value.items()}

@@ -17,6 +17,7 @@ import msgspec
 
 from duetime.clock import DAY, SECOND, Instant, to_micros
 from duetime.model.failures import fingerprint, is_failing
+from duetime.model.flow import TAKES
 from duetime.model.outcome import Ended, Outcome, Settlement
 from duetime.model.retry import RetryPolicy, repeat_pause
 from duetime.model.task import ErrorInfo, State
@@ -122,6 +123,14 @@ def conclude(
         refused_by=ended.refused_by,
         handler=running.handler,
     )
+
+
+def without_parking(ended: Ended, meta: Mapping[str, str] | None) -> Ended:
+    """Return an end, in which a member of a flow fails if what it takes from other nodes does not fit."""
+    if ended.outcome is not Outcome.PARKED or meta is None or TAKES not in meta:
+        return ended
+    message = f"what it takes from {meta[TAKES]} does not fit: {'' if ended.error is None else ended.error.message}"
+    return Ended(Outcome.FATAL, error=ErrorInfo("InvalidPayload", message))
 
 
 def succeed(running: AttemptFacts, result: bytes | None, detail: bytes | None, started_at: Instant | None, now: Instant) -> Settlement:

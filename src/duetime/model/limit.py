@@ -37,12 +37,17 @@ class Limit(msgspec.Struct, frozen=True):
             raise InvalidValue(
                 f"a limit's name has up to 100 letters, digits and . _ - and begins with a letter or digit, got {self.name!r}"
             )
-        _whole("running, how many may run at once,", self.running, MOST_RUNNING, "; to stop work, use a gate")
+        check_running(self.running)
         _whole(f"what an attempt takes of the limit {self.name}", self.each, self.running, ", or it could never run")
 
     def take(self, each: int) -> Limit:
         """Return this limit for a handler whose attempts take so many of it each."""
         return Limit(self.name, self.running, each)
+
+
+def check_running(running: object) -> None:
+    """Raise InvalidValue unless so many may run at once under a limit."""
+    _whole("running, how many may run at once,", running, MOST_RUNNING, "; to stop work, use a gate")
 
 
 def _whole(what: str, number: object, most: int, advice: str) -> None:
@@ -121,8 +126,13 @@ class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many may run now."""
         return in_force(self.declared, self.own, self.until_at, now)
 
+    def own_at(self, now: Instant) -> int | None:
+        """Return what an operator has set, if that still holds."""
+        return None if self.until_at is not None and self.until_at <= now else self.own
+
     @property
     def out(self) -> int:
+        """How many permits are with workers, and what was accepted elsewhere."""
         return self.accepted + sum(holder.permits for holder in self.holders)
 
 

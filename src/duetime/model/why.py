@@ -15,9 +15,10 @@ from duetime.model.gate import Gate, GateAction
 from duetime.model.limit import LimitRecord
 from duetime.model.outcome import Outcome
 from duetime.model.retry import repeat_pause
-from duetime.model.task import ErrorInfo, State, TaskRecord
+from duetime.model.task import PRIORITIES, ErrorInfo, State, TaskRecord
 from duetime.model.wording import count, listed
 
+MAX_PRIORITY = PRIORITIES[-1]
 MOST_NAMED = 3  # handlers that are named as those which take a worker's slots, and tasks that another waits for
 
 
@@ -105,6 +106,7 @@ class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
     live_workers: int = 0
     workers: Sequence[WorkerLoad] = ()
     limits: Sequence[LimitRecord] = ()  # that its handler takes something of
+    reserve: Mapping[int, int] = {}  # slots of its handler that are kept for tasks of at least that priority
     draining: Sequence[str] = ()
     awaited: Sequence[Awaited] = ()
     awaited_in_all: int = 0
@@ -173,8 +175,19 @@ def _waiting(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
         reasons.append(Reason(kind=ReasonKind.NO_WORKER, text=_no_worker(task, facts)))
     elif task.due_at <= facts.now and not task.parked:
         reasons += [_limit(task, limit, facts) for limit in facts.limits if _is_reached(task, limit, facts)]
-        reasons += _full(task, facts)
+        reasons += _full(task, facts) or _kept(task, facts)
     return reasons
+
+
+def _kept(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
+    """Return why a task waits although its handler has free slots: these are kept for higher priorities."""
+    above = sorted(priority for priority in facts.reserve if priority > task.priority)
+    kept = sum(facts.reserve[priority] for priority in above)
+    if not kept or any(worker.free > kept for worker in facts.workers):
+        return []
+    who = f"priority {above[0]}{'' if above[0] == MAX_PRIORITY else ' and above'}"
+    text = f"{kept} of its {max(worker.slots for worker in facts.workers)} slots are kept for {who}, and the others are taken"
+    return [Reason(kind=ReasonKind.SLOTS_FULL, text=text)]
 
 
 def _is_reached(task: TaskRecord, limit: LimitRecord, facts: WhyFacts) -> bool:
@@ -196,6 +209,9 @@ def _limit(task: TaskRecord, limit: LimitRecord, facts: WhyFacts) -> Reason:
     text = f"the limit {limit.name} is reached: {limit.out} of {running} are taken in the whole fleet{where}"
     if facts.due_before:
         text += f"; {facts.due_before:,} more of {task.handler} {'is' if facts.due_before == 1 else 'are'} due"
+    if limit.own_at(facts.now) is not None:
+        until = "" if limit.until_at is None else f" until {to_datetime(limit.until_at):%Y-%m-%d %H:%M:%S} UTC"
+        text += f"; set by {limit.set_by or 'somebody'}{until} instead of {limit.declared}" + (f": {limit.note}" if limit.note else "")
     return Reason(kind=ReasonKind.LIMIT, text=text)
 
 

@@ -11,11 +11,13 @@ from duetime.client.flows import AnyFlow, Flow, FlowList, Flows, MemberInfo, id_
 from duetime.clock import Seconds, to_seconds
 from duetime.errors import InvalidValue
 from duetime.model.flow import FlowState
+from duetime.model.why import Reason
 from duetime.remote.address import part
 from duetime.remote.query import query_params
 from duetime.remote.transport import Transport
-from duetime.store.flows import NewFlow
-from duetime.wire.flows import flow_body
+from duetime.store.flows import FlowCount, NewFlow
+from duetime.wire.flows import RerunBody, flow_body
+from duetime.wire.tasks import ReasonList
 
 LONGEST_WAIT = 30.0  # seconds that one waiting request may last
 BREATH = 0.2  # seconds before a wait is requested again that the server has ended early
@@ -47,10 +49,18 @@ class RemoteFlows(Flows):
         query = query_params({"state": state, "name": name, "limit": limit, "cursor": cursor})
         return await self._transport.ask(FlowList, "GET", "/v1/flows", query=query)
 
+    async def counts(self) -> builtins.list[FlowCount]:
+        await self._opened()
+        return await self._transport.ask(builtins.list[FlowCount], "GET", "/v1/flow-counts")
+
     async def members(self, flow: AnyFlow, node: str, *, first: int = 0, limit: int = 100) -> builtins.list[MemberInfo]:
         await self._opened()
         query = query_params({"first": first, "limit": limit})
         return await self._transport.ask(builtins.list[MemberInfo], "GET", f"{_path(flow)}/nodes/{part(node)}/members", query=query)
+
+    async def why(self, flow: AnyFlow) -> builtins.list[Reason]:
+        await self._opened()
+        return (await self._transport.ask(ReasonList, "GET", f"{_path(flow)}/why")).items
 
     async def cancel(self, flow: AnyFlow) -> Flow[Any]:
         await self._opened()
@@ -59,6 +69,10 @@ class RemoteFlows(Flows):
     async def retry(self, flow: AnyFlow) -> Flow[Any]:
         await self._opened()
         return await self._transport.ask(Flow[Any], "POST", f"{_path(flow)}/retry")
+
+    async def rerun(self, flow: AnyFlow, node: str) -> Flow[Any]:
+        await self._opened()
+        return await self._transport.ask(Flow[Any], "POST", f"{_path(flow)}/rerun", body=RerunBody(node=node))
 
     async def wait(self, flow: AnyFlow, *, timeout: Seconds | None = None) -> Flow[Any]:
         loop = asyncio.get_running_loop()

@@ -15,6 +15,7 @@ def server_services(config: Config, program: Program) -> Services:
     from duetime.remote.events import RemoteEvents
     from duetime.remote.failures import RemoteFailures
     from duetime.remote.flows import RemoteFlows
+    from duetime.remote.limits import RemoteLimits
     from duetime.remote.locks import RemoteLocks
     from duetime.remote.output import RemoteOutputs
     from duetime.remote.overview import RemoteInsight
@@ -36,6 +37,7 @@ def server_services(config: Config, program: Program) -> Services:
         failures=RemoteFailures(transport, opened=program.opened),
         events=RemoteEvents(transport, opened=program.opened),
         locks=RemoteLocks(transport),
+        limits=RemoteLimits(transport, opened=program.opened),
         secrets=RemoteSecrets(transport, opened=program.opened),
         artifacts=RemoteArtifacts(transport, opened=program.opened),
         targets=RemoteTargets(transport, opened=program.opened),

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from duetime.clock import Instant
-from duetime.errors import InvalidPayload
+from duetime.errors import DuplicateKey, InvalidPayload
 from duetime.ids import new_id
-from duetime.model.flow import FLOW, NODE, PORTION, FlowFacts, Graph, NodeFacts, Step, decide
-from duetime.model.flow_values import filled, sources
+from duetime.model.flow import FLOW, NODE, PORTION, TAKES, FlowFacts, Graph, NodeFacts, NodePlan, Step, after, decide
+from duetime.model.flow_values import filled, items_of, sources
 from duetime.model.task import NewTask
 from duetime.store.flows import FlowRecord, NewFlow
 
 _decode_tasks = msgspec.json.Decoder(list[NewTask[Any]]).decode
+MOST_TAKEN = 3  # nodes that a member names as those whose values it has
+
 _decode_graph = msgspec.json.Decoder(Graph).decode
 
 
@@ -93,8 +95,8 @@ class FlowTables(Protocol):
         """Return what is to be made: by flow, node and first position."""
         ...
 
-    async def values(self, flow: str, node: int) -> list[bytes]:
-        """Return what members of a node returned, in their order."""
+    async def values(self, flow: str, node: int, round: int) -> list[bytes]:
+        """Return what members of a node returned in a round, in their order."""
         ...
 
     async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
@@ -143,6 +145,7 @@ async def carry_on(tables: FlowTables, held: Sequence[Held], now: Instant) -> Co
     if seqs:
         await tables.count(seqs)
     refused = await _make(tables, opens)
+    changes = [await _measured(tables, change, present, step) for change, (present, step) in zip(changes, opens, strict=True)]
     if changes:
         await tables.write([_with_errors(change, refused) for change in changes])
     return Conducted(
@@ -164,23 +167,30 @@ def _change(before: FlowRecord, present: FlowRecord, step: Step, now: Instant) -
 
 async def _make(tables: FlowTables, steps: Sequence[tuple[FlowRecord, Step]]) -> dict[tuple[str, int], str]:
     """Make the members that the steps ask for; return why those of a node cannot be made, by flow and number."""
-    asked = {(record.id, each.node, each.first): record for record, step in steps for each in step.opens}
+    asked = {(record.id, each.node, each.first): (record, each.count) for record, step in steps for each in step.opens}
     if not asked:
         return {}
     tasks: list[NewTask[Any]] = []
     members: list[NewMember] = []
     refused: dict[tuple[str, int], str] = {}
-    for flow, node, first, text in await tables.drafts(list(asked)):
-        record = asked[flow, node, first]
+    maps = {key for key, (record, _) in asked.items() if record.graph.nodes[key[1]].each}
+    rows = {(draft.flow, draft.node, draft.first): draft.tasks for draft in await tables.drafts([_row_of(key, maps) for key in asked])}
+    for key, (record, count) in asked.items():
+        flow, node, first = key
         plan = record.graph.nodes[node]
         own = {**(record.meta or {}), FLOW: flow, NODE: plan.name}
-        drafts = _decode_tasks(text)
+        drafts = _decode_tasks(rows[_row_of(key, maps)])
         if plan.reads:
-            try:
+            taken = dict.fromkeys([*map(str, plan.each[:1]), *sources(drafts[0].payload)])
+            own[TAKES] = ", ".join(list(taken)[:MOST_TAKEN])
+        try:
+            if plan.each:
+                drafts = await _of_items(tables, record, plan, drafts[0], first, count)
+            elif plan.reads:
                 drafts = await _filled(tables, record, drafts)
-            except InvalidPayload as error:
-                refused[flow, node] = f"InvalidPayload: {error}"
-                continue
+        except InvalidPayload as error:
+            refused[flow, node] = f"InvalidPayload: {error}"
+            continue
         for position, draft in enumerate(drafts, first):
             task = msgspec.structs.replace(draft, id=new_id(), meta={**(draft.meta or {}), **own})
             tasks.append(task)
@@ -190,13 +200,55 @@ async def _make(tables: FlowTables, steps: Sequence[tuple[FlowRecord, Step]]) ->
     return refused
 
 
+def _row_of(key: tuple[str, int, int], maps: Collection[tuple[str, int, int]]) -> tuple[str, int, int]:
+    """Return the row of a portion's drafts: a map has one draft for all."""
+    return (key[0], key[1], 0) if key in maps else key
+
+
 async def _filled(tables: FlowTables, record: FlowRecord, drafts: Sequence[NewTask[Any]]) -> list[NewTask[Any]]:
     """Return tasks with the values of other nodes in their payloads."""
+    values = await _values(tables, record, {name for draft in drafts for name in sources(draft.payload)})
+    return [msgspec.structs.replace(draft, payload=filled(draft.payload, values)) for draft in drafts]
+
+
+async def _of_items(
+    tables: FlowTables, record: FlowRecord, plan: NodePlan, draft: NewTask[Any], first: int, count: int
+) -> list[NewTask[Any]]:
+    """Return the tasks of a map for some of its items."""
+    items = await _items(tables, record, plan)
+    values = await _values(tables, record, sources(draft.payload))
+    return [msgspec.structs.replace(draft, payload=filled(draft.payload, values, item)) for item in items[first : first + count]]
+
+
+async def _items(tables: FlowTables, record: FlowRecord, plan: NodePlan) -> list[Any]:
+    name, *path = plan.each
+    values = await _values(tables, record, [str(name)])
+    if not values[str(name)]:
+        raise InvalidPayload(f"node {name!r} has returned nothing that could be taken")
+    return items_of(values[str(name)][0], path, str(name))
+
+
+async def _values(tables: FlowTables, record: FlowRecord, names: Iterable[str]) -> dict[str, Sequence[bytes]]:
     numbers = {plan.name: number for number, plan in enumerate(record.graph.nodes)}
     values: dict[str, Sequence[bytes]] = {}
-    for name in {name for draft in drafts for name in sources(draft.payload)}:
-        values[name] = await tables.values(record.id, numbers[name]) if name in numbers else ()
-    return [msgspec.structs.replace(draft, payload=filled(draft.payload, values)) for draft in drafts]
+    for name in names:
+        values[name] = await tables.values(record.id, numbers[name], record.rounds[numbers[name]]) if name in numbers else ()
+    return values
+
+
+async def _measured(tables: FlowTables, change: Change, present: FlowRecord, step: Step) -> Change:
+    """Return a change with how many members maps have that are free now."""
+    if not step.measures:
+        return change
+    nodes = dict(change.nodes)
+    for number in step.measures:
+        known = present.nodes[number]
+        try:
+            members = len(await _items(tables, present, present.graph.nodes[number]))
+            nodes[number] = msgspec.structs.replace(known, members=members)
+        except InvalidPayload as error:
+            nodes[number] = msgspec.structs.replace(known, error=f"InvalidPayload: {error}")
+    return change._replace(nodes=sorted(nodes.items()))
 
 
 def _with_errors(change: Change, refused: Mapping[tuple[str, int], str]) -> Change:
@@ -212,15 +264,15 @@ def _with_errors(change: Change, refused: Mapping[tuple[str, int], str]) -> Chan
 
 
 def read_flow(row: Sequence[Any], nodes: Sequence[Sequence[Any]], values: Mapping[int, bytes]) -> FlowRecord:
-    """Turn the columns of a flow, and of its nodes (number, round, opened, ended, failed, error), into a record."""
-    id, name, state, stopping, graph, submitted_at, submitted_by, deadline_at, finished_at, meta = row
+    """Turn the columns of a flow, and of its nodes (number, round, opened, ended, failed, error, members), into a record."""
+    id, name, state, stopping, graph, submitted_at, submitted_by, deadline_at, finished_at, meta, key = row
     known = sorted(nodes, key=lambda node: int(node[0]))
     return FlowRecord(
         id=id,
         name=name,
         state=state,
         graph=_decode_graph(graph),
-        nodes=[NodeFacts(each[2], each[3], each[4], each[5], values.get(each[0])) for each in known],
+        nodes=[NodeFacts(each[2], each[3], each[4], each[5], values.get(each[0]), each[6]) for each in known],
         rounds=[each[1] for each in known],
         stopping=stopping,
         submitted_at=submitted_at,
@@ -228,6 +280,7 @@ def read_flow(row: Sequence[Any], nodes: Sequence[Sequence[Any]], values: Mappin
         deadline_at=deadline_at,
         finished_at=finished_at,
         meta=None if meta is None else msgspec.json.decode(meta, type=dict[str, str]),
+        key=key,
     )
 
 
@@ -245,4 +298,21 @@ def new_record(flow: NewFlow, now: Instant) -> FlowRecord:
         submitted_by=flow.submitted_by,
         deadline_at=None if flow.deadline_in is None else now + flow.deadline_in,
         meta=flow.meta,
+        key=flow.key,
     )
+
+
+def check_rerun(record: FlowRecord, node: int) -> list[int]:
+    """Return the nodes that begin again if a flow is rerun from one of them; none if that cannot be now."""
+    states = record.states()
+    if not 0 <= node < len(states) or states[node] in ("waiting", "skipped"):
+        return []
+    again = after(record.graph, node)
+    return [] if any(record.nodes[number].opened > record.nodes[number].ended for number in again) else again
+
+
+def kept_by_key(flow: NewFlow, holder: str | None) -> str:
+    """Return the id of the flow that stands for one whose key is taken; raise DuplicateKey if the caller does not want that."""
+    if holder is None or flow.if_exists != "keep":
+        raise DuplicateKey(f'a live flow of {flow.name} has the key {flow.key!r}; if_exists="keep" returns that one', task_id=holder or "")
+    return holder

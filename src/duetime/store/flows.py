@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from duetime.clock import Instant
 from duetime.model.flow import FlowFacts, FlowState, Graph, NodeFacts, NodeState, Stopping, evaluate
 from duetime.model.task import NewTask
+from duetime.store.values import Inconsistency
 
 FLOWS_AT_ONCE = 500  # that one step of `advance_flows` takes
 SUMMED_FROM = 64  # arrivals of a node that are worth a step, though none of its members was the last
 
 
 class NewFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow that is not stored yet: a graph, and the tasks of each of its nodes. `deadline_in` is in microseconds."""
+    """A flow that is not stored yet: a graph, and the tasks of each of its nodes. `deadline_in` is in microseconds.
+
+    A map has one task, which takes the item. At most one live flow of a name has a `key`: `if_exists` says what becomes of a second one.
+    """
 
     id: str
     name: str
@@ -26,6 +30,8 @@ class NewFlow(msgspec.Struct, frozen=True, kw_only=True):
     submitted_by: str = ""
     deadline_in: int | None = None
     meta: Mapping[str, str] | None = None
+    key: str | None = None
+    if_exists: Literal["error", "keep"] = "error"
 
 
 class FlowRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +49,7 @@ class FlowRecord(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: Instant | None = None
     finished_at: Instant | None = None
     meta: Mapping[str, str] | None = None
+    key: str | None = None
 
     def states(self) -> list[NodeState]:
         """Return the state of each node."""
@@ -56,6 +63,14 @@ class FlowPage(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
+class FlowCount(msgspec.Struct, frozen=True):
+    """How many flows of a name are in a state."""
+
+    name: str
+    state: FlowState
+    number: int
+
+
 class Member(msgspec.Struct, frozen=True):
     """A task of a node and its position there, from 0."""
 
@@ -64,10 +79,11 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class FlowVerdict(StrEnum):
-    """What was done with a flow. REFUSED: its state does not allow it."""
+    """What was done with a flow. REFUSED: its state does not allow it. DUPLICATE: another live flow has its key."""
 
     CHANGED = "changed"
     REFUSED = "refused"
+    DUPLICATE = "duplicate"
     UNKNOWN = "unknown"
 
 
@@ -77,6 +93,7 @@ class FlowStore(Protocol):
     async def add_flow(self, flow: NewFlow) -> FlowRecord:
         """Store a flow with the tasks of the nodes that wait for nothing, all or none of it. One whose id is stored already is a repeat.
 
+        If a live flow of this name has its key, raise DuplicateKey, or return that one with `if_exists="keep"`.
         Of large groups a first part is made, and the rest in steps: by this call before it returns, or by `advance_flows`.
         """
         ...
@@ -98,12 +115,16 @@ class FlowStore(Protocol):
         """List flows by their ids, the greatest first, which is the newest; those below `before`."""
         ...
 
+    async def flow_counts(self) -> list[FlowCount]:
+        """Return how many flows there are, by name and state."""
+        ...
+
     async def flow_members(self, flow: str, node: int, *, after: int = -1, limit: int = 100) -> list[Member]:
         """List the tasks that were made for a node in its present round and are not pruned, by position."""
         ...
 
     async def flow_values(self, flow: str, node: int) -> list[tuple[int, bytes]]:
-        """Return what members of a node returned, with their positions, if somebody reads it."""
+        """Return what members of a node returned in its present round, with their positions, if somebody reads it."""
         ...
 
     async def stop_flow(self, flow: str, why: Stopping) -> FlowVerdict:
@@ -120,12 +141,24 @@ class FlowStore(Protocol):
         """
         ...
 
+    async def rerun_flow(self, flow: str, node: int) -> FlowVerdict:
+        """Let a node and all that follows from it run again, in their next round: with new tasks, and new values.
+
+        A stopped flow goes on. REFUSED while a member of one of these nodes lives, or if the node did not run. Tasks of earlier rounds
+        are no members any more: they cannot be retried.
+        """
+        ...
+
     async def advance_flows(self, limit: int = FLOWS_AT_ONCE) -> int:
         """Take the next step in flows of which somebody who ended a member has not: he may have died between his commit and his look.
 
         Also make further parts of large groups, stop flows past their deadline and end what was under way in stopped ones. Return how
         many flows were looked at; 0: nothing is left to do.
         """
+        ...
+
+    async def inspect_flows(self, *, repair: bool) -> list[Inconsistency]:
+        """Return flows that are damaged: with wrong counts, with steps that nobody would take, and remains of flows that are gone."""
         ...
 
     async def prune_flows(self, before: Instant, limit: int) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from duetime.clock import Instant
+from duetime.model.claim_order import Below
 from duetime.model.gate import Gate
 from duetime.model.outcome import AttemptRecord, Settlement, SettleVerdict
 from duetime.model.task import Edge, NewTask, TaskRecord
@@ -125,8 +126,12 @@ class Submitting(Protocol):
         At most one live task exists per (handler, key). A new task whose key a live one has is answered by its
         `if_exists`: "error" → DUPLICATE and nothing stored; "keep" → KEPT; "replace" → REPLACED: the live task takes the
         new payload, due time, planned time, priority, collection, timeout, retry, expiry, meta and submitter, keeps its id and its
-        attempt numbers, and starts with no tries used, unless it is running: then DUPLICATE. Each answer carries the task that
-        now has the key. Within one call, later tasks see earlier ones. One DUPLICATE does not stop the rest.
+        attempt numbers, and starts with no tries used, unless it is running: then DUPLICATE. "queue_one" → as "replace" while the live task
+        waits; while it runs the new one is stored, `blocked`, and waits for its end, and the next ones replace that one. It has the key as
+        soon as the other has ended. What carries a newer submission (`model.merging`) is not replaced: KEPT. Debounced tasks are due once
+        their key was quiet. A throttled one is KEPT while the window of its key is open and the task that opened it is stored. Each answer
+        carries the task that now has the key, or is behind the one that has it, or opened the window. Within one call, later tasks see
+        earlier ones. One DUPLICATE does not stop the rest.
 
         A task whose id is already stored, live or final, is a repeat: REPEATED with the stored task, unchanged.
         Listeners are woken after the commit.
@@ -137,13 +142,15 @@ class Submitting(Protocol):
 class Claiming(Protocol):
     """How a worker gets tasks."""
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
+    async def claim(
+        self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0, below: Below | None = None
+    ) -> Claim:
         """Hand due tasks to a worker: at most `wants[handler]` per handler and `total` in all.
 
         A task is due when its position, the later of its due time and its last insertion, is not after the store's now;
         never before. With `ahead`, in microseconds, tasks that will be due within it are handed out too: the worker must not begin
         them before the store's clock has surely reached their due time. Tasks under a closed gate and handlers not in `wants` are left
-        alone, whatever their number.
+        alone, whatever their number. Of a handler in `below` at most `below[handler][priority]` tasks have a lower priority than that.
         Within a handler higher priority goes first and then the earlier position, but one start in sixteen (counted per
         store object and handler) goes to the earliest position of any priority. Handlers are served round robin, so a total
         smaller than the sum of wants is shared. A due task whose expiry has passed is recorded as

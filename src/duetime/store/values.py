@@ -65,7 +65,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     """A handler as a process declared it. `schema` is the JSON Schema of its payload, `retry` policy numbers.
 
     `aliases` are its former names. `upgrades` changes with the code that reads payloads of former schemas. `keep` is for how many seconds
-    its finished tasks are kept, by state, where that differs from the settings. `declared_at` is when this was first declared; all the
+    its finished tasks are kept, by state, where that differs from the settings. `reserve`: how many of its slots are kept for tasks of at
+    least that priority. `declared_at` is when this was first declared; all the
     rest is what `digest` stands for.
     """
 
@@ -81,6 +82,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     upgrades: str = ""
     keep: dict[State, float] = {}
+    reserve: dict[int, int] = {}
 
     @property
     def digest(self) -> str:

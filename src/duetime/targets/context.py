@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, MutableMapping
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
-from duetime.clock import to_datetime
+from duetime.clock import Seconds, to_datetime
 from duetime.errors import AttemptCancelled, InvalidValue
+from duetime.model.limit import Limit
 from duetime.model.outcome import Outcome
 from duetime.model.shapes import derive
 from duetime.model.task import State, Task, TaskRecord, shown, with_extras
 from duetime.store.values import ClaimedTask
 from duetime.targets.occurrence import Occurrence, occurrence_of
 from duetime.targets.output import Printing, current_attempt
+from duetime.targets.permits import LimitUse, PermitSource
 
 T = TypeVar("T")
 
@@ -57,7 +59,7 @@ class Context:
     Not generic on purpose: with a type parameter mypy loses the result type of plain `def` handlers.
     """
 
-    __slots__ = ("_cancelled", "_claimed", "_deadline", "_log", "_progress", "_resources", "_started_at", "_task", "stopped_as")
+    __slots__ = ("_cancelled", "_claimed", "_deadline", "_log", "_permits", "_progress", "_resources", "_started_at", "_task", "stopped_as")
 
     def __init__(
         self,
@@ -67,12 +69,14 @@ class Context:
         deadline_at: int,
         resources: Resources,
         progress: Callable[[float, str], None],
+        permits: PermitSource | None = None,
     ) -> None:
         self._claimed = claimed
         self._started_at = started_at
         self._deadline = deadline_at
         self._resources = resources
         self._progress = progress
+        self._permits = permits
         self._cancelled = False
         self.stopped_as: Outcome | None = None
         self._task: Task[Any] | None = None
@@ -139,6 +143,14 @@ class Context:
     def get(self, kind: type[T]) -> T:
         """Return what the lifespan provided, by type."""
         return self._resources.get(kind)
+
+    def limit(self, limit: Limit | str, /, *, timeout: Seconds | None = None) -> LimitUse:
+        """Hold a part of a limit of the whole fleet for a block: `async with ctx.limit("erp", timeout=30):`, or `with` in `def` handlers.
+
+        The name is that of a limit which a handler of this worker has; otherwise give the Limit itself. Waits until there is room, and
+        raises TimeoutError if there is none within `timeout`. The attempt keeps its slot meanwhile; `raise RetryLater(…)` frees it.
+        """
+        return LimitUse(self._permits, limit, timeout)
 
     def tell_to_stop(self, stopped_as: Outcome = Outcome.CANCELLED) -> None:
         """Set `cancelled`, and keep how the attempt will count if its code ends because of that."""

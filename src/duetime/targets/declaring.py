@@ -44,6 +44,7 @@ def _declaration(spec: HandlerSpec) -> Declaration:
         aliases=spec.aliases,
         upgrades=spec.payloads.upgrades(),
         keep=dict(spec.keep),
+        reserve=dict(spec.reserve),
     )
 
 

@@ -67,6 +67,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One declared handler. `keep`: for how many seconds its finished tasks are kept, by state; of others the settings say it.
 
     `disabling`: its target is watched, because it may break as a whole. `limits` of the whole fleet, which it may share with others.
+    `reserve`: how many slots are kept for tasks of at least that priority.
     """
 
     name: str
@@ -80,4 +81,5 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     keep: Mapping[State, float] = {}
     disabling: Disabling | None = None
     limits: tuple[Limit, ...] = ()
+    reserve: Mapping[int, int] = {}
     doc: str = ""

@@ -47,6 +47,7 @@ from duetime.testing.parts import SteppedExecutor
 from duetime.testing.requests import Requests, SentRequest
 from duetime.testing.stores import SteppedStore
 from duetime.worker.disabling import TargetWatch
+from duetime.worker.permits import Permits
 from duetime.worker.settler import Settler
 from duetime.worker.stored import Serving, StoredTargets
 
@@ -460,6 +461,8 @@ class Kit:
         advice = 'In a test, give its value: t.secrets["name"] = "value"'
         secrets = GivenSecrets(self.secrets, self.app.secret_reader(self._store), advice)
         self._executor = SteppedExecutor(self._store, alarms, self._settler, self._requests, self._messages, secrets)
+        self._permits = Permits(self._store, self._worker, (), alarms, more=lambda: None)
+        self._executor.permits, self._settler.on_handed_over = self._permits, self._permits.handed_over
         self._target_watch = TargetWatch(self._store, self._worker, self._executor.starts, alarms)
         self._executor.target_watch = self._target_watch
         self._stored = StoredTargets(
@@ -496,6 +499,9 @@ class Kit:
         if self._executor.learn(self.app):
             self._declared = False
             await self._register()
+            self._permits.bound(self._executor.queues.by_name.values())
+        while self._permits.limits and await self._permits.run_once() == 0.0:
+            pass
 
     async def _register(self) -> None:
         slots = {name: queue.concurrency for name, queue in self._executor.queues.by_name.items() if queue.concurrency}

@@ -97,6 +97,7 @@ class SteppedExecutor(Executor):
                 queue.settles_directly = False  # `expect` must see every end
                 self.queues.free += queue.concurrency  # a process has no more slots than its handlers, and this one began without any
             self.queues.by_name[name] = queue
+            queue.names.setdefault(name, False)
         return bool(new)
 
     def serve(self, spec: HandlerSpec, target: Target, slots: int) -> None:
@@ -107,8 +108,8 @@ class SteppedExecutor(Executor):
         return SteppedTarget(spec, own, self.host, self.failures.setdefault(spec.name, deque()))
 
     def ready(self) -> Mapping[str, int]:
-        """Return the handlers that have a free slot."""
-        return {name: 1 for name, queue in self.queues.by_name.items() if queue.free > 0}
+        """Return the handlers that have a free slot, and permits of their limits."""
+        return {name: 1 for name, queue in self.queues.by_name.items() if queue.startable > 0}
 
     def expect(self, claimed: ClaimedTask) -> asyncio.Future[_End]:
         """Start an attempt. The future is set when the settler has its outcome."""

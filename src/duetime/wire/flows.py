@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from duetime.clock import SECOND
 from duetime.model.flow import MAX_NODES, Condition, FlowState, Kind
+from duetime.model.flow_values import VALUE
 from duetime.model.query import MAX_PAGE
 from duetime.store.flows import NewFlow
 from duetime.wire.fields import MOST_ITEMS, MOST_WAIT, Cursor, Lasting, Name
@@ -37,9 +38,10 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 
 
 class NodeBody(_Node, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True):
-    """A node: one task, or a group of tasks."""
+    """A node: one task, a group of tasks, or with `map` a group with a task for each item of a list."""
 
     task: NewTaskBody | UnsetType = UNSET
+    map: Annotated[Any, Meta(description='Makes it a map: {"$value": …} names the list, and the task takes {"$item": []}.')] = UNSET
     tasks: Annotated[list[NewTaskBody], Meta(max_length=MOST_ITEMS)] | UnsetType = UNSET
 
 
@@ -47,6 +49,7 @@ class RawNode(_Node, frozen=True, kw_only=True, omit_defaults=True):
     """The same as a client sends it."""
 
     task: RawNewTask | UnsetType = UNSET
+    map: Any = UNSET
     tasks: list[RawNewTask] | UnsetType = UNSET
 
 
@@ -55,6 +58,8 @@ class _Flow(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     result: Name | UnsetType = UNSET
     on_failure: Literal["continue", "stop"] = "continue"
     deadline: Lasting | UnsetType = UNSET
+    key: Annotated[Name | UnsetType, Meta(description="At most one live flow of a name has it.")] = UNSET
+    if_exists: Annotated[Literal["error", "keep"], Meta(description="What becomes of a flow whose key is taken.")] = "error"
     meta: Annotated[dict[str, str], Meta(description="A small map of texts that travels with all its tasks.")] | UnsetType = UNSET
 
 
@@ -74,6 +79,12 @@ class FlowQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     """How long to wait for the end of a flow."""
 
     wait: Wait = 0.0
+
+
+class RerunBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """From which node on a flow runs again."""
+
+    node: Annotated[Name, Meta(description="The node that runs again, with all that follows from it.")]
 
 
 class FlowListQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -121,8 +132,9 @@ def flow_body(flow: NewFlow) -> RawFlow:
             name=plan.name,
             needs=[need_of(each) for each in plan.needs],
             tolerate=plan.tolerate,
-            task=UNSET if plan.group else body_of(tasks[0]),
-            tasks=[body_of(task) for task in tasks] if plan.group else UNSET,
+            task=UNSET if plan.group and not plan.each else body_of(tasks[0]),
+            tasks=[body_of(task) for task in tasks] if plan.group and not plan.each else UNSET,
+            map={VALUE: list(plan.each)} if plan.each else UNSET,
         )
         for plan, tasks in zip(flow.graph.nodes, flow.tasks, strict=True)
     ]
@@ -132,5 +144,7 @@ def flow_body(flow: NewFlow) -> RawFlow:
         result=UNSET if flow.graph.result is None else flow.graph.result,
         on_failure=flow.graph.on_failure,
         deadline=UNSET if flow.deadline_in is None else flow.deadline_in / SECOND,
+        key=UNSET if flow.key is None else flow.key,
+        if_exists=flow.if_exists,
         meta=UNSET if flow.meta is None else dict(flow.meta),
     )

@@ -23,6 +23,7 @@ from duetime.targets.declaring import refused
 from duetime.targets.endings import failed, timed_out
 from duetime.targets.host import TargetHost
 from duetime.targets.output import OutputFiles, Sink
+from duetime.targets.permits import PermitSource
 from duetime.targets.spawned import Spawned
 from duetime.targets.spec import HandlerSpec
 from duetime.targets.target import Accepted, Stop
@@ -47,6 +48,9 @@ class AttemptOwner(Protocol):
 
     @property
     def output(self) -> OutputFiles | None: ...
+
+    @property
+    def permits(self) -> PermitSource | None: ...
 
     def report(self, attempt: Attempt, fraction: float, text: str) -> None: ...
 
@@ -93,6 +97,7 @@ class Attempt(msgspec.Struct, eq=False):
                 deadline_at=self.deadline_at,
                 resources=self.owner.resources,
                 progress=self.report,
+                permits=self.owner.permits,
             )
             if self.stop is not None:
                 self.made.tell_to_stop(_COUNTS_AS[self.stop])

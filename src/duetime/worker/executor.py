@@ -17,7 +17,7 @@ from contextvars import copy_context
 from functools import partial
 
 from duetime.clock import SECOND, Instant
-from duetime.model.lifecycle import conclude, succeed
+from duetime.model.lifecycle import conclude, succeed, without_parking
 from duetime.model.outcome import Acceptance, Ended, Outcome, Settlement
 from duetime.model.retry import RetryPolicy
 from duetime.runtime.service import Alarms
@@ -345,7 +345,7 @@ class Executor:
             attempt = Attempt(claimed, spec, self, None, now, now + (timeout if claimed.timeout is None else int(seconds * SECOND)))
             variables = copy_context()
             variables.run(current_attempt.set, attempt)
-            self.queues.take_slot(queue)
+            self.queues.take_slot(queue, attempt.claimed.priority)
             self.running[claimed.id] = attempt
             try:
                 call = target.call(attempt, variables, partial(self._called, attempt, queue))
@@ -385,7 +385,7 @@ class Executor:
     async def _wait(self, waiting: Waiting) -> None:
         """Drive an attempt that waits to its end. Meanwhile it takes a slot, its time is bounded, and another runner goes on."""
         attempt, queue = waiting.attempt, waiting.queue
-        self.queues.take_slot(queue)
+        self.queues.take_slot(queue, attempt.claimed.priority)
         self.running[attempt.claimed.id] = attempt
         left = (attempt.deadline_at - self._now()) / SECOND
         attempt.timer = self._alarms.after(max(left, 0.0), partial(self.stop, attempt, Stop.TIMEOUT))
@@ -565,7 +565,7 @@ class Executor:
         if behind is None:
             self.starts.cancels.discard(attempt.claimed.id)
         self.starts.begun(attempt.claimed.id)
-        self.queues.free_slot(queue)
+        self.queues.free_slot(queue, attempt.claimed.priority)
         if queue.limits and self.permits is not None:
             if isinstance(ended, Accepted) and (attempt.stop is not Stop.LOST or ended.outcome is None):
                 self.permits.hand_over(attempt.claimed.id, queue)
@@ -590,6 +590,8 @@ class Executor:
             claimed = attempt.claimed
             self._settler.hand_over(Acceptance(claimed.id, claimed.attempt, ended.deadline_at, ended.silence, ended.location))
             return
+        if ended.outcome is Outcome.PARKED:
+            ended = without_parking(ended, attempt.claimed.meta)
         policy = attempt.spec.retry if ended.outcome is Outcome.SUCCEEDED else self._policy(attempt)
         now = self._now() if now is None else now
         if attempt.claimed.schedule is not None:

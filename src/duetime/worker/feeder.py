@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from itertools import count
 from types import MappingProxyType
+from typing import Any
 
 from duetime.clock import SECOND, Instant
 from duetime.model.gate import Gate
@@ -108,15 +109,17 @@ class Feeder(Service):
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
         reasons = self._timing.begin(self._store.now(), sent_at)
+        below = self._executor.queues.below(wants)
+        options: dict[str, Any] = {"below": below} if below else {}  # most handlers have no reserve
         self.in_flight = number = next(self._numbers)
         try:
-            claim = await self._store.claim(self._worker, number, wants, total, ahead=self._store.traits.claim_ahead)
+            claim = await self._store.claim(self._worker, number, wants, total, ahead=self._store.traits.claim_ahead, **options)
         finally:
             self.in_flight = None
         self.known = number
         self._executor.offer(claim.tasks)
         full = len(claim.tasks) >= total
-        self._executor.queues.note_claimed(wants, claim.tasks, full=full)
+        self._executor.queues.note_claimed(wants, claim.tasks, full=full, **options)
         now, seconds = self._store.now(), loop.time()
         if claim.next_at is not None and (claim.next_at > claim.now or not full):
             # never early: the store decides what is due, and this is only when to ask. Until then is counted from the store's

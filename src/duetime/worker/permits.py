@@ -6,9 +6,12 @@ last, so the store never counts less than may run here (`model.limit`).
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from duetime.clock import monotonic
+from duetime.errors import InvalidValue
 from duetime.model.limit import Allotment, Ask, Limit
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
@@ -16,6 +19,34 @@ from duetime.worker.held_limit import PLENTY, HeldLimit
 from duetime.worker.queues import HandlerQueue
 
 ASK_EVERY = 1.0  # seconds between two looks: a hint comes sooner, but may be lost
+
+
+class Inside:
+    """Permits that a running attempt wants, or has (`ctx.limit`)."""
+
+    def __init__(self, permits: Permits, limit: HeldLimit, takes: int, granted: Callable[[], None]) -> None:
+        self._permits = permits
+        self._limit = limit
+        self._granted = granted
+        self._has = False
+        self.takes = takes
+
+    def begin(self) -> None:
+        self._limit.waiters.append(self)
+        self._permits.serve(self._limit)
+        self._permits.need()
+
+    def grant(self) -> None:
+        self._has = True
+        self._granted()
+
+    def give_back(self) -> None:
+        if self._has:
+            self._has = False
+            self._permits.take_back(self._limit, self.takes)
+        elif self in self._limit.waiters:
+            self._limit.waiters.remove(self)
+            self._permits.serve(self._limit)
 
 
 class Permits(Service):
@@ -28,12 +59,20 @@ class Permits(Service):
         self._store = store
         self._worker = worker
         self._more = more
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._number = int(monotonic() * 1e6)  # a worker that registers again under its name goes on from there
         self._handed_over: dict[str, HandlerQueue] = {}
         self.limits: dict[str, HeldLimit] = {}
-        self._queues = [queue for queue in dict.fromkeys(queues) if queue.spec.limits]
-        for queue in self._queues:
-            queue.limits = tuple((self._limit_of(limit, queue.names), limit.each) for limit in queue.spec.limits)
+        self._queues: list[HandlerQueue] = []
+        self.bound(queues)
+
+    def bound(self, queues: Iterable[HandlerQueue]) -> None:
+        """Let queues keep the limits of their handlers."""
+        for queue in dict.fromkeys(queues):
+            if queue.spec.limits and queue not in self._queues:
+                self._queues.append(queue)
+                queue.limits = tuple((self._limit_of(limit, queue.names), limit.each) for limit in queue.spec.limits)
 
     def _limit_of(self, limit: Limit, names: Mapping[str, bool]) -> HeldLimit:
         held = self.limits.setdefault(limit.name, HeldLimit(limit))
@@ -44,6 +83,7 @@ class Permits(Service):
         """Begin anew: the store took this worker for dead, and nothing runs here any more."""
         for limit in self.limits.values():
             limit.held = limit.asked = limit.awaited = 0
+            limit.over = False
         self.wake()
 
     # ---- what attempts do ----
@@ -51,9 +91,45 @@ class Permits(Service):
     def free(self, queue: HandlerQueue) -> None:
         """Take back what an attempt had that has ended."""
         for limit, each in queue.limits:
-            limit.used -= each
-            if limit.held > max(limit.used, limit.target):
-                self.wake()
+            self._free(limit, each)
+
+    def take_back(self, limit: HeldLimit, takes: int) -> None:
+        """Take back what a running attempt had of a limit."""
+        self._free(limit, takes)
+        if limit.free > 0:
+            self._more()
+
+    def _free(self, limit: HeldLimit, takes: int) -> None:
+        limit.used -= takes
+        self.serve(limit)
+        if limit.over or limit.held > max(limit.used, limit.target):
+            self.wake()
+
+    def serve(self, limit: HeldLimit) -> None:
+        """Let running attempts have what they wait for, in turn."""
+        while limit.waiters and limit.left >= limit.waiters[0].takes:
+            waiter = limit.waiters.popleft()
+            limit.used += waiter.takes
+            waiter.grant()
+
+    def taking(self, limit: Limit | str, granted: Callable[[], None]) -> Inside:
+        """Return what takes permits for a running attempt."""
+        if isinstance(limit, str):
+            held, takes = self.limits.get(limit), 1
+            if held is None:
+                raise InvalidValue(f"no handler of this worker has the limit {limit[:100]!r}; give the Limit itself to ctx.limit")
+        else:
+            held, takes = self._limit_of(limit, {}), limit.each
+            if held.declared != limit.running:
+                raise InvalidValue(f"the limit {limit.name} allows {held.declared} elsewhere in this worker, and {limit.running} here")
+        return Inside(self, held, takes, granted)
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function in the worker's event loop."""
+        if threading.get_ident() == self._thread:
+            function()
+        else:
+            self._loop.call_soon_threadsafe(function)
 
     def hand_over(self, task: str, queue: HandlerQueue) -> None:
         """Keep the permits of an attempt that somebody else goes on with, until the store counts it there."""
@@ -71,12 +147,12 @@ class Permits(Service):
 
     def need(self) -> None:
         """Ask if handlers could run more than there are permits for."""
-        if any(self._need(limit)[0] > limit.asked for limit in self.limits.values()):
+        if any(self._need(limit)[0] > limit.asked for limit in tuple(self.limits.values())):
             self.wake()
 
     def _need(self, limit: HeldLimit) -> tuple[int, int]:
         """Return how many permits would be used if the store had all that our handlers could run, and what one attempt takes at least."""
-        need, steps = limit.used, []
+        need, steps = limit.used + limit.wanted_inside, [waiter.takes for waiter in limit.waiters]
         for queue in self._queues:
             for each, cost in queue.limits:
                 if each is limit and (attempts := max(len(queue.tasks), queue.free if queue.more else 0)):
@@ -91,10 +167,12 @@ class Permits(Service):
             return None
         self._number = number = max(self._number + 1, int(monotonic() * 1e6))
         asks = []
-        for limit in self.limits.values():
+        for limit in tuple(self.limits.values()):
             limit.asked, limit.step = self._need(limit)
             want = limit.asked
-            if limit.target == PLENTY:
+            if limit.over and limit.held:
+                want = limit.used
+            elif limit.target == PLENTY:
                 want = max(want, limit.held)  # idle ones are kept for what comes, as long as nobody lacks them
             elif limit.held:
                 want = min(want, max(limit.used, limit.target))
@@ -112,24 +190,25 @@ class Permits(Service):
                     need=limit.asked,
                 )
             )
-        before = {name: limit.held for name, limit in self.limits.items()}
+        before = {name: limit.free for name, limit in self.limits.items()}
         again = False
         for allotment in await self._store.allot(self._worker, number, asks):
             again = self._apply(self.limits[allotment.limit], allotment, number) or again
-        if any(limit.held > before[name] for name, limit in self.limits.items()):
+        if any(limit.free > before.get(name, 0) for name, limit in self.limits.items()):
             self._more()
         return 0.0 if again else ASK_EVERY
 
     def _apply(self, limit: HeldLimit, allotment: Allotment, number: int) -> bool:
         """Take an answer; return whether to ask again at once, to confirm a version or to give back what others lack."""
-        before = limit.held
+        before, was_over = limit.held, limit.over
         if limit.awaited == number:
             limit.held = allotment.permits
-        limit.target = PLENTY
-        if allotment.is_over:
-            limit.target = limit.used
-        elif allotment.lacking and limit.held <= before:  # what has just come is used once
+        limit.target, limit.over = PLENTY, allotment.is_over
+        if allotment.lacking and not limit.over and limit.held <= before:  # what has just come is used once
             is_useless = limit.used < limit.held < limit.used + limit.step
             limit.target = allotment.share if allotment.share >= limit.step and not is_useless else 0
         is_new, limit.seen = allotment.version != limit.seen, allotment.version
-        return is_new or limit.held > max(limit.used, limit.target)
+        self.serve(limit)
+        if limit.over:
+            return is_new or limit.held > limit.used
+        return is_new or (was_over and limit.asked > limit.held) or limit.held > max(limit.used, limit.target)

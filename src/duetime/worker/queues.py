@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 
 from duetime.clock import SECOND, Instant
+from duetime.model.claim_order import Below
+from duetime.model.task import DEFAULT_PRIORITY, PRIORITIES
 from duetime.store.values import ClaimedTask
 from duetime.targets.spec import HandlerSpec
 from duetime.targets.target import HandedOver, Target
@@ -19,6 +21,8 @@ LARGEST_CLAIM = 2_000
 LARGEST_BUFFER = 2 * LARGEST_CLAIM  # one claim's worth waits while the next one is under way
 BUFFERED_TIME = 50_000  # microseconds of work that may wait in memory
 STALE_AFTER = SECOND  # tasks that have waited here so long, because attempts became slow, go back: another worker may have slots
+
+NO_PRIORITY = len(PRIORITIES)  # above all
 
 _handler_of = attrgetter("handler")
 
@@ -35,7 +39,10 @@ class HandlerQueue:
         "low",
         "more",
         "names",
+        "nothing_from",
         "pace",
+        "reserve",
+        "running",
         "served_at",
         "settles_directly",
         "spec",
@@ -61,6 +68,9 @@ class HandlerQueue:
         self.served_at: Instant = 0  # when the queue was last known to move
         self.tally = Tally()
         self.limits: tuple[tuple[HeldLimit, int], ...] = ()  # limits of the fleet, and what an attempt takes of each
+        self.reserve = spec.reserve  # slots that are kept for tasks of so high a priority
+        self.running: Counter[int] = Counter()  # attempts in the slots by priority; counted only with a reserve
+        self.nothing_from = NO_PRIORITY  # nothing is due with such a priority or a higher one, as far as is known
 
     def serve_with(self, target: Target) -> None:
         self.target = target
@@ -68,7 +78,7 @@ class HandlerQueue:
 
     def buffer(self) -> int:
         """Return how many attempts may wait beyond the slots: at most 50 ms of work, so none of a slow handler."""
-        if self.duration is None or self.duration > BUFFERED_TIME or not self.concurrency:
+        if self.duration is None or self.duration > BUFFERED_TIME or not self.concurrency or self.reserve:
             return 0
         buffer = min(LARGEST_BUFFER, int(BUFFERED_TIME / max(self.pace, 1.0)))
         if self.limits:  # only so many run at once, whatever slots there are
@@ -82,6 +92,23 @@ class HandlerQueue:
         if not self.limits:
             return self.free
         return max(0, min(self.free, *(limit.free // each for limit, each in self.limits)))
+
+    def startable_below(self, ahead: Iterable[ClaimedTask]) -> dict[int, int]:
+        """Return how many more tasks could begin with a lower priority than each that has a reserve, besides those that were claimed."""
+        taken = self.running + Counter(claimed.priority for claimed in chain(self.tasks, ahead))
+        allowed = {}
+        for least in self.reserve:
+            kept = sum(slots for priority, slots in self.reserve.items() if priority >= least)
+            allowed[least] = max(0, self.concurrency - kept - sum(n for priority, n in taken.items() if priority < least))
+        return allowed
+
+    def learn(self, tasks: Collection[ClaimedTask], want: int, below: Mapping[int, int], *, full: bool) -> None:
+        """Learn from a claim that brought less than was wanted: lower priorities may have more, higher ones have not."""
+        if full or len(tasks) >= want:
+            return
+        bound = [least for least, most in below.items() if sum(claimed.priority < least for claimed in tasks) >= most]
+        self.more = bool(bound)
+        self.nothing_from = max(bound, default=NO_PRIORITY)
 
     def measure(self, duration: float, count: int, *, waited: bool) -> None:
         """Learn how long attempts take. Attempts that never waited ran one after the other, however many slots there are."""
@@ -127,6 +154,7 @@ class HandlerQueues:
         self._with_tasks: OrderedDict[HandlerQueue, None] = OrderedDict()  # queues that may hold tasks, the next one to serve first
         self._wants: dict[str, int] = {}  # of all queues that want some
         self._buffers: dict[HandlerQueue, int] = {}  # of those among them that have a buffer
+        self._startable_below: dict[HandlerQueue, dict[int, int]] = {}  # of those that have a reserve
         self.ahead = ClaimedAhead()
         self.on_lack: Callable[[], None] | None = None  # called when permits of a limit keep a handler from claiming
         self.by_name = by_name  # an alias shares its handler's queue
@@ -178,12 +206,17 @@ class HandlerQueues:
             waiting, buffer = len(queue.tasks) + self._ahead_of(queue), queue.buffer()
             queue.low = buffer // 2
             want = queue.startable + buffer - waiting
+            if queue.reserve:
+                self._startable_below[queue] = allowed = queue.startable_below(self._tasks_ahead_of(queue))
+                worth_it_for = min(want, allowed.get(queue.nothing_from, want))
+            else:
+                worth_it_for = want
             lacks = lacks or (queue.more and queue.startable < queue.free)
             self._note_want(queue, want, buffer)
             if queue.more:
                 enough = waiting > queue.low if buffer else queue.startable <= waiting or not slots_left
-                worth_it = worth_it or (want > 0 and not enough)
-            elif not waiting and queue.free == queue.concurrency and not queue.limits:
+                worth_it = worth_it or (worth_it_for > 0 and not enough)
+            elif not waiting and queue.free == queue.concurrency and not queue.limits and not queue.reserve:
                 self._active.remove(queue)
         if lacks and self.on_lack is not None:
             self.on_lack()
@@ -191,6 +224,18 @@ class HandlerQueues:
         if not worth_it or total <= 0:
             return {}, 0
         return (self._wants if slots_left else {name: self._wants[name] for queue in self._buffers for name in queue.names}), total
+
+    def below(self, wants: Mapping[str, int]) -> dict[str, dict[int, int]]:
+        """Return how many of the tasks that a claim brings may have a lower priority than those that have a reserve, by name."""
+        below: dict[str, dict[int, int]] = {}
+        for queue, allowed in self._startable_below.items():
+            names = [name for name in queue.names if name in wants]
+            for index, name in enumerate(names):  # they share the slots
+                below[name] = {least: (most + len(names) - 1 - index) // len(names) for least, most in allowed.items()}
+        return below
+
+    def _tasks_ahead_of(self, queue: HandlerQueue) -> Iterator[ClaimedTask]:
+        return (claimed for claimed in self.ahead if claimed.handler in queue.names)
 
     def _ahead_of(self, queue: HandlerQueue) -> int:
         return sum(self.ahead.by_handler.get(name, 0) for name in queue.names) if len(self.ahead) else 0
@@ -213,6 +258,8 @@ class HandlerQueues:
         for queue in self._own:
             waiting, buffer = len(queue.tasks) + sum(ahead[name] for name in queue.names), queue.buffer()
             left = min(queue.startable + buffer - waiting, free + buffer)
+            if queue.reserve:  # whoever asks for free slots does not choose among priorities
+                left = min(left, *queue.startable_below(self._tasks_ahead_of(queue)).values())
             if left > 0:
                 slots |= dict.fromkeys(queue.names, left)
         return slots
@@ -221,9 +268,9 @@ class HandlerQueues:
         """Note that there may be due tasks for any handler."""
         self._more_for_buffers = self._more_for_others = True
         for queue in self._active:
-            queue.more = True
+            queue.more, queue.nothing_from = True, NO_PRIORITY
 
-    def note_claimed(self, wants: Mapping[str, int], tasks: Iterable[ClaimedTask], *, full: bool) -> None:
+    def note_claimed(self, wants: Mapping[str, int], tasks: Sequence[ClaimedTask], *, full: bool, below: Below | None = None) -> None:
         """Learn from a claim which handlers may have more tasks: those that got all they wanted, and those it was not for.
 
         A claim serves handlers round robin. If it ended at its total, a handler that got some may have more; one that got none has none.
@@ -233,6 +280,10 @@ class HandlerQueues:
         for queue in self._active:
             queue.names = {name: taken[name] > 0 for name in queue.names}
             queue.more = any(taken[name] >= wants.get(name, 0) or (full and taken[name] > 0) for name in queue.names)
+            if queue.reserve and below:
+                allowed = {least: sum(below[name][least] for name in queue.names if name in below) for least in queue.reserve}
+                mine = [claimed for claimed in tasks if claimed.handler in queue.names]
+                queue.learn(mine, sum(wants.get(name, 0) for name in queue.names), allowed, full=full)
         self._more_for_buffers, self._more_for_others = False, wants is not self._wants
 
     def stalled(self, now: Instant) -> list[HandlerQueue]:
@@ -293,15 +344,19 @@ class HandlerQueues:
             queue.tasks.clear()
             queue.tasks.extend(claimed for claimed in waiting if wanted(claimed))
 
-    def take_slot(self, queue: HandlerQueue) -> None:
+    def take_slot(self, queue: HandlerQueue, priority: int = DEFAULT_PRIORITY) -> None:
         """Take a slot, and permits of the handler's limits."""
         self._active.add(queue)
         queue.free -= 1
         self.free -= 1
         for limit, each in queue.limits:
             limit.used += each
+        if queue.reserve:
+            queue.running[priority] += 1
 
-    def free_slot(self, queue: HandlerQueue) -> None:
+    def free_slot(self, queue: HandlerQueue, priority: int = DEFAULT_PRIORITY) -> None:
         """Free a slot."""
+        if queue.reserve:
+            queue.running[priority] -= 1
         queue.free += 1
         self.free += 1

@@ -37,7 +37,7 @@ NODES = (
 @store_option
 @click.pass_context
 def flows(ctx: click.Context, as_json: bool) -> None:
-    """List, show, cancel and retry flows.
+    """List, show, cancel, retry and rerun flows.
 
     A flow is a graph of tasks that is handled as one.
     """
@@ -74,10 +74,14 @@ def _ended(flow: Flow[Any]) -> str:
 
 @flows.command("show")
 @click.argument("flow", metavar="ID")
+@click.option("--mermaid", is_flag=True, help="Print it as a Mermaid diagram.")
 @json_option
 @store_option
-def show_flow(flow: str, as_json: bool) -> None:
+def show_flow(flow: str, mermaid: bool, as_json: bool) -> None:
     """Show one flow: each node, its state and why it is in it."""
+    if mermaid:
+        click.echo(on_store(lambda app: app.flows.get(flow)).mermaid(), nl=False)
+        return
     _print(on_store(lambda app: app.flows.get(flow)), as_json)
 
 
@@ -102,6 +106,20 @@ def members(flow: str, node: str, first: int, limit: int, as_json: bool) -> None
 @click.argument("flow", metavar="ID")
 @json_option
 @store_option
+def why(flow: str, as_json: bool) -> None:
+    """Explain what a flow waits for, or how it ended."""
+    reasons = on_store(lambda app: app.flows.why(flow))
+    if as_json:
+        show.print_json_list(reasons)
+        return
+    for reason in reasons:
+        click.echo(show.printable(reason.text))
+
+
+@flows.command()
+@click.argument("flow", metavar="ID")
+@json_option
+@store_option
 def cancel(flow: str, as_json: bool) -> None:
     """Cancel a flow as one: nothing of it starts any more, and what runs is told to end."""
     _change(flow, "cancel", lambda app: app.flows.cancel(flow), as_json)
@@ -116,6 +134,16 @@ def retry(flow: str, as_json: bool) -> None:
     _change(flow, "retry", lambda app: app.flows.retry(flow), as_json)
 
 
+@flows.command()
+@click.argument("flow", metavar="ID")
+@click.option("--from", "node", metavar="NODE", required=True, help="The node that runs again, with all that follows from it.")
+@json_option
+@store_option
+def rerun(flow: str, node: str, as_json: bool) -> None:
+    """Let a node, and all that follows from it, run again with new tasks."""
+    _change(flow, "rerun", lambda app: app.flows.rerun(flow, node), as_json)
+
+
 def _change(flow: str, verb: str, change: Callable[[App], Awaitable[Flow[Any]]], as_json: bool) -> None:
     audited = Audited(f"flows.{verb}", flow, detail=lambda changed: changed.state)
     _print(on_store(change, audited=audited), as_json)
@@ -128,6 +156,7 @@ def _print(found: Flow[Any], as_json: bool) -> None:
     facts: list[tuple[str, object]] = [
         ("id", found.id),
         ("name", found.name),
+        ("key", found.key),
         ("state", found.state),
         ("stopping", found.stopping),
         ("submitted", show.absolute(found.submitted_at)),

@@ -161,6 +161,10 @@ async def retry(run: Runner, sql: Statements, ids: Sequence[str], now: Instant |
         locations = await locations_of(run, sql, open_ids)
         finals = [task_id for task_id in open_ids if task_id in locations and locations[task_id].state in RETRIABLE]
         verdicts |= {task_id: ChangeVerdict.REFUSED for task_id, location in locations.items() if location.state not in RETRIABLE}
+        if finals and await run.rows(sql.lock_flows_of, [finals]):
+            passed = {row[0] for row in await run.rows(sql.passed_members, [finals])}
+            verdicts |= dict.fromkeys(passed, ChangeVerdict.REFUSED)
+            finals = [task_id for task_id in finals if task_id not in passed]
         if finals:
             # those that somebody else takes back at this moment are not locked, and are live when we look again
             locked = {row[0]: row[1] for row in await run.rows(sql.lock_finals, [finals, 0])}

@@ -25,13 +25,16 @@ from duetime.store.conducting import (
     Held,
     NewMember,
     carry_on,
+    check_rerun,
     conduct,
     counted,
+    kept_by_key,
     new_record,
     portions,
     read_flow,
 )
-from duetime.store.flows import FLOWS_AT_ONCE, SUMMED_FROM, FlowPage, FlowRecord, FlowVerdict, Member, NewFlow
+from duetime.store.flow_inspection import Correction, Ends, inspect_flows
+from duetime.store.flows import FLOWS_AT_ONCE, SUMMED_FROM, FlowCount, FlowPage, FlowRecord, FlowVerdict, Member, NewFlow
 from duetime.store.postgres.accepting import Accepting
 from duetime.store.postgres.callers import CallersTransactions, callers_transaction
 from duetime.store.postgres.control import Sweeping, retry, write_time
@@ -42,7 +45,7 @@ from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.submit import Submission
 from duetime.store.postgres.workers import Registering
 from duetime.store.sql import Statements
-from duetime.store.values import CancelVerdict, ChangeVerdict, DeleteVerdict, HintKind
+from duetime.store.values import CancelVerdict, ChangeVerdict, DeleteVerdict, HintKind, Inconsistency
 
 T = TypeVar("T")
 
@@ -89,11 +92,11 @@ class Tables:
         return [Held(read_flow(row, nodes[row[0]], values[row[0]]), arrivals[row[0]]) for row in rows]
 
     async def insert(self, flow: NewFlow) -> FlowRecord | None:
-        """Store a flow without its members; None if it is stored already."""
+        """Store a flow without its members; None if it is stored already, or its key is taken."""
         record = new_record(flow, self._now)
         meta = None if flow.meta is None else write_json(dict(flow.meta))
         graph = msgspec.json.encode(flow.graph).decode()
-        row = [flow.id, flow.name, graph, self._now, flow.submitted_by, record.deadline_at, meta]
+        row = [flow.id, flow.name, graph, self._now, flow.submitted_by, record.deadline_at, meta, flow.key]
         if not await self._run.rows(self._sql.insert_flow, row):
             return None
         await self._run.rows(self._sql.insert_nodes, [flow.id, len(flow.graph.nodes)])
@@ -102,13 +105,36 @@ class Tables:
             await self._run.rows(self._sql.insert_drafts, [list(column) for column in zip(*drafts, strict=True)])
         return record
 
+    async def running(self, after: str | None, limit: int) -> list[tuple[Held, bool]]:
+        rows = await self._run.rows(self._sql.running_flows, [after, limit])
+        busy = {row[0]: row[1] for row in rows}
+        return [(each, busy[each.record.id]) for each in await self.read(list(busy))]
+
+    async def ends(self, flows: Sequence[str]) -> dict[tuple[str, int], Ends]:
+        rows = await self._run.rows(self._sql.ends_of_members, [list(flows)])
+        return {(flow, node): Ends(live, failed) for flow, node, live, failed in rows}
+
+    async def correct(self, corrections: Sequence[Correction]) -> None:
+        await self._run.rows(self._sql.lock_flows, [sorted({each.flow for each in corrections})])
+        if corrections:
+            await self._run.rows(self._sql.correct_nodes, [list(column) for column in zip(*corrections, strict=True)])
+
+    async def wake(self, flows: Sequence[str]) -> None:
+        await self._run.rows(self._sql.wake_flows, [list(flows)])
+
+    async def strays(self, *, remove: bool) -> list[str]:
+        found = [row[0] for row in await self._run.rows(self._sql.strays_of_flows)]
+        if remove and found:
+            await self._run.rows(self._sql.remove_strays, [found])
+        return found
+
     async def count(self, seqs: Sequence[int]) -> None:
         await self._run.rows(self._sql.count_arrivals, [list(seqs)])
 
     async def write(self, changes: Sequence[Change]) -> None:
         columns = [[c.flow for c in changes], [c.state for c in changes], [c.stopping for c in changes], [c.more for c in changes]]
         await self._run.rows(self._sql.write_flows, [*columns, [c.finished_at for c in changes]])
-        nodes = [(c.flow, number, k.opened, k.ended, k.failed, k.error) for c in changes for number, k in c.nodes]
+        nodes = [(c.flow, number, k.opened, k.ended, k.failed, k.error, k.members) for c in changes for number, k in c.nodes]
         if nodes:
             await self._run.rows(self._sql.write_nodes, [list(column) for column in zip(*nodes, strict=True)])
 
@@ -116,8 +142,12 @@ class Tables:
         rows = await self._run.rows(self._sql.read_drafts, [list(column) for column in zip(*opens, strict=True)])
         return [Draft(*row) for row in rows]
 
-    async def values(self, flow: str, node: int) -> list[bytes]:
-        return [data.encode() for _, data in await self._run.rows(self._sql.values_of, [flow, node])]
+    async def key_holder(self, name: str, key: str | None) -> str | None:
+        rows = [] if key is None else await self._run.rows(self._sql.key_of_flow, [name, key])
+        return rows[0][0] if rows else None
+
+    async def values(self, flow: str, node: int, round: int) -> list[bytes]:
+        return [data.encode() for _, data in await self._run.rows(self._sql.values_of, [flow, node, round])]
 
     async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
         if not self._lanes.know(keys_of(tasks)):
@@ -132,9 +162,11 @@ class Tables:
 async def add_to(tables: Tables, flow: NewFlow, now: Instant) -> tuple[FlowRecord, Conducted]:
     """Store a flow and take its first step."""
     record = await tables.insert(flow)
-    conducted = Conducted([], []) if record is None else await carry_on(tables, [Held(record, ())], now)
-    [(stored, arrivals)] = await tables.read([flow.id])
-    return counted(stored, arrivals), conducted
+    if record is not None:
+        conducted = await carry_on(tables, [Held(record, ())], now)
+        return counted(*(await tables.read([flow.id]))[0]), conducted
+    known = await tables.read([flow.id]) or await tables.read([kept_by_key(flow, await tables.key_holder(flow.name, flow.key))])
+    return counted(*known[0]), Conducted([], [])
 
 
 class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweeping):
@@ -179,6 +211,9 @@ class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweep
         found = await self.flows(ids[:limit])
         return FlowPage([each for each in found if each is not None], ids[limit - 1] if len(ids) > limit else None)
 
+    async def flow_counts(self) -> list[FlowCount]:
+        return [FlowCount(*row) for row in await self._opened.rows(self._sql.flow_counts)]
+
     async def flow_members(self, flow: str, node: int, *, after: int = -1, limit: int = 100) -> list[Member]:
         [found] = await self.flows([flow])
         if found is None or not 0 <= node < len(found.rounds):
@@ -187,7 +222,10 @@ class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweep
         return [Member(*row) for row in rows]
 
     async def flow_values(self, flow: str, node: int) -> list[tuple[int, bytes]]:
-        rows = await self._opened.rows(self._sql.values_of, [flow, node]) if is_uuid(flow) else []
+        [found] = await self.flows([flow])
+        if found is None or not 0 <= node < len(found.rounds):
+            return []
+        rows = await self._opened.rows(self._sql.values_of, [flow, node, found.rounds[node]])
         return [(position, data.encode()) for position, data in rows]
 
     async def stop_flow(self, flow: str, why: Stopping) -> FlowVerdict:
@@ -210,16 +248,33 @@ class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweep
         return verdict
 
     async def retry_flow(self, flow: str) -> FlowVerdict:
-        if not is_uuid(flow):
-            return FlowVerdict.UNKNOWN
+        return await self._resumed(flow, self._take_back)
+
+    async def rerun_flow(self, flow: str, node: int) -> FlowVerdict:
+        async def begin(run: Runner, found: FlowRecord) -> FlowVerdict:
+            again = check_rerun(found, node)
+            if not again:
+                return FlowVerdict.REFUSED
+            await run.rows(self._sql.begin_round, [found.id, again])
+            await run.rows(self._sql.resume_flow, [found.id])
+            return FlowVerdict.CHANGED
+
+        return await self._resumed(flow, begin)
+
+    async def _resumed(self, flow: str, change: Callable[[Runner, FlowRecord], Awaitable[FlowVerdict]]) -> FlowVerdict:
+        """Change a locked flow so that it goes on."""
 
         async def job(run: Runner) -> FlowVerdict:
-            held = await Tables(run, self._sql, self._lanes, 0).lock([flow])
+            tables = Tables(run, self._sql, self._lanes, 0)
+            held = await tables.lock([flow])
             if not held:
                 return FlowVerdict.UNKNOWN
-            return await self._take_back(run, counted(*held[0]))
+            found = counted(*held[0])
+            if await tables.key_holder(found.name, found.key) not in (None, found.id):
+                return FlowVerdict.DUPLICATE
+            return await change(run, found)
 
-        verdict = await self._opened.transaction(job)
+        verdict = await self._opened.transaction(job) if is_uuid(flow) else FlowVerdict.UNKNOWN
         if verdict is FlowVerdict.CHANGED:
             self._hint(HintKind.DUE)
             await self._go_on([flow])
@@ -251,6 +306,16 @@ class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweep
         ready = [row[0] for row in await self._opened.rows(self._sql.ready_flows, [None, 0, limit])]
         await self._go_on(sorted({*ready, *(flow for flow, more, _ in busy if more)}))
         return len({*late, *ready, *(row[0] for row in busy)})
+
+    async def inspect_flows(self, *, repair: bool) -> list[Inconsistency]:
+        async def job(run: Runner) -> list[Inconsistency]:
+            await run.rows(self._sql.one_moment if repair else self._sql.one_view)
+            return await inspect_flows(Tables(run, self._sql, self._lanes, 0), repair=repair)
+
+        problems = await self._opened.transaction(job)
+        while repair and problems and await self.advance_flows():
+            pass
+        return problems
 
     async def prune_flows(self, before: Instant, limit: int) -> int:
         return len(await self._opened.rows(self._sql.prune_flows, [before, limit]))

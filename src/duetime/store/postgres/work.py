@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from duetime.clock import SECOND, Instant
-from duetime.model.claim_order import ClaimOrder, DueEntry, LaneFacts, choose
+from duetime.model.claim_order import Below, ClaimOrder, DueEntry, LaneFacts, choose, most_of
 from duetime.model.flow import FLOW
 from duetime.model.gate import Gate, GateAction, Gates
 from duetime.model.outcome import Outcome, Settlement, SettleVerdict
@@ -59,7 +59,16 @@ class Claims:
         self._open_claims: dict[str, OpenClaims] = {}  # by worker
         self._flows: dict[str, str] = {}  # by task: what it is claimed as a member of
 
-    async def claim(self, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int, through: Gate | None = None) -> Claim:
+    async def claim(
+        self,
+        worker: str,
+        number: int,
+        wants: Mapping[str, int],
+        total: int,
+        lead: int,
+        through: Gate | None = None,
+        below: Below | None = None,
+    ) -> Claim:
         """Hand due tasks to a worker, or one that may pass a gate; see the contract in `store.shard`."""
         wants = {name: want for name, want in wants.items() if want > 0}
         for _ in range(MAX_RETRIES):
@@ -67,8 +76,10 @@ class Claims:
                 lanes, dropping, opens_at = self._open_lanes(wants, self._clock.now())
             else:
                 lanes, dropping, opens_at = self._lanes_behind(through, wants, self._clock.now()), (), None
+            if below:
+                lanes = [lane for lane in lanes if most_of(lane.priority, below.get(lane.handler), 1) > 0]
             last_handler = self._claim_order.last_handler
-            order, quotas = await self._plan(lanes, wants, total, lead)
+            order, quotas = await self._plan(lanes, wants, total, lead, below or {})
             how, claim = await self._take(worker, number, [*lanes, *dropping] if dropping else lanes, order, quotas, lead)
             if how is _How.DONE:
                 break
@@ -110,13 +121,15 @@ class Claims:
         every = [lane for name in wants for lane in self._lanes.single(name)]
         return [lane for lane in every if self._gates.probes(gate, lane.handler, lane.collection or None, now)]
 
-    async def _plan(self, lanes: Sequence[Lane], wants: Mapping[str, int], total: int, lead: int) -> tuple[list[int], dict[int, int]]:
+    async def _plan(
+        self, lanes: Sequence[Lane], wants: Mapping[str, int], total: int, lead: int, below: Below
+    ) -> tuple[list[int], dict[int, int]]:
         """Return how many tasks to take from each lane, and the order of lanes in which to start them.
 
         One lane needs no plan, and that is by far the most frequent case. Several are looked into first.
         """
         if len(lanes) <= 1:
-            return [], {lane.id: min(wants[lane.handler], total) for lane in lanes}
+            return [], {lane.id: min(most_of(lane.priority, below.get(lane.handler), wants[lane.handler]), total) for lane in lanes}
         limit = min(total, max(wants.values()))
         parameters = [self._clock.parameter, [lane.id for lane in lanes], [lane.floor for lane in lanes], limit + 1, lead]
         heads: dict[int, list[DueEntry]] = {
@@ -127,7 +140,7 @@ class Claims:
             return iter(heads[lane][:limit])
 
         facts = [LaneFacts(lane.id, lane.handler, lane.priority) for lane in lanes if lane.id in heads]
-        order = [lane for lane, _ in choose(facts, wants, total, self._claim_order, scan).entries]
+        order = [lane for lane, _ in choose(facts, wants, total, self._claim_order, scan, below).entries]
         return order, dict(Counter(order))
 
     async def _take(
@@ -375,9 +388,11 @@ class Working(OpenSchema):
 
     _claims: Claims  # made by `open`, as all that is declared so
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
+    async def claim(
+        self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0, below: Below | None = None
+    ) -> Claim:
         self._opened  # noqa: B018  raises if it is not open
-        return await self._claims.claim(worker, claim, wants, total, ahead)
+        return await self._claims.claim(worker, claim, wants, total, ahead, below=below)
 
     async def claim_probe(self, worker: str, claim: int, names: Collection[str], gate: Gate) -> Claim:
         self._opened  # noqa: B018

@@ -119,7 +119,7 @@ def _retry_one(connection: sqlite3.Connection, task_id: str, now: Instant) -> Ch
     if row is None:
         return ChangeVerdict.UNKNOWN
     seq, lane, state, key, attempt, outcome, worker, started_at, finished_at, detail, error, expires_at, handler = row
-    if state is None or state == State.SUCCEEDED:
+    if state is None or state == State.SUCCEEDED or connection.execute(SQL.passed_member, (seq,)).fetchone():
         return ChangeVerdict.REFUSED
     if key is not None:
         if connection.execute(SQL.key_holder, (write_json(read_names(connection).all(handler)), key)).fetchone():

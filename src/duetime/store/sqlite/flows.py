@@ -26,13 +26,16 @@ from duetime.store.conducting import (
     Held,
     NewMember,
     carry_on,
+    check_rerun,
     conduct,
     counted,
+    kept_by_key,
     new_record,
     portions,
     read_flow,
 )
-from duetime.store.flows import FLOWS_AT_ONCE, SUMMED_FROM, FlowPage, FlowRecord, FlowVerdict, Member, NewFlow
+from duetime.store.flow_inspection import Correction, Ends, inspect_flows
+from duetime.store.flows import FLOWS_AT_ONCE, SUMMED_FROM, FlowCount, FlowPage, FlowRecord, FlowVerdict, Member, NewFlow
 from duetime.store.sqlite import control
 from duetime.store.sqlite.accepting import Accepting
 from duetime.store.sqlite.control import Changing
@@ -42,9 +45,10 @@ from duetime.store.sqlite.statements import NEVER, SQL
 from duetime.store.sqlite.submit import Submission, Submitting, callers_transaction
 from duetime.store.sqlite.upkeep import Upkeep
 from duetime.store.sqlite.workers import Registering
-from duetime.store.values import CancelVerdict, ChangeVerdict, DeleteVerdict, HintKind
+from duetime.store.values import CancelVerdict, ChangeVerdict, DeleteVerdict, HintKind, Inconsistency
 
 SWEPT_AT_ONCE = 500
+REMAINS = (SQL.delete_values, SQL.delete_arrivals, SQL.delete_members, SQL.delete_drafts, SQL.delete_nodes)
 
 
 class Tables:
@@ -71,11 +75,11 @@ class Tables:
         return [Held(read_flow(row, nodes[row[0]], values[row[0]]), arrivals[row[0]]) for row in rows]
 
     async def insert(self, flow: NewFlow) -> FlowRecord | None:
-        """Store a flow without its members; None if it is stored already."""
+        """Store a flow without its members; None if it is stored already, or its key is taken."""
         record = new_record(flow, self._now)
         meta = None if flow.meta is None else write_json(dict(flow.meta))
         graph = msgspec.json.encode(flow.graph).decode()
-        row = (flow.id, flow.name, graph, self._now, flow.submitted_by, record.deadline_at, meta)
+        row = (flow.id, flow.name, graph, self._now, flow.submitted_by, record.deadline_at, meta, flow.key, flow.key is not None)
         if not await self._run.rows(SQL.insert_flow, row):
             return None
         await self._run.many(SQL.insert_node, [(flow.id, number) for number in range(len(flow.graph.nodes))])
@@ -83,12 +87,33 @@ class Tables:
         await Submission(self._run, self._now).reserve([task for tasks in flow.tasks for task in tasks])
         return record
 
+    async def running(self, after: str | None, limit: int) -> list[tuple[Held, bool]]:
+        rows = await self._run.rows(SQL.running_flows, (after or "", limit))
+        busy = {row[0]: bool(row[1]) for row in rows}
+        return [(each, busy[each.record.id]) for each in await self.lock(list(busy))]
+
+    async def ends(self, flows: Sequence[str]) -> dict[tuple[str, int], Ends]:
+        rows = await self._run.rows(SQL.ends_of_members, (write_json(flows),))
+        return {(flow, node): Ends(live, failed) for flow, node, live, failed in rows}
+
+    async def correct(self, corrections: Sequence[Correction]) -> None:
+        await self._run.many(SQL.correct_node, [(c.ended, c.failed, c.flow, c.node) for c in corrections])
+
+    async def wake(self, flows: Sequence[str]) -> None:
+        await self._run.many(SQL.wake_flow, [(flow,) for flow in flows])
+
+    async def strays(self, *, remove: bool) -> list[str]:
+        found = [row[0] for row in await self._run.rows(SQL.strays_of_flows)]
+        for statement in REMAINS if remove and found else ():
+            await self._run.rows(statement, (write_json(found),))
+        return found
+
     async def count(self, seqs: Sequence[int]) -> None:
         await self._run.rows(SQL.count_arrivals, (write_json(seqs),))
 
     async def write(self, changes: Sequence[Change]) -> None:
         await self._run.many(SQL.write_flow, [(c.state, c.stopping, c.more, c.finished_at, c.flow) for c in changes])
-        nodes = [(k.opened, k.ended, k.failed, k.error, c.flow, number) for c in changes for number, k in c.nodes]
+        nodes = [(k.opened, k.ended, k.failed, k.error, k.members, c.flow, number) for c in changes for number, k in c.nodes]
         await self._run.many(SQL.write_node, nodes)
 
     async def drafts(self, opens: Sequence[tuple[str, int, int]]) -> list[Draft]:
@@ -98,8 +123,12 @@ class Tables:
             found.append(Draft(*each, tasks))
         return found
 
-    async def values(self, flow: str, node: int) -> list[bytes]:
-        return [data.encode() for _, data in await self._run.rows(SQL.values_of, (flow, node))]
+    async def key_holder(self, name: str, key: str | None) -> str | None:
+        rows = [] if key is None else await self._run.rows(SQL.key_of_flow, (name, key))
+        return rows[0][0] if rows else None
+
+    async def values(self, flow: str, node: int, round: int) -> list[bytes]:
+        return [data.encode() for _, data in await self._run.rows(SQL.values_of, (flow, node, round))]
 
     async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
         submission = Submission(self._run, self._now, told=False)
@@ -117,12 +146,12 @@ def _add(connection: sqlite3.Connection, flow: NewFlow, now: Instant) -> tuple[F
 async def add_to(tables: Tables, flow: NewFlow, now: Instant) -> tuple[FlowRecord, Conducted]:
     """Store a flow and take its first step."""
     record = await tables.insert(flow)
-    if record is None:
-        conducted = Conducted([], [])
-    else:
+    if record is not None:
         conducted = await carry_on(tables, [Held(record, ())], now)
-    [(stored, arrivals)] = await tables.lock([flow.id])
-    return counted(stored, arrivals), conducted
+        [(stored, arrivals)] = await tables.lock([flow.id])
+        return counted(stored, arrivals), conducted
+    known = await tables.lock([flow.id]) or await tables.lock([kept_by_key(flow, await tables.key_holder(flow.name, flow.key))])
+    return counted(*known[0]), Conducted([], [])
 
 
 def _read(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, FlowRecord]:
@@ -147,6 +176,8 @@ def _retry(connection: sqlite3.Connection, flow: str, now: Instant) -> FlowVerdi
         return FlowVerdict.UNKNOWN
     if found.state == "succeeded":
         return FlowVerdict.REFUSED
+    if _key_taken(connection, found):
+        return FlowVerdict.DUPLICATE
     verdicts: list[ChangeVerdict] = []
     for number, known in enumerate(found.nodes):
         if known.failed > 0:
@@ -160,10 +191,29 @@ def _retry(connection: sqlite3.Connection, flow: str, now: Instant) -> FlowVerdi
     return FlowVerdict.CHANGED
 
 
+def _key_taken(connection: sqlite3.Connection, found: FlowRecord) -> bool:
+    """Return whether another live flow has the key of one that is to live again."""
+    return drive(Tables(SyncRunner(connection), 0).key_holder(found.name, found.key)) not in (None, found.id)
+
+
+def _rerun(connection: sqlite3.Connection, flow: str, node: int, now: Instant) -> FlowVerdict:
+    found = _read(connection, [flow]).get(flow)
+    if found is None:
+        return FlowVerdict.UNKNOWN
+    if _key_taken(connection, found):
+        return FlowVerdict.DUPLICATE
+    again = check_rerun(found, node)
+    if not again:
+        return FlowVerdict.REFUSED
+    connection.execute(SQL.begin_round, (flow, write_json(again)))
+    connection.execute(SQL.resume_flow, (flow,))
+    return FlowVerdict.CHANGED
+
+
 def _prune(connection: sqlite3.Connection, before: Instant, limit: int) -> int:
     ids = [row[0] for row in connection.execute(SQL.old_flows, (before, limit)).fetchall()]
     gone = (write_json(ids),)
-    for statement in (SQL.delete_values, SQL.delete_arrivals, SQL.delete_members, SQL.delete_drafts, SQL.delete_nodes, SQL.delete_flows):
+    for statement in (*REMAINS, SQL.delete_flows):
         connection.execute(statement, gone)
     return len(ids)
 
@@ -200,6 +250,9 @@ class FlowKeeping(Submitting, Accepting, Registering, Changing, Upkeep):
 
         return await self._read(job)
 
+    async def flow_counts(self) -> list[FlowCount]:
+        return await self._read(lambda connection: [FlowCount(*row) for row in connection.execute(SQL.flow_counts)])
+
     async def flow_members(self, flow: str, node: int, *, after: int = -1, limit: int = 100) -> list[Member]:
         def job(connection: sqlite3.Connection) -> list[Member]:
             found = _read(connection, [flow]).get(flow)
@@ -211,8 +264,14 @@ class FlowKeeping(Submitting, Accepting, Registering, Changing, Upkeep):
         return await self._read(job)
 
     async def flow_values(self, flow: str, node: int) -> list[tuple[int, bytes]]:
-        rows = await self._read(lambda connection: connection.execute(SQL.values_of, (flow, node)).fetchall())
-        return [(position, data.encode()) for position, data in rows]
+        def job(connection: sqlite3.Connection) -> list[tuple[int, bytes]]:
+            found = _read(connection, [flow]).get(flow)
+            if found is None or not 0 <= node < len(found.rounds):
+                return []
+            rows = connection.execute(SQL.values_of, (flow, node, found.rounds[node])).fetchall()
+            return [(position, data.encode()) for position, data in rows]
+
+        return await self._read(job)
 
     async def stop_flow(self, flow: str, why: Stopping) -> FlowVerdict:
         verdict = await self._write(lambda connection: _stop(connection, flow, why, self._clock.now()))
@@ -223,6 +282,12 @@ class FlowKeeping(Submitting, Accepting, Registering, Changing, Upkeep):
     async def retry_flow(self, flow: str) -> FlowVerdict:
         verdict = await self._write(lambda connection: _retry(connection, flow, self._clock.now()))
         self._hint(HintKind.DUE)
+        return verdict
+
+    async def rerun_flow(self, flow: str, node: int) -> FlowVerdict:
+        verdict = await self._write(lambda connection: _rerun(connection, flow, node, self._clock.now()))
+        if verdict is FlowVerdict.CHANGED:
+            await self._go_on([flow])
         return verdict
 
     async def advance_flows(self, limit: int = FLOWS_AT_ONCE) -> int:
@@ -245,6 +310,15 @@ class FlowKeeping(Submitting, Accepting, Registering, Changing, Upkeep):
             await self._sweep_flow(flow)
         await self._go_on(sorted({*ready, *busy}))
         return len({*late, *unswept, *ready, *busy})
+
+    async def inspect_flows(self, *, repair: bool) -> list[Inconsistency]:
+        def job(connection: sqlite3.Connection) -> list[Inconsistency]:
+            return drive(inspect_flows(Tables(SyncRunner(connection), 0), repair=repair))
+
+        problems = await (self._write(job) if repair else self._read(job))
+        while repair and problems and await self.advance_flows():
+            pass
+        return problems
 
     async def prune_flows(self, before: Instant, limit: int) -> int:
         return await self._write(lambda connection: _prune(connection, before, limit))

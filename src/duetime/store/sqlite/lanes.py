@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.claim_order import ClaimOrder, DueEntry, LaneFacts, choose
+from duetime.model.claim_order import Below, ClaimOrder, DueEntry, LaneFacts, choose, most_of
 from duetime.model.gate import Gate, Gates
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
@@ -104,13 +104,19 @@ def open_lanes(
 
 
 def choose_tasks(
-    connection: sqlite3.Connection, lanes: Mapping[int, Lane], wants: Mapping[str, int], total: int, now: Instant, order: ClaimOrder
+    connection: sqlite3.Connection,
+    lanes: Mapping[int, Lane],
+    wants: Mapping[str, int],
+    total: int,
+    now: Instant,
+    order: ClaimOrder,
+    below: Below,
 ) -> tuple[list[int], list[int]]:
     """Choose tasks: within a handler by priority and age, between handlers round robin. Also return which lanes are empty now."""
     if len(lanes) == 1:
         # by far the most frequent case, worth its own path: no heap, one step
         (lane,) = lanes.values()
-        limit = min(wants[lane.handler], total)
+        limit = min(most_of(lane.priority, below.get(lane.handler), wants[lane.handler]), total)
         statement = SQL.first_on_road if _is_road(lane.id) else SQL.first_in_lane
         tasks: list[int] = _read_rows(connection.execute(statement, (lane.id, now, limit)))
         order.count(lane.handler, len(tasks))
@@ -133,7 +139,7 @@ def choose_tasks(
             yield from (row[1:3] for row in connection.execute(scanning(lane), (lane, now, limit, len(head))))
 
     facts = [LaneFacts(lane.id, lane.handler, lane.priority) for lane in lanes.values()]
-    entries, exhausted = choose(facts, wants, total, order, scan)
+    entries, exhausted = choose(facts, wants, total, order, scan, below)
     return [entry[1] for _, entry in entries], exhausted
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.claim_order import ClaimOrder
+from duetime.model.claim_order import Below, ClaimOrder, most_of
 from duetime.model.fences import next_epoch
 from duetime.model.gate import Gate
 from duetime.model.lifecycle import as_cancelled, conclude, unmet
@@ -53,13 +53,16 @@ def hand_out(
     order: ClaimOrder,
     most_bytes: int | None = None,
     through: Gate | None = None,
+    below: Below | None = None,
 ) -> Claim:
     """Hand due tasks to a worker; see the contract in `store.shard`. `most_bytes` bounds their payloads."""
     if connection.execute(SQL.worker_may_claim, (worker,)).fetchone() is None:
         return Claim([], now, None)
     until = now + ahead
     open_lanes, opens_at = lanes.open_lanes(connection, wants, read_gates(connection, now), now, until, through)
-    chosen, exhausted = lanes.choose_tasks(connection, open_lanes, wants, total, until, order)
+    if below:
+        open_lanes = {id: lane for id, lane in open_lanes.items() if most_of(lane.priority, below.get(lane.handler), 1) > 0}
+    chosen, exhausted = lanes.choose_tasks(connection, open_lanes, wants, total, until, order, below or {})
     if connection.execute(SQL.expired_tasks, (now, 1)).fetchone():
         chosen = _without_expired(connection, chosen, now)
     fitting = chosen if most_bytes is None else _fitting(connection, chosen, most_bytes)
@@ -433,10 +436,13 @@ def unregister(connection: sqlite3.Connection, worker: str, now: Instant) -> int
 class Working(OpenFile):
     """How a worker gets tasks and reports on them."""
 
-    async def claim(self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0) -> Claim:
+    async def claim(
+        self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0, below: Below | None = None
+    ) -> Claim:
         # urgent: the claimed tasks can run while waiting outcomes are written
         return await self._write(
-            lambda connection: hand_out(connection, worker, claim, wants, total, ahead, self._clock.now(), self._claim_order), urgent=True
+            lambda connection: hand_out(connection, worker, claim, wants, total, ahead, self._clock.now(), self._claim_order, below=below),
+            urgent=True,
         )
 
     async def claim_probe(self, worker: str, claim: int, names: Collection[str], gate: Gate) -> Claim:

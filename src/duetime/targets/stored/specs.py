@@ -103,10 +103,14 @@ def _target_of(name: str, definition: Definition) -> TargetSpec:
             except InvalidValue as error:  # it names the handler first; here the field comes first
                 raise InvalidValue(str(error).removeprefix(f"{name}: ")) from None
         case StoredNotices():
-            if name != NOTIFY:
-                raise InvalidValue(f"kind: notices are sent by {NOTIFY} alone; store a channel instead: duetime channels put")
-            return NoticeSpec()
+            return _notices(name)
     assert_never(definition)
+
+
+def _notices(name: str) -> NoticeSpec:
+    if name != NOTIFY:
+        raise InvalidValue(f"kind: notices are sent by {NOTIFY} alone; store a channel instead: duetime channels put")
+    return NoticeSpec()
 
 
 def _positive(duration: Seconds, what: str) -> float:
@@ -129,6 +133,8 @@ def summary_of(definition: Definition) -> str:
             return f"publish to {definition.to} at {definition.url}"
         case StoredCommand():
             return described(definition.argv or (), definition.artifact)
+        case StoredNotices():
+            return "notices of alerts"
     assert_never(definition)
 
 

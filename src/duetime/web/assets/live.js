@@ -47,9 +47,9 @@ async function take(response) {
     for (const fresh of parse(await response.text())) {
       const old = document.querySelector(`[data-part="${CSS.escape(fresh.getAttribute("data-part") ?? "")}"]`);
       if (old === null || hold(old, fresh)) continue;
-      const ends = at_end(old);
+      const read = scrolled_up(old);
       morph(old, fresh);
-      for (const log of old.querySelectorAll("[data-follow]")) if (ends.has(log)) log.scrollTop = log.scrollHeight;
+      for (const log of old.querySelectorAll("[data-follow]")) if (!read.has(log)) log.scrollTop = log.scrollHeight;
     }
   }
   const said = response.headers.get("duetime-said");
@@ -57,12 +57,12 @@ async function take(response) {
 }
 
 /**
- * Return the logs of a part that are scrolled to their end: they are followed.
+ * Return the logs of a part in which somebody reads further up; the others are followed.
  * @param {Element} part
  */
-function at_end(part) {
+function scrolled_up(part) {
   const logs = [...part.querySelectorAll("[data-follow]")];
-  return new Set(logs.filter((log) => log.scrollTop + log.clientHeight >= log.scrollHeight - 4));
+  return new Set(logs.filter((log) => log.scrollTop + log.clientHeight < log.scrollHeight - 4));
 }
 
 async function ask() {

@@ -13,6 +13,7 @@ from duetime.errors import FlowNotFound, InvalidValue
 from duetime.model.access import Scope
 from duetime.model.flow import FlowState
 from duetime.model.task import TaskRecord, shown
+from duetime.web.flow_picture import picture
 from duetime.web.page import Action, Done, Page, View
 from duetime.web.visit import Visit
 from duetime.web.words import json_text
@@ -86,7 +87,9 @@ async def view_one(visit: Visit) -> View:
         "next": visit.here(first=first + MEMBERS) if first + MEMBERS < chosen.made else None,
         "result": None if flow.result is None else json_text(flow.result),
         "reasons": _reasons(flow),
+        "picture": picture(flow, lambda name: visit.here(node=name, first=None)),
         "may_cancel": may_operate and not flow.final and flow.stopping is None,
+        "may_rerun": may_operate and chosen.state not in ("waiting", "skipped") and chosen.made <= chosen.ended,
         "may_retry": may_operate and flow.state in ("failed", "cancelled"),
     }
     ended = flow.finished_at is not None and visit.now - to_instant(flow.finished_at) > QUIET_AFTER
@@ -129,13 +132,21 @@ async def retry(visit: Visit) -> Done:
     return Done(said=f"The flow is {await _changed(visit, 'retry')}: it goes on from the tasks that did not succeed.")
 
 
-async def _changed(visit: Visit, verb: str) -> str:
+async def rerun(visit: Visit) -> Done:
+    node = visit.form.get("node", "")
+    return Done(said=f"The flow is {await _changed(visit, 'rerun', node)}: {node} and what follows from it run again with new tasks.")
+
+
+async def _changed(visit: Visit, verb: str, node: str = "") -> str:
     async with visit.acting(f"flows.{verb}", visit.path["flow"][:100]) as act:
         flow = await _found(visit)
         for name in {name for node in flow.nodes for name in node.handler.split(", ")}:
             visit.allow(Scope.OPERATE, name)
         flows = visit.app.flows
-        changed = await (flows.cancel(flow) if verb == "cancel" else flows.retry(flow))
+        if verb == "rerun":
+            changed = await flows.rerun(flow, node)
+        else:
+            changed = await (flows.cancel(flow) if verb == "cancel" else flows.retry(flow))
         act.detail = changed.state
     return "being cancelled" if verb == "cancel" and not changed.final else changed.state
 
@@ -145,5 +156,5 @@ ONE = Page(
     path="/flows/{flow}",
     template="flow.html",
     view=view_one,
-    actions={"cancel": Action(run=cancel), "retry": Action(run=retry)},
+    actions={"cancel": Action(run=cancel), "retry": Action(run=retry), "rerun": Action(run=rerun)},
 )

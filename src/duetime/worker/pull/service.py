@@ -21,7 +21,7 @@ from duetime.errors import InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.ids import is_id, new_id
 from duetime.model.figures import STALE_WRITES, FigureKey
 from duetime.model.gate import Gates
-from duetime.model.lifecycle import conclude
+from duetime.model.lifecycle import conclude, without_parking
 from duetime.model.outcome import Ended, Outcome, Settlement, SettleVerdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, ErrorInfo, TaskRecord
@@ -252,7 +252,8 @@ class PullService:
             found = None if schema is None else await _misfit(schema, msgspec.json.decode(each.task.payload))
             if found is not None:
                 error = ErrorInfo("InvalidPayload", f"{handler}: {found.path} {found.problem}")
-                unfit.append((each, Ended(Outcome.PARKED, error=error, refused_by=worker.declared[handler])))
+                parked = Ended(Outcome.PARKED, error=error, refused_by=worker.declared[handler])
+                unfit.append((each, without_parking(parked, each.task.meta)))
         await self._end(worker.id, unfit)
         refused = {each.task.id for each, _ in unfit}
         return [each for each in claimed if each.task.id not in refused]

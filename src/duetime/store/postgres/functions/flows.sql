@@ -20,9 +20,9 @@ begin
     select m.flow, m.node, m.round, count(*), count(*) filter (where not e.succeeded)
     from unnest(p_ids, p_succeeded) as e (id, succeeded) join duetime.member as m on m.task = e.id
     group by m.flow, m.node, m.round;
-    insert into duetime.value (flow, node, position, data)
-    select m.flow, m.node, m.position, coalesce(h.result, 'null')
+    insert into duetime.value (flow, node, round, position, data)
+    select m.flow, m.node, m.round, m.position, coalesce(h.result, 'null')
     from unnest(p_ids, p_succeeded) as e (id, succeeded) join duetime.member as m on m.task = e.id and m.keeps
     join duetime.history as h on h.id = m.task where e.succeeded
-    on conflict (flow, node, position) do update set data = excluded.data;
+    on conflict (flow, node, round, position) do update set data = excluded.data;
 end $$;

@@ -181,7 +181,7 @@ create index vain_parent on duetime.vain (parent);
 
 -- A flow: a graph of nodes, each of which is one task or a group of tasks. `graph` is JSON. `stopping`: why nothing
 -- more of it starts; `swept`: what was under way then has been told to end. `more`: some of its tasks are still to be
--- made. `version` counts changes.
+-- made. `version` counts changes. `holds_key`: it lives, or lived last, under its key.
 create table duetime.flow (
     id uuid primary key,
     name text not null,
@@ -195,8 +195,11 @@ create table duetime.flow (
     submitted_by text not null,
     deadline_at bigint,
     finished_at bigint,
-    meta text
+    meta text,
+    key text,
+    holds_key boolean not null default false
 );
+create unique index flow_key on duetime.flow (name, key) where holds_key;
 create index flow_state on duetime.flow (state, id);
 create index flow_busy on duetime.flow (id) where more or (stopping is not null and not swept);
 create index flow_deadline on duetime.flow (deadline_at)
@@ -204,7 +207,8 @@ create index flow_deadline on duetime.flow (deadline_at)
 create index flow_finished on duetime.flow (finished_at) where finished_at is not null;
 
 -- What is known of the nodes of a flow, by their number in its graph: of how many members the tasks were made, how many
--- of those have ended and failed. `error`: they could not be made. `round` counts reruns.
+-- of those have ended and failed. `error`: they could not be made. `round` counts reruns. `members`: how many a map
+-- has.
 create table duetime.node (
     flow uuid not null,
     number integer not null,
@@ -213,6 +217,7 @@ create table duetime.node (
     ended integer not null default 0,
     failed integer not null default 0,
     error text not null default '',
+    members integer,
     primary key (flow, number)
 );
 
@@ -251,9 +256,10 @@ create index arrival_flow on duetime.arrival (flow);
 create table duetime.value (
     flow uuid not null,
     node integer not null,
+    round integer not null,
     position integer not null,
     data text not null,
-    primary key (flow, node, position)
+    primary key (flow, node, round, position)
 );
 
 -- Pull workers are workers in other languages, which a server speaks for. `pull_lease` is how many seconds one

@@ -1,8 +1,11 @@
 -- Flows, their nodes and members.
 
 -- insert_flow: a new flow
-insert into duetime_flow (id, name, state, graph, submitted_at, submitted_by, deadline_at, meta)
-values (?, ?, 'running', ?, ?, ?, ?, ?) on conflict do nothing returning id
+insert into duetime_flow (id, name, state, graph, submitted_at, submitted_by, deadline_at, meta, key, holds_key)
+values (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?) on conflict do nothing returning id
+
+-- key_of_flow: the live flow that has this key
+select id from duetime_flow where name = ? and key = ? and holds_key
 
 -- insert_node: a node of a new flow
 insert into duetime_node (flow, number) values (?, ?)
@@ -11,11 +14,12 @@ insert into duetime_node (flow, number) values (?, ?)
 insert into duetime_draft (flow, node, first, tasks) values (?, ?, ?, ?)
 
 -- read_flows: flows by id
-select f.id, f.name, f.state, f.stopping, f.graph, f.submitted_at, f.submitted_by, f.deadline_at, f.finished_at, f.meta
+select f.id, f.name, f.state, f.stopping, f.graph, f.submitted_at, f.submitted_by, f.deadline_at, f.finished_at, f.meta,
+    f.key
 from json_each(?) as asked cross join duetime_flow as f on f.id = asked.value order by f.id
 
 -- flow_nodes: what is known of the nodes of flows
-select n.flow, n.number, n.round, n.opened, n.ended, n.failed, n.error
+select n.flow, n.number, n.round, n.opened, n.ended, n.failed, n.error, n.members
 from json_each(?) as asked cross join duetime_node as n on n.flow = asked.value
 
 -- flow_arrivals: what is not counted yet
@@ -24,16 +28,20 @@ from json_each(?) as asked cross join duetime_arrival as a on a.flow = asked.val
 
 -- single_values: what nodes with one member returned, if somebody reads it
 select v.flow, v.node, v.data
-from json_each(?) as asked cross join duetime_value as v on v.flow = asked.value where v.position = 0
+from json_each(?) as asked cross join duetime_node as n on n.flow = asked.value
+cross join duetime_value as v on v.flow = n.flow and v.node = n.number and v.round = n.round and v.position = 0
 
 -- count_arrivals: what is counted in now
 delete from duetime_arrival where seq in (select value from json_each(?))
 
 -- write_flow: how a flow goes on
-update duetime_flow set state = ?, stopping = ?, more = ?, finished_at = ?, version = version + 1 where id = ?
+update duetime_flow as f set state = ?1, stopping = ?2, more = ?3, finished_at = ?4,
+    version = version + 1, holds_key = f.key is not null and ?4 is null and (f.holds_key or not exists (
+        select 1 from duetime_flow as o where o.name = f.name and o.key = f.key and o.holds_key))
+where id = ?5
 
 -- write_node: how a node goes on
-update duetime_node set opened = ?, ended = ?, failed = ?, error = ? where flow = ? and number = ?
+update duetime_node set opened = ?, ended = ?, failed = ?, error = ?, members = ? where flow = ? and number = ?
 
 -- read_draft: tasks of a node that are to be made
 select tasks from duetime_draft where flow = ? and node = ? and first = ?
@@ -55,10 +63,14 @@ from json_each(?) as e cross join duetime_member as m on m.task = e.value cross 
 group by m.flow, m.node, m.round
 
 -- insert_values: what ended members returned that somebody reads
-insert or replace into duetime_value (flow, node, position, data)
-select m.flow, m.node, m.position, coalesce(cast(t.result as text), 'null')
+insert or replace into duetime_value (flow, node, round, position, data)
+select m.flow, m.node, m.round, m.position, coalesce(cast(t.result as text), 'null')
 from json_each(?) as e cross join duetime_member as m on m.task = e.value cross join duetime_task as t on t.seq = m.task
 where m.keeps and t.state = 'succeeded'
+
+-- passed_member: whether a task belongs to an earlier round of its node
+select 1 from duetime_member as m join duetime_node as n on n.flow = m.flow and n.number = m.node
+where m.task = ? and m.round <> n.round
 
 -- insert_return: a member that lives again
 insert into duetime_arrival (flow, node, round, ended, failed)
@@ -89,11 +101,16 @@ select id from duetime_flow where deadline_at <= ? and state = 'running' and sto
 update duetime_flow set stopping = ?, swept = 0, version = version + 1 where id = ?
 
 -- resume_flow: let a flow go on
-update duetime_flow set stopping = null, swept = 0, state = 'running', finished_at = null, version = version + 1
+update duetime_flow set stopping = null, swept = 0, more = 1, state = 'running', finished_at = null,
+    version = version + 1
 where id = ?
 
 -- forget_errors: nodes whose members could not be made are tried again
 update duetime_node set error = '' where flow = ? and error <> ''
+
+-- begin_round: a node and what follows from it begin again
+update duetime_node set round = round + 1, opened = 0, ended = 0, failed = 0, error = '', members = null
+where flow = ? and number in (select value from json_each(?))
 
 -- swept_flow: all that was under way in a stopped flow was told to end
 update duetime_flow set swept = 1 where id = ? and stopping is not null
@@ -103,11 +120,37 @@ select t.id, m.position from duetime_member as m join duetime_task as t on t.seq
 where m.flow = ? and m.node = ? and m.round = ? and m.position > ? order by m.position limit ?
 
 -- values_of: what members of a node returned
-select position, data from duetime_value where flow = ? and node = ? order by position
+select position, data from duetime_value where flow = ? and node = ? and round = ? order by position
 
 -- flow_ids: flows, the newest first
 select id from duetime_flow where (:state is null or state = :state) and (:name is null or name = :name)
     and (:before is null or id < :before) order by id desc limit :limit
+
+-- flow_counts: how many flows there are, by name and state
+select name, state, count(*) from duetime_flow group by name, state order by name, state
+
+-- running_flows: the next running flows by id, and which of them the duty looks at
+select id, more or (stopping is not null and not swept) from duetime_flow where state = 'running' and id > ?
+order by id limit ?
+
+-- ends_of_members: how many members of flows live, and have ended without success
+select m.flow, m.node, sum(t.state is null), sum(t.state is not null and t.state <> 'succeeded')
+from json_each(?) as asked cross join duetime_node as n on n.flow = asked.value
+cross join duetime_member as m on m.flow = n.flow and m.node = n.number and m.round = n.round
+cross join duetime_task as t on t.seq = m.task group by m.flow, m.node
+
+-- correct_node: counts as they must be
+update duetime_node set ended = ?, failed = ? where flow = ? and number = ?
+
+-- wake_flow: let the duty look at a flow
+update duetime_flow set more = 1 where id = ?
+
+-- strays_of_flows: flows that are gone, but of which something is left
+select x.flow from duetime_node as x where not exists (select 1 from duetime_flow as f where f.id = x.flow)
+union select x.flow from duetime_draft as x where not exists (select 1 from duetime_flow as f where f.id = x.flow)
+union select x.flow from duetime_member as x where not exists (select 1 from duetime_flow as f where f.id = x.flow)
+union select x.flow from duetime_arrival as x where not exists (select 1 from duetime_flow as f where f.id = x.flow)
+union select x.flow from duetime_value as x where not exists (select 1 from duetime_flow as f where f.id = x.flow)
 
 -- old_flows: flows that ended long ago
 select id from duetime_flow where finished_at < ? order by finished_at limit ?

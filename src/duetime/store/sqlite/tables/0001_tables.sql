@@ -141,7 +141,7 @@ create index duetime_vain_parent on duetime_vain (parent);
 
 -- A flow: a graph of nodes, each of which is one task or a group of tasks. `graph` is JSON. `stopping`: why nothing
 -- more of it starts; `swept`: what was under way then has been told to end. `more`: some of its tasks are still to be
--- made. `version` counts changes.
+-- made. `version` counts changes. `holds_key`: it lives, or lived last, under its key.
 create table duetime_flow (
     id text primary key,
     name text not null,
@@ -155,8 +155,11 @@ create table duetime_flow (
     submitted_by text not null,
     deadline_at integer,
     finished_at integer,
-    meta text
+    meta text,
+    key text,
+    holds_key integer not null default 0
 ) without rowid;
+create unique index duetime_flow_key on duetime_flow (name, key) where holds_key;
 create index duetime_flow_state on duetime_flow (state, id);
 create index duetime_flow_busy on duetime_flow (id) where more or (stopping is not null and not swept);
 create index duetime_flow_deadline on duetime_flow (deadline_at)
@@ -164,7 +167,8 @@ create index duetime_flow_deadline on duetime_flow (deadline_at)
 create index duetime_flow_finished on duetime_flow (finished_at) where finished_at is not null;
 
 -- What is known of the nodes of a flow, by their number in its graph: of how many members the tasks were made, how many
--- of those have ended and failed. `error`: they could not be made. `round` counts reruns.
+-- of those have ended and failed. `error`: they could not be made. `round` counts reruns. `members`: how many a map
+-- has.
 create table duetime_node (
     flow text not null,
     number integer not null,
@@ -173,6 +177,7 @@ create table duetime_node (
     ended integer not null default 0,
     failed integer not null default 0,
     error text not null default '',
+    members integer,
     primary key (flow, number)
 ) without rowid;
 
@@ -211,9 +216,10 @@ create index duetime_arrival_flow on duetime_arrival (flow);
 create table duetime_value (
     flow text not null,
     node integer not null,
+    round integer not null,
     position integer not null,
     data text not null,
-    primary key (flow, node, position)
+    primary key (flow, node, round, position)
 ) without rowid;
 
 -- Claimed attempts, and accepted ones.

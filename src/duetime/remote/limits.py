@@ -1,0 +1,51 @@
+"""Limits over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from msgspec import UNSET
+
+from duetime.client.gates import IN_FORCE_WITHIN, Named, check_note, lasting_of
+from duetime.client.limits import LimitInfo, Limits, LimitSet, name_of
+from duetime.clock import SECOND, Seconds, to_seconds
+from duetime.model.limit import check_running
+from duetime.remote.address import part
+from duetime.remote.gates import LONGEST_WAIT
+from duetime.remote.transport import Transport
+from duetime.wire.limits import LimitAnswer, LimitBody, LimitList
+
+
+class RemoteLimits(Limits):
+    """`app.limits` over HTTP. The server records who changed a limit."""
+
+    def __init__(self, transport: Transport, *, opened: Callable[[], Awaitable[None]]) -> None:
+        self._transport = transport
+        self._opened = opened
+
+    async def put(
+        self, name: str | Named, *, running: int, lasting: Seconds | None = None, note: str = "", timeout: Seconds = IN_FORCE_WITHIN
+    ) -> LimitSet:
+        check_running(running)
+        wait = min(max(0.0, to_seconds(timeout, "timeout")), LONGEST_WAIT)
+        seconds = UNSET if lasting is None else lasting_of(lasting) / SECOND
+        body = LimitBody(running=running, lasting=seconds, note=check_note(note), wait=wait)
+        await self._opened()
+        done = await self._transport.ask(LimitAnswer, "PUT", _path(name), body=body, again=True, wait=wait)
+        return LimitSet(limit=done.limit, version=done.version, confirmed=done.confirmed, waiting=done.waiting)
+
+    async def reset(self, name: str | Named) -> LimitInfo:
+        await self._opened()
+        return await self._transport.ask(LimitInfo, "DELETE", _path(name), again=True)
+
+    async def get(self, name: str | Named) -> LimitInfo:
+        await self._opened()
+        return await self._transport.ask(LimitInfo, "GET", _path(name))
+
+    async def list(self) -> list[LimitInfo]:
+        await self._opened()
+        return (await self._transport.ask(LimitList, "GET", "/v1/limits")).items
+
+
+def _path(name: str | Named) -> str:
+    return f"/v1/limits/{part(name_of(name))}"

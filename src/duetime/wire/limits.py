@@ -1,0 +1,39 @@
+"""Limits in JSON. `LimitInfo` is a limit as it is shown."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from duetime.client.limits import LimitInfo
+from duetime.model.limit import MOST_RUNNING
+from duetime.wire.fields import MOST_WAIT
+
+
+class LimitBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What may run instead of the declared number, for `lasting` seconds; `wait` is how long to wait for the workers' confirmations."""
+
+    running: Annotated[int, Meta(ge=1, le=MOST_RUNNING)]
+    lasting: Annotated[float, Meta(gt=0, le=3_000_000_000)] | UnsetType | None = UNSET
+    note: Annotated[str, Meta(max_length=1_000)] = ""
+    wait: Annotated[float, Meta(ge=0, le=MOST_WAIT)] = 20.0
+
+
+class LimitList(msgspec.Struct, frozen=True):
+    """The limits that workers have declared, by name."""
+
+    items: list[LimitInfo]
+    next: None = None
+
+
+class LimitAnswer(msgspec.Struct, frozen=True):
+    """A limit that was changed. In force: every live worker has confirmed it. `above` still run although it does not allow them."""
+
+    limit: LimitInfo
+    version: int
+    in_force: bool
+    above: int
+    confirmed: list[str]
+    waiting: list[str]
