@@ -28,6 +28,7 @@ def test_a_flow_is_listed_shown_cancelled_and_retried(duetime: CommandLine, flow
     assert (listed["id"], listed["name"], listed["state"]) == (flow, "order", "running")
     assert flow in duetime("flows", "list", "--state", "running", "--name", "order").stdout
     assert "it waits until greet succeeded" in duetime("flows", "show", flow).stdout
+    assert duetime("flows", "show", flow, "--mermaid").stdout.endswith("    n0 --> n1\n")
     [member] = duetime.json("flows", "members", flow, "greet")["items"]
     assert member["task"] in duetime("flows", "members", flow, "greet").stdout
     assert duetime.json("flows", "cancel", flow)["state"] == "cancelled"

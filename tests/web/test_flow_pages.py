@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
-from duetime import App, Fatal
+import msgspec
+
+from duetime import App, Fatal, Flow, Plan
+from duetime.client.flows import NodeInfo
+from duetime.web.flow_picture import MOST_DRAWN, picture
 from duetime.web.pages import flows
 from tests.servers.waiting import PATIENCE
 from tests.web.conftest import Reader, dashboard, ids_in
@@ -88,3 +94,43 @@ async def test_a_flow_is_acted_on_only_by_those_who_may_operate_all_its_handlers
     assert (await app.flows.get(flow)).state == "cancelled"
     [entry] = (await app.tokens.audit.list(by="both", action="flows.cancel")).items
     assert entry.subject == flow.id
+
+
+async def test_a_flow_is_drawn_by_layers_and_each_node_leads_to_its_tasks(ui: Reader, app: App) -> None:
+    send = app.handler("mail.send")
+    plan = Plan("drawn")
+    first = plan.add(send.new(to="a", template="a").after(600), name="first")
+    both = [plan.add(send.new(to="a", template="a"), name=f"<{name}>", needs=[first]) for name in ("left", "right")]
+    plan.add(send.new(to="a", template="a"), name="last of all that have a very long name", needs=both)
+    flow = await app.submit_flow(plan.new_flow())
+    page = await ui(f"/flows/{flow.id}")
+    svg = page[page.index('<svg class="graph"') : page.index("</svg>", page.index('<svg class="graph"'))]
+    assert "Nodes of the flow: first running, &lt;left&gt; waiting" in svg
+    assert svg.count('class="link"') == 4
+    assert [re.search(r'x="(\d+)" y="(\d+)"', each)[0] for each in svg.split("<rect")[1:]] == [  # type: ignore[index]
+        'x="0" y="0"', 'x="250" y="0"', 'x="250" y="66"', 'x="500" y="0"',
+    ]  # fmt: skip
+    assert "last of all that have…" in svg
+    assert f'href="/ui/flows/{flow.id}?node=%3Cleft%3E"' in svg
+    assert "<left>" not in svg
+    diagram = (await app.flows.get(flow)).mermaid()
+    assert 'n0["first<br>running, 0 of 1"]' in diagram
+    assert "n1 --> n3" in diagram
+
+
+def test_a_very_large_flow_is_not_drawn() -> None:
+    nodes = [NodeInfo(name=f"n{number}", handler="h", state="waiting", members=1) for number in range(MOST_DRAWN + 1)]
+    flow: Flow[object] = Flow(id="id", name="large", state="running", nodes=nodes, submitted_at=datetime.now(UTC))
+    assert picture(flow, str) == ""
+    assert picture(msgspec.structs.replace(flow, nodes=nodes[1:]), str).count("<rect") == MOST_DRAWN
+
+
+async def test_a_node_of_a_flow_runs_again_from_its_page(ui: Reader, app: App) -> None:
+    send = app.handler("mail.send")
+    flow = await app.chain(send.new(to="a", template="a").after(600), send.new(to="b", template="b"))
+    first = flow.nodes[0].name
+    assert "Run again from here" not in await ui(f"/flows/{flow.id}?node={first}"), "its task lives"
+    await app.flows.cancel(flow)
+    assert "Run again from here" in await ui(f"/flows/{flow.id}?node={first}")
+    await ui(f"/flows/{flow.id}", form={"do": "rerun", "node": first}, status=303)
+    assert (await app.flows.get(flow)).node(first).round == 2

@@ -14,7 +14,7 @@ from duetime.client.admission import Admission
 from duetime.clock import Seconds, to_datetime, to_seconds
 from duetime.errors import Conflict, FlowNotFound, InvalidValue
 from duetime.ids import is_id
-from duetime.model.flow import Condition, FlowState, NodeFacts, NodePlan, NodeState, Stopping, size_of, tolerated
+from duetime.model.flow import Condition, FlowState, NodeFacts, NodePlan, NodeState, Stopping, mentioned, size_of, tolerated
 from duetime.model.task import FINAL, TaskRecord
 from duetime.model.why import Reason, ReasonKind
 from duetime.model.wording import count, listed
@@ -38,7 +38,7 @@ MOST_LISTED = 1_000
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A node of a flow: one task, or a group of them. `made` of its `members` are tasks by now; `why` says what it waits for or did.
 
-    `round` counts its reruns. A map has no members before its list is known.
+    `round` counts its reruns. A map has no members before its list is known. `after` names the nodes that `needs` speaks of.
     """
 
     name: str
@@ -51,6 +51,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     needs: list[str] = []
     why: str = ""
     round: int = 1
+    after: builtins.list[str] = []
 
 
 class Flow(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
@@ -72,6 +73,16 @@ class Flow(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     @property
     def final(self) -> bool:
         return self.state != "running"
+
+    def mermaid(self) -> str:
+        """Return the flow as a Mermaid diagram, each node with its state."""
+        numbers = {node.name: f"n{number}" for number, node in enumerate(self.nodes)}
+        lines = ["flowchart LR"]
+        for node in self.nodes:
+            label = node.name.replace('"', "#quot;")
+            lines.append(f'    {numbers[node.name]}["{label}<br>{node.state}, {node.ended:,} of {node.members:,}"]')
+            lines += [f"    {numbers[before]} --> {numbers[node.name]}" for before in node.after]
+        return "\n".join(lines) + "\n"
 
     def node(self, name: str) -> NodeInfo:
         """Return a node by name. Raises InvalidValue if the flow has none of that name."""
@@ -309,6 +320,7 @@ def shown_flow(record: FlowRecord) -> Flow[Any]:
             needs=[in_words(each) for each in plan.needs],
             why=_why(plan, known, state, record),
             round=round,
+            after=list(dict.fromkeys(single.node for single in mentioned(plan.needs))),
         )
         for plan, known, state, round in zip(record.graph.nodes, record.nodes, states, record.rounds, strict=True)
     ]

@@ -74,10 +74,14 @@ def _ended(flow: Flow[Any]) -> str:
 
 @flows.command("show")
 @click.argument("flow", metavar="ID")
+@click.option("--mermaid", is_flag=True, help="Print it as a Mermaid diagram.")
 @json_option
 @store_option
-def show_flow(flow: str, as_json: bool) -> None:
+def show_flow(flow: str, mermaid: bool, as_json: bool) -> None:
     """Show one flow: each node, its state and why it is in it."""
+    if mermaid:
+        click.echo(on_store(lambda app: app.flows.get(flow)).mermaid(), nl=False)
+        return
     _print(on_store(lambda app: app.flows.get(flow)), as_json)
 
 

@@ -134,7 +134,7 @@ def summary_of(definition: Definition) -> str:
         case StoredCommand():
             return described(definition.argv or (), definition.artifact)
         case StoredNotices():
-            return "send the notices of alerts to their channels"
+            return "notices of alerts"
     assert_never(definition)
 
 

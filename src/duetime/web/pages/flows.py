@@ -13,6 +13,7 @@ from duetime.errors import FlowNotFound, InvalidValue
 from duetime.model.access import Scope
 from duetime.model.flow import FlowState
 from duetime.model.task import TaskRecord, shown
+from duetime.web.flow_picture import picture
 from duetime.web.page import Action, Done, Page, View
 from duetime.web.visit import Visit
 from duetime.web.words import json_text
@@ -86,6 +87,7 @@ async def view_one(visit: Visit) -> View:
         "next": visit.here(first=first + MEMBERS) if first + MEMBERS < chosen.made else None,
         "result": None if flow.result is None else json_text(flow.result),
         "reasons": _reasons(flow),
+        "picture": picture(flow, lambda name: visit.here(node=name, first=None)),
         "may_cancel": may_operate and not flow.final and flow.stopping is None,
         "may_rerun": may_operate and chosen.state not in ("waiting", "skipped") and chosen.made <= chosen.ended,
         "may_retry": may_operate and flow.state in ("failed", "cancelled"),
