@@ -92,8 +92,8 @@ bench-full: $(VENV)/.dev ## The same at full size
 costs: $(VENV)/.dev ## Measure what a task costs in CPU, statements and bytes; beside another checkout: make costs ARGS="--against PATH"
 	@$(BIN)/python -m bench.costs $(ARGS)
 
-coverage: $(VENV)/.dev ## Write docs/coverage.md: which test covers which capability
-	@$(BIN)/python -m tools.coverage
+coverage: $(VENV)/.dev ## Run marked tests that changed; write docs/coverage.md: which test covers which capability
+	@$(BIN)/python -m tools.coverage $(ARGS)
 
 docs: $(VENV)/.dev ## Write the documentation as a site that needs no network: build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -1,7 +1,8 @@
 """Four things that people build first, in one program that runs for a few seconds: python examples/use_cases.py [BROKER]
 
 An unpaid order expires and its stock returns. A device gets a command at a given time, over HTTP, or over MQTT or another broker if its
-URL is given (mqtt://broker.example). A connection is closed unless packets keep it alive. A report is made at an interval.
+URL is given (mqtt://broker.example). A connection is closed unless packets keep it alive: as a task, which outlives the program, and as
+one of many timers of a `Wheel` in memory, for connections that end with the program anyway. A report is made by cron.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from duetime import App
+from duetime import App, Wheel
 from duetime.app.handlers import AnyHandler
 
 stock = {"lamp": 7}
@@ -38,7 +40,7 @@ def declare(app: App, device_url: str) -> tuple[AnyHandler, AnyHandler, AnyHandl
     async def close_connection(name: str) -> None:
         tell("closed", f"{name}, no packet for a second")
 
-    @app.schedule(every=1)
+    @app.schedule(cron="* * * * * *")
     async def report() -> None:
         tell("reported", "the report was made")
 
@@ -61,9 +63,23 @@ async def serve_devices(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     writer.close()
 
 
+async def watch_connections() -> None:
+    """Close connections on which no packet comes for half a second: the timer of each is moved by every packet, in constant time."""
+    wheel: Wheel[str] = Wheel(0)  # in milliseconds
+    began = time.monotonic()
+    timers = {name: wheel.insert(500, name) for name in ("c2", "c3")}
+    for number in range(5):
+        await asyncio.sleep(0.2)
+        now = round((time.monotonic() - began) * 1_000)
+        if number < 3 and wheel.remove(timers["c3"]):  # packets of c3 only
+            timers["c3"] = wheel.insert(now + 500, "c3")
+        for name in wheel.advance(now):
+            tell("timed out", f"{name}, of {len(timers)} connections the one without packets")
+
+
 async def main(broker: str | None) -> None:
     loop = asyncio.get_running_loop()
-    happened.update({event: loop.create_future() for event in ("expired", "pushed", "closed", "reported")})
+    happened.update({event: loop.create_future() for event in ("expired", "pushed", "closed", "timed out", "reported")})
     devices = await asyncio.start_server(serve_devices, "127.0.0.1", 0)
     url = broker or f"http://127.0.0.1:{devices.sockets[0].getsockname()[1]}"
     with tempfile.TemporaryDirectory() as folder:
@@ -79,6 +95,7 @@ async def main(broker: str | None) -> None:
             for _ in range(3):  # each packet gives the connection another second
                 await close_connection.options(key="c1", if_exists="replace").after(1, name="c1")
                 await asyncio.sleep(0.2)
+            await watch_connections()
             await app.result(command, timeout=60)
             if broker is not None:
                 tell("pushed", "the broker has confirmed the command")

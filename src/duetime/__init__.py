@@ -75,11 +75,12 @@ from duetime.model.flow import Condition
 from duetime.model.limit import Limit
 from duetime.model.needs import ended
 from duetime.model.retry import RetryPolicy
-from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window
+from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window, occurrences
 from duetime.model.secrets import Secret
 from duetime.model.task import NewTask, State, Task
 from duetime.model.why import Reason
 from duetime.mounting import asgi
+from duetime.runtime.wheel import Timer, Wheel
 from duetime.store.values import CancelVerdict, ChangeVerdict
 from duetime.targets.command.command import Sandbox
 from duetime.targets.context import Context, current
@@ -192,8 +193,10 @@ __all__ = [
     "TaskEvent",
     "TaskFailed",
     "TaskNotFound",
+    "Timer",
     "UnknownHandler",
     "Webhook",
+    "Wheel",
     "Window",
     "WorkerEvent",
     "WorkerLost",
@@ -203,4 +206,5 @@ __all__ = [
     "at_least",
     "current",
     "ended",
+    "occurrences",
 ]

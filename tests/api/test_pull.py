@@ -153,7 +153,6 @@ async def test_a_schema_may_be_recursive(http: Client) -> None:
 # ---- claiming ----
 
 
-@pytest.mark.covers("ATF.9", "DYN.2", "XXL.12")
 async def test_a_claimed_task_has_all_that_an_attempt_needs(http: Client) -> None:
     worker = await register(http, handlers={"resize": {"timeout": 60}})
     body = {"handler": "resize", "payload": {"text": "\N{SNOWMAN}\0"}, "key": "k", "collection": "eu", "priority": 7, "meta": {"a": "b"}}
@@ -167,6 +166,35 @@ async def test_a_claimed_task_has_all_that_an_attempt_needs(http: Client) -> Non
     assert (stored["state"], stored["worker"]) == ("running", worker.id)
     deadline, started = (datetime.fromisoformat(text) for text in (item["deadline"], stored["started_at"]))
     assert (deadline - started).total_seconds() == 60
+
+
+@pytest.mark.covers("ATF.9", "DYN.2", "DYN.1")
+async def test_several_tasks_are_claimed_at_once_by_long_poll_highest_priority_first(http: Client, worker: PullWorker) -> None:
+    waiting = asyncio.create_task(worker.claim(limit=3, wait=60))
+    some = {"handler": "resize", "payload": {}}
+    batch = [{**some, "key": f"k{priority}", "delay": 0.3, "priority": priority} for priority in (1, 9, 5, 7)]
+    answers = (await http("POST", "/v1/tasks/batch", [*batch, {**some, "key": "later", "delay": 3600, "priority": 8}])).json["items"]
+    assert [item["key"] for item in await asyncio.wait_for(waiting, PATIENCE)] == ["k9", "k7", "k5"]
+    [last] = await worker.claim(limit=10, wait=60)
+    assert (last["key"], last["id"]) == ("k1", answers[0]["id"])
+
+
+@pytest.mark.covers("YZ.2", "YZ.5", "RDB.3")
+async def test_push_pop_get_finish_and_delete_of_topics_over_http_and_their_lengths(http: Client) -> None:
+    worker = await register(http, handlers={"resize": {"slots": 2}, "mail": {"slots": 2}})
+    pushed = [await http.submit(handler, payload={}) for handler in ("resize", "mail")]
+    popped = await worker.claim(limit=10, wait=60)
+    assert sorted(item["handler"] for item in popped) == ["mail", "resize"]
+    assert {(await http("GET", f"/v1/tasks/{each['id']}")).json["state"] for each in pushed} == {"running"}
+    assert await worker.complete(popped[0]) == ("accepted", "succeeded")
+    await http("DELETE", f"/v1/tasks/{popped[0]['id']}", status=204)
+    await http.problem("GET", f"/v1/tasks/{popped[0]['id']}", status=404)
+    waiting = await http.submit("mail", payload={}, delay=3600)
+    await http("DELETE", f"/v1/tasks/{waiting['id']}", status=204)
+    await http.submit("mail", payload={}, delay=3600)
+    page = (await http("GET", "/metrics")).data.decode()
+    assert 'duetime_tasks{handler="mail",state="later"} 1.0' in page
+    assert 'duetime_http_request_seconds_count{route="claim_tasks"} 1.0' in page
 
 
 async def test_a_repeated_claim_is_answered_with_the_same_tasks(http: Client, worker: PullWorker, app: App, url: str) -> None:
@@ -183,6 +211,7 @@ async def test_a_repeated_claim_is_answered_with_the_same_tasks(http: Client, wo
         assert len(await worker.claim(claim=2, limit=3, at=other)) == 2
 
 
+@pytest.mark.covers("RDB.1")
 async def test_concurrent_repeats_of_a_claim_take_its_tasks_once(http: Client, worker: PullWorker, url: str) -> None:
     await submit(http, 30)
     async with served(App(url)) as other:

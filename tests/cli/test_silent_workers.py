@@ -168,6 +168,7 @@ def test_a_silent_worker_that_nobody_watches_is_a_problem_and_the_doctor_does_no
 
 
 @pytest.mark.parametrize(("kind", "pull"), [("postgres", False), ("postgres", True), ("sqlite", True)])
+@pytest.mark.covers("DBS.4", "KBL.5")
 def test_the_doctor_takes_tasks_back_from_a_worker_that_it_has_seen_silent_for_a_lease(
     duetime: CommandLine, shop: Shop, pull: bool
 ) -> None:

@@ -36,3 +36,21 @@ async def test_no_more_than_a_thousand_are_counted(store: Store, clock: ManualCl
     assert await store.handler_load("work") == HandlerLoad(due=MOST_COUNTED, more=False, oldest_due_at=clock.now())
     await add(store, "work")
     assert await store.handler_load("work") == HandlerLoad(due=MOST_COUNTED, more=True, oldest_due_at=clock.now())
+
+
+async def test_what_comes_next_of_a_handler_is_told_in_the_order_in_which_it_is_due(
+    store: Store, worker: Worker, clock: ManualClock
+) -> None:
+    delays = ((9, "eu"), (3, None), (6, "us"), (12, "eu"))
+    later = [await add(store, "work", delay=delay * SECOND, collection=name) for delay, name in delays]
+    await add(store, "work")
+    retried = await worker.run(State.PENDING, "work", due_at=clock.now() + 7 * SECOND)
+    await add(store, "other")
+    await store.add([new_task("work", edges=(needs(later[0]),))])
+    due = await add(store, "work", priority=0)
+    wanted = [due.id, later[1].id, later[2].id, retried.id, later[0].id, later[3].id]
+    assert [task.id for task in await store.upcoming("work", 100)] == wanted
+    assert [task.id for task in await store.upcoming("work", 2)] == wanted[:2]
+    await worker.take("work")
+    assert [task.id for task in await store.upcoming("work", 2)] == wanted[1:3]
+    assert await store.upcoming("nobody", 2) == []

@@ -11,10 +11,32 @@ from duetime import App
 from tests.guide import shop
 from tests.servers import running
 
+# Chapters about what stores do run on each kind of store: `app` is on one after the other. The others are about targets, brokers and
+# the testing kit, which do the same on each.
+ON_EACH_STORE = {
+    "test_1_first_steps",
+    "test_2_handlers",
+    "test_3_operating",
+    "test_events",
+    "test_jobs",
+    "test_locks",
+    "test_user_guide",
+    "test_user_guide_operating",
+    "test_user_guide_running",
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = any("app" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "app" in metafunc.fixturenames and not chosen and metafunc.module.__name__.rpartition(".")[2] in ON_EACH_STORE:
+        metafunc.parametrize("app", ["sqlite", "postgres"], indirect=True)
+
 
 @pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[App]:
-    async with App(f"sqlite:///{tmp_path}/duetime.db", user="anna@shop") as app:
+async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[App]:
+    on_postgres = getattr(request, "param", "sqlite") == "postgres"
+    url = request.getfixturevalue("postgres_url") if on_postgres else f"sqlite:///{tmp_path}/duetime.db"
+    async with App(url, user="anna@shop") as app:
         yield app
 
 

@@ -123,4 +123,4 @@ async def test_an_overview_of_everything(app: App) -> None:
         [handler] = await app.handlers()
         assert (handler.name, handler.doc, handler.concurrency, handler.workers) == ("quick", "Be quick.", 7, 1)
         [worker] = await app.workers()
-        assert (worker.alive, set(worker.slots)) == (True, {"quick"})
+        assert (worker.alive is not False, worker.silent_for, set(worker.slots)) == (True, None, {"quick"})

@@ -5,11 +5,13 @@ The clock of these tests is moved by hand, with `duetime.testing`.
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from duetime import AfterEnd, App, Calendar, Context, Cron, DayCalendar, Every, RetryPolicy, Schedule, Window
+from duetime import AfterEnd, App, Calendar, Context, Cron, DayCalendar, Every, InvalidValue, RetryPolicy, Schedule, Window, occurrences
+from duetime.model.rules import Rule
 from duetime.testing import Kit, using
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -51,6 +53,7 @@ async def test_or_put_one_at_run_time_and_look_at_it(app: App, t: Kit) -> None:
     assert info.last.state == "succeeded"
 
 
+@pytest.mark.covers("AIR.2")
 async def test_rules_join_and_calendars_leave_days_out(app: App, t: Kit) -> None:
     @app.task
     async def pay() -> None: ...
@@ -88,17 +91,18 @@ async def test_a_delay_is_counted_from_the_end_of_the_last_run(app: App, t: Kit)
     assert len(await t.advance(hours=1)) == 3
 
 
+@pytest.mark.covers("QZ.8")
 async def test_pause_with_a_note_resume_run_now_and_repeat_the_past(app: App, t: Kit) -> None:
     @app.schedule(every=timedelta(hours=1))
-    async def count(ctx: Context) -> None: ...
+    async def count(ctx: Context, shelf: int = 1) -> None: ...
 
     await t.drain()
     await app.schedules.pause("count", note="stocktaking until five")
     assert await t.advance(hours=3) == []
-    await app.schedules.trigger("count")
-    assert len(await t.drain()) == 1
+    await app.schedules.trigger("count", payload={"shelf": 7})
+    assert [each.payload for each in await t.drain()] == [{"shelf": 7}]
     await app.schedules.resume("count")
-    assert len(await t.advance(hours=1)) == 1
+    assert [each.payload for each in await t.advance(hours=1)] == [{}]
     done = await app.schedules.backfill("count", NEW_YEAR - timedelta(hours=2), NEW_YEAR, concurrency=1)
     ran = await t.drain()
     assert [each.task.planned_at for each in ran] == done.planned
@@ -167,3 +171,73 @@ async def test_see_the_difference_before_it_is_applied(app: App, t: Kit) -> None
     assert [change.field for change in plan.differences[0].fields] == ["rule"]
     await app.schedules.apply(wanted)
     assert not await app.schedules.plan(wanted)
+
+
+@pytest.mark.covers("RED.1", "DBS.2", "QZ.2")
+async def test_once_after_a_delay_at_a_rate_with_a_delay_between_runs_by_cron_by_calendar_or_not_at_all(app: App, t: Kit) -> None:
+    @app.task
+    async def sweep(how: str) -> None: ...
+
+    berlin = "Europe/Berlin"
+    rules: dict[str, Rule] = {
+        "rate": Every(minutes=20),
+        "delay": AfterEnd(timedelta(minutes=25)),
+        "cron": Cron("0 14 * * *", tz=berlin),
+        "daily": Calendar(at="14:30", tz=berlin),
+        "window": Window(1200, "13:00", "13:30", days="mon-fri", tz=berlin),
+    }
+    for how, rule in rules.items():
+        await app.schedules.put(Schedule(how, sweep, rule, payload={"how": how}))
+    await app.schedules.put(Schedule("twice", sweep, Every(minutes=30), count=2, payload={"how": "twice"}))
+    await app.schedules.put(Schedule("disabled", sweep, Every(minutes=1), payload={"how": "disabled"}))
+    await app.schedules.pause("disabled")
+    await sweep.after(3600, how="once")
+    ran = [f"{each.task.due_at.astimezone(BERLIN):%H:%M} {each.payload['how']}" for each in await t.advance(hours=2)]
+    assert sorted(ran) == sorted(
+        [
+            *("13:20 rate", "13:40 rate", "14:00 rate", "14:20 rate", "14:40 rate", "15:00 rate"),
+            *("13:25 delay", "13:50 delay", "14:15 delay", "14:40 delay"),
+            *("14:00 cron", "14:30 daily", "13:20 window", "13:30 twice", "14:00 twice", "14:00 once"),
+        ]
+    )
+
+
+@pytest.mark.covers("QZ.1", "DBS.9")
+async def test_a_handler_has_many_schedules_with_data_outlives_them_and_knows_the_run_before(app: App, t: Kit) -> None:
+    @app.task
+    async def count(ctx: Context, step: int) -> int:
+        assert ctx.occurrence is not None
+        return (0 if ctx.occurrence.last is None else ctx.occurrence.last.result) + step
+
+    for step in (1, 10):
+        await app.schedules.put(Schedule(f"by-{step}", count, Every(minutes=10), payload={"step": step}))
+    ran = await t.advance(minutes=30)
+    assert sorted(each.task.result for each in ran) == [1, 2, 3, 10, 20, 30]
+    for step in (1, 10):
+        await app.schedules.delete(f"by-{step}")
+    assert await t.advance(minutes=30) == []
+    assert "count" in {each.name for each in await app.handlers()}
+
+
+@pytest.mark.covers("CJO.1")
+async def test_sets_of_minutes_hours_days_months_and_weekdays_in_a_zone_until_a_date(app: App, t: Kit) -> None:
+    @app.task
+    async def sweep() -> None: ...
+
+    rule = Cron("15,45 8-9 1,15 1,3 MON-FRI", tz="America/New_York")
+    await app.schedules.put(Schedule("sweep", sweep, rule, end=datetime(2026, 3, 31, tzinfo=UTC)))
+    found = [f"{each:%m-%d %H:%M %Z}" for each in await app.schedules.preview("sweep", count=20)]
+    days = [instant for instant in found if instant.endswith("08:15 EST")]
+    assert found[0].endswith("08:15 EST")
+    assert len(found) == 4 * len(days)
+    assert {instant[:2] for instant in found} <= {"01", "03"}
+
+
+@pytest.mark.covers("FEN.9")
+def test_rules_are_a_library_without_a_store() -> None:
+    holidays = DayCalendar(dates=["2026-01-06"], tz="Europe/Berlin")
+    instants = occurrences(Cron("0 9 * * MON-FRI", tz="Europe/Berlin"), NEW_YEAR, calendars={"holidays": holidays})
+    assert [f"{instant:%a %d %H:%M %Z}" for instant in islice(instants, 3)] == ["Fri 02 09:00 CET", "Mon 05 09:00 CET", "Wed 07 09:00 CET"]
+    assert next(occurrences("every 10 minutes", NEW_YEAR)) == NEW_YEAR + timedelta(minutes=10)
+    with pytest.raises(InvalidValue, match="without runs it has no instants"):
+        occurrences(AfterEnd(60), NEW_YEAR)

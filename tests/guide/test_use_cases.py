@@ -27,11 +27,12 @@ def run_example(*arguments: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.covers("REQ.16")
-def test_the_example_expires_an_order_pushes_a_command_ends_a_connection_and_runs_at_an_interval() -> None:
+def test_the_example_expires_an_order_pushes_a_command_ends_connections_and_runs_by_cron() -> None:
     assert run_example() == [
         "expired: order-2, 10 of lamp in stock",
         'pushed: /devices/d7/commands {"device":"d7","action":"restart"} at its time',
         "closed: c1, no packet for a second",
+        "timed out: c2, of 2 connections the one without packets",
         "reported: the report was made",
     ]
 

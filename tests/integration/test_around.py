@@ -96,6 +96,7 @@ async def test_offsets_that_are_no_longer_listed_are_cancelled(app: App, remind:
     assert list(await live(app)) == ["b@-1m"]
 
 
+@pytest.mark.covers("COA.3")
 async def test_cancelling_ends_what_is_left_of_the_set_and_no_other(app: App, remind: Remind) -> None:
     await app.around(NOON, key="b", offsets=OFFSETS).submit(remind.new(booking=7))
     await app.around(NOON, key="c", offsets=[-60]).submit(remind.new(booking=8))

@@ -9,7 +9,7 @@ PUBLIC = """
     App Handler Handlers Context Next current ended asgi
     NewTask Task State RetryPolicy
     Schedule ScheduleInfo Occurrence
-    Cron Every AfterEnd Calendar At Window DayCalendar
+    Cron Every AfterEnd Calendar At Window DayCalendar occurrences Wheel Timer
     Sandbox Limit LimitInfo LimitNotFound LimitSet
     Fatal RetryLater DisableAfter
     Lock LockInfo LockLost LockNotFound LockTaken

@@ -50,7 +50,7 @@ from duetime.api.route import IDEMPOTENCY, Header, Route
 from duetime.api.shared import Limits, Shared
 from duetime.app.app import App
 from duetime.client.gates import GateInfo
-from duetime.client.insight import Stats
+from duetime.client.insight import HandlerDetails, Stats
 from duetime.errors import StoreUnavailable
 from duetime.model.access import Caller, Scope
 from duetime.model.health import HealthVerdict
@@ -58,7 +58,7 @@ from duetime.model.query import TaskCount
 from duetime.model.task import Task
 from duetime.wire.fields import NoBody
 from duetime.wire.gates import GateAnswer, GateBody, GateList, GateQuery
-from duetime.wire.overview import HandlerList, Health, SeriesList, SeriesQuery
+from duetime.wire.overview import HandlerList, Health, SeriesList, SeriesQuery, UpcomingQuery
 from duetime.wire.problem import BAD_REQUEST, MEDIA_TYPE, NO_METHOD, NO_ROUTE, Fault
 from duetime.wire.tasks import (
     AttemptList,
@@ -163,6 +163,16 @@ ROUTES = (
     Route(
         name="list_handlers", method="GET", path="/v1/handlers", endpoint=overview.handlers, scope=Scope.READ,
         summary="List the declared handlers, with the schemas of their payloads.", answer=HandlerList,
+    ),
+    Route(
+        name="get_handler", method="GET", path="/v1/handlers/{name}", endpoint=overview.handler, scope=Scope.READ,
+        summary="Return a handler and what it does: what runs, how its last attempt went, when its next task is due.",
+        answer=HandlerDetails, problems=(404,),
+    ),
+    Route(
+        name="list_upcoming", method="GET", path="/v1/handlers/{name}/upcoming", endpoint=overview.upcoming, scope=Scope.READ,
+        summary="List the waiting tasks of a handler in the order in which they are due.",
+        query=UpcomingQuery, answer=TaskList, problems=(404,),
     ),
     Route(
         name="get_stats", method="GET", path="/v1/stats", endpoint=overview.stats, scope=Scope.READ,

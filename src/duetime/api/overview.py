@@ -10,16 +10,39 @@ from duetime.api.answers import answer
 from duetime.api.call import Call
 from duetime.api.health import loops_of
 from duetime.api.problems import Refusal
+from duetime.client.insight import HandlerDetails, unknown_handler
 from duetime.model.health import HealthFacts, findings, verdict_on
 from duetime.wire.fields import NoQuery, given
-from duetime.wire.overview import HandlerList, SeriesList, SeriesQuery
+from duetime.wire.overview import HandlerList, SeriesList, SeriesQuery, UpcomingQuery
 from duetime.wire.problem import INVALID, Fault
+from duetime.wire.tasks import RawTaskList, raw_of
 
 
 async def handlers(call: Call) -> Response:
     call.query(NoQuery)
     found = await call.app.handlers()
     return answer(HandlerList([each for each in found if call.may_see(each.name)]))
+
+
+async def handler(call: Call) -> Response:
+    call.query(NoQuery)
+    return answer(await _addressed(call))
+
+
+async def upcoming(call: Call) -> Response:
+    query = call.query(UpcomingQuery)
+    found = await call.app.insight.upcoming((await _addressed(call)).name, query.limit)
+    return answer(RawTaskList([raw_of(call.hiding.of(record)) for record in found], None))
+
+
+async def _addressed(call: Call) -> HandlerDetails:
+    """Return the handler in the address. One that the caller's token is not for is answered as one that nobody has declared."""
+    name = call.path["name"]
+    if call.caller.handlers and not any(
+        call.may_see(each.name) and name in (each.name, *each.aliases) for each in await call.app.handlers()
+    ):
+        raise unknown_handler(name)
+    return await call.app.insight.handler(name)
 
 
 async def health(call: Call) -> Response:

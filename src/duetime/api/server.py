@@ -7,7 +7,9 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -17,7 +19,7 @@ from duetime.api.app import UNKNOWN, Api
 from duetime.api.background import beside
 from duetime.api.protocol import ARRIVE_WITHIN, IDLE_FOR, READ_WITHIN, Protocol, most_connections
 from duetime.app.app import App
-from duetime.errors import CannotListen
+from duetime.errors import CannotListen, InvalidValue
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8420
@@ -33,7 +35,8 @@ class Server(uvicorn.Server):
     """Serves the API of an App.
 
     The caller handles signals and calls `stop`. A `listener` is a socket on loopback that another process has bound, used instead of
-    host and port; this server closes it in this process only. `connections` is how many may be open at once, by default what the limit
+    host and port; this server closes it in this process only. With a `certificate`, a file in PEM with its chain, it speaks TLS; the
+    file `key` has its private key, unless the certificate's has. `connections` is how many may be open at once, by default what the limit
     of open files leaves.
     """
 
@@ -45,6 +48,8 @@ class Server(uvicorn.Server):
         host: str = DEFAULT_HOST,
         port: int = DEFAULT_PORT,
         listener: socket.socket | None = None,
+        certificate: str | Path | None = None,
+        key: str | Path | None = None,
         grace: float = GRACE,
         arrive_within: float = ARRIVE_WITHIN,
         read_within: float = READ_WITHIN,
@@ -53,7 +58,8 @@ class Server(uvicorn.Server):
         self.app = app
         self.api = api or Api(app)
         self._host, self._port, self._listener = host, port, listener
-        self._grace = grace
+        self._grace, self._encrypted = grace, certificate is not None
+        check_certificate(certificate, key)
         self._stopped, self._ending = asyncio.Event(), asyncio.Event()
         bounds = {
             "arrive_within": arrive_within,
@@ -74,6 +80,8 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 timeout_keep_alive=int(IDLE_FOR),
                 backlog=ACCEPTED_AT_ONCE,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
             )
         )
         self.url = ""
@@ -96,7 +104,7 @@ class Server(uvicorn.Server):
             self.lifespan = self.config.lifespan_class(self.config)
             await self.startup(sockets=[listener])
             listener.listen(BACKLOG)
-            self.url = url_of(listener)
+            self.url = url_of(listener, encrypted=self._encrypted)
             ticking = asyncio.create_task(self.main_loop())
             try:
                 yield self
@@ -181,10 +189,27 @@ async def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def check_certificate(certificate: str | Path | None, key: str | Path | None) -> None:
+    """Raise InvalidValue for files that cannot serve TLS."""
+    if certificate is None:
+        if key is not None:
+            raise InvalidValue("a key is of no use without a certificate; give both")
+        return
+    try:
+        # a key that needs a passphrase is refused and not asked for: nobody may be there to type it
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        files = f"{certificate}" if key is None else f"{certificate} and {key}"
+        raise InvalidValue(
+            f"no certificate and key can be read from {files}: {getattr(error, 'reason', None) or error}; both are files in PEM, the "
+            "certificate with its chain, and the key without a passphrase"
+        ) from None
+
+
+def url_of(listener: socket.socket, *, encrypted: bool = False) -> str:
     name: tuple[Any, ...] = listener.getsockname()
     host = f"[{name[0]}]" if listener.family == socket.AF_INET6 else name[0]
-    return f"http://{host}:{name[1]}"
+    return f"{'https' if encrypted else 'http'}://{host}:{name[1]}"
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -98,6 +98,9 @@ class App(Registry, Verbs):
     def __repr__(self) -> str:
         return f"<App on {self.url}>"
 
+    handler_info = Verbs.handler_info  # groups of handlers have it too, and ask the App
+    upcoming = Verbs.upcoming
+
     # ---- opening ----
 
     @property

@@ -10,7 +10,9 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, 
 
 import msgspec
 
+from duetime.client.activity import USUAL_UPCOMING
 from duetime.client.client import HANDLERS_OWN
+from duetime.client.insight import HandlerDetails
 from duetime.clock import LATEST, SECOND, Instant, Seconds, to_instant, to_micros, to_seconds
 from duetime.errors import InvalidHandler, InvalidPayload, InvalidValue
 from duetime.ids import key_shard, new_id
@@ -43,6 +45,10 @@ class Submitter(Protocol):
     """What a handler submits through: the App or the group that declared it."""
 
     user: str
+
+    async def handler_info(self, name: str) -> HandlerDetails: ...
+
+    async def upcoming(self, handler: str, limit: int) -> list[Task[Any]]: ...
 
     def submit(
         self, task: NewTask[R], /, *, connection: object | None = None, allow_unknown: bool = False
@@ -193,6 +199,17 @@ class Handler(Generic[P, R, F_co]):
         if priority is not None:
             other._priority = check_priority(priority)
         return other
+
+    async def info(self) -> HandlerDetails:
+        """Return what the handler does: what runs, when its last attempt began and ended, where and how, and when its next task is due.
+
+        Raises UnknownHandler if no process has declared it.
+        """
+        return await self._home.handler_info(self.name)
+
+    async def upcoming(self, limit: int = USUAL_UPCOMING) -> list[Task[R]]:
+        """Return its waiting tasks in the order in which they are due: what has been due longest is first."""
+        return await self._home.upcoming(self.name, limit)
 
     def upgrade(self, function: Upgrade) -> Upgrade:
         """Declare a function that turns a payload from before a change of the parameters into a present one: `@handler.upgrade`.

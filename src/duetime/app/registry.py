@@ -15,7 +15,9 @@ from duetime.app.hooks import DeclaresHooks
 from duetime.app.http import DeclaresHttp
 from duetime.app.options import checked_spec
 from duetime.app.publish import DeclaresPublish
+from duetime.client.activity import USUAL_UPCOMING
 from duetime.client.flows import Flow
+from duetime.client.insight import HandlerDetails
 from duetime.client.schedules.schedule import Schedule, rule_from
 from duetime.clock import Seconds
 from duetime.config import parse_size
@@ -257,6 +259,12 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
     def submit(self, task: NewTask[R], /, *, connection: object | None = None, allow_unknown: bool = False) -> Coroutine[Any, Any, Task[R]]:
         raise NotImplementedError
 
+    async def handler_info(self, name: str) -> HandlerDetails:
+        raise NotImplementedError
+
+    async def upcoming(self, handler: str, limit: int = USUAL_UPCOMING) -> list[Task[Any]]:
+        raise NotImplementedError
+
     def register(self, spec: HandlerSpec) -> AnyHandler:
         """Declare a handler, whatever its target; `task` does so for Python functions."""
         self.refuse_taken(spec)
@@ -304,14 +312,21 @@ class Handlers(Registry):
         self.user = home.user
 
     def submit(self, task: NewTask[R], /, *, connection: object | None = None, allow_unknown: bool = False) -> Coroutine[Any, Any, Task[R]]:
-        if self._home is None:
-            raise InvalidHandler(f"{task.handler} belongs to Handlers that no App includes yet; call app.include(…) first")
-        return self._home.submit(task, connection=connection, allow_unknown=allow_unknown)
+        return self._included(task.handler).submit(task, connection=connection, allow_unknown=allow_unknown)
 
     def submit_flow(self, flow: NewFlow, /, *, connection: object | None = None) -> Coroutine[Any, Any, Flow[Any]]:
+        return self._included(flow.name).submit_flow(flow, connection=connection)
+
+    async def handler_info(self, name: str) -> HandlerDetails:
+        return await self._included(name).handler_info(name)
+
+    async def upcoming(self, handler: str, limit: int = USUAL_UPCOMING) -> list[Task[Any]]:
+        return await self._included(handler).upcoming(handler, limit)
+
+    def _included(self, name: str) -> Registry:
         if self._home is None:
-            raise InvalidHandler(f"{flow.name} belongs to Handlers that no App includes yet; call app.include(…) first")
-        return self._home.submit_flow(flow, connection=connection)
+            raise InvalidHandler(f"{name} belongs to Handlers that no App includes yet; call app.include(…) first")
+        return self._home
 
     def refuse_taken(self, spec: HandlerSpec) -> None:
         if self._home is None:

@@ -11,10 +11,11 @@ import msgspec
 
 from duetime.app.filters import Filters, name_of, query_of
 from duetime.app.handlers import AnyHandler
+from duetime.client.activity import USUAL_UPCOMING
 from duetime.client.client import AnyTask, Bulk, Client
 from duetime.client.events import EventSource, filter_of
 from duetime.client.flows import Flow, Flows
-from duetime.client.insight import AttemptInfo, HandlerInfo, Insight, Stats
+from duetime.client.insight import AttemptInfo, HandlerDetails, HandlerInfo, Insight, Stats
 from duetime.client.series import Series
 from duetime.client.workers import WorkerDetails, WorkerInfo
 from duetime.clock import Seconds
@@ -23,7 +24,7 @@ from duetime.model.event import AllOfNoun, Event, EventName
 from duetime.model.health import HealthVerdict
 from duetime.model.query import USUAL_COUNT, Query, TaskCount
 from duetime.model.series import SeriesName
-from duetime.model.task import Task
+from duetime.model.task import Task, shown
 from duetime.model.why import Reason
 from duetime.runtime.portal import Inline
 from duetime.store.values import CancelVerdict, ChangeVerdict
@@ -142,6 +143,16 @@ class Verbs:
         """Return all handlers that any process has declared."""
         await self.open()
         return await self.insight.handlers()
+
+    async def handler_info(self, name: str) -> HandlerDetails:
+        """Return a handler and what it does; `app.handler(name).info()` says the same. Raises UnknownHandler if nobody has declared it."""
+        await self.open()
+        return await self.insight.handler(name)
+
+    async def upcoming(self, handler: str, limit: int = USUAL_UPCOMING) -> list[Task[Any]]:
+        """Return the waiting tasks of a handler in the order in which they are due."""
+        await self.open()
+        return [shown(record) for record in await self.insight.upcoming(handler, limit)]
 
     async def workers(self) -> list[WorkerInfo]:
         await self.open()

@@ -9,13 +9,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from duetime.client.activity import USUAL_UPCOMING, Activity, check_upcoming, read_activity
 from duetime.client.health import gather
 from duetime.client.liveness import lives, silence
 from duetime.client.series import Series, read_series, read_series_by_handler, span_of
 from duetime.client.targets import TargetInfo, info_of
 from duetime.client.workers import WorkerInfo, worker_info
 from duetime.clock import Instant, to_datetime
-from duetime.errors import StoreUnavailable
+from duetime.errors import StoreUnavailable, UnknownHandler
 from duetime.model.figures import DURATION, LATENESS, Distribution, FigureKey, distributions
 from duetime.model.health import HealthFacts, HealthVerdict, verdict
 from duetime.model.names import HandlerNames
@@ -72,6 +73,12 @@ class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
     aliases: Sequence[str] = ()
     keep: Mapping[State, float] = {}
     target: TargetInfo | None = None
+
+
+class HandlerDetails(HandlerInfo, frozen=True, kw_only=True):
+    """A declared handler, and what it does: what runs, how its last attempt went, when its next task is due."""
+
+    activity: Activity
 
 
 class Quantiles(msgspec.Struct, frozen=True):
@@ -150,6 +157,14 @@ class Insight(Protocol):
 
     async def handlers(self) -> list[HandlerInfo]:
         """Return all declared handlers, by name."""
+        ...
+
+    async def handler(self, name: str) -> HandlerDetails:
+        """Return a declared handler and what it does; by any of its names. Raises UnknownHandler if nobody has declared it."""
+        ...
+
+    async def upcoming(self, handler: str, limit: int = USUAL_UPCOMING) -> list[TaskRecord]:
+        """Return the pending tasks of a handler that only time holds back, in the order in which they are due."""
         ...
 
     async def workers(self) -> list[WorkerInfo]:
@@ -240,6 +255,15 @@ class LocalInsight(Insight):
         present = [declared for declared in declarations if names.present(declared.name) == declared.name]
         targets = {each.name: info_of(each) for each in await self._store.targets()}
         return [_handler_info(each, workers, by_name.get(each.name), targets.get(each.name)) for each in present]
+
+    async def handler(self, name: str) -> HandlerDetails:
+        found = next((each for each in await self.handlers() if name in (each.name, *each.aliases)), None)
+        if found is None:
+            raise unknown_handler(name)
+        return HandlerDetails(**msgspec.structs.asdict(found), activity=await read_activity(self._store, found.name, found.states))
+
+    async def upcoming(self, handler: str, limit: int = USUAL_UPCOMING) -> list[TaskRecord]:
+        return await self._store.upcoming(handler, check_upcoming(limit))
 
     async def workers(self) -> list[WorkerInfo]:
         workers = sorted(await self._store.workers(), key=lambda worker: worker.started_at)
@@ -405,6 +429,10 @@ def _bound(worker: WorkerRecord, names: HandlerNames) -> int | None:
     """Return a worker's slots over all handlers, if the slots of its handlers are more together."""
     by_handler = {names.present(name): slots for name, slots in worker.slots.items()}
     return worker.concurrency if worker.concurrency is not None and worker.concurrency < sum(by_handler.values()) else None
+
+
+def unknown_handler(name: str) -> UnknownHandler:
+    return UnknownHandler(f"nobody has declared a handler {name[:80]!r}; `duetime handlers` lists all")
 
 
 def names_of(declarations: Iterable[Declaration]) -> HandlerNames:

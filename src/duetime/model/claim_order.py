@@ -109,8 +109,8 @@ def choose(
     handlers = order.rotation(by_handler)
     heads: dict[str, _Heads] = {}  # of those that were served: if there are more handlers than `total`, the others are not looked at
     left = {name: wants[name] for name in handlers}
-    rooms = {name: dict(most) for name, most in (below or {}).items()}
-    priorities = {lane.id: lane.priority for each in by_handler.values() for lane in each} if rooms else {}
+    allowed = {name: dict(most) for name, most in (below or {}).items()}
+    priorities = {lane.id: lane.priority for each in by_handler.values() for lane in each} if allowed else {}
     entries: list[tuple[int, DueEntry]] = []
     while handlers and len(entries) < total:
         for name in list(handlers):
@@ -125,10 +125,10 @@ def choose(
             order.last_handler = name
             left[name] -= 1
             entries.append(entry)
-            for least in rooms.get(name, ()):
+            for least in allowed.get(name, ()):
                 if priorities[entry[0]] < least:
-                    rooms[name][least] -= 1
-                    if rooms[name][least] <= 0:
+                    allowed[name][least] -= 1
+                    if allowed[name][least] <= 0:
                         heads[name].leave_out(least)
             if len(entries) == total:
                 break

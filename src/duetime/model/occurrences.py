@@ -92,6 +92,7 @@ def ended_run(run: Run, task: TaskRecord, now: Instant) -> LastRun | None:
         planned_at=run.planned_at,
         finished_at=now if task.finished_at is None else task.finished_at,
         started_at=task.started_at,
+        worker=task.worker,
         result=None if task.result is None or len(task.result) > LARGEST_RESULT else msgspec.Raw(task.result),
         error=None if error is None else ErrorInfo(error.type[:LONGEST_MESSAGE], error.message[:LONGEST_MESSAGE], location=error.location),
     )

@@ -81,6 +81,7 @@ class LastRun(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at: Instant | None = None
     result: RawOrNone = None
     error: ErrorInfo | None = None
+    worker: str | None = None
 
 
 class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from duetime.client.insight import AttemptInfo, HandlerInfo, Insight, Stats
+from duetime.client.activity import USUAL_UPCOMING
+from duetime.client.insight import AttemptInfo, HandlerDetails, HandlerInfo, Insight, Stats
 from duetime.client.series import Series
 from duetime.client.workers import WorkerInfo
 from duetime.clock import Instant
@@ -14,12 +15,12 @@ from duetime.model.health import HealthVerdict
 from duetime.model.query import write_cursor
 from duetime.model.task import TaskRecord
 from duetime.model.why import Reason
-from duetime.remote.address import needs_store
+from duetime.remote.address import needs_store, part
 from duetime.remote.handlers import handlers
 from duetime.remote.query import query_params
 from duetime.remote.transport import Transport
 from duetime.wire.overview import SeriesList, WorkerList
-from duetime.wire.tasks import AttemptList, ReasonList
+from duetime.wire.tasks import AttemptList, RawTaskList, ReasonList, record_of
 
 
 class RemoteInsight(Insight):
@@ -54,6 +55,15 @@ class RemoteInsight(Insight):
 
     async def handlers(self) -> list[HandlerInfo]:
         return await handlers(self._transport)
+
+    async def handler(self, name: str) -> HandlerDetails:
+        return await self._transport.ask(HandlerDetails, "GET", f"/v1/handlers/{part(name)}")
+
+    async def upcoming(self, handler: str, limit: int = USUAL_UPCOMING) -> list[TaskRecord]:
+        found = await self._transport.ask(
+            RawTaskList, "GET", f"/v1/handlers/{part(handler)}/upcoming", query=query_params({"limit": limit})
+        )
+        return [record_of(task) for task in found.items]
 
     async def workers(self) -> list[WorkerInfo]:
         return (await self._transport.ask(WorkerList, "GET", "/v1/workers")).items

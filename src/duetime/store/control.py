@@ -13,7 +13,7 @@ from typing import Protocol
 from duetime.clock import Instant
 from duetime.model.gate import Gate, Gates
 from duetime.model.query import USUAL_COUNT, Page, Query, TaskCount
-from duetime.model.task import NewTask, State
+from duetime.model.task import NewTask, State, TaskRecord
 from duetime.store.access import AccessStore
 from duetime.store.alerts import AlertStore
 from duetime.store.artifacts import ArtifactStore
@@ -116,6 +116,13 @@ class Listing(Protocol):
 
     async def handler_load(self, handler: str) -> HandlerLoad:
         """Count a handler's due tasks. Looks at no task of another handler."""
+        ...
+
+    async def upcoming(self, handler: str, limit: int) -> list[TaskRecord]:
+        """List pending tasks of a handler that only time holds back, in the order of their positions: what has been due longest is first.
+
+        Looks at no task of another handler, and at no more than `limit` of each lane.
+        """
         ...
 
 

@@ -27,6 +27,7 @@ class LastRunView(msgspec.Struct, frozen=True, kw_only=True):
     planned_at: datetime
     finished_at: datetime
     started_at: datetime | None = None
+    worker: str | None = None
     result: Any = None
     error: ErrorInfo | None = None
 
@@ -48,6 +49,7 @@ def last_run_view(last: LastRun) -> LastRunView:
         planned_at=to_datetime(last.planned_at),
         finished_at=to_datetime(last.finished_at),
         started_at=None if last.started_at is None else to_datetime(last.started_at),
+        worker=last.worker,
         result=None if last.result is None else msgspec.json.decode(last.result),
         error=last.error,
     )

@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from duetime.client.activity import USUAL_UPCOMING
 from duetime.client.insight import HandlerInfo
 from duetime.client.series import Series
 from duetime.client.workers import WorkerInfo
+from duetime.model.query import MAX_PAGE
 from duetime.model.series import STEPS, SeriesName
 from duetime.wire.fields import Instant, Name
 
@@ -27,6 +29,12 @@ class HandlerList(msgspec.Struct, frozen=True):
 
     items: list[HandlerInfo]
     next: None = None
+
+
+class UpcomingQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How many tasks to return at most."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = USUAL_UPCOMING
 
 
 class SeriesQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

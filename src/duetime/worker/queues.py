@@ -93,14 +93,14 @@ class HandlerQueue:
             return self.free
         return max(0, min(self.free, *(limit.free // each for limit, each in self.limits)))
 
-    def rooms(self, ahead: Iterable[ClaimedTask]) -> dict[int, int]:
+    def startable_below(self, ahead: Iterable[ClaimedTask]) -> dict[int, int]:
         """Return how many more tasks could begin with a lower priority than each that has a reserve, besides those that were claimed."""
         taken = self.running + Counter(claimed.priority for claimed in chain(self.tasks, ahead))
-        rooms = {}
+        allowed = {}
         for least in self.reserve:
             kept = sum(slots for priority, slots in self.reserve.items() if priority >= least)
-            rooms[least] = max(0, self.concurrency - kept - sum(n for priority, n in taken.items() if priority < least))
-        return rooms
+            allowed[least] = max(0, self.concurrency - kept - sum(n for priority, n in taken.items() if priority < least))
+        return allowed
 
     def learn(self, tasks: Collection[ClaimedTask], want: int, below: Mapping[int, int], *, full: bool) -> None:
         """Learn from a claim that brought less than was wanted: lower priorities may have more, higher ones have not."""
@@ -154,7 +154,7 @@ class HandlerQueues:
         self._with_tasks: OrderedDict[HandlerQueue, None] = OrderedDict()  # queues that may hold tasks, the next one to serve first
         self._wants: dict[str, int] = {}  # of all queues that want some
         self._buffers: dict[HandlerQueue, int] = {}  # of those among them that have a buffer
-        self._rooms: dict[HandlerQueue, dict[int, int]] = {}  # of those that have a reserve
+        self._startable_below: dict[HandlerQueue, dict[int, int]] = {}  # of those that have a reserve
         self.ahead = ClaimedAhead()
         self.on_lack: Callable[[], None] | None = None  # called when permits of a limit keep a handler from claiming
         self.by_name = by_name  # an alias shares its handler's queue
@@ -207,8 +207,8 @@ class HandlerQueues:
             queue.low = buffer // 2
             want = queue.startable + buffer - waiting
             if queue.reserve:
-                self._rooms[queue] = rooms = queue.rooms(self._tasks_ahead_of(queue))
-                worth_it_for = min(want, rooms.get(queue.nothing_from, want))
+                self._startable_below[queue] = allowed = queue.startable_below(self._tasks_ahead_of(queue))
+                worth_it_for = min(want, allowed.get(queue.nothing_from, want))
             else:
                 worth_it_for = want
             lacks = lacks or (queue.more and queue.startable < queue.free)
@@ -228,10 +228,10 @@ class HandlerQueues:
     def below(self, wants: Mapping[str, int]) -> dict[str, dict[int, int]]:
         """Return how many of the tasks that a claim brings may have a lower priority than those that have a reserve, by name."""
         below: dict[str, dict[int, int]] = {}
-        for queue, rooms in self._rooms.items():
+        for queue, allowed in self._startable_below.items():
             names = [name for name in queue.names if name in wants]
             for index, name in enumerate(names):  # they share the slots
-                below[name] = {least: (most + len(names) - 1 - index) // len(names) for least, most in rooms.items()}
+                below[name] = {least: (most + len(names) - 1 - index) // len(names) for least, most in allowed.items()}
         return below
 
     def _tasks_ahead_of(self, queue: HandlerQueue) -> Iterator[ClaimedTask]:
@@ -259,7 +259,7 @@ class HandlerQueues:
             waiting, buffer = len(queue.tasks) + sum(ahead[name] for name in queue.names), queue.buffer()
             left = min(queue.startable + buffer - waiting, free + buffer)
             if queue.reserve:  # whoever asks for free slots does not choose among priorities
-                left = min(left, *queue.rooms(self._tasks_ahead_of(queue)).values())
+                left = min(left, *queue.startable_below(self._tasks_ahead_of(queue)).values())
             if left > 0:
                 slots |= dict.fromkeys(queue.names, left)
         return slots
@@ -281,9 +281,9 @@ class HandlerQueues:
             queue.names = {name: taken[name] > 0 for name in queue.names}
             queue.more = any(taken[name] >= wants.get(name, 0) or (full and taken[name] > 0) for name in queue.names)
             if queue.reserve and below:
-                rooms = {least: sum(below[name][least] for name in queue.names if name in below) for least in queue.reserve}
+                allowed = {least: sum(below[name][least] for name in queue.names if name in below) for least in queue.reserve}
                 mine = [claimed for claimed in tasks if claimed.handler in queue.names]
-                queue.learn(mine, sum(wants.get(name, 0) for name in queue.names), rooms, full=full)
+                queue.learn(mine, sum(wants.get(name, 0) for name in queue.names), allowed, full=full)
         self._more_for_buffers, self._more_for_others = False, wants is not self._wants
 
     def stalled(self, now: Instant) -> list[HandlerQueue]:

@@ -32,9 +32,20 @@ _ACCESS = {
     "--port", type=click.IntRange(0, 65535), metavar="N", default=8420, show_default=True, help="The port to listen on; 0: any free port."
 )
 @click.option("--body-limit", metavar="SIZE", default="64MB", show_default=True, help="The largest accepted body of a batch.")
+@click.option("--certificate", metavar="FILE", help="Speak TLS, with this certificate and its chain, in PEM.")
+@click.option("--key", metavar="FILE", help="The private key of the certificate, in PEM, unless it is in the same file.")
 @log_options("info")
 @store_option
-def server(app_path: str | None, host: str, port: int, body_limit: str, log_level: str, log_format: Literal["text", "json"]) -> None:
+def server(
+    app_path: str | None,
+    host: str,
+    port: int,
+    body_limit: str,
+    certificate: str | None,
+    key: str | None,
+    log_level: str,
+    log_format: Literal["text", "json"],
+) -> None:
     """Serve the HTTP API until stopped.
 
     APP is module:name. Without it, and without DUETIME_APP, the server knows the handlers that workers have declared in the store.
@@ -65,9 +76,9 @@ def server(app_path: str | None, host: str, port: int, body_limit: str, log_leve
         click.echo(said(line, chosen), err=True)
 
     async def serve() -> None:
-        await Server(app, api=Api(app, limits=limits, extension=Web()), host=host, port=port).run_until_stopped(
-            lambda server: say(_where(server))
-        )
+        api = Api(app, limits=limits, extension=Web())
+        serving = Server(app, api=api, host=host, port=port, certificate=certificate, key=key)
+        await serving.run_until_stopped(lambda server: say(_where(server)))
         say("the server has stopped")
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

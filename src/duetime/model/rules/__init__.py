@@ -6,6 +6,7 @@ named set of days and hours that several rules can share. `plan_of` joins them i
 
 from duetime.model.rules.calendars import DayCalendar
 from duetime.model.rules.kinds import AfterEnd, At, Calendar, Cron, Every, Rule, Union, Window
+from duetime.model.rules.library import occurrences
 from duetime.model.rules.plan import Plan, plan_of
 from duetime.model.rules.text import describe, read_rule
 
@@ -21,6 +22,7 @@ __all__ = [
     "Union",
     "Window",
     "describe",
+    "occurrences",
     "plan_of",
     "read_rule",
 ]

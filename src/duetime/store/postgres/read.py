@@ -404,3 +404,8 @@ class Listing(OpenSchema):
     async def handler_load(self, handler: str) -> HandlerLoad:
         [[due, oldest]] = await self._opened.rows(self._sql.handler_load, [self._clock.parameter, handler, MOST_COUNTED + 1])
         return HandlerLoad(due=min(due, MOST_COUNTED), more=due > MOST_COUNTED, oldest_due_at=oldest)
+
+    async def upcoming(self, handler: str, limit: int) -> list[TaskRecord]:
+        ids = [task_id for (task_id,) in await self._opened.rows(self._sql.upcoming, [handler, limit])]
+        found = await all_records_by_id(self._opened, self._sql, ids) if ids else {}
+        return [found[each] for each in ids if each in found and found[each].state is State.PENDING]  # some may have been claimed meanwhile

@@ -298,6 +298,16 @@ def handler_load(connection: sqlite3.Connection, handler: str, now: Instant) -> 
     return HandlerLoad(due=min(due, MOST_COUNTED), more=due > MOST_COUNTED, oldest_due_at=oldest)
 
 
+def upcoming(connection: sqlite3.Connection, handler: str, limit: int) -> list[TaskRecord]:
+    """Return the first tasks of a handler's lanes, merged. One statement would sort all that wait, because SQLite has no lateral join."""
+    entries: list[tuple[int, int]] = []
+    for (lane,) in connection.execute(SQL.lanes_of, (write_json(read_names(connection).all(handler)),)).fetchall():
+        entries = sorted(entries + connection.execute(SQL.first_due, (lane, limit)).fetchall())[:limit]
+    rows = connection.execute(f"{SQL.record}\n{SQL.from_all}\n{SQL.where_seqs}", (write_json([task for _, task in entries]),))
+    found = {row[0]: read_record(row) for row in rows}
+    return [found[task] for _, task in entries]
+
+
 class WorkerMark(NamedTuple):
     """What a worker has shown of itself; `alive` is None if only its beat can tell."""
 
@@ -379,3 +389,6 @@ class Reading(OpenFile):
 
     async def handler_load(self, handler: str) -> HandlerLoad:
         return await self._read(lambda connection: handler_load(connection, handler, self._clock.now()))
+
+    async def upcoming(self, handler: str, limit: int) -> list[TaskRecord]:
+        return await self._read(lambda connection: upcoming(connection, handler, limit))

@@ -133,6 +133,8 @@ def summary_of(definition: Definition) -> str:
             return f"publish to {definition.to} at {definition.url}"
         case StoredCommand():
             return described(definition.argv or (), definition.artifact)
+        case StoredNotices():
+            return "notices of alerts"
     assert_never(definition)
 
 

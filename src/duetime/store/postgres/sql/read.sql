@@ -376,5 +376,10 @@ with own as materialized (
 )
 select count(*), min(w.due_at) from waiting as w
 
+-- upcoming: the tasks of a handler that are due next: only the beginnings of its own lanes are looked into
+select d.id::text from duetime.lane as l join duetime.lane_floor as f on f.id = l.id cross join lateral (
+    select x.id, x.pos from duetime.due as x where x.lane = l.id and x.pos >= f.floor order by x.pos limit $2::integer
+) as d where l.handler = any (duetime.names($1::text)) order by d.pos, d.id limit $2::integer
+
 -- unmet_edges: what a task waits for
 select e.parent::text, e.needs from duetime.edge as e where e.child = $1::uuid order by e.parent

@@ -214,6 +214,12 @@ with own as materialized (
 )
 select count(*), min(due_at) from waiting
 
+-- lanes_of: the lanes of a handler, by all its names
+select id from duetime_lane where handler in (select value from json_each(?))
+
+-- first_due: the earliest due entries of a lane
+select pos, task from duetime_due where lane = ? order by pos, task limit ?
+
 -- unmet_edges: what a task waits for
 select p.id, e.needs from duetime_task as c join duetime_edge as e on e.child = c.seq
     join duetime_task as p on p.seq = e.parent where c.id = ? order by p.id
