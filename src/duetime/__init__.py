@@ -18,6 +18,7 @@ from duetime.client.operations import OperationInfo
 from duetime.client.schedules.info import ScheduleInfo
 from duetime.client.schedules.schedule import Schedule
 from duetime.client.secrets import SecretInfo
+from duetime.client.signals import SignalInfo
 from duetime.client.targets import TargetInfo
 from duetime.errors import (
     AlertNotFound,
@@ -33,6 +34,7 @@ from duetime.errors import (
     FlowNotFound,
     InvalidHandler,
     InvalidPayload,
+    InvalidStep,
     InvalidValue,
     LimitNotFound,
     LockLost,
@@ -45,6 +47,7 @@ from duetime.errors import (
     ScheduleNotFound,
     SecretNotFound,
     SecretUnreadable,
+    SignalNotFound,
     StoreUnavailable,
     TargetNotFound,
     TaskCancelled,
@@ -138,6 +141,7 @@ __all__ = [
     "Handlers",
     "InvalidHandler",
     "InvalidPayload",
+    "InvalidStep",
     "InvalidValue",
     "Late",
     "Limit",
@@ -173,6 +177,8 @@ __all__ = [
     "SecretInfo",
     "SecretNotFound",
     "SecretUnreadable",
+    "SignalInfo",
+    "SignalNotFound",
     "Slack",
     "Slo",
     "State",

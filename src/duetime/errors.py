@@ -2,6 +2,7 @@
 
 DuetimeError
 ├── InvalidValue (ValueError)      an option or argument outside what is allowed
+│   └── InvalidStep                a step of a handler that cannot be: its name twice, a value that is not JSON or does not fit
 ├── InvalidHandler (TypeError)     a function that cannot be declared as a handler
 ├── InvalidPayload (ValueError)    arguments that do not fit the handler
 ├── PayloadTooLarge (ValueError)   payload or result over the size limit
@@ -16,6 +17,7 @@ DuetimeError
 ├── OperationNotFound (LookupError) no operation of that id
 ├── WorkerNotFound (LookupError)   no worker of that id
 ├── FlowNotFound (LookupError)     no such flow: never submitted, or pruned
+├── SignalNotFound (LookupError)   no signal of that name is kept
 ├── AlertNotFound (LookupError)    no rule of alerts of that name, or it does not fire for that subject
 ├── ChannelNotFound (LookupError)  no channel of that name
 ├── SecretUnreadable               none of the keys here opens the secret
@@ -54,6 +56,13 @@ class DuetimeError(Exception):
 
 class InvalidValue(DuetimeError, ValueError):
     """An option or argument is outside what is allowed."""
+
+
+class InvalidStep(InvalidValue):
+    """A step of a handler cannot be: its name is there twice, or its value is not JSON, too large, or of another type.
+
+    It ends the attempt as Fatal does.
+    """
 
 
 class InvalidHandler(DuetimeError, TypeError):
@@ -126,6 +135,10 @@ class ChannelNotFound(DuetimeError, LookupError):
 
 class FlowNotFound(DuetimeError, LookupError):
     """There is no such flow: it was never submitted, or it has been pruned."""
+
+
+class SignalNotFound(DuetimeError, LookupError):
+    """No signal of that name, or with that id, is kept."""
 
 
 class SecretNotFound(DuetimeError, LookupError):

@@ -95,6 +95,7 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "operations": mine,
                     "flows": flow.id,
                     "locks": "greet-lock",
+                    "signals": "greet-signal",
                     "limits": "greet-limit",
                     "artifacts": "none",
                     "uploads": "none",
@@ -104,6 +105,7 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "operations": theirs,
                     "flows": hidden_flow.id,
                     "locks": f"{MARK}-lock",
+                    "signals": f"{MARK}-signal",
                     "limits": f"{MARK}-limit",
                     "tasks": hidden.id,
                     "workers": hidden_worker,
@@ -139,6 +141,7 @@ def bodies(scene: Scene) -> dict[str, Any]:
         "take_lock": {"holder": "fedcba9876543210"},
         "renew_lock": {"holder": "fedcba9876543210"},
         "free_lock": {"holder": "fedcba9876543210"},
+        "send_signal": {"value": 1},
         "put_calendar": {"weekdays": "sat,sun"},
         "register_worker": {"handlers": {"greet": {}}},
         "complete_task": told,
@@ -200,7 +203,13 @@ async def test_series_are_of_the_own_handlers_only(scene: Scene) -> None:
 
 @pytest.mark.parametrize("route", ADDRESSED, ids=lambda route: route.name)
 async def test_what_is_hidden_is_answered_like_what_does_not_exist(scene: Scene, route: Route) -> None:
-    nobody = {"limits": "yebra-limit", "locks": f"{MARK}-free", "schedules": f"{MARK}-nobody1", "failures": "1" * 16}
+    nobody = {
+        "limits": "yebra-limit",
+        "locks": f"{MARK}-free",
+        "signals": f"{MARK}-unsent",
+        "schedules": f"{MARK}-nobody1",
+        "failures": "1" * 16,
+    }
     nobody |= {kind: new_id() for kind in ("tasks", "flows", "workers", "operations")}
     nobody |= dict.fromkeys(("gates", "handlers"), f"{MARK}.nobody")
     kind = route.parts[1]

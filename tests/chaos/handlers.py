@@ -63,6 +63,24 @@ async def limited(ctx: Context, seconds: float = 0.0, held: bool = False) -> Non
             await asyncio.sleep(0.01)
 
 
+@app.task(retry=AT_ONCE)
+async def stepwise(ctx: Context, steps: int = 3, held_after: int = -1) -> list[int]:
+    """Go step by step, each written down; after one of them wait as long as the test holds it."""
+    with journal.attempt(ctx):
+        values = []
+        for number in range(steps):
+            values.append(await ctx.step(f"s{number}", note_step, ctx.task.id, number, ctx.attempt))
+            while number == held_after and HOLD.exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return values
+
+
+def note_step(task: str, number: int, attempt: int) -> int:
+    with (FOLDER / "steps").open("a") as notes:
+        notes.write(f"{task} {number} {attempt}\n")
+    return attempt
+
+
 @app.task(concurrency=50, retry=AT_ONCE)
 async def bulk(ctx: Context) -> None:
     """Be one of very many that do nothing."""

@@ -15,6 +15,7 @@ from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.outcome import Outcome, SettleVerdict
 from duetime.model.query import Query
+from duetime.model.steps import NewStep, StepKind, Suspension
 from duetime.model.task import NewTask, State
 from duetime.store import Store
 from duetime.store.values import AddVerdict, CancelVerdict, ChangeVerdict, DeleteVerdict, Edit, NewWorker
@@ -30,6 +31,7 @@ class Location:
     cancel: CancelVerdict = CancelVerdict.CANCELLED
     edit: ChangeVerdict = ChangeVerdict.CHANGED
     parked: bool = False
+    begun: bool = False  # part of its work is saved
 
 
 async def stay(store: Store, worker: Worker, task: NewTask[object]) -> None:
@@ -100,10 +102,38 @@ async def hand_over_again(store: Store, worker: Worker, task: NewTask[object]) -
     await store.register(NewWorker(id=worker.id, host="h", pid=1, slots={"work": 1}))
 
 
+async def wait_for_a_signal(store: Store, worker: Worker, task: NewTask[object]) -> None:
+    await store.add([task])
+    claimed = await worker.take_one()
+    wait = NewStep(task=task.id, attempt=claimed.attempt, name="wait", kind=StepKind.SIGNAL, done=False, signal="go")
+    await store.save_steps(worker.id, [wait])
+    await worker.end(claimed, State.BLOCKED, outcome=Outcome.SUSPENDED, suspension=Suspension("wait"))
+
+
+async def wait_for_a_child(store: Store, worker: Worker, task: NewTask[object]) -> None:
+    await store.add([task])
+    claimed = await worker.take_one()
+    child = await add(store, "called")
+    call = NewStep(task=task.id, attempt=1, name="call", kind=StepKind.CALL, done=False, children=(child.id,))
+    await store.save_steps(worker.id, [call])
+    await worker.end(claimed, State.BLOCKED, outcome=Outcome.SUSPENDED, suspension=Suspension("call", children=(child.id,)))
+
+
+async def sleep(store: Store, worker: Worker, task: NewTask[object]) -> None:
+    await store.add([task])
+    claimed = await worker.take_one()
+    pause = NewStep(task=task.id, attempt=1, name="nap", kind=StepKind.SLEEP, done=False, wake_at=store.now())
+    await store.save_steps(worker.id, [pause])
+    await worker.end(claimed, State.PENDING, outcome=Outcome.SUSPENDED, suspension=Suspension("nap", store.now()))
+
+
 LOCATIONS = {
     "due": Location(stay, State.PENDING),
     "due after a try": Location(try_again, State.PENDING),
     "held": Location(hold, State.BLOCKED),
+    "waits for a signal": Location(wait_for_a_signal, State.BLOCKED, begun=True),
+    "waits for a child": Location(wait_for_a_child, State.BLOCKED, begun=True),
+    "sleeps": Location(sleep, State.PENDING, begun=True),
     "parked": Location(park, State.PENDING, parked=True),
     "claimed when parked": Location(claim_parked, State.RUNNING, CancelVerdict.CANCELLING, ChangeVerdict.REFUSED),
     "claimed": Location(claim, State.RUNNING, CancelVerdict.CANCELLING, ChangeVerdict.REFUSED),
@@ -228,11 +258,11 @@ async def test_a_drop_gate_ends_it_if_only_time_or_code_holds_it_back(
     assert await state_of(store, task) is expected
 
 
-async def test_a_replacement_takes_it_over_unless_it_runs(store: Store, worker: Worker, location: Location) -> None:
+async def test_a_replacement_takes_it_over_unless_it_has_begun(store: Store, worker: Worker, location: Location) -> None:
     task = new_task(key="k")
     await location.bring(store, worker, task)
     added = await put(store, key="k", if_exists="replace", payload=b'{"n": 2}')
-    if location.state is State.RUNNING:
+    if location.state is State.RUNNING or location.begun:
         assert added.verdict is AddVerdict.DUPLICATE
         return
     assert added.verdict is AddVerdict.REPLACED

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from duetime import App, Context, InvalidValue, RetryPolicy
+from duetime import App, Context, InvalidValue, Node, Plan, RetryPolicy
 from duetime.testing import NeverEnded, NotIdempotent, Simulation, simulate
 
 app = App("sqlite:////nowhere/to/be/found/payments.db")
@@ -54,6 +54,19 @@ async def sweep() -> None:
 async def some_orders(t: Simulation) -> None:
     for order_id in range(4):
         await charge_order.after(1800, order_id=order_id)
+
+
+@app.task
+async def count_stock(shelf: int) -> int:
+    async with app.lock("stock", wait=60):
+        await asyncio.sleep(0.1)
+    return shelf + 1
+
+
+@app.flow
+def stocktaking(plan: Plan, shelf: int) -> Node[int]:
+    first = plan.add(count_stock.new(shelf=shelf))
+    return plan.add(count_stock.new(shelf=first.value))
 
 
 def careless(t: Simulation) -> list[object]:
@@ -110,6 +123,16 @@ def test_a_scenario_waits_for_results_moves_the_clock_and_asserts() -> None:
         assert t.effects("charged") == [(7,)]
 
     simulate(app, scenario, seeds=20, resources=careful)
+
+
+def test_flows_and_locks_are_those_of_the_simulated_store() -> None:
+    async def scenario(t: Simulation) -> None:
+        flow = await stocktaking.now(shelf=3)
+        assert await app.result(flow, timeout=300) == 5
+        assert (await app.flows.get(flow)).state == "succeeded"
+        assert await app.locks.list() == []
+
+    assert simulate(app, scenario, seeds=5).tasks == 10
 
 
 def test_what_a_scenario_raises_carries_its_seed() -> None:

@@ -6,9 +6,9 @@ the table of docs/design/simulation.md.
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -42,28 +42,9 @@ from duetime.worker.reconciler import Reconciler
 from duetime.worker.settler import Settler
 from duetime.worker.starts import Starts
 from tests.chaos.history import rules
+from tests.simulation import broken_fleet as broken_fleet
+from tests.simulation.guards import GUARDS, guard
 from tests.simulation.world import plan, simulate
-
-
-class Guard(NamedTuple):
-    """A guard: what is taken away, and by which rules that may be seen."""
-
-    name: str
-    text: str
-    shows: frozenset[str]
-    replace: Callable[[], list[tuple[Any, str, Any]]]
-
-
-GUARDS: dict[str, Guard] = {}
-
-
-def guard(text: str, *shows: str) -> Callable[[Callable[[], list[tuple[Any, str, Any]]]], None]:
-    """Note a function that says what to replace, by (owner, attribute, replacement)."""
-
-    def note(function: Callable[[], list[tuple[Any, str, Any]]]) -> None:
-        GUARDS[function.__name__] = Guard(function.__name__, text, frozenset(shows), function)
-
-    return note
 
 
 @contextmanager
@@ -79,7 +60,8 @@ def first_seed(name: str, most: int) -> tuple[int, list[str]] | None:
     """Return the first seed that shows that a guard is missing, and what it shows."""
     with taken_away(name):
         for seed in range(most):
-            found = simulate(plan(seed)).violations
+            chosen = plan(seed)
+            found = simulate(chosen).violations if chosen.fleet or not GUARDS[name].fleet else []
             if found and rules(found).keys() & GUARDS[name].shows:
                 return seed, found
     return None

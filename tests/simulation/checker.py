@@ -32,10 +32,18 @@ from tests.simulation.journal import Journal
 from tests.simulation.programs import SLOTS, TICK, TRIES
 
 LATE = 0.05  # seconds by which a start may come after the expiry: the callbacks of others that come first
-UNSTARTED = {ReasonKind.READY, ReasonKind.SLOTS_FULL, ReasonKind.WORKER_FULL, ReasonKind.NO_WORKER, ReasonKind.GATE, ReasonKind.PARKED}
+UNSTARTED = {
+    ReasonKind.READY,
+    ReasonKind.SLOTS_FULL,
+    ReasonKind.WORKER_FULL,
+    ReasonKind.NO_WORKER,
+    ReasonKind.GATE,
+    ReasonKind.PARKED,
+    ReasonKind.LIMIT,
+}
 
 
-OUTSIDE = {"pulled", "handed"}  # handlers whose attempts others perform and report
+OUTSIDE = {"pulled", "handed", "billed"}  # handlers whose attempts others perform and report
 
 
 class Cancelled:
@@ -71,6 +79,7 @@ class Facts:
         self.stepped = False
         self.cut_off: set[int] = set()  # workers that may have been unable to renew their lease although the store was there
         self.wrong: list[str] = []
+        self.members: set[str] = set()  # tasks of flows
         self.records: dict[str, TaskRecord] = {}
         self.attempts: dict[str, list[AttemptRecord]] = {}
 
@@ -84,6 +93,7 @@ class Facts:
         connection = cluster.memory.connection
         names = [name for (name,) in execute("select id from duetime_task order by seq")]
         self.records = records_by_id(connection, names)
+        self.members = {task for (task,) in execute("select t.id from duetime_member m join duetime_task t on t.seq = m.task")}
         self.attempts = {name: read.attempts(connection, name, 0, None) for name in names if self.records[name].attempt > 1}
 
     def judge_operation(self, done: Cancelled, records: Mapping[str, TaskRecord | None], now: float) -> None:
@@ -110,7 +120,7 @@ class Facts:
         if record.state in FINAL:
             expected = {ReasonKind.FINISHED}
         elif record.state is State.RUNNING:
-            expected = {ReasonKind.RUNNING} if record.handler != "handed" else {ReasonKind.RUNNING, ReasonKind.ACCEPTED}
+            expected = {ReasonKind.RUNNING, ReasonKind.ACCEPTED} if record.handler in OUTSIDE else {ReasonKind.RUNNING}
         elif record.state is State.BLOCKED:
             expected = {ReasonKind.BLOCKED}
         elif record.due_at > now + SECOND:
@@ -141,9 +151,9 @@ class Simulated(History):
         self.attempts = whole
 
     def _unknown(self) -> Iterator[str]:
-        scheduled = {task for task, record in self._facts.records.items() if record.schedule is not None}
+        made = {task for task, record in self._facts.records.items() if record.schedule is not None} | self._facts.members
         for found in super()._unknown():
-            if found.split()[1] not in scheduled:
+            if found.split()[1] not in made:
                 yield found
 
     def _again(self) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from duetime import Context
+from duetime.client.locks import Lock
 from duetime.testing.simulation.process import Process
 from tests.chaos.journal import Event, Kind
 
@@ -42,6 +43,9 @@ class Journal:
         self.excused: set[tuple[str, int]] = set()  # (task, fence) of attempts that a worker without a dead-man timer could not stop
         self.unfit_results: set[tuple[str, int]] = set()
         self.attempts = 0
+        self.given: dict[str, Any] = {}  # what members of flows were given of other nodes, by task
+        self.holders: dict[str, list[tuple[Process, Lock]]] = {}  # of locks, by name
+        self.wrong: list[str] = []
 
     def write(self, kind: Kind, **fields: Any) -> None:
         world = self.world
@@ -80,3 +84,14 @@ class Journal:
     def perhaps(self, task: str) -> None:
         """Note a task that may be submitted."""
         self.write("perhaps", task=task)
+
+    def took(self, lock: Lock, process: Process) -> None:
+        """Note who has a lock. Nobody else may count it as held, by its own clock and knowledge: `check` would let its code go on."""
+        before = self.holders.setdefault(lock.name, [])
+        if any(not other.dead and not held.lost for other, held in before):
+            self.wrong.append(
+                f"lock: {process.name} took {lock.name} at {self.world.cluster.now:.3f} s while another holder counts it as held"
+            )
+        if any(held.fence >= lock.fence for _, held in before):
+            self.wrong.append(f"lock: {lock.name} was taken with fence {lock.fence}, which is not higher than all before")
+        before.append((process, lock))

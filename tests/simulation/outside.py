@@ -211,7 +211,8 @@ class Puller:
 class AcceptingServer:
     """Accepts each request with 202, works on it, says now and then that it does, and reports the end.
 
-    A later request of a task, or of its key, ends the work of an earlier one: it goes by the fence.
+    A later request of a task, or of its key, ends the work of an earlier one, and one with a lower fence comes too late: it goes by the
+    fence.
     """
 
     kind = "http"
@@ -223,12 +224,16 @@ class AcceptingServer:
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._process: Process = world.cluster.outside.run(Process, world.cluster, CLIENT, 0)
         self._process.name = "outside"
+        self._fences: dict[str, int] = {}
 
     def open(self, handler: HandlerSpec, host: TargetHost) -> "AcceptingServer":
         return self
 
-    async def perform(self, attempt: AttemptHandle) -> Accepted:
+    async def perform(self, attempt: AttemptHandle) -> Accepted | Ended:
         claimed = attempt.claimed
+        if claimed.fence < self._fences.get(claimed.id, 0):
+            return Ended(Outcome.FAILED, error=ErrorInfo("TooLate", "a request with a higher fence has come"))
+        self._fences[claimed.id] = claimed.fence
         how = msgspec.json.decode(claimed.payload, type=dict[str, Any])
         work = Work(claimed.id, claimed.handler, claimed.key, claimed.collection, claimed.due_at / SECOND, claimed.fence)
         for older in [journal.running[name][2] for name in work.names if name in journal.running]:

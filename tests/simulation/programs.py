@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from duetime import App, Context, Fatal, Handlers, RetryLater, RetryPolicy
+from duetime import App, Context, Fatal, Handlers, Limit, RetryLater, RetryPolicy
 from duetime.testing.simulation.process import Process, current
 from tests.simulation.journal import Journal, Work
 
@@ -14,6 +14,9 @@ VERSIONS = 3
 TICK = 3  # seconds between two occurrences of the schedule
 TRIES = 3
 SLOTS = {"quick": 3, "stumbles": 2, "odd": 2, "hangs": 2, "parent": 2, "tick": 4, "versioned": 2}
+SLOTS |= {"capped": 3, "heavy": 2, "member": 3, "locking": 3}
+ERP = Limit("erp", running=3)
+TAKES = {"capped": 1, "heavy": 2, "billed": 1}  # of the limit
 
 journal = Journal()  # of the world that is simulated now
 
@@ -121,10 +124,55 @@ def handlers(version: int) -> Handlers:
     return group
 
 
+def fleet_handlers(app: App) -> Handlers:
+    """Return handlers with limits, those of flows, and one that takes locks."""
+    group = Handlers()
+    retry = RetryPolicy(tries=TRIES, base=0.5, cap=2)
+
+    @group.task(concurrency=SLOTS["capped"], timeout=20, retry=retry, limits=[ERP.take(TAKES["capped"])])
+    async def capped(ctx: Context, seconds: float = 0.0) -> None:
+        with attempt(ctx):
+            await asyncio.sleep(seconds)
+
+    @group.task(concurrency=SLOTS["heavy"], timeout=20, retry=retry, limits=[ERP.take(TAKES["heavy"])])
+    async def heavy(ctx: Context, seconds: float = 0.0) -> None:
+        with attempt(ctx):
+            await asyncio.sleep(seconds)
+
+    @group.task(concurrency=SLOTS["member"], timeout=20, retry=retry)
+    async def member(ctx: Context, number: int, how: str = "works", seconds: float = 0.0, given: Any = None) -> int:
+        with attempt(ctx):
+            journal.given[ctx.task.id] = given
+            await asyncio.sleep(seconds)
+            if how == "fatal":
+                raise Fatal("that is final")
+            if how == "stumbles" and ctx.task.tries < 1:
+                raise RuntimeError("it stumbles")
+            return number
+
+    @group.task(concurrency=SLOTS["locking"], timeout=20, retry=retry)
+    async def locking(ctx: Context, name: str, seconds: float, max_hold: float | None, wait: float) -> bool:
+        with attempt(ctx) as process:
+            lock = await app.locks.take(name, wait=wait, max_hold=max_hold)
+            if lock is None:
+                return False
+            journal.took(lock, process)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                await lock.release()
+            return True
+
+    app.http("billed", "http://outside.example/bill", timeout=20, retry=retry, limits=[ERP.take(TAKES["billed"])])
+    return group
+
+
 @cache
-def program(version: int) -> App:
+def program(version: int, fleet: bool = False) -> App:
     """Return a version of the program; made once, because binding the parameters of handlers takes longer than a simulation."""
     app = App("sqlite:///:memory:", user=f"version {version}")
     app.include(handlers(min(version, VERSIONS - 1)))
     app.http("handed", "http://outside.example/work", timeout=20, retry=RetryPolicy(tries=TRIES, base=0.5, cap=2))
+    if fleet:
+        app.include(fleet_handlers(app))
     return app

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.simulation.broken import GUARDS, first_seed
+from tests.simulation.broken import first_seed
+from tests.simulation.guards import GUARDS
 
 SEEDS = 1_000
 SOON = ("leases_are_awaited", "gates_are_checked_at_starts", "nothing_starts_early", "losses_are_no_tries", "children_need_success")

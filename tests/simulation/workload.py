@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
-Kind = Literal["submit", "family", "cancel", "edit", "retry", "pause", "drop", "why", "counts", "wait", "trigger", "operation"]
+Common = Literal["submit", "family", "cancel", "edit", "retry", "pause", "drop", "why", "counts", "wait", "trigger", "operation"]
+Kind = Common | Literal["flow", "cancel_flow", "retry_flow", "limit", "lock"]
 KEYS = 4
 
 
@@ -53,7 +54,7 @@ def _one_outside(chance: random.Random, at: float) -> Operation:
             return Operation(kind="operation", at=at, handler=handler, collection=chance.choice((None, "eu")))
 
 
-_KINDS: tuple[Kind, ...] = (
+_KINDS: tuple[Common, ...] = (
     *("submit",) * 24,
     *(
         "cancel",

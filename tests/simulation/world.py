@@ -23,8 +23,10 @@ from duetime.testing.simulation.cluster import BEGINS_AT, Cluster, Line, Setting
 from duetime.testing.simulation.faults import CLIENT, Fault
 from duetime.testing.simulation.loop import Deadlock, Endless
 from duetime.testing.simulation.process import Process
-from tests.simulation import workload
+from tests.simulation import fleet as fleets
+from tests.simulation import fleet_checker, workload
 from tests.simulation.checker import Cancelled, Facts, violations
+from tests.simulation.fleet import Fleet
 from tests.simulation.outside import PULLER, AcceptingServer, Puller, Requests
 from tests.simulation.programs import VERSIONS, journal, program
 from tests.simulation.workload import Operation
@@ -55,11 +57,15 @@ def shape_of(seed: int) -> Shape:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All that makes a world; shortening it leaves the rest as it is. `outside`: with a pull worker and a server that accepts work."""
+    """All that makes a world; shortening it leaves the rest as it is.
+
+    `outside`: with a pull worker and a server that accepts work. `fleet`: with flows, limits and locks.
+    """
 
     seed: int
     seconds: float
     outside: bool
+    fleet: bool
     settings: Settings
     faults: Sequence[Fault]
     operations: Sequence[Operation]
@@ -94,7 +100,8 @@ def plan(seed: int, shape: Shape | None = None) -> Plan:
     )
     faults = fault_plans.plan(chance, workers=settings.workers, seconds=shape.seconds, lease=settings.lease, most=shape.faults)
     operations = workload.plan(chance, seconds=shape.seconds, most=shape.operations)
-    outside = seed % 8 == 1 or shape.operations > SHAPES["short"].operations
+    fleet = seed % 8 == 5
+    outside = seed % 8 == 1 or seed % 16 == 13 or shape.operations > SHAPES["short"].operations
     if outside:
         operations = sorted(
             [*operations, *workload.outside(chance, seconds=shape.seconds, most=shape.operations)], key=lambda operation: operation.at
@@ -107,7 +114,14 @@ def plan(seed: int, shape: Shape | None = None) -> Plan:
                 [Fault(kind="freeze", at=at, process=PULLER, seconds=lasts)],
             )
         )
-    return Plan(seed, shape.seconds, outside, settings, faults, operations)
+    if fleet:
+        more = fleets.operations(chance, seconds=shape.seconds, most=shape.operations, accepting=outside)
+        wrong = fleets.faults(
+            chance, workers=settings.workers, seconds=shape.seconds, most=shape.faults // 2, lease=settings.lease, alone=not outside
+        )
+        operations = sorted([*operations, *more, *fleets.around_freezes(chance, wrong)], key=lambda operation: operation.at)
+        faults += wrong
+    return Plan(seed, shape.seconds, outside, fleet, settings, sorted(faults, key=lambda fault: fault.at), operations)
 
 
 def simulate(chosen: Plan) -> Outcome:
@@ -132,11 +146,12 @@ class World:
 
     def __init__(self, chosen: Plan) -> None:
         self.plan = chosen
-        self.cluster = Cluster(chosen.seed, program, chosen.faults, chosen.settings)
+        self._program = partial(program, fleet=chosen.fleet)
+        self.cluster = Cluster(chosen.seed, self._program, chosen.faults, chosen.settings)
         self.cluster.loop.ends_at = self.cluster.began_at + chosen.seconds + 3 * PATIENCE
         self.cluster.died = self._note_death
         self.cluster.stepped = self._note_step
-        self.app: App = program(0)
+        self.app: App = self._program(0)
         self.submitted: list[str] = []  # ids, in the order of submitting
         self.facts = Facts()
         self._pids: dict[Process, int] = {}
@@ -144,6 +159,7 @@ class World:
         self._gates: dict[tuple[str, str | None], int] = {}
         self._highest_offset = 0
         self.healed = False
+        self.fleet = Fleet(self)
         self.requests = Requests(self)
         if chosen.outside:
             self.cluster.requests = AcceptingServer(self, self.requests)
@@ -207,6 +223,7 @@ class World:
             pulling.cancel()
             self.cluster.kill(self.cluster.present[PULLER])
             await asyncio.sleep(2.0)  # its last claim ends
+        client = await self.cluster.client()  # a fault that was on its way may have killed the one that healed
         return cast(list[str], await client.begin(self._check(client)))
 
     async def _pull(self) -> None:
@@ -220,7 +237,8 @@ class World:
     async def _perform(self, operation: Operation, client: Process) -> None:
         self.cluster.note(client, "client", str(operation)[9:])
         try:
-            await getattr(self, f"_{operation.kind}")(operation)
+            own = getattr(self, f"_{operation.kind}", None)
+            await (getattr(self.fleet, operation.kind) if own is None else own)(operation)
         except (StoreUnavailable, DuplicateKey, Conflict, TaskNotFound) as error:
             self.cluster.note(client, "client", f"{operation.kind} is answered {type(error).__name__}")
 
@@ -243,6 +261,8 @@ class World:
                 await asyncio.sleep(0.5)
         for handler, collection in list(self._gates):
             await self._open(handler, collection)
+        if self.plan.fleet:
+            await self.fleet.reset()
         if cluster.version:  # a payload of the newest version fits no other
             await asyncio.sleep(2 * self.plan.settings.lease)
             for process in list(cluster.present.values()):
@@ -256,7 +276,8 @@ class World:
                 # closed by a message of a client that has died, which came after all gates were opened
                 self._gates[handler, collection or None] = 1
                 await (await self.cluster.client()).begin(self._open(handler, collection or None))
-            if not self._execute("select 1 from duetime_task where state is null limit 1"):
+            live = "select 1 from duetime_task where state is null union all select 1 from duetime_flow where state = 'running'"
+            if not self._execute(f"{live} limit 1"):
                 now = asyncio.get_running_loop().time()
                 thawed_at = max((each.frozen_until for each in self.cluster.present.values() if not each.dead), default=0.0)
                 await asyncio.sleep(max(1.0, thawed_at + 2.0 - now))  # for the last answers, also to those who were frozen until now
@@ -292,7 +313,7 @@ class World:
         return None
 
     async def _submit(self, operation: Operation) -> None:
-        app = program(min(self.cluster.version, VERSIONS - 1)) if operation.handler == "versioned" else self.app
+        app = self._program(min(self.cluster.version, VERSIONS - 1)) if operation.handler == "versioned" else self.app
         payload = dict(operation.payload)
         if operation.handler == "versioned" and self.cluster.version and operation.pick < 0.5:
             payload["color"] = "blue"
@@ -334,11 +355,8 @@ class World:
             await self.app.client.edit(task, delay=operation.delay, priority=operation.options["priority"])
 
     async def _retry(self, operation: Operation) -> None:
-        failed = [
-            task
-            for task in self.submitted
-            if task not in self.facts.cancelled and (record := self.record(task)) and record.state is State.FAILED
-        ]
+        records = self.cluster.memory.execute(partial(records_by_id, ids=self.submitted))
+        failed = [task for task in self.submitted if task not in self.facts.cancelled and records[task].state is State.FAILED]
         if failed:
             task = failed[int(operation.pick * len(failed))]
             self.facts.retried.add(task)
@@ -423,6 +441,9 @@ class World:
         unproved = {fault.process for fault in self.plan.faults if fault.verb == "renew"}
         self.facts.cut_off = {pid for process, pid in self._pids.items() if process.frozen_until or process.number in (*unproved, PULLER)}
         self.facts.read(self.cluster, self._execute)
+        self.facts.retried.update(task for flow in sorted(self.fleet.retried) for task, _, _ in self.fleet.members(flow))
         found = violations(journal, self.facts, self.cluster)
+        if self.plan.fleet:
+            found += fleet_checker.violations(self.fleet, journal, self.facts, self.cluster, self._execute)
         inspected = await client.store.inspect(repair=False)
         return found + [f"state: {problem}" for problem in inspected]

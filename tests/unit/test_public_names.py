@@ -18,11 +18,11 @@ PUBLIC = """
     Alert AlertRule AlertRuleInfo AlertNotFound ChannelInfo ChannelNotFound Mail Webhook Slack
     Failing Disabled Late Slo Running Backlog Certificate Missed Deadline WorkerLost
     Basic Bearer Callback
-    Secret SecretInfo
+    Secret SecretInfo SignalInfo SignalNotFound
     ArtifactInfo ArtifactNotFound
     StoredCommand StoredHttp StoredPublish TargetInfo
     CancelVerdict ChangeVerdict Bulk OperationInfo Failure FailureNotFound GateInfo GateSet Reason
-    DuetimeError Conflict DuplicateKey DuplicateKeys InvalidHandler InvalidPayload InvalidValue PayloadTooLarge
+    DuetimeError Conflict DuplicateKey DuplicateKeys InvalidHandler InvalidPayload InvalidStep InvalidValue PayloadTooLarge
     NotAllowed OperationNotFound ScheduleNotFound SecretNotFound SecretUnreadable StoreUnavailable TargetNotFound TaskCancelled TaskFailed
     TaskNotFound UnknownHandler WorkerNotFound
 """

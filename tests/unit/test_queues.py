@@ -6,12 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.clock import SECOND
+from duetime.model.limit import Limit
 from duetime.model.retry import RetryPolicy
 from duetime.store.values import ClaimedTask
 from duetime.targets.host import TargetHost
 from duetime.targets.payload import OpenPayloads
 from duetime.targets.python.function import PythonFunction
 from duetime.targets.spec import HandlerSpec
+from duetime.worker.held_limit import HeldLimit
 from duetime.worker.queues import BUFFERED_TIME, LARGEST_BUFFER, LARGEST_CLAIM, STALE_AFTER, HandlerQueue, HandlerQueues, shares
 
 FAST, SLOW = 10.0, 200_000.0
@@ -276,3 +278,13 @@ def test_what_waits_for_slots_that_do_not_become_free_is_found_and_no_more_is_cl
     queues.free_slot(stuck)
     assert queues.wants() == ({"stuck": 1}, 1)
     assert queues.stalled(10 * SECOND) == []
+
+
+def test_what_becomes_free_of_a_lowered_limit_starts_nothing() -> None:
+    """An attempt that ends leaves a permit here, which goes back: more is out in the fleet than may be."""
+    mine, limit = queue("work"), HeldLimit(Limit("erp", running=6))
+    mine.limits = ((limit, 1),)
+    limit.held, limit.used = 6, 5
+    assert mine.startable == 1
+    limit.over = True
+    assert mine.startable == 0

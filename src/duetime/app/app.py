@@ -28,6 +28,7 @@ from duetime.client.flows import Flow
 from duetime.client.locks import Locks, LockUse
 from duetime.client.schedules.schedule import Schedule
 from duetime.client.services import Program, Services, local_services
+from duetime.client.signals import Signals
 from duetime.clock import Seconds
 from duetime.config import Settings, read_setting
 from duetime.config import load as load_config
@@ -172,6 +173,7 @@ class App(Registry, Verbs):
         self.failures = services.failures
         self.event_source = services.events
         self.locks = Locks(services.locks, user=self.user, lease=self.config.lease, opened=self.open)
+        self.signals = Signals(services.signals, user=self.user, opened=self.open, ready=lambda: self.ensure_open(declare=False))
         self.limits = services.limits
         self.artifacts = services.artifacts
         self.targets = services.targets
@@ -460,6 +462,7 @@ class App(Registry, Verbs):
                 middleware=self.middlewares,
                 secrets=self.secret_reader(store),
                 artifacts=self.artifact_source(store),
+                add=self.submit_many,
                 lifespan=self.lifespan,
                 app_path=path or self.config.app or import_string_of(self),
                 settings=settings,

@@ -37,6 +37,7 @@ EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.LimitNotFound, NOT_FOUND),
     (errors.LockTaken, CONFLICT),
     (errors.FlowNotFound, NOT_FOUND),
+    (errors.SignalNotFound, NOT_FOUND),
     (errors.AlertNotFound, NOT_FOUND),
     (errors.ChannelNotFound, NOT_FOUND),
     (errors.DuplicateKey, CONFLICT),

@@ -15,10 +15,11 @@ from duetime.client.schedules.calendars import Calendars
 from duetime.client.schedules.service import Schedules
 from duetime.client.workers import Workers
 from duetime.clock import Instant, Seconds, to_seconds
-from duetime.errors import DuplicateKey, DuplicateKeys, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
+from duetime.errors import DuplicateKey, DuplicateKeys, InvalidValue, TaskNotFound
 from duetime.ids import is_id
 from duetime.model.query import USUAL_COUNT, Page, Query, TaskCount
-from duetime.model.task import FINAL, NewTask, State, Task, TaskRecord, check_name, shown
+from duetime.model.results import succeeded_or_raise
+from duetime.model.task import FINAL, NewTask, Task, TaskRecord, check_name, shown
 from duetime.store.requests import NamedRequest, Requested
 from duetime.store.shard import Listener
 from duetime.store.values import Added, AddVerdict, CancelVerdict, ChangeVerdict, Hint
@@ -227,24 +228,10 @@ class Client(Protocol):
     async def result(self, task: AnyTask, *, timeout: Seconds | None = None) -> TaskRecord:
         """Wait until a task is final and return it if it succeeded. Raises TaskFailed, TaskCancelled or TimeoutError otherwise."""
         record = await self.wait(task, timeout=timeout)
-        match record.state:
-            case State.SUCCEEDED:
-                return record
-            case State.CANCELLED:
-                because = f": {record.error.message}" if record.error is not None and record.error.message else ""
-                raise TaskCancelled(f"task {record.id} of {record.handler} was cancelled{because}", task_id=record.id)
-            case state if state in FINAL:
-                error = record.error
-                how = f": {error.type}: {error.message}{f' ({error.location})' if error.location else ''}" if error else ""
-                raise TaskFailed(
-                    f"task {record.id} of {record.handler} ended {state}{how}",
-                    task_id=record.id,
-                    state=state,
-                    error_type=error.type if error else None,
-                )
-            case state:
-                waited = 0.0 if timeout is None else to_seconds(timeout)
-                raise TimeoutError(f"task {record.id} of {record.handler} is still {state} after {waited:g} seconds of waiting")
+        if record.state not in FINAL:
+            waited = 0.0 if timeout is None else to_seconds(timeout)
+            raise TimeoutError(f"task {record.id} of {record.handler} is still {record.state} after {waited:g} seconds of waiting")
+        return succeeded_or_raise(record)
 
     async def cancel(self, task: AnyTask | None = None, *, handler: str | None = None, key: str | None = None) -> CancelVerdict:
         """Cancel one task, given as a task, by id, or by handler and key. Return `cancelled`, `cancelling` or `finished`.

@@ -23,6 +23,7 @@ from duetime.model.names import HandlerNames
 from duetime.model.outcome import Outcome
 from duetime.model.retry import DEFAULT_TRIES
 from duetime.model.rules.reading import duration_text
+from duetime.model.steps import StepRecord
 from duetime.model.task import FINAL, ErrorInfo, State, TaskRecord
 from duetime.model.why import MOST_NAMED, Awaited, HandlerSource, Reason, ReasonKind, WhyFacts, WorkerLoad, requested, why
 from duetime.store import Store
@@ -349,9 +350,15 @@ class LocalInsight(Insight):
             due_before=load.due if load.more else max(0, load.due - 1),
             more_due=load.more,
             tries_allowed=allowed,
+            step=await self._open_step(record),
             last_outcome=last.outcome if last else None,
             last_error=last.error if last else None,
         )
+
+    async def _open_step(self, record: TaskRecord) -> StepRecord | None:
+        """Return the step that a task waits for between two of its attempts."""
+        steps = await self._store.steps(record.id) if record.attempt else []
+        return next((step for step in reversed(steps) if not step.done), None)
 
     async def _awaited(self, record: TaskRecord, may_see: Callable[[str], bool] | None) -> tuple[list[Awaited], int]:
         """Return the first tasks that a blocked one waits for, and how many these are in all."""

@@ -26,6 +26,7 @@ from duetime.client.operations import Perform
 from duetime.client.output import LocalOutputs, Outputs
 from duetime.client.schedules.schedule import Schedule
 from duetime.client.secrets import LocalSecrets, Secrets
+from duetime.client.signals import SignalDoor
 from duetime.client.targets import LocalTargets, Targets
 from duetime.runtime.service import Service
 from duetime.secrets.keys import KeyRing
@@ -54,6 +55,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     failures: Failures
     events: EventSource
     locks: LockDoor
+    signals: SignalDoor
     limits: Limits
     secrets: Secrets
     artifacts: Artifacts
@@ -104,6 +106,7 @@ def local_services(
         failures=LocalFailures(store, user=program.user, opened=program.opened),
         events=LocalEvents(store, opened=program.opened),
         locks=store,
+        signals=store,
         limits=limits,
         secrets=secrets,
         artifacts=artifacts,

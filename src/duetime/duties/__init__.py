@@ -17,6 +17,7 @@ from duetime.duties.reaper import Reaper
 from duetime.duties.sampler import Sampler
 from duetime.duties.sweeper import Sweeper
 from duetime.duties.tidier import Tidier
+from duetime.duties.waits import Waits
 from duetime.model.task import State
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
@@ -34,6 +35,7 @@ __all__ = [
     "Sampler",
     "Sweeper",
     "Tidier",
+    "Waits",
     "all_duties",
 ]
 
@@ -49,6 +51,7 @@ def all_duties(
         Deadlines(store, alarms),
         Intents(store, alarms),
         Flows(store, alarms),
+        Waits(store, alarms),
         Operations(store, alarms),
         Pruner(store, alarms, retention),
         Tidier(store, alarms),

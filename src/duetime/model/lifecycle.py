@@ -1,8 +1,10 @@
 """The life cycle of a task: one table of legal moves, and the rules that choose among them.
 
+   ┌─────────────────────────┐  a step waits
+   ▼                         │
 blocked ──▶ pending ──▶ running ──▶ succeeded │ failed │ cancelled
    │           │  ▲         │
-   │           │  └─────────┘  retry, retry later, lost worker, shutdown, parked
+   │           │  └─────────┘  retry, retry later, lost worker, shutdown, parked, a step sleeps
    └─────┬─────┘
          ▼
 cancelled │ dropped │ expired         any final state but succeeded ──▶ pending by an operator's retry
@@ -20,12 +22,12 @@ from duetime.model.failures import fingerprint, is_failing
 from duetime.model.flow import TAKES
 from duetime.model.outcome import Ended, Outcome, Settlement
 from duetime.model.retry import RetryPolicy, repeat_pause
-from duetime.model.task import ErrorInfo, State
+from duetime.model.task import FINAL, ErrorInfo, State
 
 MOVES: Mapping[State, frozenset[State]] = {
     State.BLOCKED: frozenset({State.PENDING, State.CANCELLED, State.EXPIRED}),
     State.PENDING: frozenset({State.RUNNING, State.CANCELLED, State.DROPPED, State.EXPIRED}),
-    State.RUNNING: frozenset({State.PENDING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
+    State.RUNNING: frozenset({State.PENDING, State.BLOCKED, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
     State.SUCCEEDED: frozenset(),
     State.FAILED: frozenset({State.PENDING}),
     State.CANCELLED: frozenset({State.PENDING}),
@@ -105,6 +107,11 @@ def conclude(
             due_at = _after_pause(running, now, now, _last_start_at(running))
         case Outcome.PARKED:
             due_at = now
+        case Outcome.SUSPENDED:
+            if ended.suspension is not None and ended.suspension.wake_at is not None:
+                due_at = ended.suspension.wake_at
+            else:
+                state = State.BLOCKED
     if error is not None and is_failing(ended.outcome, state):
         error = msgspec.structs.replace(error, fingerprint=fingerprint(running.handler, error, ended.detail))
     return Settlement(
@@ -122,6 +129,7 @@ def conclude(
         error=error,
         refused_by=ended.refused_by,
         handler=running.handler,
+        suspension=ended.suspension,
     )
 
 
@@ -141,8 +149,8 @@ def succeed(running: AttemptFacts, result: bytes | None, detail: bytes | None, s
 
 
 def as_cancelled(settlement: Settlement) -> Settlement:
-    """Return the settlement of a task with a requested cancel: instead of pending it becomes cancelled."""
-    if settlement.state is not State.PENDING:
+    """Return the settlement of a task with a requested cancel: what would not be final becomes cancelled."""
+    if settlement.state in FINAL:
         return settlement
     return Settlement(
         id=settlement.id,

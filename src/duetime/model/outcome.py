@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from duetime.clock import Instant
+from duetime.model.steps import Suspension
 from duetime.model.task import ErrorInfo, State
 
 # Of a task's attempts the first and the last are kept; those between, and what they printed, are left out.
@@ -16,7 +17,10 @@ MOST_ATTEMPTS_KEPT = FIRST_ATTEMPTS_KEPT + LAST_ATTEMPTS_KEPT
 
 
 class Outcome(StrEnum):
-    """How one attempt ended. Failed and TimedOut use up a try; the others do not. PARKED: the payload does not fit the worker's code."""
+    """How one attempt ended. Failed and TimedOut use up a try; the others do not.
+
+    PARKED: the payload does not fit the worker's code. SUSPENDED: one of its steps sleeps or waits; the next attempt goes on from there.
+    """
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -27,6 +31,7 @@ class Outcome(StrEnum):
     LOST = "lost"
     RELEASED = "released"
     PARKED = "parked"
+    SUSPENDED = "suspended"
 
 
 class Unavailable(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +48,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     which ran the attempt died; `alone` that it ran nothing else, so the death can be blamed on this task.
     `refused_by` is the digest of the declaration that the payload does not fit, of an attempt that is parked.
     `detail` is what the target observed, a JSON object made by `model.detail`. `unavailable`, beside RETRY_LATER: other tasks would fare
-    the same until then.
+    the same until then. `suspension`, beside SUSPENDED: what it waits for.
     """
 
     outcome: Outcome
@@ -56,6 +61,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     refused_by: str | None = None
     detail: bytes | None = None
     unavailable: Unavailable | None = None
+    suspension: Suspension | None = None
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
@@ -74,6 +80,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     """What to store for an ended attempt: a final state, or `pending` with the next due time.
 
     With the outcome PARKED it waits as `pending`, but parked: until a worker comes whose declaration is not among those that refused it.
+    With SUSPENDED it waits as `pending` for the end of a pause, or as `blocked` for the end of another step, its `suspension`.
     `handler` is told of failures only, whose kind it is a part of.
     """
 
@@ -91,6 +98,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     error: ErrorInfo | None = None
     refused_by: str | None = None
     handler: str = ""
+    suspension: Suspension | None = None
 
     @property
     def fingerprint(self) -> str | None:

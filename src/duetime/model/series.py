@@ -150,6 +150,7 @@ class SeriesName(StrEnum):
     LOST = "lost"
     RELEASED = "released"
     PARKED = "parked"
+    SUSPENDED = "suspended"
     RETRIES = "retries"
     TASKS_FAILED = "tasks_failed"
     LATENESS_P50 = "lateness_p50"

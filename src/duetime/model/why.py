@@ -15,6 +15,7 @@ from duetime.model.gate import Gate, GateAction
 from duetime.model.limit import LimitRecord
 from duetime.model.outcome import Outcome
 from duetime.model.retry import repeat_pause
+from duetime.model.steps import StepKind, StepRecord
 from duetime.model.task import PRIORITIES, ErrorInfo, State, TaskRecord
 from duetime.model.wording import count, listed
 
@@ -33,6 +34,7 @@ class ReasonKind(StrEnum):
     SLOTS_FULL = "slots_full"
     WORKER_FULL = "worker_full"
     BLOCKED = "blocked"
+    SUSPENDED = "suspended"
     PARKED = "parked"
     REQUESTED = "requested"
     READY = "ready"
@@ -114,6 +116,7 @@ class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
     due_before: int = 0
     more_due: bool = False  # than were counted
     tries_allowed: int = 1
+    step: StepRecord | None = None  # that it waits for
     last_outcome: Outcome | None = None
     last_error: ErrorInfo | None = None
 
@@ -124,7 +127,9 @@ def why(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
         case State.RUNNING:
             return [_running(task, facts)]
         case State.BLOCKED:
-            return _expiring(task, facts, [_blocked(facts), *_waiting(task, facts)])
+            return _expiring(
+                task, facts, [_blocked(facts) if facts.step is None else _suspended(facts.step, facts), *_waiting(task, facts)]
+            )
         case State.PENDING if task.parked:
             return _expiring(task, facts, [_parked(task, facts), *_waiting(task, facts)])
         case State.PENDING:
@@ -145,6 +150,17 @@ def _blocked(facts: WhyFacts) -> Reason:
     if facts.awaited_in_all > len(named):
         named.append(f"{facts.awaited_in_all - len(named):,} more")
     return Reason(kind=ReasonKind.BLOCKED, text=f"it waits for {listed(named)}")
+
+
+def _suspended(step: StepRecord, facts: WhyFacts) -> Reason:
+    since = f"for {_span(facts.now - step.at)}, since {to_datetime(step.at):%Y-%m-%d %H:%M:%S} UTC"
+    until_at = None if step.wake_at is None else to_datetime(step.wake_at)
+    if step.kind is StepKind.CALL:
+        text = f"its step {step.name!r} waits {since}: {_blocked(facts).text.removeprefix('it ')}"
+        return Reason(kind=ReasonKind.SUSPENDED, text=text)
+    ending = "" if step.wake_at is None else f"; the time-out is in {_span(step.wake_at - facts.now)}, at {until_at:%Y-%m-%d %H:%M:%S} UTC"
+    text = f"its step {step.name!r} waits for the signal {step.signal!r} {since}{ending}. To send it: duetime signals send"
+    return Reason(kind=ReasonKind.SUSPENDED, text=text, until_at=until_at)
 
 
 def requested(verbs: Sequence[str]) -> Reason:
@@ -295,6 +311,9 @@ def _later(task: TaskRecord, facts: WhyFacts) -> Reason:
     if facts.last_outcome is Outcome.RETRY_LATER:
         text = f"its handler asked to run later: again in {left}, at {due_at:%Y-%m-%d %H:%M:%S} UTC{_said(facts.last_error)}"
         return Reason(kind=ReasonKind.RETRY, text=text + _repeats(task), until_at=due_at)
+    if facts.step is not None and facts.step.kind is StepKind.SLEEP and facts.step.wake_at == task.due_at:
+        text = f"it sleeps in its step {facts.step.name!r} for another {left}, until {due_at:%Y-%m-%d %H:%M:%S} UTC"
+        return Reason(kind=ReasonKind.SUSPENDED, text=text, until_at=due_at)
     if facts.last_outcome in (Outcome.RELEASED, Outcome.LOST) and (repeats := _repeats(task)):
         return Reason(kind=ReasonKind.RETRY, text=f"it runs again in {left}, at {due_at:%H:%M:%S} UTC{repeats}", until_at=due_at)
     if task.tries > 0:

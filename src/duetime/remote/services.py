@@ -20,6 +20,7 @@ def server_services(config: Config, program: Program) -> Services:
     from duetime.remote.output import RemoteOutputs
     from duetime.remote.overview import RemoteInsight
     from duetime.remote.secrets import RemoteSecrets
+    from duetime.remote.signals import RemoteSignals
     from duetime.remote.targets import RemoteTargets
     from duetime.remote.tokens import RemoteTokens
     from duetime.remote.transport import Transport
@@ -37,6 +38,7 @@ def server_services(config: Config, program: Program) -> Services:
         failures=RemoteFailures(transport, opened=program.opened),
         events=RemoteEvents(transport, opened=program.opened),
         locks=RemoteLocks(transport),
+        signals=RemoteSignals(transport),
         limits=RemoteLimits(transport, opened=program.opened),
         secrets=RemoteSecrets(transport, opened=program.opened),
         artifacts=RemoteArtifacts(transport, opened=program.opened),

@@ -126,8 +126,9 @@ class Submitting(Protocol):
         At most one live task exists per (handler, key). A new task whose key a live one has is answered by its
         `if_exists`: "error" → DUPLICATE and nothing stored; "keep" → KEPT; "replace" → REPLACED: the live task takes the
         new payload, due time, planned time, priority, collection, timeout, retry, expiry, meta and submitter, keeps its id and its
-        attempt numbers, and starts with no tries used, unless it is running: then DUPLICATE. "queue_one" → as "replace" while the live task
-        waits; while it runs the new one is stored, `blocked`, and waits for its end, and the next ones replace that one. It has the key as
+        attempt numbers, and starts with no tries used, unless it is running or has saved steps: then DUPLICATE. "queue_one" → as
+        "replace" while the live task waits; while it runs, or has saved steps, the new one is stored, `blocked`, and waits for its
+        end, and the next ones replace that one. It has the key as
         soon as the other has ended. What carries a newer submission (`model.merging`) is not replaced: KEPT. Debounced tasks are due once
         their key was quiet. A throttled one is KEPT while the window of its key is open and the task that opened it is stored. Each answer
         carries the task that now has the key, or is behind the one that has it, or opened the window. Within one call, later tasks see
@@ -185,10 +186,10 @@ class Settling(Protocol):
         """Record how attempts ended.
 
         ACCEPTED if the worker runs exactly this (task, attempt): the task moves to the settlement's state. If a cancel was requested
-        meanwhile, a settlement that would go back to pending ends as `cancelled` instead. Going back to
+        meanwhile, a settlement that is not final ends as `cancelled` instead. Going back to
         pending takes the position of the later of its due time and now; one that was claimed ahead is not due before it was.
         With the outcome PARKED the task is parked as well: no claim but `claim_parked` hands it out, and `refused_by` is remembered
-        until it ends or gets another payload.
+        until it ends or gets another payload. With a `suspension` and the state `blocked` it waits for that step, as `store.steps` says.
         A final state frees the key, frees children whose edges are now met, and cancels those whose edges can no longer be met,
         and their children likewise.
         ALREADY if this (task, attempt, worker) was settled before; STALE otherwise. Neither changes anything.

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from duetime.clock import Seconds, to_datetime
 from duetime.errors import AttemptCancelled, InvalidValue
 from duetime.model.limit import Limit
 from duetime.model.outcome import Outcome
 from duetime.model.shapes import derive
-from duetime.model.task import State, Task, TaskRecord, shown, with_extras
+from duetime.model.task import NewTask, State, Task, TaskRecord, shown, with_extras
 from duetime.store.values import ClaimedTask
 from duetime.targets.occurrence import Occurrence, occurrence_of
 from duetime.targets.output import Printing, current_attempt
 from duetime.targets.permits import LimitUse, PermitSource
 
+if TYPE_CHECKING:
+    from duetime.targets.steps import StepDoor, Stepper
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _logger = logging.getLogger("duetime.task")
@@ -59,7 +63,20 @@ class Context:
     Not generic on purpose: with a type parameter mypy loses the result type of plain `def` handlers.
     """
 
-    __slots__ = ("_cancelled", "_claimed", "_deadline", "_log", "_permits", "_progress", "_resources", "_started_at", "_task", "stopped_as")
+    __slots__ = (
+        "_cancelled",
+        "_claimed",
+        "_deadline",
+        "_door",
+        "_log",
+        "_permits",
+        "_progress",
+        "_resources",
+        "_started_at",
+        "_stepper",
+        "_task",
+        "stopped_as",
+    )
 
     def __init__(
         self,
@@ -69,6 +86,7 @@ class Context:
         deadline_at: int,
         resources: Resources,
         progress: Callable[[float, str], None],
+        door: StepDoor | None = None,
         permits: PermitSource | None = None,
     ) -> None:
         self._claimed = claimed
@@ -81,6 +99,8 @@ class Context:
         self.stopped_as: Outcome | None = None
         self._task: Task[Any] | None = None
         self._log: _TaskLog | None = None
+        self._door = door
+        self._stepper: Stepper | None = None
 
     @property
     def task(self) -> Task[Any]:
@@ -143,6 +163,61 @@ class Context:
     def get(self, kind: type[T]) -> T:
         """Return what the lifespan provided, by type."""
         return self._resources.get(kind)
+
+    # ---- steps ----
+
+    @overload
+    async def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    async def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function once for the task: its value is saved under the name before this returns, and later attempts get that.
+
+        `account = await ctx.step("account", create_account, user)`; in a `def` handler `ctx.sync(ctx.step(…))`. The value is JSON, read
+        as what the function is annotated to return. The call runs at least once until it is saved: if the worker dies in between, again.
+        """
+        return await self._steps.step(name, function, args, kwargs)
+
+    async def sleep(self, name: str, duration: Seconds, /) -> None:
+        """Pause without a slot, as long as seconds or a timedelta say from the first time on. The attempt ends, and a later one goes on."""
+        await self._steps.sleep(name, duration)
+
+    @overload
+    async def wait(self, name: str, signal: str, type: type[T], /, *, timeout: Seconds | None = None) -> T: ...
+    @overload
+    async def wait(self, name: str, signal: str, /, *, timeout: Seconds | None = None) -> Any: ...
+    async def wait(self, name: str, signal: str, type: Any = Any, /, *, timeout: Seconds | None = None) -> Any:
+        """Wait without a slot for a signal (`app.signals.send`), and return its value. One that came earlier and is kept is found.
+
+        Raises TimeoutError if none comes within `timeout` from the first time on; so do all later attempts.
+        """
+        return await self._steps.wait(name, signal, type, timeout)
+
+    @overload
+    async def call(self, name: str, task: NewTask[T], /) -> T: ...
+    @overload
+    async def call(self, name: str, tasks: Sequence[NewTask[T]], /) -> list[T]: ...
+    async def call(self, name: str, tasks: Any, /) -> Any:
+        """Submit tasks as children of this one, wait for them without a slot, and return their results in order.
+
+        `sizes = await ctx.call("import", [load.new(part=p) for p in parts])`. Raises TaskFailed or TaskCancelled for the first child that
+        did not succeed. They are cancelled when this task ends before them.
+        """
+        return await self._steps.call(name, tasks)
+
+    def sync(self, call: Coroutine[Any, Any, T], /) -> T:
+        """Run a step, sleep, wait or call in a `def` handler: `account = ctx.sync(ctx.step("account", create_account, user))`."""
+        from duetime.targets.steps import drive
+
+        return drive(call)
+
+    @property
+    def _steps(self) -> Stepper:
+        if self._stepper is None:
+            from duetime.targets.steps import Stepper  # which needs what encodes payloads, and that needs this module
+
+            self._stepper = Stepper(self._claimed, self._door)
+        return self._stepper
 
     def limit(self, limit: Limit | str, /, *, timeout: Seconds | None = None) -> LimitUse:
         """Hold a part of a limit of the whole fleet for a block: `async with ctx.limit("erp", timeout=30):`, or `with` in `def` handlers.

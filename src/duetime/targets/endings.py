@@ -10,6 +10,7 @@ from duetime.errors import (
     DuetimeError,
     Fatal,
     InvalidPayload,
+    InvalidStep,
     InvalidValue,
     PayloadTooLarge,
     RetryLater,
@@ -20,6 +21,7 @@ from duetime.model.outcome import Ended, Outcome
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import ErrorInfo
 from duetime.targets.payload import UnfitPayload, encode_result
+from duetime.targets.suspended import Suspended, suspension_of
 from duetime.targets.tracebacks import trace_of
 
 MAX_TYPE = 200
@@ -39,6 +41,8 @@ def succeeded(value: object) -> Ended:
 
 def failed(error: BaseException, policy: RetryPolicy) -> Ended:
     """Turn an exception into the outcome that it stands for."""
+    if isinstance(error, Suspended | BaseExceptionGroup) and (suspended := suspension_of(error)) is not None:
+        return Ended(Outcome.SUSPENDED, suspension=suspended)
     if isinstance(error, RetryLater):
         try:
             delay = _delay(error)
@@ -47,7 +51,7 @@ def failed(error: BaseException, policy: RetryPolicy) -> Ended:
         return Ended(Outcome.RETRY_LATER, delay=delay, error=ErrorInfo("RetryLater", _message(error)))
     if isinstance(error, UnfitPayload):
         return Ended(Outcome.PARKED, error=ErrorInfo("InvalidPayload", _message(error)))
-    if isinstance(error, Fatal | InvalidPayload | PayloadTooLarge | ArtifactNotFound | SecretNotFound | SecretUnreadable):
+    if isinstance(error, Fatal | InvalidPayload | InvalidStep | PayloadTooLarge | ArtifactNotFound | SecretNotFound | SecretUnreadable):
         return Ended(Outcome.FATAL, error=describe(error))
     return Ended(Outcome.FAILED, error=describe(error), retriable=policy.accepts(error))
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from duetime.targets.publish.brokers import Brokers
     from duetime.targets.publish.messages import Publisher
     from duetime.targets.spec import HandlerSpec
+    from duetime.targets.steps import StepDoor
 
 NewSender: TypeAlias = "Callable[[HandlerSpec], Sender]"
 NewPublisher: TypeAlias = "Callable[[HandlerSpec], Publisher]"
@@ -47,6 +48,7 @@ class TargetHost:
     """Middleware, threads, sub-processes and secrets. `children` is None where the app cannot be imported by another process.
 
     `addresses` says where requests of HTTP handlers may go, and `callback_door` where servers report on work that they have accepted.
+    `steps` is how attempts reach what they have saved; None in tests of targets alone.
     `sender` makes what sends requests instead of the network, in tests, `publisher` what publishes messages, and `mailer` takes mail.
     `channels` returns where notices of alerts go, by name. `closing` is called when
     the worker ends. `inherit` are descriptors that prove the worker alive: what runs for it in other processes holds them too, so that
@@ -73,6 +75,7 @@ class TargetHost:
         self._brokers: Brokers | None = None
         self.sender: NewSender | None = None
         self.publisher: NewPublisher | None = None
+        self.steps: StepDoor | None = None
         self.mailer: Callable[[EmailMessage], None] | None = None
         self.channels: ChannelReader = _no_channel
         self.closing: list[Callable[[], Awaitable[None]]] = []

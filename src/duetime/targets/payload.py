@@ -62,15 +62,15 @@ def _schema_of(kind: Any) -> dict[str, Any]:
 _encode = msgspec.json.Encoder(enc_hook=to_json).encode
 
 
-def encode_result(value: object) -> bytes:
-    """Return a handler's return value as JSON; InvalidPayload if it has no JSON form, PayloadTooLarge if it is too long."""
+def encode_result(value: object, what: str = "the result") -> bytes:
+    """Return a value as JSON; InvalidPayload if it has no JSON form, PayloadTooLarge if it is too long. `what` names it in these."""
     try:
         result = _encode(value)
     except _UNENCODABLE as error:
-        raise InvalidPayload(f"the result, of type {type(value).__name__}, is not JSON: {error}") from None
+        raise InvalidPayload(f"{what}, of type {type(value).__name__}, is not JSON: {error}") from None
     if b"null" in result and _holds_odd_number(value):
-        raise InvalidPayload(f"the result, of type {type(value).__name__}, is not JSON: it holds a number that is nan or infinite")
-    return _bounded(result, "the result")
+        raise InvalidPayload(f"{what}, of type {type(value).__name__}, is not JSON: it holds a number that is nan or infinite")
+    return _bounded(result, what)
 
 
 def _holds_odd_number(value: object) -> bool:

@@ -23,7 +23,7 @@ from duetime.app.handlers import AnyHandler, Handler
 from duetime.client.client import AnyTask
 from duetime.client.flows import AnyFlow, Flow
 from duetime.clock import LATEST, Instant, ManualClock, Seconds, to_datetime, to_instant, to_micros
-from duetime.duties import Deadlines, Firing, Sweeper
+from duetime.duties import Deadlines, Firing, Sweeper, Waits
 from duetime.duties.hooks import chains_of
 from duetime.errors import InvalidValue, TaskFailed, TaskNotFound, UnknownHandler
 from duetime.model.event import MOST_EVENTS, TaskEvent
@@ -32,6 +32,7 @@ from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.query import Query
 from duetime.model.retry import RetryPolicy
+from duetime.model.steps import check_step
 from duetime.model.task import FINAL, State, Task, TaskRecord, shown
 from duetime.runtime.service import Alarms
 from duetime.secrets.reading import GivenSecrets
@@ -39,11 +40,12 @@ from duetime.store.values import Claim, ClaimedTask, NewWorker
 from duetime.targets.context import Resources, current
 from duetime.targets.endings import failed, succeeded
 from duetime.targets.spec import HandlerSpec
+from duetime.targets.suspended import Suspended
 from duetime.targets.target import Accepted, Stop
 from duetime.testing.answers import PreparedAnswer
 from duetime.testing.matching import as_call, as_line, check_names, has_arguments
 from duetime.testing.messages import BrokerAnswer, Messages
-from duetime.testing.parts import SteppedExecutor
+from duetime.testing.parts import Died, MortalDoor, SteppedExecutor
 from duetime.testing.requests import Requests, SentRequest
 from duetime.testing.stores import SteppedStore
 from duetime.worker.disabling import TargetWatch
@@ -226,6 +228,8 @@ class Kit:
             pass
         while self._store.notices.has_flows and await self._store.advance_flows():
             pass
+        while self._store.notices.has_waits and await self._waits.look():
+            pass
         swept = False
         while True:
             claim = await self._claim(self._store.claim(self._worker, next(self._claims), self._executor.ready(), 1))
@@ -308,7 +312,7 @@ class Kit:
         await self._target_watch.tell()
         if isinstance(ended, Accepted):
             self._accepted.add(claimed.id)
-        if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
+        if error is not None and not isinstance(error, Exception | asyncio.CancelledError | Suspended | Died | BaseExceptionGroup):
             raise error  # such as pytest.fail() in a handler, or an interrupt: not meant as an outcome
         [record] = await self._store.get([claimed.id])
         assert record is not None
@@ -383,11 +387,14 @@ class Kit:
         """Let the next attempts of a handler raise an error instead of running. Middleware sees it too."""
         self._executor.failures.setdefault(self._known(handler).name, deque()).extend([error] * times)
 
-    def crash_next(self, handler: str | AnyHandler, *, times: int = 1) -> None:
+    def crash_next(self, handler: str | AnyHandler, *, times: int = 1, after: str | None = None) -> None:
         """Let the worker die at the end of the handler's next attempts: their work is done, but not recorded.
 
-        Each of them ends as Lost and the task runs again: at-least-once.
+        Each of them ends as Lost and the task runs again: at-least-once. With `after` it dies as soon as the step of that name is saved.
         """
+        if after is not None:
+            self._executor.deaths.extend([(self._known(handler).name, check_step(after))] * times)
+            return
         crashes = self._executor.crashes
         name = self._known(handler).name
         crashes[name] = crashes.get(name, 0) + times
@@ -457,10 +464,12 @@ class Kit:
         self._settler = Settler(self._store, self._worker, alarms)
         self._sweeper = Sweeper(self._store, alarms)
         self._deadlines = Deadlines(self._store, alarms, chance=lambda: 0.0)
+        self._waits = Waits(self._store, alarms)
         self._firing = Firing(self._store, alarms)
         advice = 'In a test, give its value: t.secrets["name"] = "value"'
         secrets = GivenSecrets(self.secrets, self.app.secret_reader(self._store), advice)
         self._executor = SteppedExecutor(self._store, alarms, self._settler, self._requests, self._messages, secrets)
+        self._executor.host.steps = MortalDoor(self._store, self._worker, self.app.specs, self.app.submit_many, self._executor)
         self._permits = Permits(self._store, self._worker, (), alarms, more=lambda: None)
         self._executor.permits, self._settler.on_handed_over = self._permits, self._permits.handed_over
         self._target_watch = TargetWatch(self._store, self._worker, self._executor.starts, alarms)

@@ -13,9 +13,11 @@ from duetime.app.app import App
 from duetime.clock import Instant
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.retry import RetryPolicy
+from duetime.model.steps import NewStep, StepRecord
 from duetime.model.task import ErrorInfo
 from duetime.runtime.service import Alarms
 from duetime.secrets.reading import SecretReader
+from duetime.store import Store
 from duetime.store.values import ClaimedTask
 from duetime.targets.host import TargetHost
 from duetime.targets.http.callbacks import CallbackDoor
@@ -29,6 +31,7 @@ from duetime.worker.attempt import Attempt
 from duetime.worker.executor import Executor
 from duetime.worker.queues import HandlerQueue
 from duetime.worker.settler import Settler
+from duetime.worker.step_door import AddTasks, WorkerDoor
 
 _End = tuple[Ended | Accepted, BaseException | None]
 
@@ -52,6 +55,27 @@ class SteppedTarget:
 
     def stop(self, attempt: AttemptHandle, reason: Stop) -> float:
         return self._own.stop(attempt, reason)
+
+
+class Died(BaseException):
+    """Raised where the worker has died after a step was saved."""
+
+
+class MortalDoor(WorkerDoor):
+    """Saves steps, and lets the worker die afterwards where a test wants that."""
+
+    def __init__(self, store: Store, worker: str, specs: Mapping[str, HandlerSpec], add: AddTasks, executor: SteppedExecutor) -> None:
+        super().__init__(store, worker, specs, add)
+        self._executor = executor
+
+    async def save(self, step: NewStep) -> StepRecord | None:
+        saved = await super().save(step)
+        attempt = self._executor.running.get(step.task)
+        death = (attempt.spec.name, step.name) if attempt is not None else None
+        if death in self._executor.deaths:
+            self._executor.deaths.remove(death)
+            raise Died(f"the worker died after step {step.name!r}")
+        return saved
 
 
 class SteppedExecutor(Executor):
@@ -83,6 +107,7 @@ class SteppedExecutor(Executor):
         self.host.publisher = messages.publisher
         self.failures: dict[str, deque[BaseException]] = {}
         self.crashes: dict[str, int] = {}
+        self.deaths: list[tuple[str, str]] = []  # of handlers, after a step
         self._ends: dict[str, asyncio.Future[_End]] = {}
         self._errors: dict[str, BaseException] = {}
 
@@ -133,8 +158,9 @@ class SteppedExecutor(Executor):
     def _conclude(self, attempt: Attempt, ended: Ended | Accepted, started_at: Instant | None, now: Instant | None = None) -> None:
         task_id, name = attempt.claimed.id, attempt.spec.name
         error = self._errors.pop(task_id, None)
-        if self.crashes.get(name, 0) and started_at is not None:
-            self.crashes[name] -= 1
+        crashed = isinstance(error, Died)
+        if crashed or (self.crashes.get(name, 0) and started_at is not None):
+            self.crashes[name] = self.crashes.get(name, 0) - (not crashed)
             died = ErrorInfo("WorkerDied", f"the worker died while it ran this task: crash_next({name})")
             ended, error = Ended(Outcome.LOST, error=died, crashed=True, alone=True), None
         super()._conclude(attempt, ended, started_at, now)

@@ -11,6 +11,7 @@ from duetime.clock import ManualClock
 from duetime.model.disabling import Observed
 from duetime.model.gate import Gate
 from duetime.model.query import Page, Query
+from duetime.model.steps import NewSignal, NewStep, StepRecord
 from duetime.model.targets import NewTarget, StoredTarget
 from duetime.model.task import NewTask, TaskRecord
 from duetime.runtime.portal import Portal
@@ -73,6 +74,14 @@ class SteppedPostgres(PostgresStore):
     async def add_flow_on(self, connection: object, flow: NewFlow) -> FlowRecord:
         self.notices.flow_added(flow)
         return await super().add_flow_on(connection, flow)
+
+    async def save_steps(self, worker: str, steps: Sequence[NewStep]) -> list[StepRecord | None]:
+        self.notices.stepped(steps)
+        return await super().save_steps(worker, steps)
+
+    async def send_signals_on(self, connection: object, signals: Sequence[NewSignal]) -> list[bool]:
+        self.notices.has_waits = True
+        return await super().send_signals_on(connection, signals)
 
     async def intend(self, connection: object, intents: Sequence[Intent]) -> None:
         await super().intend(connection, intents)

@@ -16,6 +16,7 @@ from duetime.errors import InvalidValue
 from duetime.model.disabling import Observed
 from duetime.model.gate import Gate
 from duetime.model.query import MAX_PAGE, Page, Query
+from duetime.model.steps import NewSignal, NewStep, StepRecord
 from duetime.model.targets import NewTarget, StoredTarget
 from duetime.model.task import NewTask, TaskRecord, due_of, expiry_of
 from duetime.store import Store
@@ -58,6 +59,7 @@ class Notices:
         self.has_schedules = False  # or had some: otherwise looking for due ones is not worth the time
         self.has_intents = False  # or had some
         self.has_flows = False  # or had some
+        self.has_waits = False  # or had some, or signals
         self.apply_gates: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.serve_targets: Callable[[], Coroutine[Any, Any, object]] | None = None
         self.stop: Callable[[str], None] | None = None
@@ -81,6 +83,13 @@ class Notices:
         self.has_flows = True
         if flow.deadline_in is not None:
             self._expires(self._now() + flow.deadline_in)
+
+    def stepped(self, steps: Sequence[NewStep]) -> None:
+        """Look at waits from now on, also when their time is over."""
+        for step in steps:
+            if step.signal is not None or step.children:
+                self.has_waits = True
+                self._expires(step.wake_at)
 
     def wrote_schedules(self, writes: Sequence[ScheduleWrite], accepted: list[bool]) -> list[bool]:
         self.has_schedules = True
@@ -153,6 +162,16 @@ class SteppedSqlite(SqliteStore):
             raise InvalidValue(NOT_IN_MEMORY)
         self.notices.flow_added(flow)
         return await super().add_flow_on(connection, flow)
+
+    async def save_steps(self, worker: str, steps: Sequence[NewStep]) -> list[StepRecord | None]:
+        self.notices.stepped(steps)
+        return await super().save_steps(worker, steps)
+
+    async def send_signals_on(self, connection: object, signals: Sequence[NewSignal]) -> list[bool]:
+        if self._path == ":memory:":
+            raise InvalidValue(NOT_IN_MEMORY)
+        self.notices.has_waits = True
+        return await super().send_signals_on(connection, signals)
 
     async def intend(self, connection: object, intents: Sequence[Intent]) -> None:
         await super().intend(connection, intents)

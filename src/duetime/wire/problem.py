@@ -109,6 +109,7 @@ TABLE: Final[tuple[tuple[type[BaseException], Kind], ...]] = (
     (errors.LockNotFound, Kind("lock-not-found", 404, "Nobody holds this lock")),
     (errors.LimitNotFound, Kind("limit-not-found", 404, "There is no such limit")),
     (errors.FlowNotFound, Kind("flow-not-found", 404, "There is no such flow")),
+    (errors.SignalNotFound, Kind("signal-not-found", 404, "No such signal is kept")),
     (errors.AlertNotFound, Kind("alert-not-found", 404, "There is no such rule, or it does not fire for that")),
     (errors.ChannelNotFound, Kind("channel-not-found", 404, "There is no such channel")),
     (errors.SecretNotFound, Kind("secret-not-found", 404, "There is no such secret")),

@@ -97,6 +97,7 @@ class Attempt(msgspec.Struct, eq=False):
                 deadline_at=self.deadline_at,
                 resources=self.owner.resources,
                 progress=self.report,
+                door=self.owner.host.steps,
                 permits=self.owner.permits,
             )
             if self.stop is not None:

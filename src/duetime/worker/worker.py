@@ -55,6 +55,7 @@ from duetime.worker.permits import Permits
 from duetime.worker.reconciler import Reconciler
 from duetime.worker.settler import Settler
 from duetime.worker.shipping import begin_shipping
+from duetime.worker.step_door import AddTasks, WorkerDoor
 from duetime.worker.stored import Serving, StoredTargets
 from duetime.worker.updates import Updates
 from duetime.worker.withdrawals import Withdrawals
@@ -124,9 +125,10 @@ class Worker:
     """Claims and executes tasks in this process. Use it as an async context manager, or call `start` and `stop`.
 
     `id` is random unless a supervisor chose it, so that the supervisor knows which worker ended. Every sub-process holds the
-    descriptors in `inherit` as long as it lives. `hold` is given the descriptors by which the worker counts as alive, before it claims:
-    whoever holds them too keeps its tasks from others until what it has started is gone. `keeper` is what renews its lease; a simulation
-    has one without a thread.
+    descriptors in `inherit` as long as it lives. `add` submits the tasks that handlers call.
+    `hold` is given the descriptors by which the worker counts as alive, before it claims: whoever holds them
+    too keeps its tasks from others until what it has started is gone. `keeper` is what renews its lease; a simulation has one
+    without a thread.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class Worker:
         middleware: Sequence[Middleware] = (),
         secrets: SecretReader | None = None,
         artifacts: ArtifactSource | None = None,
+        add: AddTasks | None = None,
         lifespan: Lifespan | None = None,
         app_path: str | None = None,
         settings: WorkerSettings | None = None,
@@ -155,6 +158,7 @@ class Worker:
         self._middleware = middleware
         self._secrets = secrets
         self._artifacts = artifacts
+        self._add = add
         self._lifespan = lifespan
         self._app_path = app_path
         self._settings = settings or WorkerSettings()
@@ -210,6 +214,7 @@ class Worker:
             freed=lambda: self.feeder.freed(),
             stuck=self._on_stuck,
         )
+        self.executor.host.steps = WorkerDoor(self._store, self.id, self._specs, self._add)
         self.executor.host.channels = self._channel
         self._permits = Permits(self._store, self.id, self.executor.queues.by_name.values(), self._alarms, more=self.executor.go_on)
         self.executor.permits, self.executor.queues.on_lack = self._permits, self._permits.need

@@ -250,14 +250,17 @@ class Submission:
 
     async def _meet_holder(self, task: NewTask[object], holder: str) -> Added | None:
         """Answer a submission whose key is held by a live task; None if that has ended or moved meanwhile."""
+        begun = False
         if task.if_exists == "queue_one":
             return await self._join_line(task, holder)
         if task.if_exists == "replace" and await self._run.rows(self._sql.lock_waiting, [[holder]]):
-            return await self._replace(task, holder)
+            begun = bool(await self._run.rows(self._sql.has_steps, [holder]))
+            if not begun:
+                return await self._replace(task, holder)
         record = (await records_by_id(self._run, self._sql, [holder])).get(holder)
         if record is None or record.finished_at is not None:
             return None
-        if task.if_exists == "replace" and record.state is not State.RUNNING:
+        if task.if_exists == "replace" and record.state is not State.RUNNING and not begun:
             return None  # it was just moving
         return Added(AddVerdict.KEPT if task.if_exists == "keep" else AddVerdict.DUPLICATE, record)
 
@@ -287,10 +290,11 @@ class Submission:
         record = (await records_by_id(self._run, self._sql, [waiting])).get(waiting)
         if record is None or record.finished_at is not None:
             return None
-        if locked:
+        begun = bool(locked and await self._run.rows(self._sql.has_steps, [waiting]))
+        if locked and not begun:
             merged = joined(task, record, self._now)
             return Added(AddVerdict.KEPT, record) if merged is None else await self._replace(merged, waiting)
-        return None if successor or record.state is not State.RUNNING else await self._add_successor(task, holder)
+        return None if successor or not (begun or record.state is State.RUNNING) else await self._add_successor(task, holder)
 
     async def _add_successor(self, task: NewTask[object], holder: str) -> Added | None:
         """Add a task that has its key after the running one that has it now; None if that has ended meanwhile, or if the task is known."""

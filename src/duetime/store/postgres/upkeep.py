@@ -94,6 +94,7 @@ class Upkeep(OpenSchema):
         await self._opened.transaction(lambda run: release_orphans(run, self._sql, self._clock.parameter))
         await self._opened.rows(self._sql.forget_ended_refusals)
         await self._opened.rows(self._sql.forget_vain_of_gone)
+        await self._opened.rows(self._sql.forget_steps_of_gone)
         await self._opened.rows(self._sql.forget_windows, [self._clock.parameter])
         await self._lanes.publish()
 

@@ -13,6 +13,7 @@ from duetime.model.claim_order import Below, ClaimOrder, DueEntry, LaneFacts, ch
 from duetime.model.flow import FLOW
 from duetime.model.gate import Gate, GateAction, Gates
 from duetime.model.outcome import Outcome, Settlement, SettleVerdict
+from duetime.model.task import State
 from duetime.store.postgres import arrays
 from duetime.store.postgres import gates as gating
 from duetime.store.postgres.clock import ServerClock, monotonic
@@ -22,6 +23,7 @@ from duetime.store.postgres.lanes import ROAD_BITS, Lane, Lanes
 from duetime.store.postgres.open_claims import OpenClaims, plain_successes
 from duetime.store.postgres.records import write_detail, write_error
 from duetime.store.postgres.runner import Runner
+from duetime.store.postgres.suspending import hold, put_edges, wake
 from duetime.store.rows.extras import read_extras
 from duetime.store.rows.failures import write_kind
 from duetime.store.shard import Grouping
@@ -230,8 +232,12 @@ class Claims:
         held.forget(once)  # before anybody waits: they may be claimed again at once
         parameters = [self._clock.parameter, worker, claims, *columns(once)]
         refused = [settlement for settlement in once if settlement.outcome is Outcome.PARKED]
-        if refused:
-            accepted, finals, earliest = await self._settle_and_park(parameters, once)
+        suspended = [settlement for settlement in once if settlement.state is State.BLOCKED]
+        if refused or suspended:
+            waiting = await put_edges(self._database, self._sql, suspended) if suspended else {}
+            accepted, finals, earliest = await self._settle_and_hold(parameters, once, waiting)
+            woken_at = (await wake(self._database, self._sql, [each.id for each in suspended], self._clock.parameter))[1]
+            earliest = min((at for at in (earliest, woken_at) if at is not None), default=None)
         else:
             [[accepted, finals, earliest]] = await self._database.rows(self._sql.settle, parameters)
         if accepted is None and once is settlements:
@@ -250,14 +256,21 @@ class Claims:
                 verdicts.append(SettleVerdict.ALREADY if attempt in before else SettleVerdict.STALE)
         return Settled(verdicts, finals > 0, earliest, bool(refused))
 
-    async def _settle_and_park(self, parameters: Sequence[Any], settlements: Sequence[Settlement]) -> Sequence[Any]:
-        """Record ends, some of which are parked: these go on from where they went back to, before anybody can see them there."""
+    async def _settle_and_hold(
+        self, parameters: Sequence[Any], settlements: Sequence[Settlement], waiting: Mapping[str, int]
+    ) -> Sequence[Any]:
+        """Record ends, some of which are parked or suspended: these leave where they went back to before anybody can see them there."""
 
         async def job(run: Runner) -> Sequence[Any]:
             [reply] = await run.rows(self._sql.settle, parameters)
             taken = range(1, len(settlements) + 1) if reply[0] is None else set(reply[0])
-            parked = [s for index, s in enumerate(settlements, 1) if index in taken and s.outcome is Outcome.PARKED]
-            await run.rows(self._sql.park, [[s.id for s in parked], [s.refused_by for s in parked]])
+            ours = [s for index, s in enumerate(settlements, 1) if index in taken]
+            parked = [s for s in ours if s.outcome is Outcome.PARKED]
+            if parked:
+                await run.rows(self._sql.park, [[s.id for s in parked], [s.refused_by for s in parked]])
+            suspended = [s for s in ours if s.state is State.BLOCKED]
+            if suspended:
+                await hold(run, self._sql, suspended, waiting)
             return reply
 
         return await self._database.transaction(job)
@@ -360,6 +373,9 @@ def failing(settlements: Sequence[Settlement]) -> list[str | None]:
     return [arrays.texts(fingerprints), arrays.texts([s.handler for s in settlements]), arrays.texts(list(map(write_kind, settlements)))]
 
 
+_AS_PENDING = State.PENDING.value  # what is suspended goes on from there, in the same transaction
+
+
 def columns(settlements: Sequence[Settlement]) -> list[Any]:
     """Return settlements as columns; the server fills in what all plain successes share."""
     parts: list[Any] = [
@@ -371,7 +387,7 @@ def columns(settlements: Sequence[Settlement]) -> list[Any]:
         return [*parts, *[None] * 11]
     return [
         *parts,
-        arrays.plain([s.state.value for s in settlements]),
+        arrays.plain([_AS_PENDING if s.state is State.BLOCKED else s.state.value for s in settlements]),
         arrays.plain([s.outcome.value for s in settlements]),
         arrays.numbers([s.tries for s in settlements]),
         arrays.numbers([s.crashes for s in settlements]),

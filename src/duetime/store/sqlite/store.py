@@ -40,6 +40,7 @@ from duetime.store.sqlite.schedules import Scheduling
 from duetime.store.sqlite.secrets import Secrets
 from duetime.store.sqlite.series import SeriesKeeping
 from duetime.store.sqlite.statements import SQL
+from duetime.store.sqlite.steps import Steps
 from duetime.store.sqlite.targets import Targets
 from duetime.store.sqlite.wakeups import Wakeups
 from duetime.store.traits import Traits
@@ -79,6 +80,7 @@ class SqliteStore(
     Failures,
     Events,
     Locks,
+    Steps,
     Alerts,
     Output,
 ):

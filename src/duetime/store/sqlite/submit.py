@@ -206,7 +206,7 @@ class Submission:
             return Added(AddVerdict.KEPT, record)
         if task.if_exists == "queue_one":
             return await self._join_line(task, seq, record)
-        if task.if_exists == "error" or record.state is State.RUNNING:
+        if task.if_exists == "error" or record.state is State.RUNNING or await self._run.rows(SQL.has_steps, (seq,)):
             return Added(AddVerdict.DUPLICATE, record)
         return await self._replace(task, seq, record)
 
@@ -215,7 +215,7 @@ class Submission:
         queued = self._queued.get((self._names.present(task.handler), task.key or ""))
         if queued is not None:
             seq, record = queued, await self._record("where_seqs", queued)
-        if record.state is State.RUNNING:
+        if record.state is State.RUNNING or await self._run.rows(SQL.has_steps, (seq,)):  # it has begun
             return await self._add_child(msgspec.structs.replace(task, edges=(*task.edges, Edge(record.id, "end"))), queued=True)
         merged = joined(task, record, self._now)
         return Added(AddVerdict.KEPT, record) if merged is None else await self._replace(merged, seq, record)

@@ -24,7 +24,7 @@ from duetime.model.outcome import (
     SettleVerdict,
 )
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import ErrorInfo, State
+from duetime.model.task import FINAL, ErrorInfo, State
 from duetime.store.shard import AsTheyCome, Grouping
 from duetime.store.sqlite import failures, lanes, output
 from duetime.store.sqlite.database import OpenFile
@@ -186,6 +186,7 @@ def remove(connection: sqlite3.Connection, ended: Sequence[int]) -> None:
     connection.execute(SQL.forget_hopeless, {"tasks": tasks})
     connection.execute(SQL.forget_vain_parents, (tasks,))
     output.remove(connection, tasks)
+    connection.execute(SQL.delete_steps, (tasks,))
     connection.execute(SQL.delete_attempts, (tasks,))
     connection.execute(SQL.delete_tasks, (tasks,))
 
@@ -300,7 +301,7 @@ def settle(connection: sqlite3.Connection, worker: str, settlements: Sequence[Se
         else:
             verdicts.append(SettleVerdict.STALE)
     earliest = _apply(connection, worker, accepted, now)
-    finished = any(done.state is not State.PENDING for _, done in accepted)
+    finished = any(done.state in FINAL for _, done in accepted)
     arrived = finished and connection.execute(SQL.any_arrival).fetchone() is not None
     return Settled(verdicts, finished, earliest, any(done.outcome is Outcome.PARKED for _, done in accepted), arrived)
 
@@ -324,6 +325,7 @@ def _apply(
     plain, detailed, finals, again, attempts = [], [], [], [], []
     parked: list[tuple[int, int, Instant, Settlement]] = []
     failing: list[Settlement] = []
+    suspended: list[tuple[int, int, Instant, Settlement]] = []
     for row, settlement in accepted:
         task = row[1]
         if settlement.state is State.SUCCEEDED and settlement.result is None:
@@ -334,12 +336,14 @@ def _apply(
             continue
         if settlement.error is not None:
             failing.append(settlement)
-        if settlement.state is State.PENDING:
+        if settlement.state is State.PENDING or settlement.state is State.BLOCKED:
             due_at = now if settlement.due_at is None else settlement.due_at
             if row[3] > max(row[4], now):  # claimed before it was due, and it still is not
                 due_at = max(due_at, row[3])
             if settlement.outcome is Outcome.PARKED:
                 parked.append((task, row[2], due_at, settlement))
+            elif settlement.state is State.BLOCKED:
+                suspended.append((task, row[2], due_at, settlement))
             else:
                 again.append((row[2], task, due_at, settlement.attempt, settlement.tries, settlement.crashes))
             attempts.append(
@@ -378,7 +382,10 @@ def _apply(
         _park(connection, *each)
     if failing:
         failures.count(connection, failing, now)
+    for each in suspended:
+        _suspend(connection, *each)
     positions = [
+        wake(connection, [each[0] for each in suspended], now)[1],
         put_due(connection, again, now),
         finish(connection, finals, now, succeeded=[row[0] for row in plain] + [row[0] for row in detailed]),
     ]
@@ -397,6 +404,30 @@ def _park(connection: sqlite3.Connection, task: int, lane: int, due_at: Instant,
         connection.execute(SQL.refuse, (task, settlement.refused_by))
     counts = {"attempt": settlement.attempt, "tries": settlement.tries, "crashes": settlement.crashes}
     connection.execute(SQL.insert_parked, {"task": task, "lane": lane, "due_at": due_at, **counts})
+
+
+def _suspend(connection: sqlite3.Connection, task: int, lane: int, due_at: Instant, settlement: Settlement) -> None:
+    """Let a task wait for the end of one of its steps: a signal, or the children of it that live."""
+    suspension = settlement.suspension
+    assert suspension is not None
+    rows = connection.execute(SQL.parents, (write_json(list(suspension.children)),)).fetchall() if suspension.children else []
+    children = [seq for _, seq, state in rows if state is None]
+    connection.executemany(SQL.insert_edge, [(child, task, "end") for child in children])
+    counts = (settlement.attempt, settlement.tries, settlement.crashes)
+    connection.execute(SQL.hold_suspended, (task, lane, max(1, len(children)), due_at, *counts, suspension.name))
+
+
+def wake(connection: sqlite3.Connection, tasks: Sequence[int], now: Instant) -> tuple[int, Instant | None]:
+    """Let those of these tasks go on that are suspended and have nothing to wait for; return how many, and the earliest position."""
+    if not tasks:
+        return 0, None
+    named = write_json(tasks)
+    entries = []
+    for (task,) in connection.execute(SQL.wakeable, (named,)).fetchall():
+        for lane, due_at, *counts in connection.execute(SQL.take_held, (task,)).fetchall():
+            entries.append((lane, task, due_at, *counts))
+    connection.execute(SQL.mark_woken, (named,))
+    return len(entries), put_due(connection, entries, now) if entries else None
 
 
 _NO_POLICY = RetryPolicy()

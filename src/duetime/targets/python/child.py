@@ -32,13 +32,14 @@ import msgspec
 
 from duetime.errors import InvalidValue
 from duetime.model.outcome import Ended, Outcome
-from duetime.model.task import ErrorInfo
+from duetime.model.task import ErrorInfo, TaskRecord
 from duetime.runtime.forks import Original
 from duetime.targets.context import Context, Resources
 from duetime.targets.declaring import refused
 from duetime.targets.endings import describe, failed, succeeded
 from duetime.targets.output import LogHandler, Writer, current_attempt
 from duetime.targets.payload import UnfitPayload
+from duetime.targets.python.asking import AskingDoor
 from duetime.targets.python.drain import Drain
 from duetime.targets.python.frames import Answer, Began, Channel, Done, NotReady, Order, Progress, Ready, Setup
 from duetime.targets.python.function import PythonFunction
@@ -142,11 +143,18 @@ class _Inside(NamedTuple):
 class Performer:
     """Performs attempts with an app's handlers and middleware, in an event loop that runs only while it is needed."""
 
-    def __init__(self, app: App, resources: Resources, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, app: App, resources: Resources, loop: asyncio.AbstractEventLoop, channel: Channel) -> None:
         self._original = Original(loop)
         self._app = app
         self._resources = resources
         self._loop = loop
+        self._door = AskingDoor(channel, loop, self._decode_result)
+
+    def _decode_result(self, record: TaskRecord) -> object:
+        spec = self._app.specs.get(record.handler)
+        if spec is not None:
+            return spec.payloads.decode_result(record.result)
+        return None if record.result is None else msgspec.json.decode(record.result)
 
     def perform(self, order: Order, progress: Callable[[float, str], None]) -> Ended:
         """Run one attempt to its end."""
@@ -156,7 +164,12 @@ class Performer:
             problem = f"the app that the sub-process imported has no Python handler {name!r}"
             return Ended(Outcome.FAILED, error=ErrorInfo("UnknownHandler", problem))
         context = Context(
-            order.task, started_at=order.started_at, deadline_at=order.deadline_at, resources=self._resources, progress=progress
+            order.task,
+            started_at=order.started_at,
+            deadline_at=order.deadline_at,
+            resources=self._resources,
+            progress=progress,
+            door=self._door,
         )
         try:
             arguments = spec.payloads.decode(order.task.payload)
@@ -294,7 +307,7 @@ def _serve(channel: Channel, loop: asyncio.AbstractEventLoop, own: Sequence[int]
     try:
         app = load(setup.app)
         lifespan = _Lifespan(app, loop)
-        performer = Performer(app, lifespan.enter(), loop)
+        performer = Performer(app, lifespan.enter(), loop, channel)
     except BaseException as error:
         channel.send(NotReady(_sendable_error(describe(error))))
         os._exit(1)

@@ -30,7 +30,9 @@ from duetime.runtime.forks import forget_in_forks
 from duetime.runtime.processes import children, group_has_others, group_lives, kill_with_descendants, resident, start_of
 from duetime.store.values import ClaimedTask
 from duetime.targets.output import DEFAULT_CAP, CappedFile, current_attempt
-from duetime.targets.python.frames import MAX_FRAME, Answer, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
+from duetime.targets.python.asking import answer as answer_question
+from duetime.targets.python.frames import MAX_FRAME, Answer, Ask, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
+from duetime.targets.steps import StepDoor
 
 START_WITHIN = 30.0
 LEAVE_WITHIN = 5.0
@@ -94,6 +96,7 @@ class ChildPool:
         progress: Callable[[float, str], None],
         began: Callable[[], None] = lambda: None,
         recycling: Recycling = NEVER,
+        steps: StepDoor | None = None,
     ) -> Ended:
         """Run one attempt to its end; call `began` when it has begun. When cancelled, kill the child, wait until it is gone, then raise."""
         order = Order(task=claimed, started_at=started_at, deadline_at=deadline_at, output_path=output_path, output_cap=self._output_cap)
@@ -103,7 +106,7 @@ class ChildPool:
             except _NotStarted as problem:
                 return problem.ended
             try:
-                ended = await child.perform(order, progress, began)
+                ended = await child.perform(order, progress, began, steps)
             except _Broken as broken:
                 await child.end()
                 if child.began:
@@ -319,7 +322,9 @@ class _Child:
             _logger.info("sub-process %d printed while it started: %s", self._process.pid, self._tail())
             self._last_printed = b""
 
-    async def perform(self, order: Order, progress: Callable[[float, str], None], began: Callable[[], None]) -> Ended:
+    async def perform(
+        self, order: Order, progress: Callable[[float, str], None], began: Callable[[], None], steps: StepDoor | None = None
+    ) -> Ended:
         """Have an attempt performed; _Broken if the child dies before it reports the end."""
         self.began = False
         self.attempts += 1
@@ -331,6 +336,8 @@ class _Child:
                     began()
                 case Progress(fraction, text):
                     progress(fraction, text)
+                case Ask() as question:
+                    self._writer.write(frame(await answer_question(steps, question)))
                 case Done(ended):
                     return ended
                 case Ready() | NotReady() as answer:

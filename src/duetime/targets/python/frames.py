@@ -7,12 +7,13 @@ import os
 import select
 import socket
 import threading
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from duetime.model.outcome import Ended
-from duetime.model.task import ErrorInfo
+from duetime.model.steps import NewStep, StepRecord
+from duetime.model.task import ErrorInfo, NewTask, TaskRecord
 from duetime.store.values import ClaimedTask
 
 MAX_FRAME = 16 * 1_048_576
@@ -59,13 +60,31 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     text: str
 
 
+class Ask(msgspec.Struct, frozen=True, tag="ask", kw_only=True):
+    """What a step needs of the store: the saved steps of the task, a step saved, tasks added, or what became of tasks."""
+
+    load: str | None = None
+    save: NewStep | None = None
+    add: list[NewTask[Any]] | None = None
+    records: list[str] | None = None
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker's answer to that. `error`: the class and the message of an exception that is raised in the child instead."""
+
+    steps: list[StepRecord] = []
+    saved: StepRecord | None = None
+    records: list[TaskRecord | None] = []
+    error: tuple[str, str] | None = None
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """The attempt's code has ended."""
 
     ended: Ended
 
 
-Answer: TypeAlias = Ready | NotReady | Began | Progress | Done
+Answer: TypeAlias = Ready | NotReady | Began | Progress | Ask | Done
 
 
 def frame(message: msgspec.Struct) -> bytes:

@@ -46,6 +46,7 @@ class ProcessTarget:
                 progress=attempt.report,
                 began=attempt.has_begun,
                 recycling=self._recycling,
+                steps=self._host.steps,
             )
 
     def stop(self, attempt: AttemptHandle, reason: Stop) -> float:

@@ -16,6 +16,7 @@ from duetime import clock, ids
 from duetime.app.app import App
 from duetime.app.operations import AppOperations
 from duetime.client.fits import FitLook
+from duetime.client.locks import Locks
 from duetime.client.services import Services
 from duetime.clock import SECOND, Instant
 from duetime.errors import DuetimeError
@@ -213,6 +214,7 @@ class Cluster:
         app = self.app(version)
         process.app, process.version = app, version
         process.services = app._services_of(process.store)
+        process.locks = Locks(process.services.locks, user=app.user, lease=self.settings.lease, opened=_is_open)
         self.processes.append(process)
         self.present[number] = process
         return process
@@ -332,19 +334,23 @@ class Cluster:
 class _Here:
     """Stands for a service of the process whose code runs."""
 
-    def __init__(self, find: Callable[[Services], object]) -> None:
+    def __init__(self, find: Callable[[Process], object]) -> None:
         self._find = find
 
     def __getattr__(self, name: str) -> Any:
         process = current()
         assert process is not None, "outside of all simulated processes"
-        return getattr(self._find(process.services), name)
+        return getattr(self._find(process), name)
+
+
+async def _is_open() -> None:
+    """Each process opens its store first."""
 
 
 def _on_each_process(app: App) -> Callable[[], None]:
     """Let an App use the services of the process whose code runs; return a function that undoes it."""
     before = app._services
-    services: Any = {name: _Here(attrgetter(name)) for name in Services.__struct_fields__}
+    services: Any = {name: _Here(attrgetter(f"services.{name}")) for name in Services.__struct_fields__}
 
     async def open_here(migrate: bool) -> None:
         process = current()
@@ -357,11 +363,13 @@ def _on_each_process(app: App) -> Callable[[], None]:
     services |= {"url": before.url, "open": open_here, "close": close_here}
     here: Any = app
     here._services = Services(**services)
-    for name in ("client", "insight", "output", "secrets", "tokens", "doctor"):
+    for name in ("client", "insight", "output", "failures", "secrets", "artifacts", "targets", "flows", "tokens", "doctor"):
         setattr(here, name, services[name])
+    here.event_source = services["events"]
+    here.locks = _Here(attrgetter("locks"))
     for name in ("gates", "schedules", "calendars"):
-        setattr(here, name, _Here(attrgetter(f"client.{name}")))
-    here.operations = AppOperations(_Here(attrgetter("client.operations")))
+        setattr(here, name, _Here(attrgetter(f"services.client.{name}")))
+    here.operations = AppOperations(_Here(attrgetter("services.client.operations")))
     here._is_open = lambda *, declare: True
 
     def undo() -> None:

@@ -16,6 +16,7 @@ from duetime.testing.simulation.loop import OWNER, Owner
 
 if TYPE_CHECKING:
     from duetime.app.app import App
+    from duetime.client.locks import Locks
     from duetime.client.services import Services
     from duetime.store.sqlite.shared import SharedStore
     from duetime.testing.simulation.cluster import Cluster
@@ -31,6 +32,7 @@ class Process(Owner):
     app: App
     store: SharedStore
     services: Services
+    locks: Locks
     network: Network
     worker: Worker | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from duetime.clock import Seconds
 from duetime.errors import InvalidValue
 from duetime.model.access import Scope
-from duetime.model.alerts.conditions import written
+from duetime.model.alerts.conditions import Condition, Deadline, Missed, WorkerLost, written
 from duetime.targets.notices.channels import Channel, Mail, kind_of
 from duetime.web.page import Action, Done, Page, View
 from duetime.web.visit import Visit
@@ -19,8 +19,9 @@ async def view(visit: Visit) -> View:
     rules = await visit.sight.see("alert rules", app.alerts.list)
     channels = await visit.sight.see("channels", app.channels.list)
     operates = visit.may("operate")
+    conditions = {each.rule.name: each.rule.when for each in rules.value}
     facts = {
-        "alerts": [(each, _link(visit, each.subject)) for each in alerts.value],
+        "alerts": [(each, _link(visit, conditions.get(each.rule), each.subject)) for each in alerts.value],
         "seen": alerts,
         "rules": [(each, written(each.rule.when)) for each in rules.value],
         "channels": [(each, kind_of(each.channel), _where(each.channel)) for each in channels.value] if operates else [],
@@ -31,8 +32,15 @@ async def view(visit: Visit) -> View:
     return View(title="Alerts", facts=facts)
 
 
-def _link(visit: Visit, subject: str) -> str:
-    return visit.link("handlers", subject)
+def _link(visit: Visit, condition: Condition | None, subject: str) -> str:
+    """Return the address of what an alert is about."""
+    match condition:
+        case WorkerLost():
+            return visit.link("workers")
+        case Missed() | Deadline():
+            return visit.link("schedules", subject)
+        case _:
+            return visit.link("handlers", subject)
 
 
 def _where(channel: Channel) -> str:

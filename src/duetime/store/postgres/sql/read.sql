@@ -27,7 +27,7 @@ select t.id from (
 ) as d join duetime.task as t on t.id = d.id
 
 -- picked_held: tasks that wait for other tasks
-select t.id from (select x.* from duetime.held as x where x.reason = 'blocked') as h
+select t.id from (select x.* from duetime.held as x where x.reason <> 'declaration') as h
 join duetime.task as t on t.id = h.id
 
 -- picked_parked: tasks that wait for a worker whose code they fit
@@ -310,7 +310,7 @@ with present as materialized (
 ), sums as materialized (
     select y.lane, y.state, sum(y.n)::bigint as n from duetime.tally as y group by y.lane, y.state
 ), held as materialized (
-    select h.lane, count(*) filter (where h.reason = 'blocked') as blocked,
+    select h.lane, count(*) filter (where h.reason <> 'declaration') as blocked,
         count(*) filter (where h.reason = 'declaration') as parked from duetime.held as h group by h.lane
 ), running as materialized (
     select x.lane, sum(x.n)::bigint as n, coalesce(sum(x.n) filter (where x.accepted), 0)::bigint as accepted from (

@@ -135,7 +135,8 @@ create unique index due_id on duetime.due (id);
 
 -- Tasks that wait for something other than time, by `reason`: 'blocked' for other tasks, of which `waiting` counts
 -- those still missing; 'declaration' for a worker whose code their payload fits (people read: parked), and then
--- `refused` has the digests of all declarations that it was found not to fit.
+-- `refused` has the digests of all declarations that it was found not to fit; 'suspended' for the end of their `step`:
+-- a signal, or tasks that `waiting` counts.
 create table duetime.held (
     id uuid primary key,
     lane integer not null,
@@ -146,7 +147,8 @@ create table duetime.held (
     attempt integer not null,
     tries integer not null,
     crashes integer not null,
-    refused text not null default ''
+    refused text not null default '',
+    step text not null default ''
 );
 create index held_parked on duetime.held (lane, refused, id) where reason = 'declaration';
 create index held_parked_id on duetime.held (id) where reason = 'declaration';
@@ -158,6 +160,48 @@ create table duetime.refusal (
     digest text not null,
     primary key (task, digest)
 );
+
+-- Steps: parts of a task's work that are saved, and waits; `kind` and the rest as in `model.steps`. `woken`: whoever
+-- ended the wait has looked whether the task goes on. Rows of tasks that are gone are removed from time to time.
+create table duetime.step (
+    number bigint generated always as identity,
+    task uuid not null,
+    name text collate "C" not null,
+    kind text not null,
+    attempt integer not null,
+    at bigint not null,
+    done boolean not null,
+    late boolean not null default false,
+    woken boolean not null default true,
+    data text,
+    signal text collate "C",
+    wake_at bigint,
+    children text,
+    primary key (task, name)
+);
+create index step_waiting on duetime.step (signal, number) where not done and signal is not null;
+create index step_wake on duetime.step (wake_at) where not done and signal is not null and wake_at is not null;
+create index step_call on duetime.step (number) where not done and children is not null;
+create index step_asleep on duetime.step (number) where not woken;
+
+-- Signals that are kept for who waits for their name; `task` has got it. `looked`: whoever sent it has looked whether
+-- somebody waits.
+create table duetime.signal (
+    number bigint generated always as identity,
+    name text collate "C" not null,
+    id text collate "C" not null,
+    data text not null,
+    sent_at bigint not null,
+    sent_by text not null,
+    keep_until bigint not null,
+    task uuid,
+    looked boolean not null,
+    primary key (name, id)
+);
+create index signal_number on duetime.signal (number);
+create index signal_free on duetime.signal (name, number) where task is null;
+create index signal_unseen on duetime.signal (number) where not looked;
+create index signal_kept on duetime.signal (keep_until);
 
 -- A child waits for its parent to end.
 create table duetime.edge (

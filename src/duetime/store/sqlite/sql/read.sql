@@ -145,7 +145,7 @@ r.task >= :since_seq
 (d.task is not null or h.reason = 'declaration')
 
 -- stands_held: tasks that wait for other tasks
-h.reason = 'blocked'
+h.reason <> 'declaration'
 
 -- stands_parked: tasks that wait for a worker whose code they fit
 h.reason = 'declaration'
@@ -194,7 +194,7 @@ from (
 ) as x where x.due + x.later > 0
 
 -- count_held: held tasks by lane: those that wait for others, and those that are parked
-select l.handler, l.collection, l.priority, sum(h.reason = 'blocked'), sum(h.reason = 'declaration')
+select l.handler, l.collection, l.priority, sum(h.reason <> 'declaration'), sum(h.reason = 'declaration')
 from duetime_held as h join duetime_lane as l on l.id = h.lane group by h.lane
 
 -- count_running: running tasks by lane

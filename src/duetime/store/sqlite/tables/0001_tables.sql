@@ -97,7 +97,8 @@ create index duetime_due_road on duetime_due (-lane >> 20, pos, task) where lane
 
 -- Tasks that wait for something other than time, by `reason`: 'blocked' for other tasks, of which `waiting` counts
 -- those still missing; 'declaration' for a worker whose code their payload fits (people read: parked), and then
--- `refused` has the digests of all declarations that it was found not to fit.
+-- `refused` has the digests of all declarations that it was found not to fit; 'suspended' for the end of their `step`:
+-- a signal, or tasks that `waiting` counts.
 create table duetime_held (
     task integer primary key,
     lane integer not null,
@@ -107,7 +108,8 @@ create table duetime_held (
     attempt integer not null,
     tries integer not null,
     crashes integer not null,
-    refused text not null default ''
+    refused text not null default '',
+    step text not null default ''
 );
 create index duetime_held_parked on duetime_held (lane, refused, task) where reason = 'declaration';
 create index duetime_held_parked_task on duetime_held (task) where reason = 'declaration';
@@ -119,6 +121,47 @@ create table duetime_refusal (
     digest text not null,
     primary key (task, digest)
 ) without rowid;
+
+-- Steps: parts of a task's work that are saved, and waits; `kind` and the rest as in `model.steps`. `woken`: whoever
+-- ended the wait has looked whether the task goes on. Kept as long as the task.
+create table duetime_step (
+    number integer primary key,
+    task integer not null,
+    name text not null,
+    kind text not null,
+    attempt integer not null,
+    at integer not null,
+    done integer not null,
+    late integer not null default 0,
+    woken integer not null default 1,
+    data text,
+    signal text,
+    wake_at integer,
+    children text,
+    unique (task, name)
+);
+create index duetime_step_waiting on duetime_step (signal, number) where done = 0 and signal is not null;
+create index duetime_step_wake on duetime_step (wake_at) where done = 0 and signal is not null and wake_at is not null;
+create index duetime_step_call on duetime_step (number) where done = 0 and children is not null;
+create index duetime_step_asleep on duetime_step (number) where woken = 0;
+
+-- Signals that are kept for who waits for their name; `task` has got it. `looked`: whoever sent it has looked whether
+-- somebody waits.
+create table duetime_signal (
+    number integer primary key,
+    name text not null,
+    id text not null,
+    data text not null,
+    sent_at integer not null,
+    sent_by text not null,
+    keep_until integer not null,
+    task text,
+    looked integer not null,
+    unique (name, id)
+);
+create index duetime_signal_free on duetime_signal (name, number) where task is null;
+create index duetime_signal_unseen on duetime_signal (number) where looked = 0;
+create index duetime_signal_kept on duetime_signal (keep_until);
 
 -- A child waits for its parent to end.
 create table duetime_edge (
