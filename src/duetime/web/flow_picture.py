@@ -21,15 +21,15 @@ def picture(flow: Flow[object], link: Callable[[str], str]) -> Markup:
     if len(flow.nodes) > MOST_DRAWN:
         return Markup("")
     layers = _layers(flow.nodes)
-    places = {
+    corners = {
         node.name: (column * (WIDTH + ACROSS), row * (HEIGHT + DOWN))
         for column, layer in enumerate(layers)
         for row, node in enumerate(layer)
     }
     width = len(layers) * (WIDTH + ACROSS) - ACROSS
     height = max(map(len, layers)) * (HEIGHT + DOWN) - DOWN
-    lines = [_line(places[before], places[node.name]) for node in flow.nodes for before in node.after]
-    boxes = [_box(node, places[node.name], link(node.name)) for node in flow.nodes]
+    lines = [_line(corners[before], corners[node.name]) for node in flow.nodes for before in node.after]
+    boxes = [_box(node, corners[node.name], link(node.name)) for node in flow.nodes]
     states = ", ".join(f"{node.name} {node.state}" for node in flow.nodes)
     head = Markup('<svg class="graph" viewBox="-2 -2 {} {}" width="{}" height="{}" role="group" aria-label="{}">').format(
         width + 4, height + 4, width + 4, height + 4, f"Nodes of the flow: {states}"
@@ -61,8 +61,8 @@ def _line(start: tuple[int, int], end: tuple[int, int]) -> Markup:
     )
 
 
-def _box(node: NodeInfo, place: tuple[int, int], address: str) -> Markup:
-    x, y = place
+def _box(node: NodeInfo, corner: tuple[int, int], address: str) -> Markup:
+    x, y = corner
     done = f"{node.ended:,} of {node.members:,}" if node.members != 1 or node.made > 1 else ""
     text = f"{node.name}: {node.state}{', ' + done if done else ''}; {node.why}"
     return Markup(
