@@ -66,7 +66,7 @@ class Document:
                 fields = schema.get("properties", {})
                 return {name: self.plain(fields[name], depth - 1) for name in schema.get("required", ())}
             case "array" if depth > 0:
-                return [self.plain(schema.get("items", {}), depth - 1)]
+                return [self.plain(schema.get("items") or {}, depth - 1)]
             case "integer" | "number":
                 return schema.get("minimum", 1)
             case "boolean":
@@ -90,7 +90,7 @@ class Document:
                         yield {**whole, name: value}
                 yield {**whole, text: text}
             case "array":
-                for value in self.hostile(schema.get("items", {}), text, depth - 1):
+                for value in self.hostile(schema.get("items") or {}, text, depth - 1):
                     yield [value]
             case _:
                 yield text
