@@ -97,6 +97,9 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "locks": "greet-lock",
                     "signals": "greet-signal",
                     "limits": "greet-limit",
+                    "alert-rules": "none",
+                    "channels": "none",
+                    "{name}": "greet",  # public status pages
                     "artifacts": "none",
                     "uploads": "none",
                 },
@@ -107,6 +110,8 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "locks": f"{MARK}-lock",
                     "signals": f"{MARK}-signal",
                     "limits": f"{MARK}-limit",
+                    "alert-rules": f"{MARK} rule",
+                    "channels": f"{MARK} channel",
                     "tasks": hidden.id,
                     "workers": hidden_worker,
                     "gates": HIDDEN,
@@ -209,6 +214,8 @@ async def test_what_is_hidden_is_answered_like_what_does_not_exist(scene: Scene,
         "signals": f"{MARK}-unsent",
         "schedules": f"{MARK}-nobody1",
         "failures": "1" * 16,
+        "alert-rules": "no-rule",
+        "channels": "no-channel",
     }
     nobody |= {kind: new_id() for kind in ("tasks", "flows", "workers", "operations")}
     nobody |= dict.fromkeys(("gates", "handlers"), f"{MARK}.nobody")

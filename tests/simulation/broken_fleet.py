@@ -63,8 +63,8 @@ def arrivals_count_once() -> Replacements:
 def values_are_in_order() -> Replacements:
     values = Tables.values
 
-    async def backwards(self: Tables, flow: str, node: int) -> list[bytes]:
-        return list(reversed(await values(self, flow, node)))
+    async def backwards(self: Tables, flow: str, node: int, round: int) -> list[bytes]:
+        return list(reversed(await values(self, flow, node, round)))
 
     return [(Tables, "values", backwards)]
 
