@@ -69,7 +69,7 @@ ROUTES = (
         name="send_signal", method="POST", path="/v1/signals/{name}", endpoint=send, scope=Scope.SUBMIT,
         summary="Send a signal to the task that has waited longest for its name, or keep it for one that comes. Answered with 200 "
         "if it was sent before.",
-        body=SendSignalBody, answer=SignalSent, status=201,
+        body=SendSignalBody, answer=SignalSent, status=201, also=(200,),
     ),
     Route(
         name="delete_signals", method="DELETE", path="/v1/signals/{name}", endpoint=delete, scope=Scope.OPERATE,
