@@ -89,9 +89,9 @@ def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = work.hand_out
 
     def hasty(
-        connection: Any, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int, now: int, order: ClaimOrder
+        connection: Any, worker: str, number: int, wants: Mapping[str, int], total: int, lead: int, now: int, order: ClaimOrder, **more: Any
     ) -> Claim:
-        return claim(connection, worker, number, wants, total, lead, now + 5_000_000, order)
+        return claim(connection, worker, number, wants, total, lead, now + 5_000_000, order, **more)
 
     monkeypatch.setattr(work, "hand_out", hasty)
 

@@ -22,7 +22,7 @@ COLUMNS = (
 @store_option
 @click.pass_context
 def signals(ctx: click.Context, as_json: bool) -> None:
-    """Send, list and delete signals, which handlers wait for (ctx.wait)."""
+    """Send, list and delete the signals that handlers wait for."""
     if ctx.invoked_subcommand is None:
         _list(None, as_json)
 
