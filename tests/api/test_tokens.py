@@ -96,8 +96,9 @@ async def test_routes_without_a_scope_need_no_token_and_all_others_do(bearer: Be
                 .replace("{handler}", "greet")
                 .replace("{fingerprint}", "0" * 16)
             )
-            # whoever has the address of an upload may send its bytes: it holds a secret of its own
-            assert ("security" in operation) == (not path.endswith(("/", "z", ".json", "/v1/uploads/{upload}")))
+            # whoever has the address of an upload may send its bytes: it holds a secret of its own; a status is public if it is chosen
+            public = path.endswith(("/", "z", ".json", "/v1/uploads/{upload}")) or path.startswith("/status/")
+            assert ("security" in operation) == (not public)
             if "security" in operation:
                 assert {"401", "403", "429"} <= operation["responses"].keys()
                 await nobody.problem(method.upper(), address, status=401)
