@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-from duetime import App, Fatal, Limit, RetryLater, RetryPolicy, Task
+from duetime import App, Context, Fatal, Limit, RetryLater, RetryPolicy, Task
 from duetime.model.task import FINAL
 from duetime.worker.worker import Worker
 from tests.integration import dying
@@ -66,6 +66,10 @@ class Scene:
 
         @app.task
         async def changed(number: int) -> None: ...
+
+        @app.task
+        async def patient(ctx: Context) -> bool:
+            return await ctx.wait("approval", "nobody-says-it", bool)
 
         app.task(name="die", isolation="process")(dying.die)
 

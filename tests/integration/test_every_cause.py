@@ -56,6 +56,11 @@ async def back_off(scene: Scene) -> Task[Any]:
     return await scene.until(await scene.submit("unlucky"), lambda task: task.tries == 1)
 
 
+async def suspended(scene: Scene) -> Task[Any]:
+    await scene.hire()
+    return await scene.until(await scene.submit("patient"), lambda task: task.state is State.BLOCKED)
+
+
 async def asked_for_later(scene: Scene) -> Task[Any]:
     await scene.hire()
     return await scene.until(await scene.submit("asks_for_later"), lambda task: task.attempt == 1 and task.state is State.PENDING)
@@ -371,6 +376,7 @@ ALONE = [
     Cause(worker_full, [WORKER_FULL], ["all slots over all handlers are taken: 2 run in 2 slots (2 of other)"]),
     Cause(worker_full_of_the_same, [WORKER_FULL], ["all slots over all handlers are taken: 1 run in 1 slot (1 of other)"]),
     Cause(blocked, [BLOCKED], ["it waits for task "]),
+    Cause(suspended, [ReasonKind.SUSPENDED], ["nobody-says-it"]),
     Cause(parked, [PARKED], ["1 live worker of changed now"]),
     Cause(ready, [READY], ["1 slot of job is free"]),
     Cause(running, [RUNNING], ["attempt 1 has been running"]),
