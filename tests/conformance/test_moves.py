@@ -7,7 +7,8 @@ import pytest
 from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
 from duetime.model.lifecycle import MOVES
-from duetime.model.outcome import Settlement
+from duetime.model.outcome import Outcome, Settlement
+from duetime.model.steps import NewStep, StepKind, Suspension
 from duetime.model.task import State, TaskRecord
 from duetime.store import Store
 from tests.conformance.build import PLENTY, USUAL_OUTCOME, Worker, get, task_in
@@ -17,7 +18,7 @@ async def push(store: Store, worker: Worker, clock: ManualClock, record: TaskRec
     """Try every verb that could move a task to `target`. Whether any does is for the store to decide."""
     match target:
         case State.BLOCKED:
-            pass  # nothing leads back: a task is blocked when it is added or never
+            await suspend(store, worker, record)
         case State.RUNNING:
             await worker.take()
         case State.DROPPED:
@@ -44,6 +45,19 @@ async def settle(store: Store, worker: Worker, record: TaskRecord, target: State
     for attempt in (record.attempt, record.attempt + 1):
         settlement = Settlement(record.id, attempt, USUAL_OUTCOME[target], target, record.tries, 0, now, now, due_at)
         await store.settle(worker.id, [settlement])
+
+
+async def suspend(store: Store, worker: Worker, record: TaskRecord) -> None:
+    """Let the attempt wait for a signal, if there is one."""
+    for held in await store.attempts_of(worker.id):
+        if held.id == record.id:
+            now = store.now()
+            wait = NewStep(task=held.id, attempt=held.attempt, name="wait", kind=StepKind.SIGNAL, done=False, signal="go")
+            await store.save_steps(worker.id, [wait])
+            settlement = Settlement(
+                held.id, held.attempt, Outcome.SUSPENDED, State.BLOCKED, record.tries, 0, now, now, suspension=Suspension("wait")
+            )
+            await store.settle(worker.id, [settlement])
 
 
 async def finish_parents(store: Store, worker: Worker) -> None:
