@@ -32,7 +32,7 @@ demo: $(VENV)/.core ## Unpaid orders expire on time although a worker is killed;
 # Three tests at a time: they wait more than they compute. All processes must collect the same tests, so sets of names need the same order.
 PYTEST = PYTHONHASHSEED=$$(( $$$$ % 10000 )) $(BIN)/python -m pytest -n 3 --dist worksteal
 
-test: $(VENV)/.dev ## Run the tests (12 minutes at most), or some of them: make test ARGS="tests/unit -k retry"
+test: $(VENV)/.dev ## Run the tests (12 minutes are the goal), or some of them: make test ARGS="tests/unit -k retry"
 ifeq ($(strip $(ARGS)),)
 	@$(PYTEST) tests
 else

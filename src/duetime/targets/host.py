@@ -15,8 +15,6 @@ from duetime.targets.python.middleware import Middleware
 from duetime.targets.python.threads import Threads
 
 if TYPE_CHECKING:
-    from email.message import EmailMessage
-
     from duetime.targets.command.supervising import Supervising
     from duetime.targets.http.callbacks import CallbackDoor
     from duetime.targets.http.lookups import Lookups
@@ -49,7 +47,7 @@ class TargetHost:
 
     `addresses` says where requests of HTTP handlers may go, and `callback_door` where servers report on work that they have accepted.
     `steps` is how attempts reach what they have saved; None in tests of targets alone.
-    `sender` makes what sends requests instead of the network, in tests, `publisher` what publishes messages, and `mailer` takes mail.
+    `sender` makes what sends requests instead of the network, in tests, and `publisher` what publishes messages.
     `channels` returns where notices of alerts go, by name. `closing` is called when
     the worker ends. `inherit` are descriptors that prove the worker alive: what runs for it in other processes holds them too, so that
     nobody takes its tasks before all of that has ended.
@@ -76,7 +74,6 @@ class TargetHost:
         self.sender: NewSender | None = None
         self.publisher: NewPublisher | None = None
         self.steps: StepDoor | None = None
-        self.mailer: Callable[[EmailMessage], None] | None = None
         self.channels: ChannelReader = _no_channel
         self.closing: list[Callable[[], Awaitable[None]]] = []
         self.suspects = asyncio.Semaphore(MOST_SUSPECTS)

@@ -71,9 +71,6 @@ class NoticeTarget:
         )
         auth = channel.auth
         login = None if auth is None else (auth.user, await sendable(auth.password, attempt))
-        if self._host.mailer is not None:
-            self._host.mailer(message)
-            return Ended(Outcome.SUCCEEDED)
         try:
             await Delivery(smtp_server(channel.server), message, login).send()
         except MailFailed as failure:
