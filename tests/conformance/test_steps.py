@@ -112,6 +112,16 @@ async def test_a_signal_that_was_sent_before_is_found(store: Store, worker: Work
     assert saved.data == b"1", "a repeat takes no second one"
 
 
+async def test_a_wait_that_is_stored_after_its_time_takes_a_signal_that_is_kept(store: Store, worker: Worker, clock: ManualClock) -> None:
+    """The answer of a slow store, or a store that was away, may come later than the time-out of the wait."""
+    await store.send_signals([signal()])
+    await add(store)
+    task = await worker.take_one()
+    [saved] = await store.save_steps(worker.id, [wait(task, wake_at=clock.now() - SECOND)])
+    assert saved is not None
+    assert (saved.done, saved.late, saved.data) == (True, False, b"1")
+
+
 async def test_a_signal_between_the_wait_and_its_suspension_is_not_missed(store: Store, worker: Worker) -> None:
     await add(store)
     task = await worker.take_one()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from datetime import timedelta
 
 import pytest
 
@@ -61,6 +62,18 @@ async def count_stock(shelf: int) -> int:
     async with app.lock("stock", wait=60):
         await asyncio.sleep(0.1)
     return shelf + 1
+
+
+@app.task(retry=RetryPolicy(tries=5, base=1))
+async def onboard(ctx: Context, user: int) -> str:
+    """A story with steps: it charges, pauses, waits for a signal, and calls another task."""
+    await ctx.step("charge", ctx.get(Gateway).charge, user, f"{ctx.idempotency_key}-charge")
+    await ctx.sleep("grace", timedelta(days=3))
+    try:
+        approved = await ctx.wait("approval", f"user-{user}-ok", bool, timeout=86_400)
+    except TimeoutError:
+        return "nobody approved"
+    return f"{approved}, {await ctx.call('receipt', receipt.new(order_id=user))}"
 
 
 @app.flow
@@ -133,6 +146,29 @@ def test_flows_and_locks_are_those_of_the_simulated_store() -> None:
         assert await app.locks.list() == []
 
     assert simulate(app, scenario, seeds=5).tasks == 10
+
+
+def test_steps_and_signals_work_and_pauses_and_waits_take_no_time() -> None:
+    async def scenario(t: Simulation) -> None:
+        approved, forgotten = await onboard.now(user=7), await onboard.now(user=8)
+        await app.signals.send("user-7-ok", True, keep=timedelta(days=7))
+        await t.until_done()
+        assert await app.result(approved) == "True, receipt of 7"
+        assert await app.result(forgotten) == "nobody approved"
+
+    assert simulate(app, scenario, seeds=20, resources=careful).effects == 40
+
+
+def test_a_step_that_is_not_idempotent_is_found() -> None:
+    """A worker dies between the effect of a step and its save."""
+
+    async def scenario(t: Simulation) -> None:
+        for user in range(4):
+            await onboard.now(user=user)
+
+    with pytest.raises(NotIdempotent, match="charged") as found:
+        simulate(app, scenario, resources=careless)
+    assert "save_steps" in found.value.__notes__[1]
 
 
 def test_what_a_scenario_raises_carries_its_seed() -> None:

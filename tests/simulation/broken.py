@@ -43,8 +43,9 @@ from duetime.worker.settler import Settler
 from duetime.worker.starts import Starts
 from tests.chaos.history import rules
 from tests.simulation import broken_fleet as broken_fleet
-from tests.simulation.guards import GUARDS, guard
-from tests.simulation.world import plan, simulate
+from tests.simulation import broken_stories as broken_stories
+from tests.simulation.guards import GUARDS, Guard, guard
+from tests.simulation.world import Plan, plan, simulate
 
 
 @contextmanager
@@ -56,12 +57,17 @@ def taken_away(name: str) -> Iterator[None]:
         yield
 
 
+def concerns(guard: Guard, chosen: Plan) -> bool:
+    """Return whether a world has what a guard is about."""
+    return {"all": True, "fleet": chosen.fleet, "stories": chosen.stories}[guard.worlds]
+
+
 def first_seed(name: str, most: int) -> tuple[int, list[str]] | None:
     """Return the first seed that shows that a guard is missing, and what it shows."""
     with taken_away(name):
         for seed in range(most):
             chosen = plan(seed)
-            found = simulate(chosen).violations if chosen.fleet or not GUARDS[name].fleet else []
+            found = simulate(chosen).violations if concerns(GUARDS[name], chosen) else []
             if found and rules(found).keys() & GUARDS[name].shows:
                 return seed, found
     return None

@@ -15,7 +15,7 @@ from duetime.store.sqlite.flows import FlowKeeping, Tables
 from duetime.worker.permits import Permits
 from tests.simulation.guards import GUARDS, Replacements, guard
 
-fleet = partial(guard, fleet=True)
+fleet = partial(guard, worlds="fleet")
 
 __all__ = ["GUARDS"]
 

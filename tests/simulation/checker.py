@@ -122,9 +122,10 @@ class Facts:
         elif record.state is State.RUNNING:
             expected = {ReasonKind.RUNNING, ReasonKind.ACCEPTED} if record.handler in OUTSIDE else {ReasonKind.RUNNING}
         elif record.state is State.BLOCKED:
-            expected = {ReasonKind.BLOCKED}
+            expected = {ReasonKind.SUSPENDED if record.handler == "story" and record.attempt else ReasonKind.BLOCKED}
         elif record.due_at > now + SECOND:
             expected = {ReasonKind.RETRY} if record.tries else {ReasonKind.LATER, ReasonKind.RETRY}
+            expected |= {ReasonKind.SUSPENDED} if record.handler == "story" and record.attempt else set()
         elif record.due_at < now - SECOND:
             expected = UNSTARTED
         else:

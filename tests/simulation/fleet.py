@@ -11,7 +11,8 @@ from duetime import Plan, StoreUnavailable, any_of
 from duetime.model.flow import Graph
 from duetime.testing.simulation.faults import CLIENT, Fault, Kind
 from duetime.testing.simulation.process import current
-from tests.simulation.programs import ERP, journal
+from tests.simulation.journal import journal
+from tests.simulation.programs import ERP
 from tests.simulation.workload import Operation
 
 # Verbs of flows, limits and locks; the last three are calls of the client.

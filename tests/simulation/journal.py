@@ -1,10 +1,12 @@
 """What handlers and clients of a simulation write down, as events of `tests.chaos.journal`, in memory."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from duetime import Context
 from duetime.client.locks import Lock
-from duetime.testing.simulation.process import Process
+from duetime.testing.simulation.process import Process, current
 from tests.chaos.journal import Event, Kind
 
 
@@ -46,6 +48,12 @@ class Journal:
         self.given: dict[str, Any] = {}  # what members of flows were given of other nodes, by task
         self.holders: dict[str, list[tuple[Process, Lock]]] = {}  # of locks, by name
         self.wrong: list[str] = []
+        self.told: Any = None  # what is noted of steps, signals and merged submissions
+
+    def now(self) -> float:
+        """Return the virtual time of the world."""
+        now: float = self.world.cluster.now
+        return now
 
     def write(self, kind: Kind, **fields: Any) -> None:
         world = self.world
@@ -87,6 +95,8 @@ class Journal:
 
     def took(self, lock: Lock, process: Process) -> None:
         """Note who has a lock. Nobody else may count it as held, by its own clock and knowledge: `check` would let its code go on."""
+        if lock.lost:  # the answer came to a process that was frozen meanwhile, and others may have had the lock since
+            return
         before = self.holders.setdefault(lock.name, [])
         if any(not other.dead and not held.lost for other, held in before):
             self.wrong.append(
@@ -95,3 +105,21 @@ class Journal:
         if any(held.fence >= lock.fence for _, held in before):
             self.wrong.append(f"lock: {lock.name} was taken with fence {lock.fence}, which is not higher than all before")
         before.append((process, lock))
+
+
+journal = Journal()  # of the world that is simulated now
+
+
+@contextlib.contextmanager
+def attempt(ctx: Context) -> Iterator[Process]:
+    """Write down one attempt from its first to its last instruction, unless its process dies in between."""
+    process = current()
+    assert process is not None
+    work = Work.of(ctx)
+    journal.start(work, process)
+    try:
+        yield process
+    except BaseException as error:
+        journal.end(work, process, type(error).__name__)
+        raise
+    journal.end(work, process, "returned")

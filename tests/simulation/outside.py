@@ -26,8 +26,8 @@ from duetime.testing.simulation.process import Process, current
 from duetime.worker.pull.accepted import Claimant
 from duetime.worker.pull.service import PullService
 from duetime.worker.pull.values import LeaseOver, Offer, PulledAttempt
-from tests.simulation.journal import Work
-from tests.simulation.programs import TRIES, journal
+from tests.simulation.journal import Work, journal
+from tests.simulation.programs import TRIES
 
 T = TypeVar("T")
 

@@ -1,39 +1,21 @@
 """The programs of the simulated processes, in versions: their handlers write down what they do in the world that is simulated now."""
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from duetime import App, Context, Fatal, Handlers, Limit, RetryLater, RetryPolicy
-from duetime.testing.simulation.process import Process, current
-from tests.simulation.journal import Journal, Work
+from tests.simulation import stories as stories_of_clients
+from tests.simulation.journal import attempt, journal
 
 VERSIONS = 3
 TICK = 3  # seconds between two occurrences of the schedule
 TRIES = 3
 SLOTS = {"quick": 3, "stumbles": 2, "odd": 2, "hangs": 2, "parent": 2, "tick": 4, "versioned": 2}
 SLOTS |= {"capped": 3, "heavy": 2, "member": 3, "locking": 3}
+SLOTS |= stories_of_clients.SLOTS
 ERP = Limit("erp", running=3)
 TAKES = {"capped": 1, "heavy": 2, "billed": 1}  # of the limit
-
-journal = Journal()  # of the world that is simulated now
-
-
-@contextlib.contextmanager
-def attempt(ctx: Context) -> Iterator[Process]:
-    """Write down one attempt from its first to its last instruction, unless its process dies in between."""
-    process = current()
-    assert process is not None
-    work = Work.of(ctx)
-    journal.start(work, process)
-    try:
-        yield process
-    except BaseException as error:
-        journal.end(work, process, type(error).__name__)
-        raise
-    journal.end(work, process, "returned")
 
 
 class Unfit:
@@ -168,11 +150,13 @@ def fleet_handlers(app: App) -> Handlers:
 
 
 @cache
-def program(version: int, fleet: bool = False) -> App:
+def program(version: int, fleet: bool = False, stories: bool = False) -> App:
     """Return a version of the program; made once, because binding the parameters of handlers takes longer than a simulation."""
     app = App("sqlite:///:memory:", user=f"version {version}")
     app.include(handlers(min(version, VERSIONS - 1)))
     app.http("handed", "http://outside.example/work", timeout=20, retry=RetryPolicy(tries=TRIES, base=0.5, cap=2))
     if fleet:
         app.include(fleet_handlers(app))
+    if stories:
+        app.include(stories_of_clients.handlers())
     return app

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 Common = Literal["submit", "family", "cancel", "edit", "retry", "pause", "drop", "why", "counts", "wait", "trigger", "operation"]
-Kind = Common | Literal["flow", "cancel_flow", "retry_flow", "limit", "lock"]
+Kind = Common | Literal["flow", "cancel_flow", "retry_flow", "limit", "lock", "signal", "merge"]
 KEYS = 4
 
 

@@ -24,11 +24,14 @@ from duetime.testing.simulation.faults import CLIENT, Fault
 from duetime.testing.simulation.loop import Deadlock, Endless
 from duetime.testing.simulation.process import Process
 from tests.simulation import fleet as fleets
-from tests.simulation import fleet_checker, workload
+from tests.simulation import fleet_checker, stories_checker, workload
+from tests.simulation import stories as stories_of_clients
 from tests.simulation.checker import Cancelled, Facts, violations
 from tests.simulation.fleet import Fleet
+from tests.simulation.journal import journal
 from tests.simulation.outside import PULLER, AcceptingServer, Puller, Requests
-from tests.simulation.programs import VERSIONS, journal, program
+from tests.simulation.programs import VERSIONS, program
+from tests.simulation.stories import Stories, Told
 from tests.simulation.workload import Operation
 
 PATIENCE = 240.0  # seconds after which a task counts as lost, once nothing goes wrong any more
@@ -59,13 +62,15 @@ def shape_of(seed: int) -> Shape:
 class Plan(msgspec.Struct, frozen=True):
     """All that makes a world; shortening it leaves the rest as it is.
 
-    `outside`: with a pull worker and a server that accepts work. `fleet`: with flows, limits and locks.
+    `outside`: with a pull worker and a server that accepts work. `fleet`: with flows, limits and locks. `stories`: with steps, signals and
+    submissions that are merged.
     """
 
     seed: int
     seconds: float
     outside: bool
     fleet: bool
+    stories: bool
     settings: Settings
     faults: Sequence[Fault]
     operations: Sequence[Operation]
@@ -121,7 +126,14 @@ def plan(seed: int, shape: Shape | None = None) -> Plan:
         )
         operations = sorted([*operations, *more, *fleets.around_freezes(chance, wrong)], key=lambda operation: operation.at)
         faults += wrong
-    return Plan(seed, shape.seconds, outside, fleet, settings, sorted(faults, key=lambda fault: fault.at), operations)
+    stories = seed % 8 == 3
+    if stories:
+        operations = sorted(
+            [*operations[::2], *stories_of_clients.operations(chance, seconds=shape.seconds, most=shape.operations)],
+            key=lambda operation: operation.at,
+        )
+        faults += stories_of_clients.faults(chance, workers=settings.workers, seconds=shape.seconds, most=shape.faults // 2)
+    return Plan(seed, shape.seconds, outside, fleet, stories, settings, sorted(faults, key=lambda fault: fault.at), operations)
 
 
 def simulate(chosen: Plan) -> Outcome:
@@ -146,7 +158,7 @@ class World:
 
     def __init__(self, chosen: Plan) -> None:
         self.plan = chosen
-        self._program = partial(program, fleet=chosen.fleet)
+        self._program = partial(program, fleet=chosen.fleet, stories=chosen.stories)
         self.cluster = Cluster(chosen.seed, self._program, chosen.faults, chosen.settings)
         self.cluster.loop.ends_at = self.cluster.began_at + chosen.seconds + 3 * PATIENCE
         self.cluster.died = self._note_death
@@ -160,6 +172,7 @@ class World:
         self._highest_offset = 0
         self.healed = False
         self.fleet = Fleet(self)
+        self.stories = Stories(self)
         self.requests = Requests(self)
         if chosen.outside:
             self.cluster.requests = AcceptingServer(self, self.requests)
@@ -186,6 +199,7 @@ class World:
 
     def run(self) -> Outcome:
         journal.open(self)
+        journal.told = Told()
         complaints, logger = Complaints(), logging.getLogger("duetime")
         logger.addHandler(complaints)
         propagates, logger.propagate = logger.propagate, False
@@ -238,7 +252,9 @@ class World:
         self.cluster.note(client, "client", str(operation)[9:])
         try:
             own = getattr(self, f"_{operation.kind}", None)
-            await (getattr(self.fleet, operation.kind) if own is None else own)(operation)
+            if own is None:
+                own = getattr(self.stories if operation.kind in ("signal", "merge") else self.fleet, operation.kind)
+            await own(operation)
         except (StoreUnavailable, DuplicateKey, Conflict, TaskNotFound) as error:
             self.cluster.note(client, "client", f"{operation.kind} is answered {type(error).__name__}")
 
@@ -293,7 +309,7 @@ class World:
 
     # ---- operations ----
 
-    async def _add(self, new: NewTask[Any], app: App) -> Task[Any] | None:
+    async def add(self, new: NewTask[Any], app: App) -> Task[Any] | None:
         """Submit, as a client would that asks again when it got no answer; None if it never got one."""
         journal.perhaps(new.id)
         self.facts.asked_at[new.id] = self.cluster.now
@@ -319,7 +335,7 @@ class World:
             payload["color"] = "blue"
         self.cluster.app(min(self.cluster.version, VERSIONS - 1))
         new = app.handler(operation.handler).options(**operation.options).new(**payload)
-        await self._add(new.after(operation.delay) if operation.delay else new, app)
+        await self.add(new.after(operation.delay) if operation.delay else new, app)
 
     async def _family(self, operation: Operation) -> None:
         how = {"seconds": 0.3} if operation.handler == "quick" else {"how": "later" if operation.pick < 0.5 else "fatal"}
@@ -331,7 +347,7 @@ class World:
         for each in (parent, *children):
             for edge in each.edges:
                 self.facts.parents[each.id] = (edge.parent, edge.needs)
-            if await self._add(each, self.app) is None:
+            if await self.add(each, self.app) is None:
                 return
 
     def _picked(self, operation: Operation) -> str | None:
@@ -352,6 +368,7 @@ class World:
     async def _edit(self, operation: Operation) -> None:
         task = self._picked(operation)
         if task is not None:
+            journal.told.edited.add(task)
             await self.app.client.edit(task, delay=operation.delay, priority=operation.options["priority"])
 
     async def _retry(self, operation: Operation) -> None:
@@ -445,5 +462,7 @@ class World:
         found = violations(journal, self.facts, self.cluster)
         if self.plan.fleet:
             found += fleet_checker.violations(self.fleet, journal, self.facts, self.cluster, self._execute)
+        if self.plan.stories:
+            found += stories_checker.violations(journal.told, journal, self.facts, self.plan, self._execute)
         inspected = await client.store.inspect(repair=False)
         return found + [f"state: {problem}" for problem in inspected]

@@ -7,9 +7,11 @@ from typing import Protocol
 
 import msgspec
 
+from duetime.clock import MILLISECOND
 from duetime.model.steps import NewSignal, NewStep, SignalRecord, StepRecord
 
 AT_ONCE = 1_000  # waits, or tasks left behind, that one look deals with
+SHORTEST_WAIT = 100 * MILLISECOND  # for a signal, from when it is stored; otherwise one that is stored late would not take what is kept
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -35,7 +37,8 @@ class StepStore(Protocol):
         """Save steps of attempts that the worker runs, and return them as they are stored; None for one of any other attempt.
 
         One that is stored already is written anew, but a wait that has ended is not: then what ended it is returned. A wait for a signal
-        takes one that is kept already, the oldest first. Committed when this returns; nobody takes the attempt away meanwhile.
+        takes one that is kept already, the oldest first, also if its time is over when it is stored. Committed when this returns; nobody
+        takes the attempt away meanwhile.
         """
         ...
 

@@ -90,9 +90,10 @@ class SharedMemory:
         return read.counts(self.connection, now)
 
     def next_due(self, now: Instant) -> Instant | None:
-        """Return when the next task is due that is not due now."""
+        """Return when the next task is due that is not due now, or the next wait of a task ends by itself."""
         found = self.connection.execute(SQL.lanes_later, (now,)).fetchone()
-        return None if found is None else int(found[1])
+        waits = self.connection.execute(SQL.next_wait, (now,)).fetchone()
+        return min((int(at) for at in (None if found is None else found[1], waits[0]) if at is not None), default=None)
 
     def close(self) -> None:
         """Empty the database for the next simulation, which need not prepare the statements again: a sixth of a short one's time."""

@@ -13,7 +13,7 @@ from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 from duetime.store.sqlite.submit import callers_transaction
 from duetime.store.sqlite.work import wake
-from duetime.store.steps import AT_ONCE, Looked
+from duetime.store.steps import AT_ONCE, SHORTEST_WAIT, Looked
 from duetime.store.values import HintKind
 
 
@@ -28,7 +28,9 @@ def save(connection: sqlite3.Connection, worker: str, step: NewStep, now: Instan
     if known is None or known.kind is not step.kind or step.kind is StepKind.VALUE or (not known.done and (step.done or _grows(known))):
         values = {"task": task, "name": step.name, "kind": step.kind.value, "attempt": step.attempt, "now": now, "done": step.done}
         data = None if step.data is None else step.data.decode()
-        waits = {"signal": step.signal, "wake_at": step.wake_at, "children": write_children(step.children)}
+        late = step.signal is not None and step.wake_at is not None and step.wake_at < now + SHORTEST_WAIT
+        wake_at = now + SHORTEST_WAIT if late else step.wake_at
+        waits = {"signal": step.signal, "wake_at": wake_at, "children": write_children(step.children)}
         connection.execute(SQL.put_step, {**values, "data": data, **waits})
     if step.signal is not None:
         match(connection, [step.signal], now)

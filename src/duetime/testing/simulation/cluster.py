@@ -18,6 +18,7 @@ from duetime.app.operations import AppOperations
 from duetime.client.fits import FitLook
 from duetime.client.locks import Locks
 from duetime.client.services import Services
+from duetime.client.signals import Signals
 from duetime.clock import SECOND, Instant
 from duetime.errors import DuetimeError
 from duetime.store.sqlite.shared import SharedMemory, SharedStore
@@ -241,6 +242,7 @@ class Cluster:
                 specs,
                 middleware=app.middlewares,
                 secrets=app.secret_reader(process.store),
+                add=app.submit_many,
                 lifespan=app.lifespan,
                 settings=WorkerSettings(
                     concurrency=settings.concurrency,
@@ -363,10 +365,14 @@ def _on_each_process(app: App) -> Callable[[], None]:
     services |= {"url": before.url, "open": open_here, "close": close_here}
     here: Any = app
     here._services = Services(**services)
-    for name in ("client", "insight", "output", "failures", "secrets", "artifacts", "targets", "flows", "tokens", "doctor"):
+    for name in (
+        *("client", "insight", "output", "failures", "secrets", "artifacts", "targets", "flows", "tokens", "doctor"),
+        *("limits", "alerts", "channels"),
+    ):
         setattr(here, name, services[name])
     here.event_source = services["events"]
     here.locks = _Here(attrgetter("locks"))
+    here.signals = Signals(services["signals"], user=app.user, opened=_is_open, ready=_is_open)
     for name in ("gates", "schedules", "calendars"):
         setattr(here, name, _Here(attrgetter(f"services.client.{name}")))
     here.operations = AppOperations(_Here(attrgetter("services.client.operations")))

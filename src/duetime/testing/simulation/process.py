@@ -131,7 +131,7 @@ class Network:
                 value = execute()
             except Exception as refused:
                 error = refused
-            cluster.note(process, verb, "" if error is None else type(error).__name__)
+            cluster.note(process, verb, _told(verb, value) if error is None else type(error).__name__)
             if fault is not None and verb == "claim" and not getattr(value, "tasks", True):
                 cluster.put_back(fault)  # to lose the answer to a claim that found nothing would change nothing
                 fault = kind = None
@@ -150,6 +150,11 @@ class Network:
 def _on_its_way_back(fault: Fault) -> bool:
     """Return whether a slow call is slow after it was carried out."""
     return fault.verb == "claim" or fault.seconds <= 1
+
+
+def _told(verb: str, value: Any) -> str:
+    """Return what the history says of an answer: which tasks a claim brought, by their handlers."""
+    return ", ".join(task.handler for task in value.tasks) if verb == "claim" else ""
 
 
 def _resolve(future: asyncio.Future[Any], value: Any, error: Exception | None) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from duetime.app.app import App
 from duetime.clock import SECOND, Seconds, to_datetime, to_micros
 from duetime.errors import InvalidValue
+from duetime.model.lifecycle import QUARANTINE_CRASHES
 from duetime.runtime.portal import running_loop
 from duetime.targets.context import current as current_context
 from duetime.targets.python.function import PythonFunction
@@ -25,6 +26,7 @@ from duetime.testing.simulation.process import current as current_process
 
 FAULTY = (1.0, 3.0, 10.0)  # virtual seconds from the beginning in which faults begin: most scenarios are over soon
 PATIENCE = 600.0  # virtual seconds that tasks may take to end after the scenario
+DEAD_AFTER = 0.8  # of a lease in which a worker is frozen or without the store
 FAR = 2.0  # seconds until the next task is due, beyond which the store's clock is set forward instead of waiting
 KINDS: Sequence[Kind] = ("crash", "crash", "crash", "kill", "kill", "lose", "lose", "freeze", "fail", "slow", "away", "restart")
 SHOWN_LINES = 40
@@ -159,10 +161,15 @@ def simulate(
 
 
 def faults_of(seed: int, workers: int) -> list[Fault]:
-    """Return what goes wrong in a user's simulation of a seed; only workers are hit."""
+    """Return what goes wrong in a user's simulation of a seed; only workers are hit.
+
+    Of faults that kill workers there are fewer than would quarantine a task, whose handler has done nothing wrong.
+    """
     chance = random.Random(f"{seed} faults")
     faults = plan(chance, workers=workers, seconds=chance.choice(FAULTY), lease=Settings().lease, most=6, kinds=KINDS)
-    return [fault for fault in faults if fault.process != CLIENT]
+    chosen = [fault for fault in faults if fault.process != CLIENT]
+    deadly = [fault for fault in chosen if fault.kind in ("kill", "crash") or fault.seconds > DEAD_AFTER * Settings().lease]
+    return [fault for fault in chosen if fault not in deadly[QUARANTINE_CRASHES - 1 :]]
 
 
 class _Run:
@@ -263,13 +270,23 @@ def _explained(error: Exception, run: _Run, faults: Sequence[Fault]) -> Exceptio
             kept, run, error = fewer, tried, again
     listed = "\n".join(f"  {fault}" for fault in kept) or "  none: it fails by itself"
     # what workers only ask for from time to time would hide what happened
-    told = [str(line) for line in run.cluster.history if line.who == "" or line.what in _TOLD]
+    told = [
+        line
+        for line in run.cluster.history
+        if line.who == "" or (line.what in _TOLD and (line.what != "claim" or line.more not in ("", "fails")))
+    ]
+    if isinstance(error, NotIdempotent):  # what came after the second effect is of no interest
+        effects = [number for number, line in enumerate(told) if line.what == "effect" and str(error).startswith(f"{line.more} ")]
+        told = told[: effects[-1] + 1] if effects else told
     error.add_note(f"seed {run._seed}; repeat it with simulate(app, scenario, seeds=[{run._seed}]). The faults that it needs:\n{listed}")
     error.add_note("What happened:\n" + "\n".join(f"  {line}" for line in told[-SHOWN_LINES:]))
     return error
 
 
-_TOLD = {"effect", "dies", "is frozen", "goes on", "works", "add", "claim", "settle", "reap", "killed by its dead-man timer", "fault"}
+_TOLD = {
+    *("effect", "dies", "is frozen", "goes on", "works", "fault", "killed by its dead-man timer"),
+    *("add", "claim", "settle", "reap", "save_steps", "send_signals"),
+}
 
 
 @contextmanager

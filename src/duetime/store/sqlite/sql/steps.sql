@@ -45,6 +45,9 @@ update duetime_step set done = 1, late = :late, data = :data, woken = 0, at = :n
 select s.number, s.task from duetime_step as s where s.done = 0 and s.signal is not null and s.wake_at <= ?
 order by s.wake_at limit ?
 
+-- next_wait: when the next wait is over that is not over now; for simulations
+select min(wake_at) from duetime_step where done = 0 and signal is not null and wake_at > ?
+
 -- hold_suspended: a task whose attempt waits for a step
 insert into duetime_held (task, lane, reason, waiting, due_at, attempt, tries, crashes, step)
 values (?, ?, 'suspended', ?, ?, ?, ?, ?, ?)
