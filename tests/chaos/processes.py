@@ -43,7 +43,7 @@ class WorkerProcess:
         self._process = process
         self._log = log
         self._journal = journal
-        self.frozen = False
+        self._stopped: int | None = None  # the process that got SIGSTOP
         self.told = False  # whether the journal knows of its death
         self.killed_at: float | None = None
 
@@ -69,31 +69,36 @@ class WorkerProcess:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def _signal(self, number: signal.Signals) -> None:
+    @property
+    def frozen(self) -> bool:
+        return self._stopped is not None
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
         if self.running:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+                os.kill(pid, number)
 
     def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
         if self.running:
             self._process.send_signal(number)
 
     def freeze(self) -> None:
-        self._signal(signal.SIGSTOP)
-        self.frozen = True
-        self._journal.write("frozen", pid=self.pid)
+        self._stopped = self.pid  # of one that still starts it may be a guard, and another process when it thaws
+        self._signal(self._stopped, signal.SIGSTOP)
+        self._journal.write("frozen", pid=self._stopped)
 
     def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
-        self.frozen = False
+        if self._stopped is not None:
+            self._signal(self._stopped, signal.SIGCONT)
+            self._stopped = None
 
     def kill(self) -> None:
         """Kill it at this very moment, and note when it certainly was still alive."""
         if self.running:
             self._journal.write("killed", pid=self.pid)
             self.told = True
-            self._signal(signal.SIGKILL)
-            self._process.wait()  # its guards end when nothing is left of it
+            self._signal(self.pid, signal.SIGKILL)
+            self._process.wait(PATIENCE)  # its guards end when nothing is left of it
             self.killed_at = time.monotonic()
 
     def note_death(self) -> None:

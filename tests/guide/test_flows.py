@@ -25,6 +25,8 @@ from duetime import (
     InvalidValue,
     Node,
     Plan,
+    TaskFailed,
+    TaskNotFound,
     any_of,
     at_least,
 )
@@ -59,6 +61,23 @@ async def test_a_chain_of_three_tasks() -> None:
         assert [node.name for node in flow.nodes] == ["step", "step-2", "step-3"]
         assert await app.result(flow) == "c"
     assert log == ["a", "b", "c"]
+
+
+async def test_the_results_of_many_tasks_and_flows() -> None:
+    app = shop()
+    step, double = app.handler("step"), app.handler("double")
+    async with duetime.testing.using(app) as t:
+        t.fail_next(step, Fatal("no"))
+        lost = await step.now(name="lost")
+        tasks = [await double.now(number=number) for number in range(3)]
+        flow = await app.chain(double.new(number=5))
+        assert await app.results([*tasks, flow, tasks[0].id]) == [0, 2, 4, 10, 0]
+        assert await app.results([]) == []
+        with pytest.raises(TaskFailed, match="no"):
+            await app.results([tasks[0], lost])
+        unknown, later = new_id(), await step.after(60, name="later")
+        found = await app.results([tasks[1], lost, unknown, later], timeout=0, return_exceptions=True)
+        assert [each if isinstance(each, int) else type(each) for each in found] == [2, TaskFailed, TaskNotFound, TimeoutError]
 
 
 @pytest.mark.covers("HF.1")

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 import msgspec
 
 from duetime.app.filters import Filters, name_of, query_of
 from duetime.app.handlers import AnyHandler
 from duetime.client.activity import USUAL_UPCOMING
-from duetime.client.client import AnyTask, Bulk, Client
+from duetime.client.client import AnyTask, Bulk, Client, id_of, waiting_time
 from duetime.client.events import EventSource, filter_of
 from duetime.client.flows import Flow, Flows
 from duetime.client.insight import AttemptInfo, HandlerDetails, HandlerInfo, Insight, Stats
 from duetime.client.series import Series
 from duetime.client.workers import WorkerDetails, WorkerInfo
 from duetime.clock import Seconds
-from duetime.errors import Conflict, FlowFailed, InvalidValue
+from duetime.errors import Conflict, FlowFailed, FlowNotFound, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
 from duetime.model.event import AllOfNoun, Event, EventName
 from duetime.model.health import HealthVerdict
 from duetime.model.query import USUAL_COUNT, Query, TaskCount
+from duetime.model.results import succeeded_or_raise
 from duetime.model.series import SeriesName
-from duetime.model.task import Task, shown
+from duetime.model.task import FINAL, Task, TaskRecord, shown
 from duetime.model.why import Reason
 from duetime.runtime.portal import Inline
 from duetime.store.values import CancelVerdict, ChangeVerdict
 from duetime.targets.spec import HandlerSpec
 
 R = TypeVar("R")
+
+READ_AT_ONCE = 500  # tasks whose results are asked for together
+ENDED_OTHERWISE = (TaskFailed, TaskCancelled, TaskNotFound, FlowFailed, FlowNotFound, TimeoutError)
 
 
 class Verbs:
@@ -111,7 +116,51 @@ class Verbs:
         await self.open()
         if isinstance(task, Flow):
             return self._result_of(await self.flows.wait(task, timeout=timeout))
-        record = await self.client.result(task, timeout=timeout)
+        return self._decoded(await self.client.result(task, timeout=timeout))
+
+    @overload
+    async def results(
+        self, tasks: Iterable[Task[R] | Flow[R]], /, *, timeout: Seconds | None = None, return_exceptions: Literal[False] = False
+    ) -> list[R]: ...
+    @overload
+    async def results(
+        self, tasks: Iterable[Task[R] | Flow[R]], /, *, timeout: Seconds | None = None, return_exceptions: Literal[True]
+    ) -> list[R | Exception]: ...
+    @overload
+    async def results(
+        self, tasks: Iterable[AnyTask | Flow[Any]], /, *, timeout: Seconds | None = None, return_exceptions: bool = False
+    ) -> list[Any]: ...
+    async def results(
+        self, tasks: Iterable[AnyTask | Flow[Any]], /, *, timeout: Seconds | None = None, return_exceptions: bool = False
+    ) -> list[Any]:
+        """Wait for the results of tasks and flows, and return them in the order of these; `timeout` is for all together.
+
+        Raises what `result` raises for the first of them that did not succeed. With `return_exceptions` the errors stand in the list.
+        """
+        asked = list(tasks)
+        await self.open()
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + waiting_time(timeout)
+        found: list[Any] = []
+        for first in range(0, len(asked), READ_AT_ONCE):
+            part = asked[first : first + READ_AT_ONCE]
+            ids = dict.fromkeys(id_of(each) for each in part if not isinstance(each, Flow))
+            records = dict(zip(ids, await self.client.records(list(ids)), strict=True))
+            for each in part:
+                record = None if isinstance(each, Flow) else records[id_of(each)]
+                try:
+                    if record is not None and record.state in FINAL:
+                        found.append(self._decoded(succeeded_or_raise(record)))
+                    else:
+                        left = None if end is None else max(0.0, end - loop.time())
+                        found.append(await self.result(each, timeout=left))
+                except ENDED_OTHERWISE as error:
+                    if not return_exceptions:
+                        raise
+                    found.append(error)
+        return found
+
+    def _decoded(self, record: TaskRecord) -> Any:
         spec = self._names.get(record.handler)
         if spec is not None:
             return spec.payloads.decode_result(record.result)
