@@ -6,23 +6,28 @@ A new store adds its kinds to KINDS. A capability that a kind lacks is left out 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import sqlite3
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlencode
 
 import psycopg
+from redis import Redis
 
 from duetime.clock import Instant
 from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.values import Inconsistency
 from tests.conformance.connections import Connection, PsycopgConnection, SqliteConnection
-from tests.servers.running import newest_postgres, postgres_names, postgres_url
+from tests.servers.running import newest_postgres, postgres_names, postgres_url, valkey
 from tests.servers.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -247,6 +252,62 @@ class PostgresSchemas:
         return self._connections[database]
 
 
+class ValkeyPrefixes:
+    """Prefixes on the session's server, each with a control of its own in the folder."""
+
+    _template: bytes | None = None
+
+    def url(self, folder: Path, *, one_connection: bool = False) -> str:
+        return f"{valkey().url}?{urlencode({'prefix': self._prefix(folder), 'control': self._control(folder)})}"
+
+    def _prefix(self, folder: Path) -> str:
+        return hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+
+    def _control(self, folder: Path) -> str:
+        return f"sqlite:///{folder / 'control.db'}?synchronous=normal"
+
+    def prepare(self, folder: Path) -> None:
+        """Copy a control that has its tables: making them takes most of a test's time."""
+        if self._template is None:
+            store = store_from_url(f"sqlite:///{folder / 'control.db'}?synchronous=normal")
+
+            async def make() -> None:
+                await store.open()
+                await store.close()
+
+            thread = threading.Thread(target=lambda: asyncio.run(make()))  # a test's loop may run in this one
+            thread.start()
+            thread.join()
+            with sqlite3.connect(folder / "control.db") as connection:
+                connection.execute("pragma wal_checkpoint(truncate)")
+            connection.close()
+            self._template = (folder / "control.db").read_bytes()
+        else:
+            (folder / "control.db").write_bytes(self._template)
+
+    async def inspect(self, folder: Path, store: Store) -> list[Inconsistency]:
+        return await store.inspect(repair=False)
+
+    def connect(self, folder: Path) -> Connection:
+        return SqliteConnection(folder / "control.db")
+
+    def second(self, folder: Path) -> tuple[str, Connection]:
+        other = folder / "second"
+        other.mkdir(exist_ok=True)
+        return self.url(other), SqliteConnection(other / "control.db")
+
+    def make_newer(self, folder: Path) -> None:
+        with Redis(port=valkey().port) as client:
+            client.hset(f"{{{self._prefix(folder)}}}:meta", "format", "9999")
+
+    def clear(self) -> None:
+        with Redis(port=valkey().port) as client:
+            client.flushdb()
+
+    def close(self) -> None:
+        pass
+
+
 def _new_name() -> str:
     return f"t_{uuid.uuid4().hex[:20]}"
 
@@ -306,6 +367,7 @@ KINDS = [
     StoreKind("sqlite-memory", SqliteMemory(), whole=True, examples={"quick": 30, "usual": 510, "everything": 5_000}),
     StoreKind("sqlite-file", SqliteFiles(), can=ALL),
     *(StoreKind(name, PostgresSchemas(name), can=ALL) for name in postgres_names() if name != newest_postgres()),
+    StoreKind("valkey", ValkeyPrefixes(), can=ALL, examples={"usual": 20, "everything": 200}),
     StoreKind(newest_postgres(), PostgresSchemas(newest_postgres()), can=ALL, whole=True, examples={"usual": 102, "everything": 500}),
 ]
 CAPABILITIES = frozenset[str]().union(*(kind.can for kind in KINDS))
