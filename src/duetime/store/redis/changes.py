@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from duetime.clock import Instant
+from duetime.model.outcome import LAST_ATTEMPTS_KEPT, MOST_ATTEMPTS_KEPT
 from duetime.model.task import State
 from duetime.store.redis.keys import LETTERS, Keys
 from duetime.store.redis.link import Word
@@ -51,6 +52,12 @@ class Changes:
 
     def put_content(self, id: str, content: Content) -> None:
         self.do("HSET", self._names.records, id, encode(content))
+
+    def keep_attempt(self, id: str, number: int, end: bytes) -> None:
+        """Keep how an attempt ended; of very many the first and the last ones are kept."""
+        self.do("HSET", self._names.attempts(id), number, end)
+        if number > MOST_ATTEMPTS_KEPT:
+            self.do("HDEL", self._names.attempts(id), number - LAST_ATTEMPTS_KEPT)
 
     def wait(self, id: str, facts: Facts, now: Instant) -> None:
         """Let a task wait for its due time, in its lane or parked, and store its facts."""

@@ -179,7 +179,7 @@ class Changing(Ledger):
         changes.do("ZREM", keys.ended(facts.state), id)
         changes.do("HINCRBY", keys.tallies, f"{facts.s}{facts.l}", -1)
         if stored.end is not None:
-            changes.do("HSET", keys.attempts(id), stored.end.attempt, encode(msgspec.structs.replace(stored.end, result=None)))
+            changes.keep_attempt(id, stored.end.attempt, encode(msgspec.structs.replace(stored.end, result=None)))
             changes.do("HDEL", keys.ends, id)
         if facts.h is not None:
             changes.do("HSET", keys.holders, facts.h, id)

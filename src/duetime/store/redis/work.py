@@ -62,6 +62,8 @@ class Working(OpenServer):
 
         The script refuses if the gates or lanes are not those that we know, so what is taken is what they allow.
         """
+        if total > CLAIMED_AT_ONCE:
+            return await self._claim_much(worker, claim, wants, total, is_open, ahead=ahead, below=below, once=once)
         server = self._opened
         for _ in range(ROUNDS):
             link = await server.link()
@@ -70,21 +72,21 @@ class Working(OpenServer):
             lanes = [lane for lane in wanted if is_open(lane, now)]
             if below:
                 lanes = [lane for lane in lanes if most_of(priority_of(lane), below.get(handler_of(lane)), 1) > 0]
-            order, quotas = await self._choose(lanes, wants, min(total, CLAIMED_AT_ONCE), ahead, below)
+            order, quotas = await self._choose(lanes, wants, total, ahead, below)
             now, said, *rest = await server.run_at(
                 link,
                 CLAIM,
-                [self._keys.running(worker), *(self._keys.lane(lane) for lane in lanes)],
+                [self._keys.running(worker), *(self._keys.lane(lane) for lane in wanted)],
                 [
                     *(link.incarnation, self._gates.version, len(self._lanes), worker, claim, ahead, int(once)),
-                    *(MOST_CLAIMED_BYTES, *(quotas.get(lane, 0) for lane in lanes)),
+                    *(MOST_CLAIMED_BYTES, *(quotas.get(lane, 0) for lane in wanted)),
                 ],
             )
             match said:
                 case b"ok":
                     if rest.pop():
                         await self._release()
-                    return self._claimed(now, rest, lanes, order, wanted, ahead, total)
+                    return self._claimed(now, rest, order, wanted, ahead)
                 case b"gates":
                     await self._learn_gates()
                 case b"lanes":
@@ -96,6 +98,31 @@ class Working(OpenServer):
                 case _:
                     return Claim([], now, None)
         return Claim([], now, now)
+
+    async def _claim_much(
+        self,
+        worker: str,
+        claim: int,
+        wants: Mapping[str, int],
+        total: int,
+        is_open: Callable[[str, Instant], bool],
+        *,
+        ahead: int,
+        below: Below | None,
+        once: bool,
+    ) -> Claim:
+        """Claim in several scripts what one would hold the server too long for."""
+        tasks: list[ClaimedTask] = []
+        left = dict(wants)
+        while True:
+            some = await self._claim(
+                worker, claim, left, min(total - len(tasks), CLAIMED_AT_ONCE), is_open, ahead=ahead, below=below, once=once and not tasks
+            )
+            tasks += some.tasks
+            for task in some.tasks:
+                left[task.handler] -= 1
+            if len(some.tasks) < CLAIMED_AT_ONCE or below or len(tasks) == total:
+                return Claim(tasks, some.now, some.next_at)
 
     async def _choose(
         self, lanes: Sequence[str], wants: Mapping[str, int], total: int, ahead: int, below: Below | None
@@ -122,16 +149,14 @@ class Working(OpenServer):
             quotas[lane] = quotas.get(lane, 0) + 1
         return order, quotas
 
-    def _claimed(
-        self, now: Instant, rest: Sequence[Any], lanes: Sequence[str], order: Sequence[str], wanted: Sequence[str], ahead: int, total: int
-    ) -> Claim:
+    def _claimed(self, now: Instant, rest: Sequence[Any], order: Sequence[str], wanted: Sequence[str], ahead: int) -> Claim:
         epoch, later, more, taken = rest
         by_lane: dict[str, list[ClaimedTask]] = {}
         tasks: list[ClaimedTask] = []
         for at in range(0, len(taken), 4):
             lane, id, facts, record = taken[at : at + 4]
             claimed = claimed_of(id.decode(), read_facts(facts), read_content(record), epoch)
-            by_lane.setdefault(lanes[lane], []).append(claimed)
+            by_lane.setdefault(wanted[lane], []).append(claimed)
             tasks.append(claimed)
         if order:
             queues = {lane: iter(each) for lane, each in by_lane.items()}
@@ -140,7 +165,7 @@ class Working(OpenServer):
             for lane, each in by_lane.items():
                 self._claim_order.count(handler_of(lane), len(each))
         instants = [later - ahead] if later >= 0 else []
-        if more or (total > CLAIMED_AT_ONCE and len(tasks) == CLAIMED_AT_ONCE):
+        if more:
             instants.append(now)
         for lane in wanted:
             gate = self._gates.holding(handler_of(lane), collection_of(lane), now)

@@ -11,11 +11,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
-from duetime.clock import Instant
+from duetime.clock import Clock, Instant
 from duetime.model.lifecycle import as_cancelled, conclude
 from duetime.model.outcome import Ended, Outcome, Running
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, ErrorInfo
+from duetime.store import Store
 from duetime.store.pull_workers import CONFIRMED_ALL, PullWorker, RunningTask
 from duetime.store.redis.address import Address
 from duetime.store.redis.changes import Changes
@@ -107,6 +108,10 @@ def _attempts(words: Sequence[bytes]) -> list[RunningAttempt]:
 class Registering(OpenServer):
     """Which workers there are, and what they run."""
 
+    def __init__(self, address: Address, control: Store, clock: Clock | None) -> None:
+        super().__init__(address, control, clock)
+        self._known_to_control: dict[str, Lease] = {}
+
     async def register(self, worker: NewWorker) -> Lease:
         row = Row(
             worker.host,
@@ -128,6 +133,11 @@ class Registering(OpenServer):
         else:
             changes.do("HDEL", workers, f"draining:{worker.id}")
         await self._write(changes)
+        # control knows the worker too: its permits and declarations belong to it. What proves its life is the beat on the server
+        former = self._known_to_control.pop(worker.id, None)
+        self._known_to_control[worker.id] = await self._control.register(worker)
+        if former is not None:
+            former.close()
         return RedisLease(worker.id, worker.lease, self._address, self._keys, self._clock)
 
     async def _row(self, worker: str) -> tuple[bytes | None, Row | None]:
@@ -141,6 +151,7 @@ class Registering(OpenServer):
                 return False
             row.slots, row.declared, row.concurrency = dict(worker.slots), dict(worker.declared), worker.concurrency
             if await self._put_row(worker.id, raw, row):
+                await self._control.change_slots(worker)
                 return True
         return False
 
@@ -157,8 +168,18 @@ class Registering(OpenServer):
         await self._mark(worker, "HSET", f"lag:{worker}", lag)
 
     async def confirm_gates(self, worker: str, version: int) -> None:
-        if await self._mark(worker, "HSET", f"seen:{worker}", version):
-            self._hint(HintKind.GATES)
+        for _ in range(ROUNDS):
+            workers = self._keys.workers
+            raw, seen = await self._opened.call("HMGET", workers, f"row:{worker}", f"seen:{worker}")
+            if raw is None or int(seen or 0) >= version:
+                return
+            changes = self._changes()
+            changes.expect(workers, f"row:{worker}", raw)
+            changes.expect(workers, f"seen:{worker}", seen)
+            changes.do("HSET", workers, f"seen:{worker}", version)
+            if await self._write(changes):
+                self._hint(HintKind.GATES)
+                return
 
     async def _mark(self, worker: str, command: str, *words: Word) -> bool:
         """Change something of a registered worker's; return whether it is registered."""
@@ -269,7 +290,15 @@ class Registering(OpenServer):
             fields = ("row", "beat", "beat_at", "seen", "draining", "lag")
             changes.do("HDEL", workers, *(f"{field}:{worker}" for field in fields))
             if await self._write(changes):
+                await self._forget_in_control(worker)
                 return len(held)
+
+    async def _forget_in_control(self, worker: str) -> None:
+        """Free what control has of a worker; its permits are only free once nothing of it runs."""
+        await self._control.unregister(worker)
+        lease = self._known_to_control.pop(worker, None)
+        if lease is not None:
+            lease.close()
 
     def _end_for(self, changes: Changes, stored: Stored, worker: str, ended: Ended, now: Instant) -> None:
         """End an attempt on behalf of a worker that cannot."""
@@ -285,7 +314,7 @@ class Registering(OpenServer):
             return
         due_at = settlement.due_at or now
         facts.d = max(due_at, facts.d) if facts.g < facts.d else due_at
-        changes.do("HSET", self._keys.attempts(stored.id), settlement.attempt, end_of(settlement, worker))
+        changes.keep_attempt(stored.id, settlement.attempt, end_of(settlement, worker))
         changes.wait(stored.id, facts, now)
 
     # ---- pull workers ----
@@ -302,6 +331,7 @@ class Registering(OpenServer):
             changes.do("HSET", self._keys.workers, f"row:{worker.id}", encode(new), f"beat_at:{worker.id}", self.now())
             changes.do("HINCRBY", self._keys.workers, f"beat:{worker.id}", 1)
             if await self._write(changes):
+                await self._control.register_pull_worker(worker)
                 return
 
     async def pull_worker(self, id: str) -> PullWorker | None:
