@@ -11,7 +11,7 @@ from duetime.model.failures import FailureGroup
 from duetime.model.figures import FigureKey
 from duetime.model.flow import FlowState
 from duetime.model.gate import Gate, Gates
-from duetime.model.limit import LimitRecord
+from duetime.model.limit import Allotment, Ask, LimitRecord
 from duetime.model.operation import Operation
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip
@@ -53,6 +53,15 @@ class Controlled(OpenServer):
         await self._control.put_off_probe(gate, probe_at)
 
     # ---- limits ----
+
+    async def allot(self, worker: str, number: int, asks: Sequence[Ask]) -> list[Allotment]:
+        return await self._control.allot(worker, number, asks)
+
+    async def put_limit(self, name: str, running: int, *, until_at: Instant | None, note: str, set_by: str) -> int | None:
+        return await self._control.put_limit(name, running, until_at=until_at, note=note, set_by=set_by)
+
+    async def reset_limit(self, name: str) -> int | None:
+        return await self._control.reset_limit(name)
 
     async def limits(self) -> list[LimitRecord]:
         return await self._control.limits()

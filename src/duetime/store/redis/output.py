@@ -61,6 +61,19 @@ class Output(OpenServer):
                 return answers
         raise StoreUnavailable(f"the output of task {task} is written by others again and again; repeat the call")
 
+    async def _leave_out(self, task: str, attempt: int) -> None:
+        """Remove what an attempt printed that is not kept any more."""
+        raw = await self._opened.call("HGET", self._keys.output, task)
+        kept = {} if raw is None else _read_kept(raw)
+        if attempt in kept:
+            own = kept.pop(attempt)
+            changes = self._changes()
+            changes.expect(self._keys.output, task, raw)
+            changes.do("HSET", self._keys.output, task, encode(kept))
+            for start in own.starts:
+                changes.do("HDEL", self._keys.chunks(task), f"{attempt}:{start}")
+            await self._write(changes)
+
     async def _kept(self, task: str) -> dict[int, Kept]:
         raw = await self._opened.call("HGET", self._keys.output, task)
         return {} if raw is None else _read_kept(raw)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duetime.clock import Instant
 from duetime.model.flow import Stopping
-from duetime.model.limit import Allotment, Ask
 from duetime.model.outcome import Acceptance, Settlement, SettleVerdict
 from duetime.model.steps import NewSignal, NewStep, StepRecord
 from duetime.model.task import TaskRecord
@@ -20,7 +18,7 @@ _INTENTS = "cancels and edits in a caller's transaction"
 
 
 class Refusing(OpenServer):
-    """Flows, steps, limits, events, attempts that somebody outside goes on with, and intents."""
+    """Flows, steps, events, attempts that somebody outside goes on with, and intents."""
 
     async def add_flow(self, flow: NewFlow) -> FlowRecord:
         raise refused(_FLOWS)
@@ -45,17 +43,6 @@ class Refusing(OpenServer):
 
     async def send_signals_on(self, connection: object, signals: Sequence[NewSignal]) -> list[bool]:
         raise refused(_STEPS)
-
-    async def allot(self, worker: str, number: int, asks: Sequence[Ask]) -> list[Allotment]:
-        if asks:
-            raise refused("limits over all workers")
-        return []
-
-    async def put_limit(self, name: str, running: int, *, until_at: Instant | None, note: str, set_by: str) -> int | None:
-        return None
-
-    async def reset_limit(self, name: str) -> int | None:
-        return None
 
     async def follow_events(self, follower: str, seconds: float, *, remember: bool = False) -> str:
         raise refused("events (hooks and streams)")

@@ -16,7 +16,6 @@ from duetime.store.redis.address import Address, read_address
 from duetime.store.redis.controlled import Controlled
 from duetime.store.redis.link import Server
 from duetime.store.redis.mirrored import Mirrored
-from duetime.store.redis.output import Output
 from duetime.store.redis.reading import Reading
 from duetime.store.redis.refusing import Refusing
 from duetime.store.redis.requests import Requests
@@ -25,7 +24,7 @@ from duetime.store.redis.work import Working
 from duetime.store.redis.workers import Registering
 from duetime.store.shard import Listener
 from duetime.store.traits import Traits
-from duetime.store.values import Hint
+from duetime.store.values import Hint, HintKind
 
 FORMAT = "1"
 DURABILITY = (
@@ -35,7 +34,18 @@ DURABILITY = (
 )
 
 
-class RedisStore(Upkeep, Mirrored, Requests, Reading, Working, Registering, Output, Refusing, Controlled):
+class BothListeners:
+    """A subscription to the hints of the server and of control."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+
+class RedisStore(Upkeep, Mirrored, Requests, Reading, Working, Registering, Refusing, Controlled):
     """A server and a SQL store behind the verbs of `duetime.store.Store`."""
 
     def __init__(self, address: Address, control: Store, *, clock: Clock | None = None) -> None:
@@ -122,4 +132,9 @@ class RedisStore(Upkeep, Mirrored, Requests, Reading, Working, Registering, Outp
 
     def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
         _ = self._opened
-        return self._wakeups.listen(on_hint)
+
+        def of_control(hint: Hint) -> None:
+            if hint.kind not in (HintKind.DUE, HintKind.DONE):
+                on_hint(hint)
+
+        return BothListeners(self._wakeups.listen(on_hint), self._control.listen(of_control))

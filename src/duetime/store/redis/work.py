@@ -9,12 +9,13 @@ from duetime.clock import Instant
 from duetime.model.claim_order import Below, DueEntry, LaneFacts, choose, most_of
 from duetime.model.gate import Gate
 from duetime.model.lifecycle import as_cancelled
-from duetime.model.outcome import Outcome, Settlement, SettleVerdict
+from duetime.model.outcome import LAST_ATTEMPTS_KEPT, MOST_ATTEMPTS_KEPT, Outcome, Settlement, SettleVerdict
 from duetime.model.task import FINAL
 from duetime.store.pull_workers import MOST_CLAIMED_BYTES
-from duetime.store.redis.database import ROUNDS, OpenServer, refused
+from duetime.store.redis.database import ROUNDS, refused
 from duetime.store.redis.keys import LETTERS, collection_of, handler_of, priority_of
 from duetime.store.redis.link import Word
+from duetime.store.redis.output import Output
 from duetime.store.redis.records import claimed_of, encode, end_of, read_content, read_end, read_facts
 from duetime.store.redis.scripts import CLAIM, PEEK, SETTLE
 from duetime.store.shard import AsTheyCome, Grouping
@@ -26,7 +27,7 @@ PARKED_AT_ONCE = 100
 NOT_THEIR_WORD = (Outcome.LOST, Outcome.RELEASED)  # what a reaper or a farewell writes in a worker's name
 
 
-class Working(OpenServer):
+class Working(Output):
     """How a worker gets tasks and reports on them."""
 
     async def claim(
@@ -243,6 +244,9 @@ class Working(OpenServer):
         if reply[1]:
             await self._release()
         letters = [letter.decode() for letter in reply[2:]]
+        for settlement, letter in zip(settlements, letters, strict=True):
+            if letter in ("p", "P") and settlement.attempt > MOST_ATTEMPTS_KEPT:
+                await self._leave_out(settlement.id, settlement.attempt - LAST_ATTEMPTS_KEPT)
         refused_ones = [settlement for settlement, letter in zip(settlements, letters, strict=True) if not letter]
         before = await self._settled_before(worker, refused_ones) if refused_ones else {}
         self._tell(settlements, letters, reply[0])
