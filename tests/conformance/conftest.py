@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" in metafunc.fixturenames:
         asked = CAPABILITIES & set(metafunc.fixturenames)
         module, scope = metafunc.module.__name__.rpartition(".")[2], metafunc.config.getoption("--scope")
-        kinds = [pytest.param(kind, id=kind.name) for kind in KINDS if kind.runs(module, asked, scope)]
+        kinds = [pytest.param(kind, id=kind.name) for kind in KINDS if kind.runs(module, metafunc.function.__name__, asked, scope)]
         metafunc.parametrize("kind", kinds, indirect=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -42,6 +42,15 @@ _read_mirror = msgspec.json.Decoder(Mirror).decode
 def refused(what: str) -> InvalidValue:
     """Return the refusal of something that this store cannot do."""
     return InvalidValue(f"a Redis store has no {what} yet; use a PostgreSQL or SQLite store for handlers that need it (docs/redis.md)")
+
+
+def _last(name: str, named: Mapping[str, str]) -> str:
+    """Return the name that a name leads to, over names in between."""
+    for _ in range(len(named)):
+        if name not in named:
+            break
+        name = named[name]
+    return name
 
 
 class OpenServer:
@@ -161,7 +170,8 @@ class OpenServer:
     async def _mirror_gates(self) -> None:
         """Copy gates and names from control. Claims obey them once this has returned, whichever process they come from."""
         gates = await self._control.gates()
-        aliases = {alias: each.name for each in await self._control.declarations() for alias in each.aliases}
+        named = {alias: each.name for each in await self._control.declarations() for alias in each.aliases}
+        aliases = {alias: _last(alias, named) for alias in named}  # a handler may have been renamed twice
         text = msgspec.json.encode(Mirror(gates.as_set, aliases))
         await self._run(MIRROR, [], ["gates", gates.version, "mirror", text])
         await self._learn_gates()

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
 
 from duetime.errors import StoreUnavailable
 from duetime.model.fences import next_epoch
@@ -28,7 +28,7 @@ def unavailable(error: BaseException, address: Address) -> StoreUnavailable:
     """Return what a driver's error means to those who use the store."""
     text = str(error) or type(error).__name__
     if isinstance(error, ResponseError):
-        if text.startswith("OOM"):
+        if isinstance(error, OutOfMemoryError):
             return StoreUnavailable(f"{address.shown} has no memory left (its maxmemory): nothing was stored; raise it, or remove tasks")
         return StoreUnavailable(f"{address.shown} refuses: {text}")
     return StoreUnavailable(f"{address.shown} does not answer: {text}")

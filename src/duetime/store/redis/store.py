@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+import msgspec
+
 from duetime.clock import Clock
 from duetime.errors import StoreUnavailable
 from duetime.ids import token
@@ -27,11 +29,17 @@ from duetime.store.traits import Traits
 from duetime.store.values import Hint, HintKind
 
 FORMAT = "1"
-DURABILITY = (
-    "A returned write survives a crash of every client. What it survives of the server is the server's own setting: with appendonly yes "
-    "and appendfsync always its crash and a loss of power, with everysec its crash but of a loss of power the last one or two seconds "
-    "are gone, without appendonly everything since its last snapshot. A replica that takes over may lack the last writes."
-)
+_KEPT = {
+    ("yes", "always"): "a crash of the server and a loss of power (appendfsync=always)",
+    ("yes", "everysec"): "a crash of the server; a loss of power may take back the last one or two seconds (appendfsync=everysec)",
+    ("yes", "no"): "a crash of the server; a loss of power may take back the last half a minute (appendfsync=no)",
+}
+
+
+def durability(appendonly: str, appendfsync: str) -> str:
+    """Return what a returned write survives, in one sentence for people."""
+    kept = _KEPT.get((appendonly, appendfsync), "nothing but a crash of clients: the server writes no appendonly file")
+    return f"A returned write survives {kept}; a replica that takes over may lack the last ones."
 
 
 class BothListeners:
@@ -50,7 +58,7 @@ class RedisStore(Upkeep, Mirrored, Requests, Reading, Working, Registering, Refu
 
     def __init__(self, address: Address, control: Store, *, clock: Clock | None = None) -> None:
         super().__init__(address, control, clock)
-        self.traits = Traits(atomic="shard", durability=DURABILITY, liveness="lease", claim_ahead=2_000, settles_at_once=2)
+        self.traits = Traits(atomic="shard", durability=durability("", ""), liveness="lease", claim_ahead=2_000, settles_at_once=2)
         self._door = asyncio.Lock()
 
     @classmethod
@@ -88,6 +96,8 @@ class RedisStore(Upkeep, Mirrored, Requests, Reading, Working, Registering, Refu
             raise StoreUnavailable(
                 f"{self.url} has maxmemory-policy {policy[-1].decode()}, which removes tasks when memory is short; set it to noeviction"
             )
+        settings = [(await server.call("CONFIG", "GET", name))[-1].decode() for name in ("appendonly", "appendfsync")]
+        self.traits = msgspec.structs.replace(self.traits, durability=durability(*settings))
         await server.call("HSETNX", self._keys.meta, "format", FORMAT)
         stored = await server.call("HGET", self._keys.meta, "format")
         if stored.decode() != FORMAT:

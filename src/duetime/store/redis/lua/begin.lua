@@ -3,6 +3,7 @@
 local now = instant(ARGV[1])
 local known = redis.call('HMGET', META, 'incarnation', 'open_at')
 if known[1] == ARGV[2] then return tonumber(known[2] or 0) end
+write_without_memory()
 local open_at = 0
 if known[1] then
     open_at = math.max(now + tonumber(ARGV[3]), tonumber(known[2] or 0))

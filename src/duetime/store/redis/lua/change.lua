@@ -8,7 +8,7 @@ for _ = 1, tonumber(ARGV[2]) do
     if value ~= ARGV[at + 2] then return 0 end
     at = at + 3
 end
-redis.call('ZREM', PARKED, '')  -- as in settle: what follows does not wait for memory
+write_without_memory()
 while at <= #ARGV do
     local words = tonumber(ARGV[at])
     local name, key = ARGV[at + 1], tonumber(ARGV[at + 2])

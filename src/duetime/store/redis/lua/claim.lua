@@ -18,6 +18,7 @@ if ARGV[8] == '1' then
         if cmsgpack.unpack(redis.call('HGET', FACTS, id)).c == claim then return {now, 'used'} end
     end
 end
+write_without_memory()
 local last, left = now + tonumber(ARGV[7]), tonumber(ARGV[9])
 local limit = string.format('%.0f', last)
 local next_at, more, taken = -1, 0, {}

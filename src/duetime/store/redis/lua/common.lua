@@ -13,6 +13,12 @@ local function instant(given)
     return time[1] * 1000000 + time[2]
 end
 
+-- Begin to write with what needs no memory: then the server lets the rest pass too when it has reached its limit. Ends, beats and cancels
+-- must not wait for memory; new tasks do.
+local function write_without_memory()
+    redis.call('ZREM', PARKED, '')
+end
+
 local function write_facts(id, facts)
     facts.v = (facts.v or 0) + 1
     redis.call('HSET', FACTS, id, cmsgpack.pack(facts))

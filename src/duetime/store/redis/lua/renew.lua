@@ -3,6 +3,7 @@
 -- Returns now, versions of gates and targets, whether it drains, and id and facts of each attempt; only now if it is not registered.
 local now, worker = instant(ARGV[1]), ARGV[2]
 if redis.call('HEXISTS', WORKERS, 'row:' .. worker) == 0 then return {now} end
+write_without_memory()
 redis.call('HINCRBY', WORKERS, 'beat:' .. worker, 1)
 redis.call('HSET', WORKERS, 'beat_at:' .. worker, string.format('%.0f', now))
 local known = redis.call('HMGET', META, 'gates', 'targets')

@@ -5,8 +5,7 @@
 -- attempts' key, and what refused it.
 -- Returns now, how many tasks wait for no other one any more, and for each: the letter that it has now, or '' if the worker does not run this attempt.
 local now, worker, running = instant(ARGV[1]), ARGV[2], KEYS[FIXED + 1]
--- a first write that needs no memory lets the others pass when the server has reached its limit: ends must not wait for memory
-redis.call('SREM', running, '')
+write_without_memory()
 local letters = {now, 0}
 for at = 3, #ARGV, 12 do
     local id, attempt, letter, due, tries, crashes, ending, cancelled, ended_at, lane, attempts, refused = unpack(ARGV, at, at + 11)
