@@ -98,9 +98,10 @@ class Claims:
                 self._claim_order.take_back([by_id[lane].handler for lane in order], last_handler)
             if how is not _How.OUTDATED:
                 break
-            self._gates = await gating.read_gates(self._database, self._sql, self._clock.parameter)
+            gates = await gating.read_gates(self._database, self._sql, self._clock.parameter)
+            # together: with these gates another claim goes through, so it must know what is counted as of their version
+            self._usages, self._gates = await read_usages(self._database, self._sql), gates
             await self._lanes.load()
-            self._usages = await read_usages(self._database, self._sql)
         instants = [at for at in (claim.next_at, opens_at) if at is not None]
         if self._polls and how is _How.DONE:
             self._poll = FIRST_POLL if claim.tasks else min(LONGEST_POLL, self._poll * 2)
