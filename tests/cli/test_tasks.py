@@ -201,4 +201,4 @@ def test_people_find_what_they_submitted(duetime: CommandLine, shop: Shop, monke
     assert duetime.ids("--submitted-by", "anna") == [hers]
     assert duetime("tasks", "--mine", "--count").stdout.strip() == "1 task"
     assert duetime.json("cancel", "--mine", "--yes")["matched"] == 1
-    assert duetime.json("task", hers)["task"]["state"] == "pending"
+    assert duetime.json("task", hers)["state"] == "pending"
