@@ -253,7 +253,7 @@ def _of_alerts(facts: HealthFacts) -> Iterator[HealthFinding]:
         by_rule.setdefault(alert.rule, []).append(alert)
     for rule, alerts in by_rule.items():
         subjects = tuple(each.subject for each in alerts)
-        told = [([each], each.text, (each.subject,)) for each in alerts]
+        told: list[tuple[list[FiringAlert], str, tuple[str, ...]]] = [([each], each.text, (each.subject,)) for each in alerts]
         if len(alerts) > EACH_ALERT:
             told = [(alerts, f"The alert {rule!r} fires for {len(alerts):,}: {', '.join(subjects[:EACH_ALERT])} and others.", subjects)]
         for each, text, about in told:
