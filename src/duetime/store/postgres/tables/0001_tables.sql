@@ -623,8 +623,8 @@ alter table duetime.schedule set (autovacuum_vacuum_scale_factor = 0, autovacuum
 alter table duetime.duty set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_cost_delay = 0);
 
--- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes
--- and handlers are JSON. A removed token is gone; the audit remembers it. The table is small and its last uses are
+-- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes,
+-- handlers and addresses are JSON. A removed token is gone; the audit remembers it. The table is small and its last uses are
 -- written often.
 create table duetime.token (
     id text primary key,
@@ -641,6 +641,8 @@ create table duetime.token (
     created_by text not null,
     rotated_at bigint,
     expires_at bigint,
+    owner text not null,
+    addresses text not null,
     last_used_at bigint
 ) with (fillfactor = 50);
 

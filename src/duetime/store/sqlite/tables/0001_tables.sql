@@ -473,8 +473,8 @@ create table duetime_duty (
     until_at integer not null
 ) without rowid;
 
--- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes
--- and handlers are JSON. A removed token is gone; the audit remembers it.
+-- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes,
+-- handlers and addresses are JSON. A removed token is gone; the audit remembers it.
 create table duetime_token (
     id text primary key,
     name text not null unique,
@@ -490,6 +490,8 @@ create table duetime_token (
     created_by text not null,
     rotated_at integer,
     expires_at integer,
+    owner text not null,
+    addresses text not null,
     last_used_at integer
 ) without rowid;
 
