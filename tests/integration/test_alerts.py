@@ -144,6 +144,7 @@ async def test_who_is_told_of_failures_by_mail_hears_of_their_end_too(app: App, 
     assert "\nBcc" not in text
 
 
+@pytest.mark.covers("RSQ.5")
 async def test_a_webhook_is_signed_and_slack_shows_markup_as_text(app: App) -> None:
     secret = webhooks.new_secret()
     charge = failing(app, "<!channel> & <http://evil|click>")

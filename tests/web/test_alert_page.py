@@ -20,6 +20,7 @@ async def test_what_fires_is_acknowledged_and_muted_and_a_channel_tried(url: str
         await app.submit_many([send.new() for _ in range(3)])
         assert await evaluate(app.store, Certificates())
         async with dashboard(app) as ui:
+            assert 'mail.&lt;b&gt;send has 3 due tasks; 1 are allowed. <a href="/ui/alerts">Look</a>' in (await ui("/")).replace(ui.url, "")
             text = await ui("/alerts")
             assert "mail.&lt;b&gt;send has 3 due tasks; 1 are allowed." in text
             assert "<script>" not in text.partition("<main")[2].partition("</main")[0]

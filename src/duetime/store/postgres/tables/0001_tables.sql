@@ -72,7 +72,7 @@ create table duetime.task (
     planned_at bigint,
     queued boolean not null default false
 );
-create unique index task_key on duetime.task (handler, key, queued) where key is not null;
+create unique index task_key on duetime.task (key, handler, queued) where key is not null;
 create index task_expiry on duetime.task (expires_at) where expires_at is not null;
 
 -- Which task opened the window of a throttled key, and until when it lasts. `handler` is its present name.
