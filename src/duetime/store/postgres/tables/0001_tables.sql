@@ -624,7 +624,7 @@ alter table duetime.duty set (autovacuum_vacuum_scale_factor = 0, autovacuum_vac
     autovacuum_vacuum_cost_delay = 0);
 
 -- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes,
--- handlers and addresses are JSON. A removed token is gone; the audit remembers it. The table is small, and its last
+-- handlers and addresses are JSON. A removed token is gone; the audit remembers it. The table is small and its last
 -- uses are written often.
 create table duetime.token (
     id text primary key,
@@ -938,4 +938,16 @@ create table duetime.alerting (
     version text not null,
     body bytea not null,
     primary key (kind, name)
+) with (fillfactor = 70);
+
+-- Servers that are there, so that people and programs find them.
+create table duetime.server (
+    id text primary key,
+    host text not null,
+    pid bigint not null,
+    url text,
+    version text not null,
+    python text not null,
+    started_at bigint not null,
+    beat_at bigint not null
 ) with (fillfactor = 70);
