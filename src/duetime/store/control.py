@@ -34,6 +34,7 @@ from duetime.store.series import SeriesStore
 from duetime.store.steps import StepStore
 from duetime.store.targets import TargetStore
 from duetime.store.values import MOST_IN_LANE, Added, Counts, Declaration, HandlerLoad, Inconsistency, Pruned
+from duetime.store.weights import WeightStore
 
 
 class CallersTransactions(Protocol):
@@ -156,6 +157,7 @@ class Control(
     GateStore,
     DisablingStore,
     LimitStore,
+    WeightStore,
     ScheduleStore,
     AccessStore,
     SecretStore,
