@@ -41,6 +41,7 @@ from duetime.api import (
     targets,
     tasks,
     tokens,
+    weights,
     workers,
 )
 from duetime.api.access import Access, TokenAccess, allow, by_callback, callback_token
@@ -202,6 +203,7 @@ ROUTES = (
     *failures.ROUTES,
     *events.ROUTES,
     *limits.ROUTES,
+    *weights.ROUTES,
     *locks.ROUTES,
     *signals.ROUTES,
     *alerts.ROUTES,

@@ -40,6 +40,10 @@ class WeightsRecord(msgspec.Struct, frozen=True, kw_only=True):
     set_by: str = ""
     set_at: Instant | None = None
 
+    @property
+    def is_fair(self) -> bool:
+        return self.declared or bool(self.weights)
+
 
 def check_fair(handler: str, fair: object) -> Fair | None:
     """Return how a handler is fair; raise InvalidValue for anything unknown."""
@@ -157,7 +161,7 @@ class Fairness:
         for shares in self._shares.values():
             shares.looked_at = None  # a gate that has opened shows other lanes
         for record in records:
-            if record.declared or record.weights:
+            if record.is_fair:
                 self.weights |= dict.fromkeys(names(record.handler), record.weights)
 
     def shares(self, handler: str) -> Shares:
