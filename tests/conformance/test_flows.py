@@ -16,13 +16,14 @@ from duetime.errors import DuplicateKey
 from duetime.ids import new_id
 from duetime.model.flow import MAX_MEMBERS, PORTION, Condition, Graph, NodePlan, check_graph
 from duetime.model.gate import Gate, GateAction
+from duetime.model.lifecycle import QUARANTINE_CRASHES
 from duetime.model.task import FINAL, NewTask, State
 from duetime.store import Store
 from duetime.store.flows import FlowRecord, FlowVerdict, NewFlow
 from duetime.store.postgres.statements import in_schema
 from duetime.store.values import CancelVerdict, ChangeVerdict
 from tests.conformance.build import Worker, ended, new_task
-from tests.conformance.conftest import Another, Hire
+from tests.conformance.conftest import Another, Dead, Hire
 from tests.conformance.connections import Connection
 
 
@@ -120,6 +121,19 @@ async def test_every_end_but_success_is_a_failure_of_the_node(store: Store, work
     await end(worker, "clean")
     await end(worker, "close")
     assert (await read(store, branches)).state == "succeeded"  # the failure was handled
+
+
+async def test_a_member_that_kills_its_workers_is_quarantined_and_has_failed(store: Store, worker: Worker, dead_worker: Dead) -> None:
+    branches = flow(node("a"), node("next", on("a")), node("clean", on("a", "failed")))
+    await store.add_flow(branches)
+    for _ in range(QUARANTINE_CRASHES):
+        assert (await states(store, branches))["a"] == "running"
+        dead = await dead_worker("a", holding=1)
+        [beat] = [each.beat for each in await store.workers() if each.id == dead]
+        await store.reap(dead, beat)
+    assert await states(store, branches) == {"a": "failed", "next": "skipped", "clean": "running", "": "running"}
+    await end(worker, "clean")
+    assert (await read(store, branches)).state == "succeeded"
 
 
 async def end_as(store: Store, worker: Worker, clock: ManualClock, task: str, state: State) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -414,6 +414,31 @@ async def test_what_cannot_be_mapped_is_refused() -> None:
 
 
 @pytest.mark.covers("AIR.2")
+async def test_a_schedule_submits_a_flow_that_knows_its_interval() -> None:
+    app = shop()
+    step = app.handler("step")
+
+    @app.schedule(cron="0 3 * * *", tz="Europe/Berlin", meta={"team": "reports"})
+    @app.flow
+    def nightly(plan: Plan) -> Node[Any]:
+        assert plan.occurrence is not None
+        start, end = plan.occurrence.interval
+        assert plan.meta == {"team": "reports"}
+        loaded = plan.add(step.new(name=f"{start:%d. %H:%M}"))
+        return plan.add(step.new(name=f"{end:%d. %H:%M}"), needs=[loaded])
+
+    assert isinstance(nightly, FlowHandler)
+    async with duetime.testing.using(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as t:
+        await t.advance(days=1, hours=12)
+        [flow, _] = (await app.flows.list(name="nightly")).items
+        assert await app.result(flow) == "02. 03:00"
+        assert log == ["31. 03:00", "01. 03:00", "01. 03:00", "02. 03:00"]
+        [member] = await app.flows.members(flow, "step")
+        meta = (await app.get(member.task)).meta
+        assert (meta["team"], meta["flow"], meta["node"], len(meta)) == ("reports", flow.id, "step", 3)
+
+
+@pytest.mark.covers("AIR.10")
 async def test_a_node_runs_again_with_what_follows_from_it() -> None:
     app = shop()
     thumbnails = shrinking(app)

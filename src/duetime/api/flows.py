@@ -223,8 +223,8 @@ def visible_flow(call: Call, flow: Flow[Any]) -> Flow[Any]:
 
 
 def may_see_flow(call: Call, flow: Flow[Any]) -> bool:
-    """Return whether the caller may see all handlers of a flow: otherwise it does not exist for them."""
-    return all(call.may_see(handler) for node in flow.nodes for handler in node.handler.split(", "))
+    """Return whether the caller may see all handlers of a flow, and whose it is: otherwise it does not exist for them."""
+    return call.owns(flow.submitted_by) and all(call.may_see(handler) for node in flow.nodes for handler in node.handler.split(", "))
 
 
 async def _waited(call: Call, found: Flow[Any], seconds: float) -> Flow[Any]:
@@ -244,12 +244,12 @@ async def _waited(call: Call, found: Flow[Any], seconds: float) -> Flow[Any]:
 
 ROUTES = (
     Route(
-        name="submit_flow", method="POST", path="/v1/flows", endpoint=submit, scope=Scope.SUBMIT,
+        name="submit_flow", method="POST", path="/v1/flows", endpoint=submit, scope=Scope.SUBMIT, own=True,
         summary="Submit a flow: a graph of tasks, stored as a whole.", body=FlowBody, answer=Flow, status=201, problems=(404, 409),
         headers=(IDEMPOTENCY,),
     ),
     Route(
-        name="list_flows", method="GET", path="/v1/flows", endpoint=list_flows, scope=Scope.READ,
+        name="list_flows", method="GET", path="/v1/flows", endpoint=list_flows, scope=Scope.READ, own=True,
         summary="List flows, the newest first.", query=FlowListQuery, answer=FlowList,
     ),
     Route(
@@ -257,29 +257,29 @@ ROUTES = (
         summary="Count flows by name and state.", answer=list[FlowCount],
     ),
     Route(
-        name="get_flow", method="GET", path="/v1/flows/{id}", endpoint=get, scope=Scope.READ,
+        name="get_flow", method="GET", path="/v1/flows/{id}", endpoint=get, scope=Scope.READ, own=True,
         summary="Return a flow as it is now, or when it has ended.", query=FlowQuery, answer=Flow, problems=(404,),
     ),
     Route(
-        name="explain_flow", method="GET", path="/v1/flows/{id}/why", endpoint=why, scope=Scope.READ,
+        name="explain_flow", method="GET", path="/v1/flows/{id}/why", endpoint=why, scope=Scope.READ, own=True,
         summary="Explain what a flow waits for, or how it ended.", answer=ReasonList, problems=(404,),
     ),
     Route(
-        name="list_members", method="GET", path="/v1/flows/{id}/nodes/{name}/members", endpoint=members, scope=Scope.READ,
+        name="list_members", method="GET", path="/v1/flows/{id}/nodes/{name}/members", endpoint=members, scope=Scope.READ, own=True,
         summary="List the tasks of a node, by position.", query=MemberQuery, answer=list[MemberInfo], problems=(404,),
     ),
     Route(
-        name="cancel_flow", method="POST", path="/v1/flows/{id}/cancel", endpoint=cancel, scope=Scope.OPERATE,
+        name="cancel_flow", method="POST", path="/v1/flows/{id}/cancel", endpoint=cancel, scope=Scope.OPERATE, own=True,
         summary="Cancel a flow as one: nothing of it starts any more, and what runs is told to end.",
         body=NoBody, optional_body=True, answer=Flow, problems=(404, 409),
     ),
     Route(
-        name="retry_flow", method="POST", path="/v1/flows/{id}/retry", endpoint=retry, scope=Scope.OPERATE,
+        name="retry_flow", method="POST", path="/v1/flows/{id}/retry", endpoint=retry, scope=Scope.OPERATE, own=True,
         summary="Let a flow go on from the tasks that ended without success.",
         body=NoBody, optional_body=True, answer=Flow, problems=(404, 409),
     ),
     Route(
-        name="rerun_flow", method="POST", path="/v1/flows/{id}/rerun", endpoint=rerun, scope=Scope.OPERATE,
+        name="rerun_flow", method="POST", path="/v1/flows/{id}/rerun", endpoint=rerun, scope=Scope.OPERATE, own=True,
         summary="Let a node of a flow, and all that follows from it, run again with new tasks.",
         body=RerunBody, answer=Flow, problems=(404, 409),
     ),

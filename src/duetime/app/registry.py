@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Un
 
 from duetime.app.alerts import DeclaresAlerts
 from duetime.app.commands import DeclaresCommands
-from duetime.app.flows import DeclaresFlows
+from duetime.app.flows import DeclaresFlows, FlowHandler
 from duetime.app.handlers import AnyHandler, Handler, one_of, whole_number
 from duetime.app.hooks import DeclaresHooks
 from duetime.app.http import DeclaresHttp
@@ -86,6 +86,23 @@ class ScheduleOptions(TaskOptions, total=False):
     expires: Seconds
     meta: Mapping[str, str]
     note: str
+
+
+class ScheduleDecorator(Protocol):
+    """The result of `app.schedule(…)`: a decorator with the overloads of `app.task`, and one for flows."""
+
+    @overload
+    def __call__(self, function: FlowHandler[P, R], /) -> FlowHandler[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Handler[P, R, Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Handler[P, R, Callable[Concatenate[Context, P], R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, R, Callable[P, R]]: ...
 
 
 class TaskDecorator(Protocol):
@@ -204,15 +221,15 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
 
         return declare if function is None else declare(function)
 
-    def schedule(self, rule: Rule | str | None = None, /, **options: Unpack[ScheduleOptions]) -> TaskDecorator:
+    def schedule(self, rule: Rule | str | None = None, /, **options: Unpack[ScheduleOptions]) -> ScheduleDecorator:
         """Declare a handler and a schedule of it, both under the handler's name.
 
         For example `@app.schedule(cron="*/5 * * * *", tz="Europe/Berlin")`, or in short `@app.schedule("*/5 * * * *")`.
 
         The rule comes first, or is given by one of `cron`, `every`, `at`, `after_end` and `rule`; the other options are those of `task` and
         of `Schedule`. Every parameter but the context needs a default, or a value in `payload`. Applied to a handler that is declared
-        already, it adds another schedule, which needs its own `name`. Workers store declared schedules when they start; a program that
-        only submits does not.
+        already, it adds another schedule, which needs its own `name`; above `@app.flow` it schedules the flow. Workers store declared
+        schedules when they start; a program that only submits does not.
         """
         if callable(rule):
             raise InvalidHandler(
@@ -227,6 +244,9 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         of_schedule: Any = {name: value for name, value in options.items() if name not in own}
 
         def declare(function: Any) -> Any:
+            if isinstance(function, FlowHandler):
+                declare(function.task)
+                return function
             again = isinstance(function, Handler)
             if again and of_task.keys() - {"name"}:
                 raise InvalidHandler(f"{function.name} is declared already; {min(of_task.keys() - {'name'})} belongs where that is done")

@@ -484,8 +484,8 @@ create table duetime_duty (
     until_at integer not null
 ) without rowid;
 
--- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes
--- and handlers are JSON. A removed token is gone; the audit remembers it.
+-- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes,
+-- handlers and addresses are JSON. A removed token is gone; the audit remembers it.
 create table duetime_token (
     id text primary key,
     name text not null unique,
@@ -501,6 +501,8 @@ create table duetime_token (
     created_by text not null,
     rotated_at integer,
     expires_at integer,
+    owner text not null,
+    addresses text not null,
     last_used_at integer
 ) without rowid;
 
@@ -785,4 +787,16 @@ create table duetime_alerting (
     version text not null,
     body blob not null,
     primary key (kind, name)
+) without rowid;
+
+-- Servers that are there, so that people and programs find them.
+create table duetime_server (
+    id text primary key,
+    host text not null,
+    pid integer not null,
+    url text,
+    version text not null,
+    python text not null,
+    started_at integer not null,
+    beat_at integer not null
 ) without rowid;
