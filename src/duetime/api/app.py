@@ -36,6 +36,7 @@ from duetime.api import (
     pull,
     schedules,
     secrets,
+    servers,
     signals,
     status,
     targets,
@@ -160,6 +161,7 @@ ROUTES = (
         summary="Open a gate; what was paused runs.", query=GateQuery, status=204, problems=(404,),
     ),
     *workers.ROUTES,
+    *servers.ROUTES,
     Route(
         name="list_handlers", method="GET", path="/v1/handlers", endpoint=overview.handlers, scope=Scope.READ, own=True,
         summary="List the declared handlers, with the schemas of their payloads.", answer=HandlerList,

@@ -28,6 +28,7 @@ from duetime.cli.operating.migrate import migrate
 from duetime.cli.operating.operations import operations
 from duetime.cli.operating.overview import stats
 from duetime.cli.operating.secrets import secrets
+from duetime.cli.operating.servers import servers
 from duetime.cli.operating.signals import signals
 from duetime.cli.operating.status import status
 from duetime.cli.operating.tokens import audit, tokens
@@ -159,6 +160,7 @@ for _command in (
     failures,
     handlers,
     workers,
+    servers,
     stats,
     status,
     top,

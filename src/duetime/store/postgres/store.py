@@ -35,6 +35,7 @@ from duetime.store.postgres.requests import Requests
 from duetime.store.postgres.schedules import Scheduling
 from duetime.store.postgres.secrets import Secrets
 from duetime.store.postgres.series import SeriesKeeping
+from duetime.store.postgres.servers import Servers
 from duetime.store.postgres.steps import Steps
 from duetime.store.postgres.targets import Targets
 from duetime.store.postgres.upkeep import Upkeep, width
@@ -73,6 +74,7 @@ class PostgresStore(
     Locks,
     Steps,
     Alerts,
+    Servers,
     Output,
     Upkeep,
     Inspecting,

@@ -39,6 +39,7 @@ from duetime.store.sqlite.requests import Requests
 from duetime.store.sqlite.schedules import Scheduling
 from duetime.store.sqlite.secrets import Secrets
 from duetime.store.sqlite.series import SeriesKeeping
+from duetime.store.sqlite.servers import Servers
 from duetime.store.sqlite.statements import SQL
 from duetime.store.sqlite.steps import Steps
 from duetime.store.sqlite.targets import Targets
@@ -82,6 +83,7 @@ class SqliteStore(
     Locks,
     Steps,
     Alerts,
+    Servers,
     Output,
 ):
     """One file, or memory, behind the verbs of `duetime.store.Store`."""

@@ -72,7 +72,7 @@ create table duetime.task (
     planned_at bigint,
     queued boolean not null default false
 );
-create unique index task_key on duetime.task (handler, key, queued) where key is not null;
+create unique index task_key on duetime.task (key, handler, queued) where key is not null;
 create index task_expiry on duetime.task (expires_at) where expires_at is not null;
 
 -- Which task opened the window of a throttled key, and until when it lasts. `handler` is its present name.
@@ -624,8 +624,8 @@ alter table duetime.duty set (autovacuum_vacuum_scale_factor = 0, autovacuum_vac
     autovacuum_vacuum_cost_delay = 0);
 
 -- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes,
--- handlers and addresses are JSON. A removed token is gone; the audit remembers it. The table is small and its last uses are
--- written often.
+-- handlers and addresses are JSON. A removed token is gone; the audit remembers it. The table is small and its last
+-- uses are written often.
 create table duetime.token (
     id text primary key,
     name text collate "C" not null unique,
@@ -938,4 +938,16 @@ create table duetime.alerting (
     version text not null,
     body bytea not null,
     primary key (kind, name)
+) with (fillfactor = 70);
+
+-- Servers that are there, so that people and programs find them.
+create table duetime.server (
+    id text primary key,
+    host text not null,
+    pid bigint not null,
+    url text,
+    version text not null,
+    python text not null,
+    started_at bigint not null,
+    beat_at bigint not null
 ) with (fillfactor = 70);

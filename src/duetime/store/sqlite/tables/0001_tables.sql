@@ -777,3 +777,15 @@ create table duetime_alerting (
     body blob not null,
     primary key (kind, name)
 ) without rowid;
+
+-- Servers that are there, so that people and programs find them.
+create table duetime_server (
+    id text primary key,
+    host text not null,
+    pid integer not null,
+    url text,
+    version text not null,
+    python text not null,
+    started_at integer not null,
+    beat_at integer not null
+) without rowid;
