@@ -47,7 +47,7 @@ async def test_many_are_acknowledged_at_once_and_what_is_not_comes_back(http: Cl
 
 
 @pytest.mark.covers("DYN.4")
-async def test_a_lease_is_extended_for_all_that_a_worker_has_and_a_waiting_task_is_moved_in_place(url: str, app: App) -> None:  # noqa: F811
+async def test_a_lease_is_extended_for_all_that_a_worker_has_and_a_waiting_task_gets_another_due_time(url: str, app: App) -> None:  # noqa: F811
     clock = ManualClock()
     async with app.using_store(store_from_url(url, clock=clock)), served(app) as http:
         holder = await register(http, lease=20, handlers={"resize": {"timeout": 600, "slots": 2}})
