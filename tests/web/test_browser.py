@@ -38,11 +38,10 @@ async def addresses(app: App) -> dict[str, str]:
     return found
 
 
-async def _operate(app: App, ui: Reader) -> None:
-    """Do what operations and the audit list."""
+async def _operate(ui: Reader) -> None:
+    """Do what the audit lists."""
     gate = {"do": "gate", "handler": "search.reindex", "action": "pause", "note": "the index is being moved", "lasting": "45m"}
     await ui("/handlers", form=gate, status=303)
-    await app.operations.start("cancel", handler="devices.push", rate=0.1)
 
 
 async def _alert(app: App) -> None:
@@ -78,8 +77,9 @@ async def test_no_page_shuts_anybody_out_or_breaks_its_own_rules(browser: Browse
 
     async with dashboard(app) as ui, app.worker(grace=0.1):
         await ui("/events")  # from now on there are some
-        await _operate(app, ui)
+        await _operate(ui)
         await fill(app)
+        await app.operations.start("cancel", handler="devices.push", rate=0.1)
         await _alert(app)
         context = await browser.new_context(
             viewport={"width": WIDTHS[width], "height": 900}, color_scheme="dark" if scheme == "dark" else "light"
