@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from duetime import AlertRule, App, Backlog, Webhook
 from duetime.duties.alert_facts import Certificates
-from duetime.duties.alerts import evaluate
+from duetime.duties.alerts import evaluate, submit_messages
 from tests.web.conftest import dashboard
 
 
@@ -30,6 +30,9 @@ async def test_what_fires_is_acknowledged_and_muted_and_a_channel_tried(url: str
             assert "Tell again" in await ui("/alerts")
             await ui("/alerts", form={"do": "mute", "rule": "backlog", "lasting": "off"}, status=303)
             assert (await app.alerts.get("backlog")).muted_until is None
+            await submit_messages(app.store)
+            told = (await ui("/alerts")).partition("Told lately")[2]
+            assert "FIRING: backlog: mail.&lt;b&gt;send" in told
             await ui("/alerts", form={"do": "test", "channel": "ops"}, status=303)
             assert "duetime.notify" in await ui("/handlers/duetime.notify")
             assert any([task.payload.get("test") async for task in app.tasks(handler="duetime.notify")])

@@ -36,11 +36,13 @@ from duetime.api import (
     pull,
     schedules,
     secrets,
+    servers,
     signals,
     status,
     targets,
     tasks,
     tokens,
+    weights,
     workers,
 )
 from duetime.api.access import Access, TokenAccess, allow, by_callback, callback_token
@@ -160,6 +162,7 @@ ROUTES = (
         summary="Open a gate; what was paused runs.", query=GateQuery, status=204, problems=(404,),
     ),
     *workers.ROUTES,
+    *servers.ROUTES,
     Route(
         name="list_handlers", method="GET", path="/v1/handlers", endpoint=overview.handlers, scope=Scope.READ, own=True,
         summary="List the declared handlers, with the schemas of their payloads.", answer=HandlerList,
@@ -202,6 +205,7 @@ ROUTES = (
     *failures.ROUTES,
     *events.ROUTES,
     *limits.ROUTES,
+    *weights.ROUTES,
     *locks.ROUTES,
     *signals.ROUTES,
     *alerts.ROUTES,

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import signal
 import sys
 import time
@@ -20,7 +19,7 @@ import click
 from duetime.cli import show
 from duetime.cli.failures import DONE, INTERRUPTED
 from duetime.cli.hosting.guard import Guarded
-from duetime.cli.hosting.lifeline import Found, Left, Lifeline, Ready
+from duetime.cli.hosting.lifeline import Found, Left, Lifeline, Ready, new_worker_id, successor_of
 from duetime.cli.hosting.log import Echoing, LogChoice, said
 from duetime.cli.hosting.status import ago, write_status
 from duetime.starting import let_signal_in, signal_held_back
@@ -56,9 +55,13 @@ def host(
     echo: bool,
     guarded: Guarded | None = None,
     health: tuple[str, int] | None = None,
+    name: str | None = None,
 ) -> int:
-    """Run an App's worker until a signal, or until its supervisor is gone, and return the exit code. `health`: host and port for probes."""
-    hosted = HostedWorker(app, path, handlers, concurrency, lifeline, guarded, log=log, echo=echo, stored=stored)
+    """Run an App's worker until a signal, or until its supervisor is gone, and return the exit code.
+
+    `health`: host and port for probes. `name`: how the worker's id begins.
+    """
+    hosted = HostedWorker(app, path, handlers, concurrency, lifeline, guarded, log=log, echo=echo, stored=stored, name=name)
     with hosted.signals(), hosted.probed(health), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(hosted.serve())
     return DONE
@@ -92,8 +95,10 @@ class HostedWorker:
         log: LogChoice,
         echo: bool,
         stored: StoredChoice,
+        name: str | None = None,
     ) -> None:
         self._app = app
+        self._worker_name = name
         self._stored = stored
         self._path = path
         self._handlers = handlers
@@ -234,7 +239,7 @@ class HostedWorker:
             path=self._path,
             on_stuck="exit",
             on_lease_lost="exit",
-            id=None if lifeline is None else lifeline.worker,
+            id=new_worker_id(self._worker_name) if lifeline is None else lifeline.worker,
             inherit=() if lifeline is None else (lifeline.descriptor,),
             echo=self._echo,
             hold=None if self._guarded is None else self._guarded.hold,
@@ -333,7 +338,7 @@ class HostedWorker:
             self._guarded.restart()
         os.chdir(self._folder)
         if self._lifeline is not None:
-            os.environ.update(self._lifeline.pass_on(secrets.token_hex(8)))
+            os.environ.update(self._lifeline.pass_on(successor_of(self._lifeline.worker)))
         with signal_held_back():
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 

@@ -24,6 +24,7 @@ from duetime.store.sqlite.connection import DatabaseThread, connect
 from duetime.store.sqlite.disabling import TargetWatching
 from duetime.store.sqlite.events import Events
 from duetime.store.sqlite.failures import Failures
+from duetime.store.sqlite.fairness import Weighing
 from duetime.store.sqlite.figures import Figures
 from duetime.store.sqlite.flows import FlowKeeping
 from duetime.store.sqlite.gates import GateKeeping
@@ -39,6 +40,7 @@ from duetime.store.sqlite.requests import Requests
 from duetime.store.sqlite.schedules import Scheduling
 from duetime.store.sqlite.secrets import Secrets
 from duetime.store.sqlite.series import SeriesKeeping
+from duetime.store.sqlite.servers import Servers
 from duetime.store.sqlite.statements import SQL
 from duetime.store.sqlite.steps import Steps
 from duetime.store.sqlite.targets import Targets
@@ -68,6 +70,7 @@ class SqliteStore(
     PullWorkers,
     Reading,
     GateKeeping,
+    Weighing,
     TargetWatching,
     Scheduling,
     Access,
@@ -82,6 +85,7 @@ class SqliteStore(
     Locks,
     Steps,
     Alerts,
+    Servers,
     Output,
 ):
     """One file, or memory, behind the verbs of `duetime.store.Store`."""

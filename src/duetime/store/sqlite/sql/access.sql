@@ -20,7 +20,8 @@ select id, name, version, scopes, handlers, digest, old_digest, old_until_at, ra
 
 -- tokens_by_id: tokens by id
 select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by,
-    rotated_at, expires_at, owner, addresses, last_used_at from duetime_token where id in (select value from json_each(?))
+    rotated_at, expires_at, owner, addresses, last_used_at from duetime_token
+where id in (select value from json_each(?))
 
 -- delete_token: a token that is good no more
 delete from duetime_token where id = ?
