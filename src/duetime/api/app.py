@@ -42,6 +42,7 @@ from duetime.api import (
     targets,
     tasks,
     tokens,
+    weights,
     workers,
 )
 from duetime.api.access import Access, TokenAccess, allow, by_callback, callback_token
@@ -204,6 +205,7 @@ ROUTES = (
     *failures.ROUTES,
     *events.ROUTES,
     *limits.ROUTES,
+    *weights.ROUTES,
     *locks.ROUTES,
     *signals.ROUTES,
     *alerts.ROUTES,
