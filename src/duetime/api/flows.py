@@ -39,9 +39,13 @@ async def submit(call: Call) -> Response:
     body = await call.body(_body)
     tasks = {each.name: _tasks(call, number, each) for number, each in enumerate(body.nodes)}
     conditions = {each.name: tuple(condition_of(need) for need in each.needs) for each in body.nodes}
+    undos = {f"undo-{each.name}": (number, each) for number, each in enumerate(body.nodes) if each.undo is not UNSET}
     maps = {each.name: _source(number, each.map) for number, each in enumerate(body.nodes)}
     taken = {name: list(dict.fromkeys([*map(str, maps[name][:1]), *taken_from(each)])) for name, each in tasks.items()}
     conditions = {name: _with_taken(needs, taken[name]) for name, needs in conditions.items()}
+    undoing = {name: _undo(call, number, each) for name, (number, each) in undos.items()}
+    tasks |= {name: [task] for name, task in undoing.items()}
+    taken |= {name: taken_from([task]) for name, task in undoing.items()}
     read = (
         {source for each in taken.values() for source in each}
         | {single.node for needs in conditions.values() for single in mentioned(needs) if single.on == "returned"}
@@ -61,6 +65,13 @@ async def submit(call: Call) -> Response:
         )
         for each in body.nodes
     ]
+    plans += [
+        NodePlan(name=name, handler=undoing[name].handler, reads=bool(taken[name]), undoes=each.name) for name, (_, each) in undos.items()
+    ]
+    for name in undoing:
+        for source in taken[name]:
+            if source not in tasks:
+                raise InvalidValue(f"node {name!r} takes a value of {source!r}, which is no node of this flow")
     graph = check_graph(Graph(nodes=tuple(plans), result=given(body.result), on_failure=body.on_failure))
     if graph.result is not None and next(plan for plan in plans if plan.name == graph.result).group:
         raise InvalidValue(f"the result is that of {graph.result!r}, which is a group and returns no single value")
@@ -152,6 +163,20 @@ def _tasks(call: Call, number: int, node: NodeBody) -> list[NewTask[Any]]:
             raise Refusal(INVALID, detail, faults=[Fault("takes an item", pointer=where)])
         made.append(intake.task_of(call.app, msgspec.structs.replace(body, payload=unmarked(body.payload)), call.caller))
     return made
+
+
+def _undo(call: Call, number: int, node: NodeBody) -> NewTask[Any]:
+    """Return the task that takes back what a node did."""
+    body = given(node.undo)
+    assert body is not None
+    where = f"/nodes/{number}/undo"
+    if node.task is UNSET or node.map is not UNSET:
+        detail = f"node {node.name!r}: a group has no undo; only a node of one task has"
+        raise Refusal(INVALID, detail, faults=[Fault("undoes a group", pointer=where)])
+    if given(body.key) is not None or body.needs not in (UNSET, None, []):
+        detail = f"node {node.name!r}: a task of a flow has neither key nor needs of its own"
+        raise Refusal(INVALID, detail, faults=[Fault("has key or needs", pointer=where)])
+    return intake.task_of(call.app, msgspec.structs.replace(body, payload=unmarked(body.payload)), call.caller)
 
 
 async def list_flows(call: Call) -> Response:

@@ -130,12 +130,38 @@ class Plan:
         self._tasks: dict[str, list[NewTask[Any]]] = {}
         self._result: str | None = None
 
-    def add(self, task: NewTask[R], *, needs: Sequence[Needed] = (), name: str | None = None) -> Node[R]:
+    def add(
+        self,
+        task: NewTask[R],
+        *,
+        needs: Sequence[Needed] = (),
+        name: str | None = None,
+        undo: NewTask[Any] | Callable[[R], NewTask[Any]] | None = None,
+    ) -> Node[R]:
         """Add a task, as `handler.new(…)` makes it. It starts when all that it `needs` has happened, its delay counts from then.
 
-        A node without a `name` is called like its handler, the second one `name-2`.
+        A node without a `name` is called like its handler, the second one `name-2`. `undo` is a task that takes back what this one did,
+        or a function that makes it of what this one returned: `undo=lambda charge: refund.new(charge=charge)`. It runs if this one
+        succeeded and the flow fails or is cancelled, after the undoing of all that followed.
         """
-        return self._add([task], needs, name, group=False, tolerate=0)
+        node = self._add([task], needs, name, group=False, tolerate=0)
+        if undo is not None:
+            self._undo(node, undo)
+        return node
+
+    def _undo(self, node: Node[R], undo: NewTask[Any] | Callable[[R], NewTask[Any]]) -> None:
+        task = undo if isinstance(undo, NewTask) else undo(node.value)
+        _check_member(task, mapped=False)
+        name = f"undo-{node.name}"
+        if name in self._nodes:
+            raise InvalidValue(f"two nodes are named {name!r}, which is what the undoing of {node.name!r} is called")
+        read = taken_from([task])
+        for source in read:
+            if source not in self._nodes:
+                raise InvalidValue(f"node {name!r} takes a value of {source!r}, which is no node of this plan")
+            self._keep(source)
+        self._nodes[name] = NodePlan(name=name, handler=task.handler, reads=bool(read), undoes=node.name)
+        self._tasks[name] = [task]
 
     def group(self, tasks: Iterable[NewTask[R]], *, needs: Sequence[Needed] = (), name: str | None = None, tolerate: float = 0) -> Group[R]:
         """Add many tasks as one node, which ends when all of them have. `tolerate`: how many may fail, or a share below 1."""
@@ -246,12 +272,13 @@ class Plan:
             label = name.replace('"', "#quot;") + many
             lines.append(f'    {numbers[name]}["{label}"]')
             lines += [f"    {numbers[each.node]} -->|{each.on.replace('_', ' ')}| {numbers[name]}" for each in mentioned(plan.needs)]
+            lines += [f"    {numbers[plan.undoes]} -.->|undone by| {numbers[name]}"] if plan.undoes else []
         return "\n".join(lines) + "\n"
 
     def postpone(self, *, delay: int = 0, due_at: int | None = None) -> None:
         """Let what waits for nothing start later; a task with a time of its own keeps it."""
         for name, plan in self._nodes.items():
-            if not plan.needs:
+            if not plan.needs and not plan.undoes:
                 self._tasks[name] = [
                     task if task.delay or task.due_at is not None else msgspec.structs.replace(task, delay=delay, due_at=due_at)
                     for task in self._tasks[name]

@@ -35,6 +35,7 @@ from duetime.store.servers import ServerStore
 from duetime.store.steps import StepStore
 from duetime.store.targets import TargetStore
 from duetime.store.values import MOST_IN_LANE, Added, Counts, Declaration, HandlerLoad, Inconsistency, Pruned
+from duetime.store.weights import WeightStore
 
 
 class CallersTransactions(Protocol):
@@ -157,6 +158,7 @@ class Control(
     GateStore,
     DisablingStore,
     LimitStore,
+    WeightStore,
     ScheduleStore,
     AccessStore,
     SecretStore,

@@ -20,6 +20,7 @@ from duetime.store.postgres.control import Declarations
 from duetime.store.postgres.disabling import TargetWatching
 from duetime.store.postgres.events import Events
 from duetime.store.postgres.failures import Failures
+from duetime.store.postgres.fairness import Weighing
 from duetime.store.postgres.figures import Figures
 from duetime.store.postgres.flows import FlowKeeping
 from duetime.store.postgres.gates import GateKeeping
@@ -61,6 +62,7 @@ class PostgresStore(
     SeriesKeeping,  # with Listing
     Declarations,
     GateKeeping,
+    Weighing,
     TargetWatching,
     Scheduling,
     Access,

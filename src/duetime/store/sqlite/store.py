@@ -24,6 +24,7 @@ from duetime.store.sqlite.connection import DatabaseThread, connect
 from duetime.store.sqlite.disabling import TargetWatching
 from duetime.store.sqlite.events import Events
 from duetime.store.sqlite.failures import Failures
+from duetime.store.sqlite.fairness import Weighing
 from duetime.store.sqlite.figures import Figures
 from duetime.store.sqlite.flows import FlowKeeping
 from duetime.store.sqlite.gates import GateKeeping
@@ -69,6 +70,7 @@ class SqliteStore(
     PullWorkers,
     Reading,
     GateKeeping,
+    Weighing,
     TargetWatching,
     Scheduling,
     Access,

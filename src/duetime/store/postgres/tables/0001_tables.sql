@@ -526,6 +526,17 @@ create table duetime.gate (
     primary key (handler, collection)
 );
 
+-- Handlers whose collections share its starts, under their present names: because code says so (`declared`), or by
+-- weights that somebody has set, a JSON object by collection. `gates_version` counts changes of these too.
+create table duetime.fairness (
+    handler text primary key,
+    declared boolean not null default false,
+    weights text not null default '{}',
+    note text not null default '',
+    set_by text not null default '',
+    set_at bigint
+);
+
 -- Failures in a row of handlers that are to be disabled after some; a success ends one.
 create table duetime.streak (
     handler text not null,
