@@ -20,6 +20,7 @@ from duetime.client.schedules.schedule import Schedule
 from duetime.client.secrets import SecretInfo
 from duetime.client.signals import SignalInfo
 from duetime.client.targets import TargetInfo
+from duetime.client.weights import WeightsInfo
 from duetime.errors import (
     AlertNotFound,
     ArtifactNotFound,
@@ -198,6 +199,7 @@ __all__ = [
     "Timer",
     "UnknownHandler",
     "Webhook",
+    "WeightsInfo",
     "Wheel",
     "Window",
     "WorkerEvent",

@@ -10,6 +10,7 @@ from duetime.app.options import TargetOptions, checked_spec
 from duetime.clock import Seconds
 from duetime.errors import InvalidValue
 from duetime.model.disabling import DisableAfter
+from duetime.model.fairness import Fair
 from duetime.model.limit import Limit
 from duetime.model.retry import RetryPolicy
 from duetime.model.secrets import Secret
@@ -92,6 +93,7 @@ class DeclaresHttp:
         priority: int = 5,
         limits: Sequence[Limit] = (),
         reserve: Mapping[int, int] | None = None,
+        fair: Fair | None = None,
         aliases: Sequence[str] = (),
         keep_succeeded: Seconds | None = None,
         keep_failed: Seconds | None = None,
@@ -156,6 +158,7 @@ class DeclaresHttp:
                 priority=priority,
                 limits=limits,
                 reserve=reserve,
+                fair=fair,
                 aliases=aliases,
                 keep=own_retention(keep_succeeded, keep_failed, keep_cancelled, keep_dropped, keep_expired),
                 disabling=disabling_of(disable_after, disable),

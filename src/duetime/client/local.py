@@ -156,12 +156,13 @@ class LocalClient(Client):
         return await self.store.find(handler, key)
 
     async def record_page(self, query: Query) -> Page:
-        return await self.store.page(query)
+        return await self.store.page(query.by(self.user))
 
     async def count(self, query: Query, limit: int = USUAL_COUNT) -> TaskCount:
-        return await self.store.count(query, check_count(limit))
+        return await self.store.count(query.by(self.user), check_count(limit))
 
     async def _pages(self, query: Query) -> AsyncIterator[Page]:
+        query = query.by(self.user)
         while True:
             page = await self.store.page(query)
             yield page

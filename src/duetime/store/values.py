@@ -66,7 +66,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     `aliases` are its former names. `upgrades` changes with the code that reads payloads of former schemas. `keep` is for how many seconds
     its finished tasks are kept, by state, where that differs from the settings. `reserve`: how many of its slots are kept for tasks of at
-    least that priority. `declared_at` is when this was first declared; all the
+    least that priority. `fair`: its collections share its starts. `declared_at` is when this was first declared; all the
     rest is what `digest` stands for.
     """
 
@@ -83,6 +83,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     upgrades: str = ""
     keep: dict[State, float] = {}
     reserve: dict[int, int] = {}
+    fair: bool = False
 
     @property
     def digest(self) -> str:

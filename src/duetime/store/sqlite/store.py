@@ -25,6 +25,7 @@ from duetime.store.sqlite.counting import Counting
 from duetime.store.sqlite.disabling import TargetWatching
 from duetime.store.sqlite.events import Events
 from duetime.store.sqlite.failures import Failures
+from duetime.store.sqlite.fairness import Weighing
 from duetime.store.sqlite.figures import Figures
 from duetime.store.sqlite.flows import FlowKeeping
 from duetime.store.sqlite.gates import GateKeeping
@@ -40,6 +41,7 @@ from duetime.store.sqlite.requests import Requests
 from duetime.store.sqlite.schedules import Scheduling
 from duetime.store.sqlite.secrets import Secrets
 from duetime.store.sqlite.series import SeriesKeeping
+from duetime.store.sqlite.servers import Servers
 from duetime.store.sqlite.statements import SQL
 from duetime.store.sqlite.steps import Steps
 from duetime.store.sqlite.targets import Targets
@@ -70,6 +72,7 @@ class SqliteStore(
     PullWorkers,
     Reading,
     GateKeeping,
+    Weighing,
     TargetWatching,
     Scheduling,
     Access,
@@ -84,6 +87,7 @@ class SqliteStore(
     Locks,
     Steps,
     Alerts,
+    Servers,
     Output,
 ):
     """One file, or memory, behind the verbs of `duetime.store.Store`."""

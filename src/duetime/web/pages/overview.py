@@ -180,6 +180,8 @@ def _address(visit: Visit, finding: HealthFinding) -> str | None:
             return visit.link("workers", finding.name)
         case "schedule":
             return visit.link("schedules", finding.name)
+        case "alert":
+            return None if visit.caller.handlers else visit.link("alerts")
         case _:
             return None
 
