@@ -284,6 +284,13 @@ def positive(duration: Seconds, what: str) -> float:
     return seconds
 
 
+def not_negative(duration: Seconds, what: str) -> float:
+    seconds = to_seconds(duration, what)
+    if seconds < 0:
+        raise InvalidValue(f"{what} must not be negative, got {duration}")
+    return seconds
+
+
 def pace_of(before: Pace | None, debounce: Seconds | None, max_wait: Seconds | None, throttle: Seconds | None) -> Pace:
     """Return how often a key starts tasks, checked; what is left out stays as it was before."""
     given = {"debounce": debounce, "max_wait": max_wait, "throttle": throttle}

@@ -33,6 +33,7 @@ from duetime.cli.operating.signals import signals
 from duetime.cli.operating.status import status
 from duetime.cli.operating.tokens import audit, tokens
 from duetime.cli.operating.top import top
+from duetime.cli.operating.weights import weights
 from duetime.cli.operating.workers import workers
 from duetime.cli.schedules.calendars import calendars
 from duetime.cli.schedules.commands import schedules
@@ -153,6 +154,7 @@ for _command in (
     gates,
     events,
     limits,
+    weights,
     locks,
     signals,
     alerts,

@@ -354,6 +354,7 @@ class LocalInsight(Insight):
             workers=await self._loads(record.handler, starting, may_see),
             draining=draining,
             limits=[limit for limit in await self._store.limits() if record.handler in limit.uses],
+            weights=next((each.weights for each in await self._store.weights() if each.handler == present and each.is_fair), None),
             reserve=next((each.reserve for each in declared if each.name == present), {}),
             source=HandlerSource.CODE if serving else await self._source(record.handler),
             due_before=load.due if load.more else max(0, load.due - 1),

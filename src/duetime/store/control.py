@@ -27,6 +27,7 @@ from duetime.store.limits import LimitStore
 from duetime.store.locks import LockStore
 from duetime.store.operations import OperationStore
 from duetime.store.output import OutputStore
+from duetime.store.quotas import QuotaStore
 from duetime.store.requests import RequestStore
 from duetime.store.schedules import ScheduleStore
 from duetime.store.secrets import SecretStore
@@ -35,6 +36,7 @@ from duetime.store.servers import ServerStore
 from duetime.store.steps import StepStore
 from duetime.store.targets import TargetStore
 from duetime.store.values import MOST_IN_LANE, Added, Counts, Declaration, HandlerLoad, Inconsistency, Pruned
+from duetime.store.weights import WeightStore
 
 
 class CallersTransactions(Protocol):
@@ -157,6 +159,8 @@ class Control(
     GateStore,
     DisablingStore,
     LimitStore,
+    WeightStore,
+    QuotaStore,
     ScheduleStore,
     AccessStore,
     SecretStore,

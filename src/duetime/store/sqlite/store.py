@@ -24,6 +24,7 @@ from duetime.store.sqlite.connection import DatabaseThread, connect
 from duetime.store.sqlite.disabling import TargetWatching
 from duetime.store.sqlite.events import Events
 from duetime.store.sqlite.failures import Failures
+from duetime.store.sqlite.fairness import Weighing
 from duetime.store.sqlite.figures import Figures
 from duetime.store.sqlite.flows import FlowKeeping
 from duetime.store.sqlite.gates import GateKeeping
@@ -34,6 +35,7 @@ from duetime.store.sqlite.operations import Operations
 from duetime.store.sqlite.output import AT_ONCE, Output
 from duetime.store.sqlite.parked import Parking
 from duetime.store.sqlite.pull_workers import PullWorkers
+from duetime.store.sqlite.quotas import Quotas
 from duetime.store.sqlite.read import Reading
 from duetime.store.sqlite.requests import Requests
 from duetime.store.sqlite.schedules import Scheduling
@@ -69,6 +71,8 @@ class SqliteStore(
     PullWorkers,
     Reading,
     GateKeeping,
+    Weighing,
+    Quotas,
     TargetWatching,
     Scheduling,
     Access,

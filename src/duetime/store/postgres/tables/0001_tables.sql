@@ -526,6 +526,23 @@ create table duetime.gate (
     primary key (handler, collection)
 );
 
+-- Handlers whose collections share its starts, under their present names: because code says so (`declared`), or by
+-- weights that somebody has set, a JSON object by collection. `gates_version` counts changes of these too.
+create table duetime.fairness (
+    handler text primary key,
+    declared boolean not null default false,
+    weights text not null default '{}',
+    note text not null default '',
+    set_by text not null default '',
+    set_at bigint
+);
+
+-- Until when submissions have used up the quotas of handlers, under their present names.
+create table duetime.quota (
+    handler text primary key,
+    used_until bigint not null
+) with (fillfactor = 50);
+
 -- Failures in a row of handlers that are to be disabled after some; a success ends one.
 create table duetime.streak (
     handler text not null,

@@ -388,6 +388,23 @@ create table duetime_gate (
     primary key (handler, collection)
 ) without rowid;
 
+-- Handlers whose collections share its starts, under their present names: because code says so (`declared`), or by
+-- weights that somebody has set, a JSON object by collection. `gates_version` counts changes of these too.
+create table duetime_fairness (
+    handler text primary key,
+    declared integer not null default 0,
+    weights text not null default '{}',
+    note text not null default '',
+    set_by text not null default '',
+    set_at integer
+) without rowid;
+
+-- Until when submissions have used up the quotas of handlers, under their present names.
+create table duetime_quota (
+    handler text primary key,
+    used_until integer not null
+) without rowid;
+
 -- Failures in a row of handlers that are to be disabled after some; a success ends one.
 create table duetime_streak (
     handler text not null,
