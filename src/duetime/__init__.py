@@ -12,7 +12,7 @@ from duetime.client.client import Bulk
 from duetime.client.failures import Failure
 from duetime.client.flows import Flow
 from duetime.client.gates import GateInfo, GateSet
-from duetime.client.limits import LimitInfo, LimitSet
+from duetime.client.limits import LimitInfo, LimitSet, PartitionInfo
 from duetime.client.locks import Lock, LockInfo
 from duetime.client.operations import OperationInfo
 from duetime.client.schedules.info import ScheduleInfo
@@ -20,6 +20,7 @@ from duetime.client.schedules.schedule import Schedule
 from duetime.client.secrets import SecretInfo
 from duetime.client.signals import SignalInfo
 from duetime.client.targets import TargetInfo
+from duetime.client.weights import WeightsInfo
 from duetime.errors import (
     AlertNotFound,
     ArtifactNotFound,
@@ -43,6 +44,7 @@ from duetime.errors import (
     NotAllowed,
     OperationNotFound,
     PayloadTooLarge,
+    QuotaExceeded,
     RetryLater,
     ScheduleNotFound,
     SecretNotFound,
@@ -72,8 +74,9 @@ from duetime.model.alerts.rule import AlertRule
 from duetime.model.disabling import DisableAfter
 from duetime.model.event import Event, GateEvent, ScheduleEvent, TaskEvent, WorkerEvent
 from duetime.model.flow import Condition
-from duetime.model.limit import Limit
+from duetime.model.limit import Limit, Rate
 from duetime.model.needs import ended
+from duetime.model.quota import Quota
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window, occurrences
 from duetime.model.secrets import Secret
@@ -162,8 +165,12 @@ __all__ = [
     "Occurrence",
     "OperationInfo",
     "OperationNotFound",
+    "PartitionInfo",
     "PayloadTooLarge",
     "Plan",
+    "Quota",
+    "QuotaExceeded",
+    "Rate",
     "Reason",
     "RetryLater",
     "RetryPolicy",
@@ -196,6 +203,7 @@ __all__ = [
     "Timer",
     "UnknownHandler",
     "Webhook",
+    "WeightsInfo",
     "Wheel",
     "Window",
     "WorkerEvent",

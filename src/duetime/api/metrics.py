@@ -131,6 +131,7 @@ class Figures:
         self._flows = Kept(lambda: app.flows.counts(), COUNT_EVERY, self.note_store_error)
         self._limits = Kept(lambda: app.limits.list(), COUNT_EVERY, self.note_store_error)
         self._alerts = Kept(lambda: app.alerts.firing(state=None), COUNT_EVERY, self.note_store_error)
+        self._app = app
         self._ready = True
         self._loops: Sequence[LoopHealth] = ()
 
@@ -196,6 +197,9 @@ class Figures:
             seen = () if self._stats.answer is None else [each.handler for each in self._stats.answer.handlers]
             yield from _summed(self._sums.answer, seen)
 
+        if (quotas := self._app.client.admission.quotas) is not None:
+            yield _refused(quotas.refused)
+
     def describe(self) -> Iterable[Metric]:
         """Return nothing, because no name can clash with those of other collectors."""
         return []
@@ -235,16 +239,27 @@ def _limited(limits: Sequence[LimitInfo]) -> Iterator[Metric]:
     allowed = GaugeMetricFamily("duetime_limit_running", "How many may run at once under a limit of the whole fleet.", labels=["limit"])
     permits = GaugeMetricFamily(
         "duetime_limit_permits",
-        "Permits of a limit, by state: with workers, accepted (work that goes on elsewhere), lacking (what workers could use more).",
+        "Permits of a limit, by state: with workers, accepted (work that goes on elsewhere), lacking (what workers could use more), "
+        "parked (tasks that wait, where the store counts).",
         labels=["limit", "state"],
     )
     for limit in limits:
-        allowed.add_metric([limit.name], limit.running)
+        if limit.running is not None:
+            allowed.add_metric([limit.name], limit.running)
         states = {"worker": limit.out - limit.accepted, "accepted": limit.accepted, "lacking": limit.lacking}
+        if limit.by is not None or limit.rates or limit.over != "wait":
+            states["parked"] = limit.parked
         for state, number in states.items():
             permits.add_metric([limit.name, state], number)
     yield allowed
     yield permits
+
+
+def _refused(refused: Mapping[str, int]) -> Metric:
+    counted = CounterMetricFamily("duetime_quota_refused", "Tasks refused by this server for a handler's quota.", labels=["handler"])
+    for handler, number in sorted(refused.items()):
+        counted.add_metric([handler], number)
+    return counted
 
 
 def _alerting(alerts: Sequence[Alert]) -> Metric:

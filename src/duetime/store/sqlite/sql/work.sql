@@ -210,12 +210,15 @@ values (:task, :lane, 'declaration', 0, :due_at, :attempt, :tries, :crashes, coa
 -- parked_kinds: lanes with parked tasks, and which declarations have refused those; there are few of them, however
 -- many tasks are parked
 select l.id, l.handler, l.collection, k.refused
-from (select distinct lane, refused from duetime_held indexed by duetime_held_parked where reason = 'declaration') as k
+from (select distinct lane, refused from duetime_held indexed by duetime_held_parked
+    where reason in ('declaration', 'limit') and reason = 'declaration')
+    as k
 join duetime_lane as l on l.id = k.lane order by l.priority desc, l.id
 
 -- parked_of: parked tasks of one kind that are due, earlier submitted first
 select h.task from duetime_held as h indexed by duetime_held_parked cross join duetime_task as t on t.seq = h.task
-where h.reason = 'declaration' and h.lane = :lane and h.refused = :refused and h.due_at <= :now
+where h.reason in ('declaration', 'limit') and h.reason = 'declaration'
+    and h.lane = :lane and h.refused = :refused and h.due_at <= :now
     and (t.expires_at is null or t.expires_at > :now)
 order by h.task limit :limit
 
@@ -233,3 +236,23 @@ update duetime_fact set value = value where false
 
 -- payload_sizes: how long the payloads of some tasks are
 select seq, length(payload) from duetime_task where seq in (select value from json_each(?))
+
+-- due_of_ways: how many entries are due in lanes and roads, counted as far as a limit in each
+select coalesce(sum(case when l.value between -1048576 and -1 then (
+    select count(*) from (select 1 from duetime_due where lane < 0 and -lane >> 20 = -l.value and pos <= ?2 limit ?3))
+    else (select count(*) from (select 1 from duetime_due where lane = l.value and pos <= ?2 limit ?3)) end), 0)
+from json_each(?1) as l
+
+-- due_of_lanes: the same of each lane, with what it is
+select l.id, l.handler, l.collection, l.priority,
+    (select count(*) from (select 1 from duetime_due where lane = l.id and pos <= ?2 limit ?3))
+from json_each(?1) as e cross join duetime_lane as l on l.id = e.value
+
+-- all_due_lanes: lanes of a handler in which something is due
+select collection, id from duetime_lane as l
+where handler = ?1 and exists (select 1 from duetime_due where lane = l.id and pos <= ?2)
+
+-- newly_due_lanes: lanes of a road in which something has become due since; of the newest of it, if that is much
+select distinct l.collection, l.id from (select lane from duetime_due
+    where lane < 0 and -lane >> 20 = ?1 and pos > ?2 and pos <= ?3 order by pos desc limit 1000) as d
+cross join duetime_lane as l on l.id = d.lane
