@@ -369,9 +369,11 @@ REFUSED_BY_REDIS = frozenset(
     {
         "test_accepted",
         "test_add_on",
+        "test_counted_limits",
         "test_deadlines",
         "test_events",
         "test_failures",
+        "test_fairness",
         "test_flows",
         "test_intents",
         "test_locations",
@@ -379,6 +381,7 @@ REFUSED_BY_REDIS = frozenset(
         "test_queue_one",
         "test_state_machine",
         "test_steps",
+        "test_sub_flows",
         "test_a_task_moves_only_as_the_table_says",  # to where suspended attempts wait
         "test_a_process_that_is_killed_while_it_folds_changes_nothing",  # it reaches into the SQL store
         # searching in output

@@ -8,11 +8,13 @@ from duetime.clock import Instant
 from duetime.model.access import AuditEntry, SessionRecord, TokenRecord
 from duetime.model.artifacts import Artifact, ArtifactKind, Upload
 from duetime.model.failures import FailureGroup
+from duetime.model.fairness import WeightsRecord
 from duetime.model.figures import FigureKey
 from duetime.model.flow import FlowState
 from duetime.model.gate import Gate, Gates
-from duetime.model.limit import Allotment, Ask, LimitRecord
+from duetime.model.limit import Allotment, Ask, LimitRecord, PartitionRecord
 from duetime.model.operation import Operation
+from duetime.model.quota import QuotaAsk
 from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip
 from duetime.model.secrets import SealedSecret, SecretVersion
@@ -29,6 +31,7 @@ from duetime.store.locks import LockRecord, Seen
 from duetime.store.redis.database import OpenServer
 from duetime.store.schedules import DueSchedules, DutyLease, ScheduleCursor, ScheduleFilter
 from duetime.store.series import SeriesPage
+from duetime.store.servers import NewServer, ServerRecord
 from duetime.store.steps import Looked
 from duetime.store.values import Declaration, Inconsistency
 
@@ -62,6 +65,26 @@ class Controlled(OpenServer):
 
     async def reset_limit(self, name: str) -> int | None:
         return await self._control.reset_limit(name)
+
+    async def partitions(self, name: str, *, only: str | None = None, after: str | None = None, limit: int = 100) -> list[PartitionRecord]:
+        return await self._control.partitions(name, only=only, after=after, limit=limit)
+
+    # ---- weights, quotas, servers ----
+
+    async def weights(self) -> Sequence[WeightsRecord]:
+        return await self._control.weights()
+
+    async def spend_quotas(self, asks: Sequence[QuotaAsk]) -> list[int]:
+        return await self._control.spend_quotas(asks)
+
+    async def beat_server(self, server: NewServer) -> None:
+        await self._control.beat_server(server)
+
+    async def remove_server(self, id: str) -> bool:
+        return await self._control.remove_server(id)
+
+    async def servers(self) -> list[ServerRecord]:
+        return await self._control.servers()
 
     async def limits(self) -> list[LimitRecord]:
         return await self._control.limits()

@@ -10,6 +10,7 @@ from duetime.model.operation import OperationState, Verb, acted
 from duetime.model.targets import NewTarget, StoredTarget
 from duetime.store.operations import Acted
 from duetime.store.redis.changing import Changing
+from duetime.store.redis.database import refused
 from duetime.store.rows.operations import edits_of
 from duetime.store.values import CancelVerdict, ChangeVerdict, Declaration, HintKind
 
@@ -18,6 +19,8 @@ class Mirrored(Changing):
     """Declarations, gates, targets, and operations, which act on tasks here and are counted in control."""
 
     async def declare(self, declarations: Sequence[Declaration]) -> None:
+        if fair := [each.name for each in declarations if each.fair]:
+            raise refused(f"fair shares of collections (fair=True of {fair[0]})")
         await self._control.declare(declarations)
         if declarations:
             await self._mirror_gates()

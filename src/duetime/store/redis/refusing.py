@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from duetime.clock import Instant
 from duetime.model.flow import Stopping
+from duetime.model.limit import CountedLimit
 from duetime.model.outcome import Acceptance, Settlement, SettleVerdict
 from duetime.model.steps import NewSignal, NewStep, StepRecord
 from duetime.model.task import TaskRecord
 from duetime.store.accepting import Heard, OpenAttempt, Report, Withdrawal
 from duetime.store.flows import FlowRecord, FlowVerdict, NewFlow
 from duetime.store.intents import Intent
+from duetime.store.limits import ParkedUnder
 from duetime.store.redis.database import OpenServer, refused
 
 _FLOWS, _STEPS = "flows", "steps and signals"
@@ -43,6 +46,24 @@ class Refusing(OpenServer):
 
     async def send_signals_on(self, connection: object, signals: Sequence[NewSignal]) -> list[bool]:
         raise refused(_STEPS)
+
+    async def declare_counted(self, handlers: Sequence[str], limits: Sequence[CountedLimit]) -> None:
+        if limits:
+            raise refused("limits by key, by rate, or with another answer than to wait")
+
+    async def put_partition(
+        self, name: str, partition: str, running: int | None, *, until_at: Instant | None, note: str, set_by: str
+    ) -> bool:
+        return False
+
+    async def parked_under(self, task_id: str) -> ParkedUnder | None:
+        return None
+
+    async def look_at_limits(self) -> int:
+        return 0
+
+    async def put_weights(self, handler: str, weights: Mapping[str, float], *, note: str, set_by: str) -> None:
+        raise refused("weights of collections (fair=)")
 
     async def follow_events(self, follower: str, seconds: float, *, remember: bool = False) -> str:
         raise refused("events (hooks and streams)")
