@@ -111,6 +111,10 @@ class Link:
             self._problem = self._problem or error
             await self.close()
             raise unavailable(error, self._address) from error
+        finally:
+            for reply in replies:
+                if not reply.cancel() and not reply.cancelled():
+                    reply.exception()  # seen, whether or not it came to be awaited
 
     async def close(self) -> None:
         self._problem = self._problem or ConnectionError("it was closed")

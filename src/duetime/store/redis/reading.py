@@ -20,7 +20,7 @@ from duetime.store.values import MOST_COUNTED, MOST_IN_LANE, Counts, FinalCount,
 
 WALKED_AT_ONCE = 200
 
-Place = tuple[float, str]  # in a sorted set: score and id
+Position = tuple[float, str]  # in a sorted set: score and id
 
 
 class Row(NamedTuple):
@@ -125,7 +125,7 @@ class Reading(OpenServer):
 
     def _walks(self, query: Query) -> list[AsyncIterator[list[Row]]]:
         """Return the orders along which matching tasks are found. No task is found along two of them."""
-        before: Place | None = None
+        before: Position | None = None
         if query.cursor is not None:
             score, id = read_cursor(query.cursor, int, str)
             before = score, id
@@ -134,20 +134,20 @@ class Reading(OpenServer):
         live = bool(query.wanted) and all(state in LIVE for state in query.wanted)
         return [self._walk(self._keys.live if live else self._keys.all, before)]
 
-    async def _walk(self, key: str, before: Place | None) -> AsyncIterator[list[Row]]:
+    async def _walk(self, key: str, before: Position | None) -> AsyncIterator[list[Row]]:
         """Yield the tasks of a sorted set from the last one, or from before a position, on."""
         size = WALKED_AT_ONCE
         while True:
             asked, upper = size, "+inf" if before is None else f"{before[0]:.0f}"
             words = await self._opened.call("ZREVRANGEBYSCORE", key, upper, "-inf", "WITHSCORES", "LIMIT", 0, size)
-            places = [(float(score), id.decode()) for id, score in zip(words[::2], words[1::2], strict=True)]
-            fresh = [place for place in places if before is None or place < before]
+            read = [(float(score), id.decode()) for id, score in zip(words[::2], words[1::2], strict=True)]
+            fresh = [entry for entry in read if before is None or entry < before]
             if fresh:
                 found = (await self._read_tasks([id for _, id in fresh]))[1]
                 records = await self._records_of(found.values())
                 yield [Row(round(score), id, records[id]) for score, id in fresh if id in records]
                 before, size = fresh[-1], WALKED_AT_ONCE
-            if len(places) < asked:
+            if len(read) < asked:
                 return
             if not fresh:  # very many have the same position
                 size = asked * 2
@@ -261,7 +261,7 @@ class Reading(OpenServer):
         found = await self._records([id for _, id in entries])
         return [found[id] for _, id in entries if id in found]
 
-    async def _first(self, handler: str, limit: int, until: Instant | None) -> list[Place]:
+    async def _first(self, handler: str, limit: int, until: Instant | None) -> list[Position]:
         """Return the first entries of a handler's lanes, merged."""
         if limit <= 0:
             return []
@@ -273,7 +273,7 @@ class Reading(OpenServer):
             for lane in self._lanes
             if handler_of(lane) in names
         ]
-        entries: list[Place] = []
+        entries: list[Position] = []
         for words in await self._opened.call_all(commands) if commands else []:
             entries += [(float(score), id.decode()) for id, score in zip(words[::2], words[1::2], strict=True)]
         return sorted(entries)[:limit]

@@ -147,5 +147,5 @@ class Submitting(OpenServer):
             used = {collection_of(lane) for lane in self._lanes if handler_of(lane) == handler} - {None}
             new = {collection for lane in asked if handler_of(lane) == handler and (collection := collection_of(lane)) not in used}
             if len(used) + len(new) > MAX_COLLECTIONS:
-                room = max(0, MAX_COLLECTIONS - len(used))
-                raise TooManyCollections(handler, sorted(each for each in new if each)[room:])
+                left = max(0, MAX_COLLECTIONS - len(used))
+                raise TooManyCollections(handler, sorted(each for each in new if each)[left:])

@@ -92,7 +92,7 @@ class Upkeep(Changing):
         for index, (id, stored) in enumerate(found.items()):
             due, parked, runs, blocked, live, holder, registered, *ended = replies[width * index : width * (index + 1)]
             facts = stored.facts
-            places = {
+            locations = {
                 "its lane": due is not None,
                 "the parked ones": parked is not None,
                 "its worker's attempts": bool(runs),
@@ -106,8 +106,8 @@ class Upkeep(Changing):
                 where = "the blocked ones"
             elif facts.f is None and facts.p:
                 where = "the parked ones"
-            others = [place for place, is_there in places.items() if is_there and place != where]
-            if not places[where]:
+            others = [location for location, is_there in locations.items() if is_there and location != where]
+            if not locations[where]:
                 problems.append((id, where, "it is not there"))
             elif others:
                 problems.append((id, where, f"it is in {' and '.join(others)} too"))
