@@ -17,6 +17,8 @@ NODE = NODE_FOLDER / "node_modules" / ".bin" / "node"
 PGQUEUER_FOLDER = FOLDER / "pgqueuer"
 # graphile-worker 0.18 refuses a Node.js older than 22, so it gets its own
 NODE_PACKAGES = ("node@22.23.3", "graphile-worker@0.18.0")
+QUEUES_FOLDER = FOLDER / "queues"
+QUEUES_PACKAGES = ("dramatiq[redis]==2.2.1", "celery[redis]==5.7.0", "huey==3.5.4", "rq==2.12.0")
 PGQUEUER_PACKAGES = ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0")
 
 
@@ -38,17 +40,26 @@ def graphile_worker() -> None:
 
 def pgqueuer() -> None:
     """Make PgQueuer ready."""
-    if _marked(PGQUEUER_FOLDER, PGQUEUER_PACKAGES):
+    _python_packages("PgQueuer", PGQUEUER_FOLDER, PGQUEUER_PACKAGES)
+
+
+def queues() -> None:
+    """Make the queues on Redis ready: Dramatiq, Celery, Huey and RQ."""
+    _python_packages("the queues on Redis", QUEUES_FOLDER, QUEUES_PACKAGES)
+
+
+def _python_packages(peer: str, folder: Path, packages: Sequence[str]) -> None:
+    if _marked(folder, packages):
         return
     # a virtual environment made without pip is filled by the pip of the interpreter that it was made from
     interpreters = (sys.executable, getattr(sys, "_base_executable", sys.executable))
     pip = next((each for each in interpreters if _has_pip(each)), sys.executable)
-    shutil.rmtree(PGQUEUER_FOLDER, ignore_errors=True)
-    _run("PgQueuer", [pip, "-m", "pip", "install", "--quiet", "--target", str(PGQUEUER_FOLDER), *PGQUEUER_PACKAGES])
-    _mark(PGQUEUER_FOLDER, PGQUEUER_PACKAGES)
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(peer, [pip, "-m", "pip", "install", "--quiet", "--target", str(folder), *packages])
+    _mark(folder, packages)
 
 
-PEERS: dict[str, Callable[[], None]] = {"graphile-worker": graphile_worker, "PgQueuer": pgqueuer}
+PEERS: dict[str, Callable[[], None]] = {"graphile-worker": graphile_worker, "PgQueuer": pgqueuer, "queues on Redis": queues}
 
 
 def _has_pip(interpreter: str) -> bool:
