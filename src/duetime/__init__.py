@@ -44,6 +44,7 @@ from duetime.errors import (
     NotAllowed,
     OperationNotFound,
     PayloadTooLarge,
+    QuotaExceeded,
     RetryLater,
     ScheduleNotFound,
     SecretNotFound,
@@ -75,6 +76,7 @@ from duetime.model.event import Event, GateEvent, ScheduleEvent, TaskEvent, Work
 from duetime.model.flow import Condition
 from duetime.model.limit import Limit
 from duetime.model.needs import ended
+from duetime.model.quota import Quota
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window, occurrences
 from duetime.model.secrets import Secret
@@ -165,6 +167,8 @@ __all__ = [
     "OperationNotFound",
     "PayloadTooLarge",
     "Plan",
+    "Quota",
+    "QuotaExceeded",
     "Reason",
     "RetryLater",
     "RetryPolicy",

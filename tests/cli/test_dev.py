@@ -175,7 +175,7 @@ def test_alerts_are_shown_on_the_terminal_when_they_begin_and_when_they_are_over
     with dev("shop:app") as running:
         running.ask("PUT", "/v1/gates/wait", {"action": "pause"})
         tasks = [running.submit("wait", seconds=0) for _ in range(3)]
-        running.until_said(r"alert pile, firing: wait has 3 due tasks; 1 are allowed\.$")
+        running.until_said(r"alert pile, firing: wait has 3 due tasks; 1 is allowed\.$")
         for task in tasks:
             running.ask("POST", f"/v1/tasks/{task['id']}/cancel")
         running.until_said(r"alert pile, recovered: Over: wait has 3 due tasks")

@@ -228,6 +228,11 @@ def test_what_rules_fire_for_is_told_by_subject_and_summed_up_when_it_is_much() 
     assert acknowledged.level == "warning"
     gates = [Gate(handler="e", action=GateAction.PAUSE, automatic=True)]
     both = verdict(HealthFacts(now=NOW, alerts=fire("a", acknowledged=True), gates=gates)).findings
+    late = fire("charge", condition="late")
+    assert [each.kind for each in verdict(HealthFacts(now=NOW, alerts=late, handlers=handler(due=1, oldest_due=61.0))).findings] == [
+        "alert"
+    ]
+    assert len(verdict(HealthFacts(now=NOW, alerts=late, handlers=handler(attempts=99, failed=99))).findings) == 2, "that is something else"
     assert [each.kind for each in both] == [FindingKind.DISABLED, FindingKind.ALERT], "what nobody has seen yet comes first"
     [many] = verdict(HealthFacts(now=NOW, alerts=fire("a", "b", "c", "d"))).findings
     assert many.text == "The alert 'late' fires for 4: a, b, c and others."

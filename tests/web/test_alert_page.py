@@ -20,9 +20,9 @@ async def test_what_fires_is_acknowledged_and_muted_and_a_channel_tried(url: str
         await app.submit_many([send.new() for _ in range(3)])
         assert await evaluate(app.store, Certificates())
         async with dashboard(app) as ui:
-            assert 'mail.&lt;b&gt;send has 3 due tasks; 1 are allowed. <a href="/ui/alerts">Look</a>' in (await ui("/")).replace(ui.url, "")
+            assert 'mail.&lt;b&gt;send has 3 due tasks; 1 is allowed. <a href="/ui/alerts">Look</a>' in (await ui("/")).replace(ui.url, "")
             text = await ui("/alerts")
-            assert "mail.&lt;b&gt;send has 3 due tasks; 1 are allowed." in text
+            assert "mail.&lt;b&gt;send has 3 due tasks; 1 is allowed." in text
             assert "<script>" not in text.partition("<main")[2].partition("</main")[0]
             await ui("/alerts", form={"do": "acknowledge", "rule": "backlog", "subject": "mail.<b>send"}, status=303)
             assert "seen by" in await ui("/alerts")

@@ -59,7 +59,7 @@ from duetime.model.health import HealthVerdict
 from duetime.model.query import TaskCount
 from duetime.model.task import Task
 from duetime.wire.fields import NoBody
-from duetime.wire.gates import GateAnswer, GateBody, GateList, GateQuery
+from duetime.wire.gates import GateAnswer, GateBody, GateList, GateQuery, GatesAnswer, GatesBody, GatesQuery
 from duetime.wire.overview import HandlerList, Health, SeriesList, SeriesQuery, UpcomingQuery
 from duetime.wire.problem import BAD_REQUEST, MEDIA_TYPE, NO_METHOD, NO_ROUTE, Fault
 from duetime.wire.tasks import (
@@ -147,6 +147,16 @@ ROUTES = (
     Route(
         name="list_gates", method="GET", path="/v1/gates", endpoint=gates.list_gates, scope=Scope.READ,
         summary="List the closed gates.", answer=GateList,
+    ),
+    Route(
+        name="put_gates", method="POST", path="/v1/gates", endpoint=gates.put_gates, scope=Scope.OPERATE,
+        summary="Pause or drop the tasks of every declared handler that fits a pattern.",
+        body=GatesBody, answer=GatesAnswer, problems=(404,),
+    ),
+    Route(
+        name="open_gates", method="DELETE", path="/v1/gates", endpoint=gates.open_gates, scope=Scope.OPERATE,
+        summary="Open every gate of the handlers that fit a pattern; answered with what was closed.",
+        query=GatesQuery, answer=GateList,
     ),
     Route(
         name="get_gate", method="GET", path="/v1/gates/{handler}", endpoint=gates.get, scope=Scope.READ,

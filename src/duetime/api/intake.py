@@ -160,6 +160,9 @@ async def submit_batch(
             items.append(_refused(error))
     admission = app.client.admission
     faults: dict[int, DuetimeError] = {**await admission.faults(tasks), **await faults_of_needs(app, tasks, caller)}
+    if admission.quotas is not None:
+        good = [number for number in range(len(tasks)) if number not in faults] if faults else range(len(tasks))
+        faults |= {good[index]: fault for index, fault in (await admission.quotas.faults([tasks[number] for number in good])).items()}
     slices = Slices()
     for number, fault in faults.items():
         await slices.pause()

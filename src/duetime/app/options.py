@@ -11,6 +11,7 @@ from duetime.errors import InvalidValue
 from duetime.model.disabling import DisableAfter, Disabling
 from duetime.model.fairness import Fair, check_fair
 from duetime.model.limit import Limit
+from duetime.model.quota import Quota, check_quota
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import State, check_name, check_priority
 from duetime.targets.policies import DisableScope
@@ -28,6 +29,7 @@ class TargetOptions(TypedDict, total=False):
     limits: Sequence[Limit]
     reserve: Mapping[int, int] | None
     fair: Fair | None
+    quota: Quota | None
     keep_succeeded: Seconds | None
     keep_failed: Seconds | None
     keep_cancelled: Seconds | None
@@ -52,6 +54,7 @@ def checked_spec(
     limits: Sequence[Limit] = (),
     reserve: Mapping[int, int] | None = None,
     fair: Fair | None = None,
+    quota: Quota | None = None,
     disabling: Disabling | None = None,
     doc: str,
 ) -> HandlerSpec:
@@ -70,6 +73,7 @@ def checked_spec(
         limits=limits_of(name, limits),
         reserve=reserve_of(name, reserve, concurrency),
         fair=check_fair(name, fair),
+        quota=check_quota(name, quota),
         doc=doc.strip(),
     )
 

@@ -16,7 +16,7 @@ from duetime.app.http import DeclaresHttp
 from duetime.app.options import checked_spec
 from duetime.app.publish import DeclaresPublish
 from duetime.client.activity import USUAL_UPCOMING
-from duetime.client.flows import Flow
+from duetime.client.flows import Flow, Flows
 from duetime.client.insight import HandlerDetails
 from duetime.client.schedules.schedule import Schedule, rule_from
 from duetime.clock import Seconds
@@ -25,6 +25,7 @@ from duetime.errors import InvalidHandler, InvalidValue
 from duetime.model.alerts.rule import AlertRule
 from duetime.model.fairness import Fair
 from duetime.model.limit import Limit
+from duetime.model.quota import Quota
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import Rule
 from duetime.model.task import NewTask, Task, check_name
@@ -53,6 +54,7 @@ class TaskOptions(TypedDict, total=False):
     limits: Sequence[Limit]
     reserve: Mapping[int, int] | None
     fair: Fair | None
+    quota: Quota | None
     isolation: Isolation
     recycle_after: int | None
     max_memory: int | str | None
@@ -161,6 +163,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         limits: Sequence[Limit] = (),
         reserve: Mapping[int, int] | None = None,
         fair: Fair | None = None,
+        quota: Quota | None = None,
         isolation: Isolation = "auto",
         recycle_after: int | None = None,
         max_memory: int | str | None = None,
@@ -176,6 +179,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         `concurrency` is the number of slots in each worker process: 50, or as many as there are cores with `isolation="process"`.
         `reserve={9: 5}` keeps five of the slots for tasks of priority 9, so that long tasks of lower ones cannot hold them up.
         `fair="collection"` lets its collections share its starts, by `app.weights`, so that a flood of one does not hold up the others.
+        `quota=Quota(1_000, per=60)` bounds how many are submitted, by all programs together; more are refused with QuotaExceeded.
         `limits` bound how many run at once in the whole fleet. `aliases` are names that the handler had before; tasks stored under them
         still find it. `isolation` is "auto" (`async def` on the
         event loop, `def` in a thread), "thread" or "process" (a sub-process, which can be killed). Sub-processes are used again;
@@ -219,6 +223,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
                 limits=limits,
                 reserve=reserve,
                 fair=fair,
+                quota=quota,
                 aliases=aliases,
                 keep=keep,
                 doc=getattr(function, "__doc__", None) or "",
@@ -347,6 +352,9 @@ class Handlers(Registry):
 
     def submit_flow(self, flow: NewFlow, /, *, connection: object | None = None) -> Coroutine[Any, Any, Flow[Any]]:
         return self._included(flow.name).submit_flow(flow, connection=connection)
+
+    def flow_door(self, name: str) -> Flows:
+        return self._included(name).flow_door(name)
 
     async def handler_info(self, name: str) -> HandlerDetails:
         return await self._included(name).handler_info(name)

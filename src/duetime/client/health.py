@@ -67,7 +67,13 @@ async def gather(store: Store, names: HandlerNames, silent: Mapping[str, float])
         schedules=schedules,
         gates=gates.as_set,
         alerts=[
-            FiringAlert(rule=each.rule, subject=each.subject, text=each.text, acknowledged=each.acknowledged_at is not None)
+            FiringAlert(
+                rule=each.rule,
+                subject=each.subject,
+                text=each.text,
+                acknowledged=each.acknowledged_at is not None,
+                condition=each.condition,
+            )
             for each in (kept.value for kept in await states_of(store))
             if each.state == "firing"
         ],

@@ -26,6 +26,7 @@ from duetime.client.client import (
 from duetime.client.deadlocks import DeadlockWatch
 from duetime.client.gates import LocalGates
 from duetime.client.operations import Asked, LocalOperations, Perform, bulk_of
+from duetime.client.quotas import OwnQuota, Quotas
 from duetime.client.schedules.calendars import LocalCalendars
 from duetime.client.schedules.local import LocalSchedules
 from duetime.client.schedules.schedule import Schedule
@@ -70,6 +71,7 @@ class LocalClient(Client):
         self.user = user
         self._specs = specs
         self.admission = Admission(store, user=user, own=specs.__contains__, hooks=hooks)
+        self.admission.quotas = self.quotas = Quotas(store, self._quota_of)
         self.gates = LocalGates(store, user=user, known=self.admission.declaration, opened=opened or store.open)
         self.operations = LocalOperations(store, user=user, opened=opened or store.open, perform=perform)
         self.workers = LocalWorkers(store, opened=opened or store.open)
@@ -104,6 +106,8 @@ class LocalClient(Client):
         asked = list(tasks)
         await self.admission.check(asked, allow_unknown=allow_unknown, on_loop=connection is not None)
         new_tasks = [self.admission.complete(task) for task in asked]
+        if connection is None:
+            await self.quotas.take(new_tasks)
         answers = await self.add(new_tasks, connection)
         if isinstance(answers, AllNew):
             return Lazy(answers, lambda added: shown(added.record))
@@ -133,6 +137,12 @@ class LocalClient(Client):
     async def prepare(self, tasks: Sequence[NewTask[Any]], *, allow_unknown: bool) -> None:
         await self.admission.check(tasks, allow_unknown=allow_unknown)
         await self.store.prepare(tasks)
+
+    def _quota_of(self, handler: str) -> OwnQuota | None:
+        spec = self._specs.get(handler)
+        if spec is None:
+            return self.admission.quota_of(handler)
+        return None if spec.quota is None else OwnQuota(spec.name, spec.quota)
 
     # ---- reading ----
 

@@ -64,6 +64,7 @@ _PROBLEMS = frozenset(
         FindingKind.SCHEDULE_LATE,
     }
 )
+_AS_ALERT = {FindingKind.FAILING: "failing", FindingKind.LATE: "late", FindingKind.DISABLED: "disabled"}
 _LEVELS: tuple[Level, ...] = ("problem", "warning", "note")
 _RANK = {kind: rank for rank, kind in enumerate(FindingKind)}
 
@@ -112,12 +113,13 @@ class ScheduleFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FiringAlert(msgspec.Struct, frozen=True, kw_only=True):
-    """A subject that a rule fires for, in the rule's own sentence; `acknowledged`: somebody has taken notice."""
+    """A subject that a rule fires for, in the rule's own sentence; `acknowledged`: somebody has taken notice. `condition`: `late`, …"""
 
     rule: str
     subject: str
     text: str
     acknowledged: bool = False
+    condition: str = ""
 
 
 class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,11 +172,12 @@ def findings(facts: HealthFacts) -> list[HealthFinding]:
     """Return everything that is not well, in no order."""
     if facts.away is not None:
         return [_finding(FindingKind.STORE_AWAY, "store", "store", f"The store does not answer: {facts.away}")]
+    told = {(each.condition, each.subject) for each in facts.alerts}  # a rule says the same of its own bound
     return [
-        *_of_handlers(facts),
+        *(each for each in _of_handlers(facts) if (_AS_ALERT.get(each.kind), each.name) not in told),
         *_of_workers(facts),
         *_of_schedules(facts),
-        *_of_gates(facts),
+        *(each for each in _of_gates(facts) if (_AS_ALERT.get(each.kind), each.name) not in told),
         *_of_alerts(facts),
         *_of_counts(facts),
         *(

@@ -27,6 +27,7 @@ from duetime.store.limits import LimitStore
 from duetime.store.locks import LockStore
 from duetime.store.operations import OperationStore
 from duetime.store.output import OutputStore
+from duetime.store.quotas import QuotaStore
 from duetime.store.requests import RequestStore
 from duetime.store.schedules import ScheduleStore
 from duetime.store.secrets import SecretStore
@@ -159,6 +160,7 @@ class Control(
     DisablingStore,
     LimitStore,
     WeightStore,
+    QuotaStore,
     ScheduleStore,
     AccessStore,
     SecretStore,

@@ -46,6 +46,7 @@ def _declaration(spec: HandlerSpec) -> Declaration:
         keep=dict(spec.keep),
         reserve=dict(spec.reserve),
         fair=spec.fair is not None,
+        quota=spec.quota,
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 from duetime.model.disabling import Disabling
 from duetime.model.fairness import Fair
 from duetime.model.limit import Limit
+from duetime.model.quota import Quota
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import State
 
@@ -69,6 +70,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `disabling`: its target is watched, because it may break as a whole. `limits` of the whole fleet, which it may share with others.
     `reserve`: how many slots are kept for tasks of at least that priority. `fair`: what shares its starts, by weight.
+    `quota`: how much of it may be submitted.
     """
 
     name: str
@@ -84,4 +86,5 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[Limit, ...] = ()
     reserve: Mapping[int, int] = {}
     fair: Fair | None = None
+    quota: Quota | None = None
     doc: str = ""

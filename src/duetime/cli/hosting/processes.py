@@ -76,6 +76,11 @@ class WorkerProcess:
         self.told_to_stop_at = self.told_to_stop_at or time.monotonic()
         self._process.send_signal(signal.SIGTERM)
 
+    def stand_by(self) -> None:
+        """Let it start nothing more, or go on if it stands by already. One that is still starting would end of the signal."""
+        if self.ready_at is not None and self.told_to_stop_at is None:
+            self._process.send_signal(signal.SIGUSR2)
+
     def kill(self) -> None:
         self._process.kill()
 

@@ -94,6 +94,7 @@ class Supervisor:
             signal.SIGINT: lambda: self._on_stop("SIGINT"),
             signal.SIGHUP: self._on_hang_up,
             signal.SIGUSR1: self._show,
+            signal.SIGUSR2: self._pass_standby_on,
         }
         for number, reaction in reactions.items():
             self._loop.add_signal_handler(number, reaction)
@@ -226,6 +227,12 @@ class Supervisor:
             self._reaping.add(process.url, process.worker)
         process.connection.close()
         self._end_if_all_ended()
+
+    def _pass_standby_on(self) -> None:
+        _logger.info("SIGUSR2: told to all worker processes")
+        for process in self._processes:
+            if process.ended_at is None:
+                process.stand_by()
 
     # ---- rolling restart ----
 

@@ -102,7 +102,8 @@ def worker(
     """Run the tasks of an App until stopped.
 
     APP is module:name; the default is DUETIME_APP. SIGTERM and SIGINT stop the worker: running attempts may finish within the
-    grace, and a second signal ends the process at once. SIGUSR1 prints its status.
+    grace, and a second signal ends the process at once. SIGUSR1 prints its status; SIGUSR2 lets it start nothing more, and the
+    next SIGUSR2 go on.
 
     With several processes a supervisor starts them, and starts them again when they die. It passes the signals on; SIGHUP
     restarts them one by one.

@@ -31,6 +31,7 @@ from duetime.store.postgres.locks import Locks
 from duetime.store.postgres.output import AT_ONCE, Output
 from duetime.store.postgres.parked import Parking
 from duetime.store.postgres.pull_workers import PullWorkers
+from duetime.store.postgres.quotas import Quotas
 from duetime.store.postgres.read import LookingUp
 from duetime.store.postgres.requests import Requests
 from duetime.store.postgres.schedules import Scheduling
@@ -63,6 +64,7 @@ class PostgresStore(
     Declarations,
     GateKeeping,
     Weighing,
+    Quotas,
     TargetWatching,
     Scheduling,
     Access,

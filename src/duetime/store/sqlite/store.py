@@ -35,6 +35,7 @@ from duetime.store.sqlite.operations import Operations
 from duetime.store.sqlite.output import AT_ONCE, Output
 from duetime.store.sqlite.parked import Parking
 from duetime.store.sqlite.pull_workers import PullWorkers
+from duetime.store.sqlite.quotas import Quotas
 from duetime.store.sqlite.read import Reading
 from duetime.store.sqlite.requests import Requests
 from duetime.store.sqlite.schedules import Scheduling
@@ -71,6 +72,7 @@ class SqliteStore(
     Reading,
     GateKeeping,
     Weighing,
+    Quotas,
     TargetWatching,
     Scheduling,
     Access,

@@ -319,5 +319,8 @@ with moved as (
 insert into duetime.fairness (handler, weights, note, set_by, set_at)
 select $1::text, m.weights, m.note, m.set_by, m.set_at from moved as m on conflict do nothing
 
+-- spend_quotas: take from quotas, or say how long to wait
+select wait from duetime.spend_quotas($1::bigint, $2::text[], $3::bigint[], $4::bigint[])
+
 -- ping: a write that changes nothing; a server that only reads refuses it
 update duetime.control set gates_version = gates_version where false

@@ -537,6 +537,12 @@ create table duetime.fairness (
     set_at bigint
 );
 
+-- Until when submissions have used up the quotas of handlers, under their present names.
+create table duetime.quota (
+    handler text primary key,
+    used_until bigint not null
+) with (fillfactor = 50);
+
 -- Failures in a row of handlers that are to be disabled after some; a success ends one.
 create table duetime.streak (
     handler text not null,

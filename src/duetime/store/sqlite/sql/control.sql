@@ -128,3 +128,9 @@ select ?1, weights, note, set_by, set_at from duetime_fairness where handler = ?
 
 -- delete_weights: what was set by a former name
 delete from duetime_fairness where handler = ?
+
+-- quota: until when a handler's quota is used up
+select used_until from duetime_quota where handler = ?
+
+-- put_quota: the same, from now on
+insert or replace into duetime_quota (handler, used_until) values (?, ?)

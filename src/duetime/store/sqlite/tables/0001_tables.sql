@@ -399,6 +399,12 @@ create table duetime_fairness (
     set_at integer
 ) without rowid;
 
+-- Until when submissions have used up the quotas of handlers, under their present names.
+create table duetime_quota (
+    handler text primary key,
+    used_until integer not null
+) without rowid;
+
 -- Failures in a row of handlers that are to be disabled after some; a success ends one.
 create table duetime_streak (
     handler text not null,
