@@ -28,6 +28,7 @@ from duetime.cli.operating.migrate import migrate
 from duetime.cli.operating.operations import operations
 from duetime.cli.operating.overview import stats
 from duetime.cli.operating.secrets import secrets
+from duetime.cli.operating.shards import shards
 from duetime.cli.operating.signals import signals
 from duetime.cli.operating.status import status
 from duetime.cli.operating.tokens import audit, tokens
@@ -153,6 +154,7 @@ for _command in (
     events,
     limits,
     locks,
+    shards,
     signals,
     alerts,
     channels,
