@@ -14,7 +14,7 @@ from duetime.model import sharding
 from duetime.model.sharding import CONTROL, ShardEntry, ShardMap
 from duetime.store import Store
 from duetime.store.open import engine_of, file_of, store_from_url
-from duetime.store.sharded.routing import Place, read_map, write_map
+from duetime.store.sharded.routing import ShardConnection, read_map, write_map
 from duetime.store.sharded.store import ShardedStore
 
 Problems: TypeAlias = list[str]
@@ -81,7 +81,7 @@ class LocalShards(Shards):
         if not isinstance(store, ShardedStore):
             return [await _info(store, CONTROL, store.url, "active", 1.0)]
         map = await store.read_map()
-        return [await self._describe(store, map, name) for name in map.places]
+        return [await self._describe(store, map, name) for name in map.names]
 
     async def add(self, name: str, url: str, *, start: bool | None = None) -> ShardInfo:
         url = _stored_url(url)
@@ -121,10 +121,10 @@ class LocalShards(Shards):
             return []
         problems: Problems = []
         map = await store.read_map()
-        for name in map.places:
+        for name in map.names:
             try:
-                async with store.visit(name) as place:
-                    found = await place.inspect(repair=False)
+                async with store.visit(name) as part:
+                    found = await part.inspect(repair=False)
             except DuetimeError as problem:
                 problems.append(str(problem))
                 continue
@@ -142,14 +142,14 @@ class LocalShards(Shards):
         raise StoreUnavailable("the shards change too fast; try again")
 
     async def _describe(self, store: ShardedStore, map: ShardMap, name: str) -> ShardInfo:
-        if name not in map.places:
-            raise InvalidValue(f"there is no shard {name!r}; there are: {', '.join(map.places[1:]) or 'none'}")
+        if name not in map.names:
+            raise InvalidValue(f"there is no shard {name!r}; there are: {', '.join(map.names[1:]) or 'none'}")
         entry = map.entry(name) or ShardEntry(name=CONTROL, url=store.control.url, state="draining")
-        share = sum(map.place_of(cell) == name for cell in range(SHARDS)) / SHARDS
+        share = sum(map.shard_of(cell) == name for cell in range(SHARDS)) / SHARDS
         state = "active" if share else entry.state
         try:
-            async with store.visit(name) as place:
-                return await _info(place, name, entry.url, state, share)
+            async with store.visit(name) as part:
+                return await _info(part, name, entry.url, state, share)
         except DuetimeError as problem:
             return ShardInfo(name=name, url=entry.url, state=state, share=share, problem=str(problem))
 
@@ -191,8 +191,8 @@ async def _try(map: ShardMap, name: str) -> None:
     """Open the new shard once, and let it know whose it is; raise if it cannot be one."""
     entry = map.entry(name)
     assert entry is not None
-    place = Place(entry, map.id, store_from_url)
+    shard = ShardConnection(entry, map.id, store_from_url)
     try:
-        await place.ready()
+        await shard.ready()
     finally:
-        await place.close()
+        await shard.close()

@@ -61,22 +61,22 @@ class ShardMap(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for each in self.shards if each.name == name), None)
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """Control and all shards."""
         return (CONTROL, *(each.name for each in self.shards))
 
-    def place_of(self, cell: int) -> str:
+    def shard_of(self, cell: int) -> str:
         """Return where new tasks of a cell are stored."""
         return _assigned(self.epochs[-1].names)[cell]
 
     def formers(self, cell: int) -> tuple[str, ...]:
-        """Return where else tasks of a cell may be, the latest place first."""
-        places = dict.fromkeys(_assigned(epoch.names)[cell] for epoch in reversed(self.epochs))
-        return tuple(places)[1:]
+        """Return where else tasks of a cell may be, the latest shard first."""
+        names = dict.fromkeys(_assigned(epoch.names)[cell] for epoch in reversed(self.epochs))
+        return tuple(names)[1:]
 
     def moves(self, cell: int) -> bool:
         """Return whether a cell is about to change its shard."""
-        return self.coming is not None and _assigned(self.coming.names)[cell] != self.place_of(cell)
+        return self.coming is not None and _assigned(self.coming.names)[cell] != self.shard_of(cell)
 
     def may_be_older(self, id: str) -> bool:
         """Return whether an id may have been stored before the present epoch began."""

@@ -19,7 +19,7 @@ from duetime.store.failures import MOST_LISTED
 from duetime.store.sharded.routing import Routing
 from duetime.store.values import MOST_IN_LANE, Counts, FinalCount, HandlerLoad, Inconsistency, LaneCount, Pruned
 
-ENDED = "-"  # where a list is that has come to its end at a place
+ENDED = "-"  # where a list is that has come to its end at a shard
 
 
 class Reading(Routing):
@@ -30,20 +30,20 @@ class Reading(Routing):
     async def page(self, query: Query) -> Page:
         await self.current()
         cursors = _read_cursor(query.cursor)
-        open_places = [place for place in self.places() if cursors.get(place) != ENDED]
+        unfinished = [shard for shard in self.names() if cursors.get(shard) != ENDED]
         pages: dict[str, Page] = {}
-        for place in open_places:
-            async with self.visit(place) as store:
-                pages[place] = await store.page(msgspec.structs.replace(query, cursor=cursors.get(place), each=True))
+        for shard in unfinished:
+            async with self.visit(shard) as store:
+                pages[shard] = await store.page(msgspec.structs.replace(query, cursor=cursors.get(shard), each=True))
         order = _order(pages, by_end=query.by_end)
         items, _ = page_of((record for _, record in order), query.limit, _size)
-        taken = Counter(place for place, _ in order[: len(items)])
-        for place, page in pages.items():
-            if taken[place] == len(page.items):
-                cursors[place] = page.next or ENDED
-            elif taken[place]:
-                cursors[place] = page.cursors[taken[place] - 1]
-        over = all(cursors.get(place) == ENDED for place in self.places())
+        taken = Counter(shard for shard, _ in order[: len(items)])
+        for shard, page in pages.items():
+            if taken[shard] == len(page.items):
+                cursors[shard] = page.next or ENDED
+            elif taken[shard]:
+                cursors[shard] = page.cursors[taken[shard] - 1]
+        over = all(cursors.get(shard) == ENDED for shard in self.names())
         looked = [page.looked for page in pages.values() if page.looked is not None]
         cut = sum(looked) if looked and len(items) < query.limit else None
         return Page(items, None if over else _write_cursor(cursors), cut)
@@ -147,12 +147,12 @@ def _order(pages: dict[str, Page], *, by_end: bool) -> list[tuple[str, TaskRecor
     heads = dict.fromkeys(pages, 0)
     order: list[tuple[str, TaskRecord]] = []
     while True:
-        rest = {place: page.items[heads[place]] for place, page in pages.items() if heads[place] < len(page.items)}
-        if not rest or any(heads[place] >= len(page.items) and page.next is not None for place, page in pages.items()):
+        rest = {shard: page.items[heads[shard]] for shard, page in pages.items() if heads[shard] < len(page.items)}
+        if not rest or any(heads[shard] >= len(page.items) and page.next is not None for shard, page in pages.items()):
             return order
-        place = max(rest, key=lambda place: _position(rest[place], by_end=by_end))
-        order.append((place, rest[place]))
-        heads[place] += 1
+        shard = max(rest, key=lambda shard: _position(rest[shard], by_end=by_end))
+        order.append((shard, rest[shard]))
+        heads[shard] += 1
 
 
 def _size(record: TaskRecord) -> int:

@@ -26,7 +26,7 @@ MAP_LEASE = 8.0  # seconds for which a map that was read counts: less than a cha
 IDENTITY = "identity"  # the document in a shard
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
-OpenShard = Callable[[str], Store]
+MakeStore = Callable[[str], Store]
 
 
 def same(id: str) -> str:
@@ -49,7 +49,7 @@ async def read_map(control: Store) -> tuple[ShardMap, str] | None:
 
 
 async def write_map(control: Store, map: ShardMap, seen: str) -> bool:
-    """Write a map in place of the one that was seen; return whether it was still that."""
+    """Write a map in shard of the one that was seen; return whether it was still that."""
     return await control.change_alert_documents([DocumentChange(DocumentKind.SHARDS, MAP, seen, msgspec.json.encode(map))])
 
 
@@ -64,10 +64,10 @@ def with_variables(url: str) -> str:
     return _VARIABLE.sub(value, url)
 
 
-class Place:
+class ShardConnection:
     """A shard's store, opened when it is first needed. It must be the shard that the map means."""
 
-    def __init__(self, entry: ShardEntry, control: str, make: OpenShard) -> None:
+    def __init__(self, entry: ShardEntry, control: str, make: MakeStore) -> None:
         self.name = entry.name
         self.entry = entry
         self.synced_gates = -1  # the version of control's gates that it has
@@ -128,17 +128,17 @@ class Place:
 class Routing:
     """Control, the shards, and the map. Nothing in here knows what a verb means."""
 
-    def __init__(self, control: Store, make: OpenShard, initial: ShardMap | None = None) -> None:
+    def __init__(self, control: Store, make: MakeStore, initial: ShardMap | None = None) -> None:
         self.control = control
         self._make = make
         self._initial = initial
         self._map: ShardMap | None = initial
         self._map_version = ""
         self._read_at = -MAP_LEASE
-        self._places: dict[str, Place] = {}
+        self._shards: dict[str, ShardConnection] = {}
         self._held: dict[str, str] = {}  # where attempts are that this process has claimed, by task
         self._sent: dict[str, str] = {}  # where tasks went whose answer never came, by id
-        self._turn = 0
+        self._claims = 0
 
     # ---- the map ----
 
@@ -191,42 +191,42 @@ class Routing:
     async def _use(self, map: ShardMap) -> None:
         self._map = map
         for entry in map.shards:
-            if entry.name not in self._places:
-                self._places[entry.name] = Place(entry, map.id, self._make)
-        for gone in self._places.keys() - set(map.places):
-            await self._places.pop(gone).close()
+            if entry.name not in self._shards:
+                self._shards[entry.name] = ShardConnection(entry, map.id, self._make)
+        for gone in self._shards.keys() - set(map.names):
+            await self._shards.pop(gone).close()
 
     async def _sync(self) -> None:
         """Bring what control decides to the shards."""
 
     # ---- calls ----
 
-    def places(self) -> tuple[str, ...]:
-        return self.map.places
+    def names(self) -> tuple[str, ...]:
+        return self.map.names
 
-    async def store_at(self, place: str) -> Store:
-        return self.control if place == CONTROL else await self._places[place].ready()
+    async def store_at(self, shard: str) -> Store:
+        return self.control if shard == CONTROL else await self._shards[shard].ready()
 
     @asynccontextmanager
-    async def visit(self, place: str) -> AsyncIterator[Store]:
-        """Lend the store of one place; an error of it says which shard it is."""
-        if place == CONTROL:
+    async def visit(self, shard: str) -> AsyncIterator[Store]:
+        """Lend the store of one shard; an error of it says which shard it is."""
+        if shard == CONTROL:
             yield self.control
             return
         try:
-            yield await self.store_at(place)
+            yield await self.store_at(shard)
         except StoreUnavailable as error:
-            raise StoreUnavailable(f"shard {place} does not answer: {error}") from error
+            raise StoreUnavailable(f"shard {shard} does not answer: {error}") from error
 
-    async def at(self, place: str, call: Callable[[Store], Awaitable[T]]) -> T:
-        """Call a verb at one place."""
-        async with self.visit(place) as store:
+    async def at(self, shard: str, call: Callable[[Store], Awaitable[T]]) -> T:
+        """Call a verb at one shard."""
+        async with self.visit(shard) as store:
             return await call(store)
 
-    async def everywhere(self, call: Callable[[Store], Awaitable[T]], places: Iterable[str] | None = None) -> dict[str, T]:
-        """Call a verb at all places, or at these, at the same time. If one fails the others are done first."""
+    async def everywhere(self, call: Callable[[Store], Awaitable[T]], names: Iterable[str] | None = None) -> dict[str, T]:
+        """Call a verb at all names, or at these, at the same time. If one fails the others are done first."""
         await self.current()
-        names = list(self.places() if places is None else places)
+        names = list(self.names() if names is None else names)
         answers = await asyncio.gather(*(self.at(name, call) for name in names), return_exceptions=True)
         found: dict[str, T] = {}
         for name, answer in zip(names, answers, strict=True):
@@ -236,10 +236,10 @@ class Routing:
         return found
 
     async def one_by_one(self, limit: int, call: Callable[[Store, int], Awaitable[Sequence[V]]]) -> list[V]:
-        """Call a verb that has a limit at one place after another, with what is left of it."""
+        """Call a verb that has a limit at one shard after another, with what is left of it."""
         await self.current()
         done: list[V] = []
-        for name in self.places():
+        for name in self.names():
             if len(done) < limit:
                 async with self.visit(name) as store:
                     done += await call(store, limit - len(done))
@@ -249,15 +249,15 @@ class Routing:
         """Do the same for a verb that returns how many it dealt with."""
         await self.current()
         done = 0
-        for name in self.places():
+        for name in self.names():
             if done < limit:
                 async with self.visit(name) as store:
                     done += await call(store, limit - done)
         return done
 
-    def place_of(self, id: str) -> str:
+    def shard_of(self, id: str) -> str:
         """Return where a task most likely is."""
-        return self._held.get(id) or self.map.place_of(cell_of(id))
+        return self._held.get(id) or self.map.shard_of(cell_of(id))
 
     async def route(
         self,
@@ -271,10 +271,10 @@ class Routing:
             return []
         await self.current()
         answers: dict[int, V] = {}
-        asked = [self.place_of(id_of(item)) for item in items]
+        asked = [self.shard_of(id_of(item)) for item in items]
         await self._ask(items, answers, dict(enumerate(asked)), call)
-        for place in self.places():
-            left = {index: place for index, answer in answers.items() if missing(answer) and asked[index] != place}
+        for shard in self.names():
+            left = {index: shard for index, answer in answers.items() if missing(answer) and asked[index] != shard}
             if left:
                 await self._ask(items, answers, left, call)
         return [answers[index] for index in range(len(items))]
@@ -287,14 +287,14 @@ class Routing:
         call: Callable[[Store, list[Item]], Awaitable[Sequence[V]]],
     ) -> None:
         groups: dict[str, list[int]] = {}
-        for index, place in where.items():
-            groups.setdefault(place, []).append(index)
+        for index, shard in where.items():
+            groups.setdefault(shard, []).append(index)
 
-        async def ask(place: str, indexes: list[int]) -> None:
-            found = await self.at(place, lambda store: call(store, [items[index] for index in indexes]))
+        async def ask(shard: str, indexes: list[int]) -> None:
+            found = await self.at(shard, lambda store: call(store, [items[index] for index in indexes]))
             answers.update(zip(indexes, found, strict=True))
 
-        outcomes = await asyncio.gather(*(ask(place, indexes) for place, indexes in groups.items()), return_exceptions=True)
+        outcomes = await asyncio.gather(*(ask(shard, indexes) for shard, indexes in groups.items()), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -21,7 +21,7 @@ from duetime.store.operations import Acted
 from duetime.store.output import KeptOutput, OutputChunk, OutputHit, OutputHits, OutputPosition, OutputSearch
 from duetime.store.rows.operations import edits_of
 from duetime.store.sharded.reading import Reading
-from duetime.store.sharded.routing import Place, same
+from duetime.store.sharded.routing import ShardConnection, same
 from duetime.store.sharded.tasks import Tasks
 from duetime.store.steps import Looked
 from duetime.store.values import Declaration
@@ -39,8 +39,8 @@ class Sharing(Tasks, Reading):
 
     async def declare(self, declarations: Sequence[Declaration]) -> None:
         await self.control.declare(declarations)
-        for place in self._places.values():
-            place.declared = False
+        for shard in self._shards.values():
+            shard.declared = False
         await self._sync()
 
     async def put_gate(self, gate: Gate) -> int:
@@ -67,24 +67,24 @@ class Sharing(Tasks, Reading):
         gates = await self.control.gates()
         now = monotonic()
         behind = [
-            each for each in self._places.values() if now >= each.sync_after and (each.synced_gates != gates.version or not each.declared)
+            each for each in self._shards.values() if now >= each.sync_after and (each.synced_gates != gates.version or not each.declared)
         ]
         if behind:
             declared = await self.control.declarations() if any(not each.declared for each in behind) else []
-            await asyncio.gather(*(self._sync_place(place, gates, declared) for place in behind))
+            await asyncio.gather(*(self._sync_shard(shard, gates, declared) for shard in behind))
 
-    async def _sync_place(self, place: Place, gates: Gates, declared: Sequence[Declaration]) -> None:
+    async def _sync_shard(self, shard: ShardConnection, gates: Gates, declared: Sequence[Declaration]) -> None:
         try:
             async with asyncio.timeout(SYNC_WITHIN):
-                store = await place.ready()
-                if not place.declared:
+                store = await shard.ready()
+                if not shard.declared:
                     await store.declare(declared)
-                    place.declared = True
+                    shard.declared = True
                 await _copy_gates(gates, store)
-            place.synced_gates = gates.version
+            shard.synced_gates = gates.version
         except (StoreUnavailable, TimeoutError) as error:
-            place.sync_after = monotonic() + SYNC_AGAIN  # it may be frozen: nobody must wait for it again at once
-            logger.warning("shard %s does not answer and has not got the newest gates: %s", place.name, error)
+            shard.sync_after = monotonic() + SYNC_AGAIN  # it may be frozen: nobody must wait for it again at once
+            logger.warning("shard %s does not answer and has not got the newest gates: %s", shard.name, error)
 
     # ---- output and steps: where the task is ----
 
@@ -106,12 +106,12 @@ class Sharing(Tasks, Reading):
         return found
 
     async def search_output(self, search: OutputSearch) -> OutputHits:
-        """Search one place after the other: within a place the latest come first."""
+        """Search one shard after the other: within a shard the latest come first."""
         await self.current()
-        places = self.places()
-        place, cursor = _read_search(search.cursor, places)
+        names = self.names()
+        shard, cursor = _read_search(search.cursor, names)
         items: list[OutputHit] = []
-        for name in places[places.index(place) :]:
+        for name in names[names.index(shard) :]:
             async with self.visit(name) as store:
                 part = msgspec.structs.replace(search, cursor=cursor, limit=search.limit - len(items))
                 hits = await store.search_output(part)
@@ -119,8 +119,8 @@ class Sharing(Tasks, Reading):
             if hits.next is not None:
                 return OutputHits(items, _write_search(name, hits.next))
             cursor = None
-            if len(items) == search.limit and name != places[-1]:
-                return OutputHits(items, _write_search(places[places.index(name) + 1], None))
+            if len(items) == search.limit and name != names[-1]:
+                return OutputHits(items, _write_search(names[names.index(name) + 1], None))
         return OutputHits(items, None)
 
     async def steps(self, task: str) -> list[StepRecord]:
@@ -132,7 +132,7 @@ class Sharing(Tasks, Reading):
 
     async def save_steps(self, worker: str, steps: Sequence[NewStep]) -> list[StepRecord | None]:
         for step in steps:
-            if (step.signal is not None or step.children) and self.place_of(step.task) != CONTROL:
+            if (step.signal is not None or step.children) and self.shard_of(step.task) != CONTROL:
                 what = "wait for signals" if step.signal is not None else "call other handlers (ctx.call)"
                 raise InvalidValue(
                     f"steps of tasks in shards cannot {what} yet; run this handler as a flow (app.chain, app.flow), which lives in control"
@@ -192,17 +192,17 @@ async def _copy_gates(gates: Gates, store: Store) -> None:
         await store.remove_gate(handler, collection)
 
 
-def _read_search(cursor: str | None, places: Sequence[str]) -> tuple[str, str | None]:
+def _read_search(cursor: str | None, names: Sequence[str]) -> tuple[str, str | None]:
     if cursor is None:
-        return places[0], None
+        return names[0], None
     try:
-        place, inner = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=tuple[str, str | None])
+        shard, inner = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=tuple[str, str | None])
     except (ValueError, RecursionError, msgspec.DecodeError):
-        place, inner = "", None
-    if place not in places:
+        shard, inner = "", None
+    if shard not in names:
         raise InvalidValue(f"cursor is not one that this list gave out: {cursor[:80]!r}; begin again without it")
-    return place, inner
+    return shard, inner
 
 
-def _write_search(place: str, cursor: str | None) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode((place, cursor))).decode().rstrip("=")
+def _write_search(shard: str, cursor: str | None) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode((shard, cursor))).decode().rstrip("=")

@@ -10,7 +10,7 @@ from duetime.clock import Instant
 from duetime.model.sharding import ShardMap
 from duetime.store import Store
 from duetime.store.shard import Listener
-from duetime.store.sharded.routing import MAP_LEASE, OpenShard
+from duetime.store.sharded.routing import MAP_LEASE, MakeStore
 from duetime.store.sharded.sharing import Sharing
 from duetime.store.sharded.working import Working
 from duetime.store.traits import Traits
@@ -161,7 +161,7 @@ class ControlVerbs:
 class ShardedStore(Working, Sharing, ControlVerbs):
     """Control and its shards behind the verbs of `duetime.store.Store`."""
 
-    def __init__(self, control: Store, make: OpenShard, initial: ShardMap | None = None) -> None:
+    def __init__(self, control: Store, make: MakeStore, initial: ShardMap | None = None) -> None:
         super().__init__(control, make, initial)
         ControlVerbs.__init__(self, control)
         self.now: Callable[[], Instant] = control.now
@@ -178,7 +178,7 @@ class ShardedStore(Working, Sharing, ControlVerbs):
     @property
     def traits(self) -> Traits:
         if self._traits is None:
-            stores = [self.control, *(place.opened for place in self._places.values() if place.opened is not None)]
+            stores = [self.control, *(shard.opened for shard in self._shards.values() if shard.opened is not None)]
             self._traits = _together([store.traits for store in stores])
         return self._traits
 
@@ -187,7 +187,7 @@ class ShardedStore(Working, Sharing, ControlVerbs):
         return min(store.reached() for store in self._open_stores())
 
     def _open_stores(self) -> list[Store]:
-        return [self.control, *(place.opened for place in self._places.values() if place.opened is not None)]
+        return [self.control, *(shard.opened for shard in self._shards.values() if shard.opened is not None)]
 
     async def open(self, *, migrate: bool = True) -> None:
         await self.control.open(migrate=migrate)
@@ -195,8 +195,8 @@ class ShardedStore(Working, Sharing, ControlVerbs):
 
     async def close(self) -> None:
         self._read_at = -MAP_LEASE
-        for place in self._places.values():
-            await place.close()
+        for shard in self._shards.values():
+            await shard.close()
         await self.control.close()
 
     async def ping(self) -> None:

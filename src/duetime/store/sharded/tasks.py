@@ -34,10 +34,10 @@ class Tasks(Routing):
             map = await self.read_map()
         where = await self._destinations(tasks, map)
         groups: dict[str, list[int]] = {}
-        for index, place in enumerate(where):
-            groups.setdefault(place, []).append(index)
+        for index, shard in enumerate(where):
+            groups.setdefault(shard, []).append(index)
         answers: dict[int, Added] = {}
-        parts = [self._add_at(place, [(index, tasks[index]) for index in indexes], answers) for place, indexes in groups.items()]
+        parts = [self._add_at(shard, [(index, tasks[index]) for index in indexes], answers) for shard, indexes in groups.items()]
         failures = [each for each in await asyncio.gather(*parts, return_exceptions=True) if isinstance(each, BaseException)]
         for failure in failures:
             if not isinstance(failure, StoreUnavailable):
@@ -51,25 +51,25 @@ class Tasks(Routing):
             raise StoreUnavailable(f"{failures[0]}{rest}") from failures[0]
         return [answers[index] for index in range(len(tasks))]
 
-    async def _add_at(self, place: str, tasks: Sequence[tuple[int, NewTask[object]]], answers: dict[int, Added]) -> None:
+    async def _add_at(self, shard: str, tasks: Sequence[tuple[int, NewTask[object]]], answers: dict[int, Added]) -> None:
         try:
-            added = await self.at(place, lambda store: store.add([task for _, task in tasks]))
+            added = await self.at(shard, lambda store: store.add([task for _, task in tasks]))
         except StoreUnavailable:
             # it may be stored there all the same: a repeat must not go anywhere else
-            self._sent.update((task.id, place) for _, task in tasks)
+            self._sent.update((task.id, shard) for _, task in tasks)
             raise
         for (index, task), answer in zip(tasks, added, strict=True):
             self._sent.pop(task.id, None)
-            answers[index] = await self._moved_on(place, task, answer)
+            answers[index] = await self._moved_on(shard, task, answer)
 
-    async def _moved_on(self, place: str, task: NewTask[object], answer: Added) -> Added:
+    async def _moved_on(self, shard: str, task: NewTask[object], answer: Added) -> Added:
         """Let a task be where it belongs that went to a former shard for a live one with its key which has ended meanwhile."""
         if task.key is None or answer.verdict is not AddVerdict.ADDED:
             return answer
         present = self._home_of_key(task, self.map, self._known_names)
-        if present == place or task.edges:
+        if present == shard or task.edges:
             return answer
-        [deleted] = await self.at(place, lambda store: store.delete([task.id]))
+        [deleted] = await self.at(shard, lambda store: store.delete([task.id]))
         if deleted is not DeleteVerdict.DELETED:
             return answer
         [again] = await self.at(present, lambda store: store.add([task]))
@@ -77,12 +77,12 @@ class Tasks(Routing):
 
     async def _destinations(self, tasks: Sequence[NewTask[object]], map: ShardMap) -> list[str]:
         """Return where each task is to be stored. Raises before anything is stored if that cannot be."""
-        where = [self._sent.get(task.id) or map.place_of(cell_of(task.id)) for task in tasks]
+        where = [self._sent.get(task.id) or map.shard_of(cell_of(task.id)) for task in tasks]
         await self._follow_parents(tasks, where)
         repeats = await self._follow_repeats(tasks, where, map)
         for index, task in enumerate(tasks):
             if task.key is not None and not task.edges and index not in repeats and task.id not in self._sent:
-                where[index] = await self._place_for_key(task, map)
+                where[index] = await self._shard_for_key(task, map)
         return where
 
     async def _follow_parents(self, tasks: Sequence[NewTask[object]], where: list[str]) -> None:
@@ -93,25 +93,25 @@ class Tasks(Routing):
         own = {task.id: index for index, task in enumerate(tasks)}
         found = await self._whereabouts([parent for parent in parents if parent not in own])
         for index, task in enumerate(tasks):
-            places = {where[own[edge.parent]] if edge.parent in own else found.get(edge.parent) for edge in task.edges}
-            if None in places:
+            names = {where[own[edge.parent]] if edge.parent in own else found.get(edge.parent) for edge in task.edges}
+            if None in names:
                 unknown = next(edge.parent for edge in task.edges if edge.parent not in own and edge.parent not in found)
                 raise TaskNotFound(f"task {unknown}, which another one waits for, does not exist")
-            if not places:
+            if not names:
                 continue
-            if len(places) > 1 or (task.key is not None and places != {where[index]}):
+            if len(names) > 1 or (task.key is not None and names != {where[index]}):
                 raise InvalidValue(
                     "a task cannot wait for tasks of another shard; submit them as a flow (app.group, app.chain), which lives in control"
                 )
-            [place] = places
-            where[index] = place or CONTROL
+            [shard] = names
+            where[index] = shard or CONTROL
 
     async def _whereabouts(self, ids: Sequence[str]) -> dict[str, str]:
         """Return where tasks are; unknown ones are left out."""
         if not ids:
             return {}
         found = await self.everywhere(lambda store: store.get(ids))
-        return {record.id: place for place, records in found.items() for record in records if record is not None}
+        return {record.id: shard for shard, records in found.items() for record in records if record is not None}
 
     async def _follow_repeats(self, tasks: Sequence[NewTask[object]], where: list[str], map: ShardMap) -> set[int]:
         """Send what is stored already where it is: a repeat is no second task. Return which these are.
@@ -128,17 +128,17 @@ class Tasks(Routing):
                 for former in map.formers(cell_of(task.id)):
                     asked.setdefault(former, []).append(index)
         repeats = set()
-        for place, indexes in asked.items():
+        for shard, indexes in asked.items():
             ids = [tasks[index].id for index in indexes]
-            async with self.visit(place) as store:
+            async with self.visit(shard) as store:
                 records = await store.get(ids)
             for index, record in zip(indexes, records, strict=True):
                 if record is not None:
-                    where[index] = place
+                    where[index] = shard
                     repeats.add(index)
         return repeats
 
-    async def _place_for_key(self, task: NewTask[object], map: ShardMap) -> str:
+    async def _shard_for_key(self, task: NewTask[object], map: ShardMap) -> str:
         """Return where a keyed task belongs: where the live task is that has its key, otherwise where its key's cell is.
 
         The live one may be elsewhere if the shard of the cell has changed, or the handler was renamed: then its present name decides.
@@ -147,17 +147,17 @@ class Tasks(Routing):
         known = await self._names()
         present = self._home_of_key(task, map, known)
         cells = {cell_of_key(name, key) for name in known.all(task.handler)}
-        for place in dict.fromkeys(place for cell in cells for place in (map.place_of(cell), *map.formers(cell))):
-            if place != present:
-                async with self.visit(place) as store:
+        for shard in dict.fromkeys(shard for cell in cells for shard in (map.shard_of(cell), *map.formers(cell))):
+            if shard != present:
+                async with self.visit(shard) as store:
                     record = await store.find(task.handler, key)
                 if record is not None and record.state not in FINAL:
-                    return place
+                    return shard
         return present
 
     @staticmethod
     def _home_of_key(task: NewTask[object], map: ShardMap, names: HandlerNames) -> str:
-        return map.place_of(cell_of_key(names.present(task.handler), task.key or ""))
+        return map.shard_of(cell_of_key(names.present(task.handler), task.key or ""))
 
     async def _names(self) -> HandlerNames:
         """Return the handlers' names, as control has had them a moment ago."""

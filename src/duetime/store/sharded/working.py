@@ -88,14 +88,14 @@ class Working(Routing):
     async def reap(self, worker: str, beat: int) -> int | None:
         """Every shard compares its own beat once more, in the step in which it takes the attempts."""
         beats: dict[str, int] = {}
-        for place, records in (await self.everywhere(lambda store: store.workers())).items():
-            beats |= {name: record.beat for name, record in ((place, each) for each in records) if record.id == worker}
+        for shard, records in (await self.everywhere(lambda store: store.workers())).items():
+            beats |= {name: record.beat for name, record in ((shard, each) for each in records) if record.id == worker}
         if not beats or sum(beats.values()) != beat:
             return None
         counts = []
-        for place in reversed(beats):
-            async with self.visit(place) as store:
-                count = await store.reap(worker, beats[place])
+        for shard in reversed(beats):
+            async with self.visit(shard) as store:
+                count = await store.reap(worker, beats[shard])
             counts += [] if count is None else [count]
         return sum(counts) if counts else None
 
@@ -114,44 +114,44 @@ class Working(Routing):
                 if left is not None and task.priority < priority:
                     left[task.handler][priority] -= 1
 
-        return await self._in_turn(wants, total, at, taken)
+        return await self._one_after_another(wants, total, at, taken)
 
     async def claim_parked(self, worker: str, claim: int, declared: Mapping[str, str], wants: Mapping[str, int]) -> Claim:
-        return await self._in_turn(
+        return await self._one_after_another(
             wants, sum(wants.values()), lambda store, wants, total: store.claim_parked(worker, claim, declared, wants)
         )
 
     async def claim_probe(self, worker: str, claim: int, names: Collection[str], gate: Gate) -> Claim:
         wants = dict.fromkeys(names, 1)
-        return await self._in_turn(wants, 1, lambda store, wants, total: store.claim_probe(worker, claim, names, gate))
+        return await self._one_after_another(wants, 1, lambda store, wants, total: store.claim_probe(worker, claim, names, gate))
 
     async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
         running = await self.running_tasks(worker, payloads=False)
         if any(task.claim == claim for task in running):
-            total = 0  # a repeat: no place that has not answered the first one may hand out more
-        return await self._in_turn(wants, total, lambda store, wants, total: store.claim_for(worker, claim, wants, total))
+            total = 0  # a repeat: no shard that has not answered the first one may hand out more
+        return await self._one_after_another(wants, total, lambda store, wants, total: store.claim_for(worker, claim, wants, total))
 
-    async def _in_turn(
+    async def _one_after_another(
         self, wants: Mapping[str, int], total: int, claim: ClaimAt, taken: Callable[[ClaimedTask], None] = lambda task: None
     ) -> Claim:
-        """Ask one place after another, another one first each time, until nothing more is wanted."""
+        """Ask one shard after another, another one first each time, until nothing more is wanted."""
         await self.current()
-        places = self.places()
-        self._turn += 1
-        first = self._turn % len(places)
+        names = self.names()
+        self._claims += 1
+        first = self._claims % len(names)
         left, tasks, nexts, nows, failures = dict(wants), list[ClaimedTask](), list[int](), list[int](), list[StoreUnavailable]()
-        for place in (*places[first:], *places[:first]):
+        for shard in (*names[first:], *names[:first]):
             if len(tasks) >= total and nows:
                 break
             try:
-                async with self.visit(place) as store:
+                async with self.visit(shard) as store:
                     found = await claim(store, left, total - len(tasks))
             except StoreUnavailable as failure:
                 failures.append(failure)
                 continue
             for task in found.tasks:
                 left[task.handler] -= 1
-                self._held[task.id] = place
+                self._held[task.id] = shard
                 taken(task)
             left = {handler: count for handler, count in left.items() if count > 0}
             tasks += found.tasks
