@@ -98,6 +98,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Make what was captured readable: tests print odd bytes, and a process that runs tests beside others cannot pass them on."""
     report = yield
+    if report.failed and "from pytest-timeout" in str(report.longrepr):
+        for warning in ("Unraisable", "UnhandledThread"):  # the code of a test that hung may go on, and ends within another test
+            item.config.addinivalue_line("filterwarnings", f"ignore::pytest.Pytest{warning}ExceptionWarning")
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report
 

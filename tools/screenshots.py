@@ -10,8 +10,11 @@ from pathlib import Path
 
 from playwright.async_api import async_playwright
 
+from duetime import AlertRule, App, Deadline, Failing, Late, Mail, Webhook, WorkerLost
 from duetime.api.app import Api
 from duetime.api.server import Server
+from duetime.duties.alert_facts import Certificates
+from duetime.duties.alerts import evaluate
 from duetime.web.web import Web
 from tests.browsers import chromium
 from tools.showcase import fill, remember, showcase
@@ -22,9 +25,28 @@ SHOTS = (  # file, address, width, height, scheme
     ("dashboard-task.png", "TASK", 1280, 760, "light"),
     ("dashboard-flow.png", "FLOW", 1280, 640, "light"),
     ("dashboard-tasks.png", "/tasks", 1280, 760, "dark"),
+    ("dashboard-alerts.png", "/alerts", 1280, 640, "light"),
     ("dashboard-handler.png", "/handlers/payments.charge", 1280, 900, "light"),
     ("dashboard-phone.png", "/", 390, 844, "dark"),
 )
+
+
+async def _alert(app: App) -> None:
+    """Store some rules. One fires, and is muted, because there is no network to tell anybody."""
+    await app.channels.put("pager", Webhook(url="https://pager.example.com/hooks/shop"))
+    await app.channels.put("ops", Mail(server="smtp://mail.example.com:587", sender="duetime@example.com", to=("ops@example.com",)))
+    books = Deadline(schedule="nightly-ledger", by="06:30", tz="Europe/Berlin")
+    night = ("20:00", "07:00")
+    for rule in (
+        AlertRule(name="late", when=Late(oldest_due=60), channels=("pager", "ops"), repeat=900, note="More workers, or a gate."),
+        AlertRule(name="failing", when=Failing(ratio=0.15, handler="payments.*"), channels=("pager", "ops"), note="The bank: 0123 456"),
+        AlertRule(name="books", when=books, channels=("pager",)),
+        AlertRule(name="worker lost", when=WorkerLost(), channels=("ops",), quiet=night, tz="Europe/Berlin"),
+    ):
+        await app.alerts.put(rule)
+    await app.alerts.mute("failing", lasting=3_600)
+    while not await evaluate(app.store, Certificates()):
+        pass  # a worker was faster
 
 
 async def main() -> None:
@@ -41,6 +63,7 @@ async def main() -> None:
             for _ in range(3):
                 await stack.enter_async_context(app.worker(grace=0.1))
             await fill(app)
+            await _alert(app)
             await app.gates.pause("search.reindex", note="the index is being moved", lasting=2_700)
             playwright = await stack.enter_async_context(async_playwright())
             browser = await playwright.chromium.launch(executable_path=path)

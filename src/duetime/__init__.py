@@ -20,6 +20,7 @@ from duetime.client.schedules.schedule import Schedule
 from duetime.client.secrets import SecretInfo
 from duetime.client.signals import SignalInfo
 from duetime.client.targets import TargetInfo
+from duetime.client.weights import WeightsInfo
 from duetime.errors import (
     AlertNotFound,
     ArtifactNotFound,
@@ -43,6 +44,7 @@ from duetime.errors import (
     NotAllowed,
     OperationNotFound,
     PayloadTooLarge,
+    QuotaExceeded,
     RetryLater,
     ScheduleNotFound,
     SecretNotFound,
@@ -74,6 +76,7 @@ from duetime.model.event import Event, GateEvent, ScheduleEvent, TaskEvent, Work
 from duetime.model.flow import Condition
 from duetime.model.limit import Limit
 from duetime.model.needs import ended
+from duetime.model.quota import Quota
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import AfterEnd, At, Calendar, Cron, DayCalendar, Every, Window, occurrences
 from duetime.model.secrets import Secret
@@ -164,6 +167,8 @@ __all__ = [
     "OperationNotFound",
     "PayloadTooLarge",
     "Plan",
+    "Quota",
+    "QuotaExceeded",
     "Reason",
     "RetryLater",
     "RetryPolicy",
@@ -196,6 +201,7 @@ __all__ = [
     "Timer",
     "UnknownHandler",
     "Webhook",
+    "WeightsInfo",
     "Wheel",
     "Window",
     "WorkerEvent",

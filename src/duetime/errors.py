@@ -25,6 +25,7 @@ DuetimeError
 │   └── DuplicateKeys              the same for some of many; the others were stored
 ├── Conflict                       a task, schedule or calendar is in a state that forbids the request
 │   └── ChangedMeanwhile           it is not as the caller has seen it
+├── QuotaExceeded                  more is submitted of a handler than its quota allows; `wait` says when to try again
 ├── NotAllowed                     a server refuses the token: missing, unknown, expired, without the scope, or over its rate
 ├── TaskFailed                     `result` of a task that ended failed, dropped or expired
 ├── TaskCancelled                  `result` of a task that ended cancelled
@@ -184,6 +185,14 @@ class Conflict(DuetimeError):
 
 class ChangedMeanwhile(Conflict):
     """A task or schedule has changed since the caller read it; nothing was written."""
+
+
+class QuotaExceeded(DuetimeError):
+    """More was submitted of a handler than its quota allows; nothing of it was stored. Try again in `wait` seconds, if that is given."""
+
+    def __init__(self, message: str, *, wait: float | None = None) -> None:
+        super().__init__(message)
+        self.wait = wait
 
 
 class NotAllowed(DuetimeError):

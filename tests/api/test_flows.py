@@ -122,14 +122,14 @@ async def test_an_app_over_a_server_does_the_same(app: App) -> None:
         remote = App(http.url)
         greet = remote.handler("greet")
         plan = Plan("order")
-        first = plan.add(greet.new(name="a").after(600), name="a")
+        first = plan.add(greet.new(name="a").after(600), name="a", undo=greet.new(name="z"))
         plan.add(greet.new(name="b"), name="b", needs=[any_of(first.returned("x"), first.failed)])
         plan.group([greet.new(name="c")], name="c", needs=[first.not_failed])
         async with remote:
             flow = await remote.submit_flow(plan.new_flow(deadline=60, meta={"a": "b"}))
             found = await app.flows.get(flow)
             assert found == await remote.flows.get(flow.id)
-            assert [each.needs for each in found.nodes] == [[], ["a returned 'x' or a failed"], ["a not failed"]]
+            assert [each.needs for each in found.nodes] == [[], ["a returned 'x' or a failed"], ["a not failed"], []]
             assert (await remote.flows.wait(flow, timeout=0)).state == "running"
             assert [each.id for each in (await remote.flows.list()).items] == [flow.id]
             assert len(await remote.flows.members(flow, "a")) == 1
@@ -140,3 +140,16 @@ async def test_an_app_over_a_server_does_the_same(app: App) -> None:
                 await remote.retry(flow)
             with pytest.raises(FlowNotFound):
                 await remote.flows.get(new_id())
+
+
+async def test_what_undoes_a_node_is_posted_with_it(http: Client) -> None:
+    undo = {"handler": "greet", "payload": {"name": {"$value": ["a", "part"]}}}
+    made = await post(http, node("a", undo=undo), node("b", "a"))
+    assert [(each["name"], each["undoes"]) for each in made["nodes"]] == [("a", ""), ("b", ""), ("undo-a", "a")]
+    group = {"name": "all", "tasks": [{"handler": "greet", "payload": {"name": "x"}}], "undo": undo}
+    assert "a group has no undo" in (await post(http, group, status=422))["detail"]
+    unknown = {"handler": "greet", "payload": {"name": {"$value": "nobody"}}}
+    assert "'nobody', which is no node" in (await post(http, node("a", undo=unknown), status=422))["detail"]
+    keyed = {"handler": "greet", "payload": {"name": "x"}, "key": "7"}
+    assert "neither key nor needs" in (await post(http, node("a", undo=keyed), status=422))["detail"]
+    assert "nothing can wait for" in (await post(http, node("a", undo=undo), node("b", "undo-a"), status=422))["detail"]

@@ -70,6 +70,7 @@ async def scene(app: App) -> AsyncIterator[Scene]:
         await app.store.unregister("asks")
         await app.gates.pause(HIDDEN, collection=f"{MARK}-eu", note=f"{MARK} note")
         await app.gates.pause("greet", note="own note")
+        await app.weights.put(HIDDEN, {f"{MARK}-eu": 2}, note=f"{MARK} note")
         async with served(app) as http:
             everybody, shop = http.bearing(admin), http.bearing(token)
             theirs = {"handlers": {HIDDEN: {"slots": 7}, "greet": {}}, "name": "shared"}
@@ -86,6 +87,7 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "tasks": own.id,
                     "workers": worker,
                     "gates": "greet",
+                    "weights": "greet",
                     "handlers": "greet",
                     "schedules": "own",
                     "calendars": "none",
@@ -115,6 +117,7 @@ async def scene(app: App) -> AsyncIterator[Scene]:
                     "tasks": hidden.id,
                     "workers": hidden_worker,
                     "gates": HIDDEN,
+                    "weights": HIDDEN,
                     "handlers": HIDDEN,
                     "schedules": f"{MARK}-nightly",
                 },
@@ -143,6 +146,7 @@ def bodies(scene: Scene) -> dict[str, Any]:
         "rerun_flow": {"node": "greet"},
         "submit_flow": {"name": "own", "nodes": [{"name": "first", "task": OWN}]},
         "put_limit": {"running": 2},
+        "put_weights": {"weights": {"eu": 2}},
         "take_lock": {"holder": "fedcba9876543210"},
         "renew_lock": {"holder": "fedcba9876543210"},
         "free_lock": {"holder": "fedcba9876543210"},
@@ -193,7 +197,17 @@ async def test_no_answer_names_what_is_of_another_handler(scene: Scene) -> None:
 
 async def test_the_marks_are_there_for_somebody_who_may_see_them(app: App, scene: Scene) -> None:
     whole = scene.shop.bearing((await app.tokens.create("all", scopes=["admin"])).token)
-    for path in ("/v1/tasks", "/v1/gates", "/v1/handlers", "/v1/schedules", "/v1/forecast", "/v1/workers", "/v1/stats", "/metrics"):
+    for path in (
+        "/v1/tasks",
+        "/v1/gates",
+        "/v1/weights",
+        "/v1/handlers",
+        "/v1/schedules",
+        "/v1/forecast",
+        "/v1/workers",
+        "/v1/stats",
+        "/metrics",
+    ):
         assert MARK in text_of(await whole("GET", path)), path
     assert MARK in text_of(await whole("GET", "/v1/logs", q="common"))
     assert MARK in text_of(await whole("GET", "/v1/series", by="handler"))
@@ -218,7 +232,7 @@ async def test_what_is_hidden_is_answered_like_what_does_not_exist(scene: Scene,
         "channels": "no-channel",
     }
     nobody |= {kind: new_id() for kind in ("tasks", "flows", "workers", "operations")}
-    nobody |= dict.fromkeys(("gates", "handlers"), f"{MARK}.nobody")
+    nobody |= dict.fromkeys(("gates", "handlers", "weights"), f"{MARK}.nobody")
     kind = route.parts[1]
     names = scene.hidden | ({"workers": scene.unseen} if route in workers.ROUTES else {})  # a shared worker may be seen in part
     hidden, missing = await ask(scene, route, names), await ask(scene, route, nobody)

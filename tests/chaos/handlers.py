@@ -64,6 +64,27 @@ async def limited(ctx: Context, seconds: float = 0.0, held: bool = False) -> Non
 
 
 @app.task(retry=AT_ONCE)
+async def lists(ctx: Context, length: int) -> list[int]:
+    """Return the items of a map."""
+    with journal.attempt(ctx):
+        return list(range(length))
+
+
+@app.task(retry=AT_ONCE)
+async def echoes(ctx: Context, value: int) -> int:
+    """Return what it is given."""
+    with journal.attempt(ctx):
+        return value
+
+
+@app.task(retry=AT_ONCE)
+async def adds(ctx: Context, numbers: list[int]) -> int:
+    """Return a sum, the last of a flow."""
+    with journal.attempt(ctx):
+        return sum(numbers)
+
+
+@app.task(retry=AT_ONCE)
 async def stepwise(ctx: Context, steps: int = 3, held_after: int = -1) -> list[int]:
     """Go step by step, each written down; after one of them wait as long as the test holds it."""
     with journal.attempt(ctx):

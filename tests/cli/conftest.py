@@ -186,7 +186,7 @@ class Program:
         process = self._start("worker", "tests.cli.shop:app", *options, stdout=subprocess.DEVNULL)
         worker = RunningWorker(process)
         try:
-            worker.until_said(r"^duetime: worker \w+ ")
+            worker.until_said(r"^duetime: worker \S+ ")
             yield worker
         finally:
             if process.poll() is None:
@@ -215,7 +215,7 @@ class RunningWorker:
     @property
     def own_pid(self) -> int:
         """The worker's own process, below the guards of the one that was started."""
-        return int(re.findall(r"^duetime: worker \w+ \(.*process (\d+)\) runs ", self.said, re.MULTILINE)[-1])
+        return int(re.findall(r"^duetime: worker \S+ \(.*process (\d+)\) runs ", self.said, re.MULTILINE)[-1])
 
     def until_said(self, pattern: str, times: int = 1) -> None:
         def said() -> bool:

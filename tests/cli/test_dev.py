@@ -167,6 +167,20 @@ def test_the_lines_are_about_a_handler_of_ones_own(dev: Dev, shop: Path) -> None
         assert pasted(cancel)["answers"] == {"cancelled": 1}
 
 
+@pytest.mark.slow
+@pytest.mark.covers("AIR.9")
+def test_alerts_are_shown_on_the_terminal_when_they_begin_and_when_they_are_over(dev: Dev, shop: Path) -> None:
+    rule = 'from duetime import Backlog\napp.alert("pile", Backlog(due=1), channels=["ops"])\n'
+    (shop / "shop.py").write_text(SHOP.replace("def block", "def unused") + rule)
+    with dev("shop:app") as running:
+        running.ask("PUT", "/v1/gates/wait", {"action": "pause"})
+        tasks = [running.submit("wait", seconds=0) for _ in range(3)]
+        running.until_said(r"alert pile, firing: wait has 3 due tasks; 1 is allowed\.$")
+        for task in tasks:
+            running.ask("POST", f"/v1/tasks/{task['id']}/cancel")
+        running.until_said(r"alert pile, recovered: Over: wait has 3 due tasks")
+
+
 def test_requests_and_attempts_are_shown_on_the_terminal(dev: Dev, shop: Path) -> None:
     with dev("shop:app") as running:
         task = running.submit("charge", wait=60, order_id=8)

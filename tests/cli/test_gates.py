@@ -25,6 +25,16 @@ def test_closed_gates_are_listed_until_they_are_opened(duetime: CommandLine, sho
     assert duetime.json("gates")["items"] == []
 
 
+def test_gates_of_all_that_fit_are_closed_and_opened_together(duetime: CommandLine, shop: Shop) -> None:
+    assert duetime.lines("gates", "pause", "g*", "--note", "why not") == ["pause greet: in force"]
+    assert {each["handler"] for each in duetime.json("gates", "drop", "*")["items"]} == {"fail", "greet"}
+    assert {(each["handler"], each["action"]) for each in duetime.json("gates")["items"]} == {("fail", "drop"), ("greet", "drop")}
+    assert "no handler that is declared fits 'x*'" in duetime("gates", "pause", "x*", code=3).stderr
+    assert "belongs to one handler" in duetime("gates", "pause", "*", "--collection", "eu", code=2).stderr
+    assert duetime.lines("gates", "open", "*") == ["open fail, greet"]
+    assert "no gate is closed" in duetime("gates", "open", "*", code=3).stderr
+
+
 def test_the_list_says_when_a_broken_target_is_probed(duetime: CommandLine, shop: Shop) -> None:
     async def disable() -> None:
         async with shop.app as app:

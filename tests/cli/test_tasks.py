@@ -190,3 +190,15 @@ def test_many_tasks_are_changed_by_a_query(duetime: CommandLine, shop: Shop) -> 
     assert "1 task" in duetime("cancel", "--where", "handler:gr* payload.name:Bob", "--yes").stdout
     assert duetime.ids("state:cancelled") == [gone]
     assert duetime.ids("state:pending") == [kept]
+
+
+def test_people_find_what_they_submitted(duetime: CommandLine, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUETIME_USER", "anna")
+    hers = duetime.submit("greet", "name=Ada")
+    monkeypatch.setenv("DUETIME_USER", "ben")
+    his = duetime.submit("greet", "name=Bob")
+    assert duetime.ids("--mine") == [his]
+    assert duetime.ids("--submitted-by", "anna") == [hers]
+    assert duetime("tasks", "--mine", "--count").stdout.strip() == "1 task"
+    assert duetime.json("cancel", "--mine", "--yes")["matched"] == 1
+    assert duetime.json("task", hers)["state"] == "pending"

@@ -16,13 +16,14 @@ from duetime.errors import DuplicateKey
 from duetime.ids import new_id
 from duetime.model.flow import MAX_MEMBERS, PORTION, Condition, Graph, NodePlan, check_graph
 from duetime.model.gate import Gate, GateAction
+from duetime.model.lifecycle import QUARANTINE_CRASHES
 from duetime.model.task import FINAL, NewTask, State
 from duetime.store import Store
 from duetime.store.flows import FlowRecord, FlowVerdict, NewFlow
 from duetime.store.postgres.statements import in_schema
 from duetime.store.values import CancelVerdict, ChangeVerdict
 from tests.conformance.build import Worker, ended, new_task
-from tests.conformance.conftest import Another, Hire
+from tests.conformance.conftest import Another, Dead, Hire
 from tests.conformance.connections import Connection
 
 
@@ -120,6 +121,19 @@ async def test_every_end_but_success_is_a_failure_of_the_node(store: Store, work
     await end(worker, "clean")
     await end(worker, "close")
     assert (await read(store, branches)).state == "succeeded"  # the failure was handled
+
+
+async def test_a_member_that_kills_its_workers_is_quarantined_and_has_failed(store: Store, worker: Worker, dead_worker: Dead) -> None:
+    branches = flow(node("a"), node("next", on("a")), node("clean", on("a", "failed")))
+    await store.add_flow(branches)
+    for _ in range(QUARANTINE_CRASHES):
+        assert (await states(store, branches))["a"] == "running"
+        dead = await dead_worker("a", holding=1)
+        [beat] = [each.beat for each in await store.workers() if each.id == dead]
+        await store.reap(dead, beat)
+    assert await states(store, branches) == {"a": "failed", "next": "skipped", "clean": "running", "": "running"}
+    await end(worker, "clean")
+    assert (await read(store, branches)).state == "succeeded"
 
 
 async def end_as(store: Store, worker: Worker, clock: ManualClock, task: str, state: State) -> None:
@@ -282,6 +296,67 @@ async def test_a_stop_by_failure_does_not_come_again_after_a_retry(store: Store,
     await end(worker, "a")
     await end(worker, "b")
     assert (await read(store, two)).state == "succeeded"
+
+
+def undo(name: str) -> NodePlan:
+    return NodePlan(name=f"undo-{name}", handler=f"undo-{name}", undoes=name)
+
+
+def saga() -> NewFlow:
+    """Two nodes that are undone, one after the other, and a third that may fail; a fourth is undone only if it ran."""
+    return flow(node("a"), undo("a"), node("b", on("a")), undo("b"), node("c", on("b")), node("d", on("c")), undo("d"))
+
+
+async def test_what_has_succeeded_is_undone_backwards_when_the_flow_fails(store: Store, worker: Worker) -> None:
+    order = saga()
+    await store.add_flow(order)
+    for name, state in (("a", State.SUCCEEDED), ("b", State.SUCCEEDED), ("c", State.FAILED)):
+        assert {(await states(store, order))[each] for each in ("undo-a", "undo-b", "undo-d")} == {"waiting"}
+        await end(worker, name, state)
+    now = await states(store, order)
+    assert (now["undo-a"], now["undo-b"], now["undo-d"], now[""]) == ("waiting", "running", "skipped", "running")
+    assert await store.stop_flow(order.id, "cancel") is FlowVerdict.CHANGED, "which does not stop the undoing"
+    await end(worker, "undo-b")
+    await end(worker, "undo-a")
+    now = await states(store, order)
+    assert (now["undo-a"], now["undo-b"], now[""]) == ("succeeded", "succeeded", "cancelled")
+    assert await store.retry_flow(order.id) is FlowVerdict.REFUSED
+    assert await store.rerun_flow(order.id, 2) is FlowVerdict.REFUSED, "b runs only after a, whose effect is gone"
+    assert await store.rerun_flow(order.id, 0) is FlowVerdict.CHANGED
+    for name in "abcd":
+        await end(worker, name)
+    now = await states(store, order)
+    assert (now["undo-a"], now["undo-b"], now["undo-d"], now[""]) == ("skipped", "skipped", "skipped", "succeeded")
+
+
+async def test_a_cancelled_flow_is_undone_once_nothing_of_it_runs(store: Store, worker: Worker) -> None:
+    order = saga()
+    await store.add_flow(order)
+    await end(worker, "a")
+    running = await worker.take_one("b")
+    await store.stop_flow(order.id, "cancel")
+    now = await states(store, order)
+    assert (now["b"], now["undo-a"], now[""]) == ("running", "waiting", "running")
+    await worker.end(running, State.CANCELLED)
+    now = await states(store, order)
+    assert (now["b"], now["undo-a"], now["undo-b"], now[""]) == ("failed", "running", "skipped", "running")
+    await end(worker, "undo-a")
+    assert (await states(store, order))[""] == "cancelled"
+
+
+async def test_an_undo_that_fails_fails_the_flow_and_can_be_retried(store: Store, worker: Worker) -> None:
+    order = saga()
+    await store.add_flow(order)
+    await end(worker, "a")
+    await store.stop_flow(order.id, "cancel")
+    await end(worker, "undo-a", State.FAILED)
+    now = await states(store, order)
+    assert (now["undo-a"], now[""]) == ("failed", "failed")
+    assert await store.retry_flow(order.id) is FlowVerdict.CHANGED
+    now = await states(store, order)
+    assert (now["b"], now["undo-a"], now[""]) == ("failed", "running", "running"), "only what undoes is retried"
+    await end(worker, "undo-a")
+    assert (await states(store, order))[""] == "cancelled"
 
 
 async def test_a_deadline_stops_a_flow(store: Store, worker: Worker, clock: ManualClock) -> None:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from duetime import App, Context, Fatal, RetryPolicy, State, TaskFailed
+from duetime import App, Context, Fatal, Handlers, RetryPolicy, State, TaskFailed
 from duetime.model.why import ReasonKind
 from tests.guide.waiting import until
 from tests.servers.waiting import PATIENCE
@@ -124,3 +124,42 @@ async def test_an_overview_of_everything(app: App) -> None:
         assert (handler.name, handler.doc, handler.concurrency, handler.workers) == ("quick", "Be quick.", 7, 1)
         [worker] = await app.workers()
         assert (worker.alive is not False, worker.silent_for, set(worker.slots)) == (True, None, {"quick"})
+
+
+@pytest.mark.covers("QZ.7")
+async def test_handlers_are_paused_by_pattern_or_all_at_once_and_so_are_schedules_and_a_worker(app: App) -> None:
+    shop = Handlers(prefix="shop.")
+    app.include(shop)
+
+    @shop.task
+    async def charge() -> str:
+        return "charged"
+
+    @app.task
+    async def greet() -> str:
+        return "hello"
+
+    @app.schedule(every=3600, name="hourly")
+    async def sweep() -> None: ...
+
+    async with app.worker() as worker:
+        [closed] = await app.gates.pause_all("shop.*", note="stock service down")
+        assert (closed.gate.handler, closed.in_force, closed.confirmed) == ("shop.charge", True, [worker.id])
+        held = await charge.now()
+        assert await app.result(await greet.now(), timeout=PATIENCE) == "hello"
+        everything = await app.gates.pause_all()
+        assert {each.gate.handler for each in everything} >= {"shop.charge", "greet", "hourly"}
+        assert all(each.in_force for each in everything)
+        also = await greet.now()
+        assert {each.handler for each in await app.gates.open_all("shop.*")} == {"shop.charge"}
+        assert await app.result(held, timeout=PATIENCE) == "charged"
+        assert (await app.get(also)).state == "pending"
+        await app.gates.open_all()
+        assert await app.result(also, timeout=PATIENCE) == "hello"
+        assert await app.gates.list() == []
+        await app.schedules.pause("hourly")
+        assert (await app.schedules.get("hourly")).health == "paused"
+        await app.schedules.resume("hourly")
+        assert (await app.schedules.get("hourly")).health == "ok"
+        await app.drain_worker(worker.id)
+        assert (await app.get_worker(worker.id)).worker.draining

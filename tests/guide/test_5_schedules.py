@@ -54,6 +54,27 @@ async def test_or_put_one_at_run_time_and_look_at_it(app: App, t: Kit) -> None:
 
 
 @pytest.mark.covers("AIR.2")
+async def test_each_occurrence_stands_for_an_interval_that_a_backfill_gets_too(app: App, t: Kit) -> None:
+    @app.schedule(cron="0 9 * * MON-FRI", tz="Europe/Berlin", overlap="skip")
+    async def report(ctx: Context) -> str:
+        assert ctx.occurrence is not None
+        start, end = ctx.occurrence.interval
+        assert end == ctx.occurrence.planned_at
+        return f"{start:%a %d. %H:%M%z} to {end:%a %d. %H:%M%z}"
+
+    ran = [each.task.result for each in await t.advance(days=2)]
+    await app.schedules.pause("report")
+    await t.advance(days=2)  # Saturday and Sunday, and on Monday it is paused
+    await app.schedules.resume("report")
+    ran += [each.task.result for each in await t.advance(days=1)]
+    assert ran == ["Thu 01. 09:00+0100 to Fri 02. 09:00+0100", "Mon 05. 09:00+0100 to Tue 06. 09:00+0100"]
+    missed = await app.schedules.backfill("report", NEW_YEAR, NEW_YEAR + timedelta(days=5), existing="all")
+    again = [each.task.result for each in await t.drain()]
+    assert len(missed.tasks) == 3
+    assert again == [ran[0], "Fri 02. 09:00+0100 to Mon 05. 09:00+0100", ran[1]]
+
+
+@pytest.mark.covers("AIR.2")
 async def test_rules_join_and_calendars_leave_days_out(app: App, t: Kit) -> None:
     @app.task
     async def pay() -> None: ...

@@ -138,23 +138,34 @@ def test_the_examples_are_typed_as_they_say(tmp_path: Path) -> None:
         "--python-version=3.11",
         f"--cache-dir={ROOT / '.mypy_cache' / 'documentation'}",
     ]
-    complaints = []
+    together: dict[str, str] = {}  # programs that need no files of their page: one run of the type checker is enough for them
+    folders: list[Path] = []
     for number, page in enumerate(PAGES):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        program = ""
+        program, files = "", dict[str, str]()
         for block in blocks_of(page):
             if block.language == "python" and block.word != "skip" and not block.file:
                 program += "\n" * (block.line - program.count("\n")) + block.body  # at its own line, for the messages
             elif block.file and not block.file.startswith("test_"):
-                (folder / block.file).write_text(block.body, encoding="utf-8")
-        if program:
-            (folder / "page.py").write_text(program, encoding="utf-8")
-            run = subprocess.run(
-                [sys.executable, "-m", "mypy", *settings, "page.py"], cwd=folder, capture_output=True, text=True, check=False
-            )
-            complaints += [line.replace("page.py", name_of(page)) for line in run.stdout.splitlines() if ": error:" in line] + [run.stderr]
+                files[block.file] = block.body
+        name = f"page_{number}_{re.sub(r'[^a-z]', '_', name_of(page).lower())}.py"
+        if program and files:
+            folders.append(_written(tmp_path / str(number), {**files, name: program}))
+        elif program:
+            together[name] = program
+    folders.append(_written(tmp_path / "together", together))
+    complaints = []
+    for folder in folders:
+        pages = sorted(path.name for path in folder.glob("page_*.py"))
+        run = subprocess.run([sys.executable, "-m", "mypy", *settings, *pages], cwd=folder, capture_output=True, text=True, check=False)
+        complaints += [line for line in run.stdout.splitlines() if ": error:" in line] + [run.stderr]
     assert not list(filter(None, complaints))
+
+
+def _written(folder: Path, files: dict[str, str]) -> Path:
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
 
 
 # ---- commands ----

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from duetime import (
     InvalidValue,
     Node,
     Plan,
+    RetryLater,
     TaskFailed,
     TaskNotFound,
     any_of,
@@ -414,6 +415,31 @@ async def test_what_cannot_be_mapped_is_refused() -> None:
 
 
 @pytest.mark.covers("AIR.2")
+async def test_a_schedule_submits_a_flow_that_knows_its_interval() -> None:
+    app = shop()
+    step = app.handler("step")
+
+    @app.schedule(cron="0 3 * * *", tz="Europe/Berlin", meta={"team": "reports"})
+    @app.flow
+    def nightly(plan: Plan) -> Node[Any]:
+        assert plan.occurrence is not None
+        start, end = plan.occurrence.interval
+        assert plan.meta == {"team": "reports"}
+        loaded = plan.add(step.new(name=f"{start:%d. %H:%M}"))
+        return plan.add(step.new(name=f"{end:%d. %H:%M}"), needs=[loaded])
+
+    assert isinstance(nightly, FlowHandler)
+    async with duetime.testing.using(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as t:
+        await t.advance(days=1, hours=12)
+        [flow, _] = (await app.flows.list(name="nightly")).items
+        assert await app.result(flow) == "02. 03:00"
+        assert log == ["31. 03:00", "01. 03:00", "01. 03:00", "02. 03:00"]
+        [member] = await app.flows.members(flow, "step")
+        meta = (await app.get(member.task)).meta
+        assert (meta["team"], meta["flow"], meta["node"], len(meta)) == ("reports", flow.id, "step", 3)
+
+
+@pytest.mark.covers("AIR.10")
 async def test_a_node_runs_again_with_what_follows_from_it() -> None:
     app = shop()
     thumbnails = shrinking(app)
@@ -470,6 +496,69 @@ async def test_one_live_flow_has_a_key() -> None:
         with pytest.raises(Conflict, match="another live flow of thumbnails has its key"):
             await app.flows.rerun(first, "paths")
         await app.cancel(second)
+
+
+def sagas(app: App) -> FlowHandler[[int], str]:
+    @app.task
+    async def charge(order_id: int) -> dict[str, str]:
+        return {"id": f"charge {order_id}"}
+
+    @app.task
+    async def refund(charge_id: str) -> None:
+        log.append(f"refund {charge_id}")
+
+    @app.task
+    async def ship() -> str:
+        return "sent"
+
+    @app.flow
+    def buy(plan: Plan, order_id: int) -> Node[str]:
+        step = app._handlers["step"]
+        held = plan.add(step.new(name="reserve"), name="reserve", undo=step.new(name="release"))
+        paid = plan.add(charge.new(order_id=order_id), needs=[held], undo=lambda paid: refund.new(charge_id=paid["id"]))
+        return plan.add(ship.new(), needs=[paid])
+
+    return buy
+
+
+async def test_an_order_saga_is_undone_backwards_when_it_fails() -> None:
+    app = shop()
+    buy = sagas(app)
+    assert "n0 -.->|undone by| n1" in buy.plan(7).mermaid()
+    async with duetime.testing.using(app, raise_errors=False) as t:
+        flow = await buy.now(7)
+        assert flow.node("undo-charge").why == "it undoes charge, if the flow fails or is cancelled"
+        assert (flow.node("undo-charge").undoes, flow.node("undo-charge").after) == ("charge", ["charge"])
+        assert await app.result(flow) == "sent"
+        assert (await app.flows.get(flow)).node("undo-charge").why == "it was skipped because nothing had to be undone of charge"
+        log.clear()
+        failing = await buy.now(8)
+        t.fail_next("ship", Fatal("no such street"))
+        t.fail_next("refund", Fatal("the bank sleeps"))
+        with pytest.raises(FlowFailed) as failed:
+            await app.result(failing)
+        assert failed.value.nodes == ["ship", "undo-charge"]
+        assert log == ["reserve", "release"]
+        assert (await app.retry(failing)).state == "running"
+        assert (await app.flows.why(failing))[0].text.startswith("it is undone, because ship failed")
+        await t.drain()
+        assert log == ["reserve", "release", "refund charge 8"]
+        assert (await app.flows.get(failing)).state == "failed"
+        with pytest.raises(Conflict, match="it was undone, so submit it again"):
+            await app.retry(failing)
+        with pytest.raises(Conflict, match="it was undone: only"):
+            await app.flows.rerun(failing, "charge")
+        early = await buy.now(9)
+        t.fail_next("charge", RetryLater(60))
+        await t.drain()
+        await app.cancel(early)
+        await t.drain()
+        found = await app.flows.get(early)
+        assert (found.state, found.node("undo-charge").why) == (
+            "cancelled",
+            "it was skipped because charge, which it undoes, did not succeed",
+        )
+        assert log[-1] == "release"
 
 
 async def test_why_a_flow_is_where_it_is() -> None:

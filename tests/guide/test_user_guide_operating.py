@@ -313,3 +313,30 @@ async def test_a_killed_worker_loses_nothing_and_the_next_attempt_knows(app: App
         async with worker_process(tmp_path, app.config.url):
             assert await app.result(task, timeout=PATIENCE) == [2, 1]
     assert [attempt.outcome for attempt in await app.attempts(task)] == [Outcome.LOST, Outcome.SUCCEEDED]
+
+
+@pytest.mark.covers("SPA.5")
+async def test_a_handler_starts_tasks_first_come_first_served_by_priority_or_user_by_user(app: App) -> None:
+    started: dict[str, list[str]] = {"by_age": [], "by_priority": [], "by_user": []}
+
+    def record(ctx: Context) -> None:
+        started[ctx.task.handler].append(ctx.task.collection or "")
+
+    plain = app.task(name="by_age", concurrency=1)(record)
+    urgent = app.task(name="by_priority", concurrency=1)(record)
+    shared = app.task(name="by_user", concurrency=1, fair="collection")(record)
+    for user in ("ada", "bob", "cyd"):
+        priority = {"ada": 0, "bob": 9, "cyd": 5}[user]
+        for handler in (plain, urgent, shared):
+            await app.submit_many(
+                [handler.options(collection=user, priority=priority if handler is urgent else None).new() for _ in range(20)]
+            )
+    async with app.worker():
+        async with asyncio.timeout(PATIENCE):
+            while any(len(each) < 60 for each in started.values()):  # noqa: ASYNC110  # the handlers have no event loop of their own
+                await asyncio.sleep(0.01)
+    assert started["by_age"] == ["ada"] * 20 + ["bob"] * 20 + ["cyd"] * 20
+    most = [user for user in started["by_priority"][:40] if user != "ada"]  # one start in sixteen is for who has waited longest
+    assert len(most) >= 37
+    assert most[:17] == ["bob"] * 17
+    assert all({*started["by_user"][index : index + 3]} == {"ada", "bob", "cyd"} for index in range(0, 60, 3))

@@ -5,11 +5,13 @@ import importlib
 import itertools
 import os
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -245,7 +247,7 @@ async def test_what_an_attempt_prints_and_logs_is_kept_apart_from_others(app: Ap
 
 
 PHOTOS = """
-import asyncio, os, time
+import asyncio, os, threading, time
 from pathlib import Path
 from duetime import App, Context, RetryPolicy
 
@@ -257,13 +259,39 @@ def develop(ctx: Context, name: str) -> list[object]:
         os._exit(3)
     return [os.getpid(), ctx.attempt]
 
-@app.task(isolation="process", retry=RetryPolicy.none())
+@app.task(isolation="process", retry=RetryPolicy.none(), kill_after=0.1)
 def deaf(marks: str) -> None:
-    try:
-        while True:
+    while True:
+        try:
             time.sleep(60)
-    except BaseException:
-        Path(marks, "deaf was asked").touch()
+        except BaseException:
+            Path(marks, "deaf was asked").touch()
+
+@app.task(isolation="process", retry=RetryPolicy.none(), kill_after=60)
+def tidy(marks: str) -> None:
+    try:
+        time.sleep(60)
+    finally:
+        Path(marks, "tidy has cleaned up").touch()
+
+@app.task
+async def on_the_loop() -> list[int]:
+    return [os.getpid(), threading.get_ident()]
+
+@app.task(concurrency=8)
+def in_a_thread() -> list[int]:
+    return [os.getpid(), threading.get_ident()]
+
+@app.task(isolation="process", concurrency=1, recycle_after=2)
+def twice() -> int:
+    return os.getpid()
+
+@app.task(isolation="process", concurrency=1, max_memory="300MB")
+def hungry(megabytes: int) -> int:
+    leaks.append(b"x" * megabytes * 1_000_000)
+    return os.getpid()
+
+leaks = []
 
 @app.task(retry=RetryPolicy.none())
 async def polite(marks: str) -> None:
@@ -299,14 +327,32 @@ async def test_a_process_of_its_own_contains_crashes_and_a_poisonous_task_is_qua
 
 
 @pytest.mark.slow
-@pytest.mark.covers("CEL.5")
-async def test_a_time_limit_is_soft_for_coroutines_and_hard_for_processes_and_set_per_task(photos: App, tmp_path: Path) -> None:
+@pytest.mark.covers("CEL.10")
+async def test_handlers_run_on_the_loop_in_threads_or_in_processes_that_are_replaced_before_they_leak(photos: App) -> None:
+    async def results(handler: str, *arguments: dict[str, int]) -> list[Any]:
+        tasks = [await photos.handler(handler).now(**each) for each in arguments]
+        return [await photos.result(task, timeout=PATIENCE) for task in tasks]
+
     async with photos.worker():
-        for name, limit in (("polite", 0.1), ("deaf", 0.5)):
+        here = [os.getpid(), threading.get_ident()]
+        assert await results("on_the_loop", {}) == [here]
+        [[process, thread]] = await results("in_a_thread", {})
+        assert (process == here[0], thread == here[1]) == (True, False)
+        first, again, second = await results("twice", {}, {}, {})
+        assert (first == again, first == second, here[0] in (first, second)) == (True, False, False)
+        lean, full, fresh = await results("hungry", {"megabytes": 1}, {"megabytes": 400}, {"megabytes": 1})
+        assert (lean == full, full == fresh) == (True, False)
+
+
+@pytest.mark.slow
+@pytest.mark.covers("CEL.5")
+async def test_a_time_limit_is_soft_first_then_hard_and_set_per_task(photos: App, tmp_path: Path) -> None:
+    async with photos.worker():
+        for name, limit in (("polite", 0.1), ("tidy", 0.5), ("deaf", 0.5)):
             task = await photos.handler(name).options(timeout=limit).now(marks=str(tmp_path))
             with pytest.raises(TaskFailed, match=f"timeout of {limit:g} s"):
                 await photos.result(task, timeout=PATIENCE)
             [attempt] = await photos.attempts(task)
             assert attempt.outcome is Outcome.TIMED_OUT
-    assert (tmp_path / "polite has cleaned up").exists()
-    assert not (tmp_path / "deaf was asked").exists()
+    for mark in ("polite has cleaned up", "tidy has cleaned up", "deaf was asked"):
+        assert (tmp_path / mark).exists(), mark

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 import aio_pika
-import aiokafka
 import aiomqtt
 import nats
 import redis.asyncio as redis_client
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from nats.js.api import StreamConfig
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -165,26 +165,31 @@ class KafkaScene:
         pass
 
     async def published(self) -> list[Published]:
-        # From the beginning by declaration: `seek_to_beginning` loses to the reset to the end that begins with the consumer.
-        servers = f"127.0.0.1:{self.server.port}"
-        consumer = aiokafka.AIOKafkaConsumer("shop.eu", bootstrap_servers=servers, auto_offset_reset="earliest")
-        await consumer.start()
-        found: list[Published] = []
-        ends: dict[aiokafka.TopicPartition, int] = {}
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> list[Published]:
+        """Read with librdkafka, each of whose calls has its own time-out; stopping a consumer of aiokafka may wait for ever."""
+        consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{self.server.port}", "group.id": "reader", "enable.auto.commit": False})
         try:
-            async with asyncio.timeout(PATIENCE):
-                ends = await consumer.end_offsets(consumer.assignment())
-                for partition, end in ends.items():
-                    for _ in range(end):
-                        record = await consumer.getone(partition)
-                        headers = {name: value.decode() for name, value in record.headers}
-                        found.append(Published(record.topic, {**headers, "key": record.key.decode()}, record.value))
-        except TimeoutError:
-            counts = {partition.partition: end for partition, end in ends.items()}
-            raise AssertionError(f"read {len(found)} messages within {PATIENCE:g} s; the partitions hold {counts}") from None
+            numbers = consumer.list_topics("shop.eu", timeout=PATIENCE).topics["shop.eu"].partitions
+            ends = {number: consumer.get_watermark_offsets(TopicPartition("shop.eu", number), timeout=PATIENCE)[1] for number in numbers}
+            consumer.assign([TopicPartition("shop.eu", number, OFFSET_BEGINNING) for number in numbers])
+            found: list[Published] = []
+            for _ in range(sum(ends.values())):
+                message = consumer.poll(PATIENCE)
+                assert message is not None, f"read {len(found)} messages within {PATIENCE:g} s; the partitions hold {ends}"
+                assert message.error() is None, str(message.error())
+                headers = {name: _text(value) for name, value in dict(message.headers() or ()).items()}
+                body = message.value()
+                assert isinstance(body, bytes)
+                found.append(Published("shop.eu", {**headers, "key": _text(message.key())}, body))
+            return found
         finally:
-            await consumer.stop()
-        return found
+            consumer.close()
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode() if isinstance(value, bytes) else value or ""
 
 
 async def until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:

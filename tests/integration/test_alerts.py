@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -37,9 +38,11 @@ from duetime import (
     WorkerLost,
     webhooks,
 )
+from duetime.client.alerts.alerts import suggested
 from duetime.clock import SECOND, ManualClock, to_instant
 from duetime.duties.alert_facts import Certificates, deadline_around
 from duetime.duties.alerts import evaluate, submit_messages
+from duetime.model.alerts.conditions import written
 from duetime.store.alerts import DocumentChange, DocumentKind
 from duetime.store.open import store_from_url
 from duetime.store.sqlite.store import SqliteStore
@@ -144,6 +147,7 @@ async def test_who_is_told_of_failures_by_mail_hears_of_their_end_too(app: App, 
     assert "\nBcc" not in text
 
 
+@pytest.mark.covers("RSQ.5")
 async def test_a_webhook_is_signed_and_slack_shows_markup_as_text(app: App) -> None:
     secret = webhooks.new_secret()
     charge = failing(app, "<!channel> & <http://evil|click>")
@@ -435,3 +439,16 @@ async def test_rules_are_suggested_for_what_is_there(app: App) -> None:
     names = [rule.name for rule in await app.alerts.suggest()]
     assert {"late", "failing", "worker lost", "certificates"} <= set(names)
     assert "missed" not in names
+
+
+def test_the_page_of_what_should_wake_me_has_every_rule_that_is_suggested() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "what-should-wake-me.md").read_text(encoding="utf-8")
+    ready = dict(re.findall(r"^duetime alerts put ('[^']+'|\S+) (.+?) --", page, re.MULTILINE))
+    rules = suggested({"http"}, schedules=True)
+    assert len(rules) == 8
+    for rule in rules:
+        name = f"'{rule.name}'" if " " in rule.name else rule.name
+        field = written(rule.when).split(" ")
+        assert ready[name].split(" ")[0] == field[0]
+        assert set(ready[name].split(" ")) <= {*field, "start_within=5", "ratio=0.95"}, "the rest are defaults"
+        assert f"| `{name} {ready[name]}` |" in page

@@ -24,8 +24,9 @@ from duetime.store.open import store_from_url
 from duetime.store.postgres.requests import note
 from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.store import PostgresStore
+from duetime.store.postgres.submit import CAREFUL_CALLS
 from duetime.store.requests import NamedRequest
-from duetime.store.values import Added, AddVerdict, Hint, HintKind, NewWorker
+from duetime.store.values import Added, AddVerdict, Declaration, Hint, HintKind, NewWorker
 from duetime.worker import worker as working
 from tests.conformance.build import Worker, add, needs, new_task, state_of, wait_until
 from tests.integration.postgres import admin, opened, schema_of
@@ -445,6 +446,57 @@ async def test_a_task_with_its_request_takes_one_statement(postgres_url: str) ->
             assert added.verdict is AddVerdict.ADDED
         await asyncio.sleep(0.01)  # the driver reports statements a moment later
         assert len(statements) == 2, statements
+    finally:
+        await store.close()
+
+
+# ---- keys ----
+
+
+async def test_tasks_whose_keys_are_free_take_one_statement(postgres_url: str) -> None:
+    store = await opened(postgres_url)
+    assert isinstance(store, PostgresStore)
+    try:
+        await add(store)
+        statements: list[str] = []
+        async with store._opened.link() as link:
+            link.connection.add_query_logger(lambda query: statements.append(query.query))
+        tasks = [new_task(key=f"k{number}", if_exists=how) for number, how in enumerate(("error", "keep", "replace", "queue_one", "error"))]
+        assert [(each.verdict, each.record.id) for each in await store.add(tasks[::-1])] == [(AddVerdict.ADDED, t.id) for t in tasks[::-1]]
+        await asyncio.sleep(0.01)  # the driver reports statements a moment later
+        assert len(statements) == 1, statements
+    finally:
+        await store.close()
+
+
+async def test_a_process_that_meets_keys_does_not_store_what_follows_in_vain(postgres_url: str) -> None:
+    store = await opened(postgres_url)
+    assert isinstance(store, PostgresStore)
+    try:
+        holder = new_task(key="k")
+        await store.add([holder])
+        rejected: list[Any] = []
+        async with store._opened.link() as link:
+            link.connection.add_query_logger(lambda query: rejected.append(query.exception) if query.exception else None)
+        for number in range(4):
+            one, other = await store.add([new_task(key=f"free {number}"), new_task(key="k")])
+            assert (one.verdict, other.verdict, other.record.id) == (AddVerdict.ADDED, AddVerdict.DUPLICATE, holder.id)
+        await asyncio.sleep(0.01)  # the driver reports statements a moment later
+        assert len(rejected) == 1, rejected
+        for number in range(CAREFUL_CALLS):
+            await store.add([new_task(key=f"others {number}")])
+        assert store._keys.are_probably_free([new_task(key="k")])
+    finally:
+        await store.close()
+
+
+async def test_a_key_by_another_name_of_its_handler_is_met_by_a_process_that_does_not_know_the_name(postgres_url: str) -> None:
+    store = await opened(postgres_url)
+    try:
+        await store.declare([Declaration(name="work", aliases=("old",))])
+        [first] = await store.add([new_task(handler="old", key="k")])
+        [second] = await store.add([new_task(handler="work", key="k")])
+        assert (second.verdict, second.record.id) == (AddVerdict.DUPLICATE, first.record.id)
     finally:
         await store.close()
 

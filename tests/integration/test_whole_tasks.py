@@ -13,6 +13,7 @@ from duetime.model.outcome import Outcome, SettleVerdict
 from duetime.model.task import NewTask, State
 from duetime.store import Store
 from duetime.store.open import store_from_url
+from duetime.store.postgres.store import PostgresStore
 from duetime.store.postgres.submit import is_plain
 from duetime.store.values import AddVerdict, NewWorker
 from tests.conformance.build import Worker, add, ended, get, needs, new_task, state_of
@@ -134,19 +135,22 @@ async def test_what_is_said_again_waits_for_the_claim_that_takes_it(store: Store
     assert await store.inspect(repair=False) == []
 
 
+@pytest.mark.parametrize("carefully", [False, True])
 @pytest.mark.parametrize(
     "others", [[], [new_task("other", key="k")], [new_task("other", timeout=2.0)]], ids=["alone", "with a key", "with more"]
 )
 async def test_what_is_said_again_is_known_while_it_is_put_back(
-    store: Store, worker: Worker, server: Server, others: list[NewTask[object]]
+    store: PostgresStore, worker: Worker, server: Server, others: list[NewTask[object]], carefully: bool
 ) -> None:
     submitted = new_task()
+    if carefully:
+        store._keys.were_met()
     await store.add([submitted])
     await worker.take_one()
     server.rows("begin")
     server.settle(submitted.id, Outcome.RELEASED)
     saying = asyncio.create_task(store.add([submitted, *others]))
-    if is_plain([submitted, *others]):  # its due entry is in the way; others are looked up before
+    if is_plain([submitted, *others]) or not carefully:  # its due entry is in the way; others are looked up before
         await server.waits()
     else:
         await saying

@@ -21,6 +21,7 @@ from duetime import (
     Event,
     Every,
     Flow,
+    FlowHandler,
     GateEvent,
     GateSet,
     Group,
@@ -336,6 +337,18 @@ def thumbnails(plan: Plan, bucket: str, width: int = 200) -> Node[str]:
     assert_type(group.values, list[str])
     assert_type(listed.value, str)
     return plan.add(async_without.new(order_id=3), needs=[any_of(listed, group.ended), at_least(1, group), listed.returned("a")])
+
+
+@app.schedule("0 3 * * *")
+@app.flow
+def undone(plan: Plan) -> Node[str]:
+    first = plan.add(async_without.new(order_id=1), undo=async_without.new(order_id=2))
+    made = plan.add(async_without.new(order_id=1), undo=lambda text: async_without.new(order_id=len(assert_type(text, str))))
+    assert_type(made, Node[str])
+    return first
+
+
+assert_type(undone, FlowHandler[[], str])
 
 
 @app.flow(on_failure="stop", deadline=timedelta(hours=2))

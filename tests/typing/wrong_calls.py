@@ -159,6 +159,7 @@ def mixed(event: TaskEvent) -> None: ...
 def billing(plan: Plan, order_id: int) -> Node[str]:
     first = plan.add(expire_order.new(order_id=order_id))
     plan.add(halve.new(number=1), needs=first)  # error
+    plan.add(halve.new(number=1), undo=halve)  # error
     plan.add(halve.new(number=1), needs=[expire_order])  # error
     plan.add(halve.now(number=1))  # error
     plan.add(halve.new(number=1), needs=[first.returned(5)])  # error

@@ -45,7 +45,8 @@ def token(**facts: Any) -> TokenRecord:
 
 
 def test_every_scope_includes_reading_and_only_admin_includes_all() -> None:
-    assert all(Scope.READ in included((scope,)) for scope in Scope)
+    assert all(Scope.READ in included((scope,)) for scope in Scope if scope is not Scope.OWN)
+    assert included((Scope.OWN,)) == {Scope.OWN}
     assert [scope for scope in Scope if included((scope,)) == frozenset(Scope)] == [Scope.ADMIN]
     assert included((Scope.OPERATE,)) == {Scope.READ, Scope.SUBMIT, Scope.OPERATE}
     assert included((Scope.SUBMIT, Scope.WORK)) == {Scope.READ, Scope.SUBMIT, Scope.WORK}
@@ -57,7 +58,7 @@ def test_scopes_are_kept_once_and_in_one_order() -> None:
     assert parse_scopes("admin") == (Scope.ADMIN,)
 
 
-@pytest.mark.parametrize(("scopes", "message"), [([], "at least one scope"), (["root"], "scope must be one of read"), (["READ"], "'READ'")])
+@pytest.mark.parametrize(("scopes", "message"), [([], "at least one scope"), (["root"], "scope must be one of own"), (["READ"], "'READ'")])
 def test_wrong_scopes_are_refused(scopes: list[str], message: str) -> None:
     with pytest.raises(InvalidValue, match=message):
         parse_scopes(scopes)

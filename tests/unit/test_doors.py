@@ -55,6 +55,12 @@ NOUNS: dict[str, dict[str, tuple[str, str, str]]] = {
         "list": ("workers", "list_workers", "workers list"),
         "delete": (": a worker of a program leaves when its block ends", "dismiss_worker", ": a signal ends a worker"),
     },
+    "server": {
+        "put": (": a server makes itself known when it starts", ": a server makes itself known when it starts", "server"),
+        "get": (": the list has all there is to a server", ": the list has all there is to a server", ": the list has all there is to it"),
+        "list": ("servers", "list_servers", "servers"),
+        "delete": (": a server is forgotten when it stops", ": a server is forgotten when it stops", ": a signal ends a server"),
+    },
     "secret": {
         "put": ("secrets.put", "put_secret", "secrets put"),
         "get": (": a value never comes out again", ": a value never comes out again", ": a value never comes out again"),

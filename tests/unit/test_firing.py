@@ -28,6 +28,7 @@ from duetime.model.schedule import (
 )
 from duetime.model.skips import MOST_COUNTED
 from duetime.model.task import Edge, ErrorInfo, State, TaskRecord
+from duetime.targets.occurrence import since_of
 
 MINUTE = 60 * SECOND
 START = 1_800_000_000 * SECOND  # a whole minute
@@ -76,11 +77,51 @@ def test_an_occurrence_becomes_a_task_at_its_instant() -> None:
     assert (task.handler, task.payload, task.priority, task.collection) == ("sweep", b'{"a":1}', 7, "eu")
     assert (task.schedule, task.planned_at, task.due_at) == ("nightly", record.next_at, record.next_at)
     assert task.id == occurrence_id("own-id", record.next_at)
-    assert task.meta == {"team": "x", "duetime.zone": "Europe/Berlin", "duetime.local": "2027-01-16T09:00:00+01:00"}
+    assert task.meta == {
+        "team": "x",
+        "duetime.zone": "Europe/Berlin",
+        "duetime.local": "2027-01-16T09:00:00+01:00",
+        "duetime.since": "2027-01-15T08:00:00+00:00",
+    }
     after = chosen.record
     assert after.state.runs == (Run(task.id, record.next_at),)
     assert (after.state.fired, after.state.missed, after.state.cursor) == (1, 0, record.next_at)
     assert after.next_at == record.next_at + 24 * 60 * MINUTE
+
+
+@pytest.mark.parametrize(
+    "rule", [Every(60), Cron("*/7 * * * *", tz="Europe/Berlin"), Every(60) | Cron("*/7 * * * *"), At([START, START + 9 * MINUTE])]
+)
+@pytest.mark.parametrize("missed", ["all", "latest"])
+def test_the_interval_of_an_occurrence_begins_at_the_instant_that_the_rule_plans_before_it(rule: Rule, missed: str) -> None:
+    record = made(Every(55), overlap="allow", missed=missed)
+    tasks = list(stepped(record, START + MINUTE).tasks)  # by the rule before: not what the new one plans
+    record = stepped(record, START + MINUTE).record
+    spec = replace(record.spec, rule=rule)
+    record = replace(record, spec=spec, next_at=START)
+    plan = plan_for(spec)
+    tasks.clear()
+    for passed in (2, 3, 40, 41, 42):
+        chosen = stepped(record, START + passed * MINUTE)
+        tasks += chosen.tasks
+        record = chosen.record
+    assert tasks
+    for task in tasks:
+        planned_at = task.planned_at or 0
+        before = plan.before(planned_at)
+        found = since_of(task.meta or {})
+        assert found == (planned_at if before is None else before)
+        assert plan.between(found, planned_at, 2) == ([planned_at] if before is not None else []), "the intervals follow one another"
+
+
+def test_a_rule_that_waits_has_the_run_before_it_as_the_begin_of_its_interval() -> None:
+    record = made(AfterEnd(60))
+    first = stepped(record, record.next_at or 0)
+    [task] = first.tasks
+    assert since_of(task.meta or {}) == task.planned_at
+    ended = an_end(task.id, at=START + 5 * MINUTE)
+    [second] = stepped(first.record, START + 6 * MINUTE, ended).tasks
+    assert since_of(second.meta or {}) == task.planned_at
 
 
 def test_nothing_happens_before_the_instant() -> None:

@@ -15,6 +15,7 @@ from duetime.model.health import (
     OPENS_SOON,
     STUCK,
     FindingKind,
+    FiringAlert,
     HandlerFacts,
     HealthFacts,
     ScheduleFacts,
@@ -176,6 +177,7 @@ def everything() -> HealthFacts:
             Gate(handler="e", action=GateAction.PAUSE, automatic=True),
         ],
         lease_losses=1,
+        alerts=[FiringAlert(rule="late", subject="a", text="a is late.")],
         stale_writes=1,
         blocked_loops=1,
         stuck=[("pruner", 100.0)],
@@ -186,7 +188,7 @@ def test_the_worst_comes_first_and_the_line_names_it() -> None:
     found = verdict(everything())
     assert [each.kind for each in found.findings] == [kind for kind in FindingKind if kind is not FindingKind.STORE_AWAY]
     assert found.text.startswith("a has 1 due task and no live worker;")
-    assert found.text.endswith(" And 13 more findings.")
+    assert found.text.endswith(" And 14 more findings.")
     levels = [each.level for each in found.findings]
     assert levels == sorted(levels, key=["problem", "warning", "note"].index)
 
@@ -210,3 +212,28 @@ def test_the_manual_lists_all_findings_with_their_levels() -> None:
     documented = {kind: row.split(" | ")[1] for row in table for kind in row.split(" | ")[0].removeprefix("| ").split(", ")}
     found = {each.kind.value: each.level for each in verdict(everything()).findings}
     assert documented == found | {"store away": "problem"}
+
+
+def test_what_rules_fire_for_is_told_by_subject_and_summed_up_when_it_is_much() -> None:
+    def fire(*subjects: str, **facts: Any) -> list[FiringAlert]:
+        return [FiringAlert(rule="late", subject=each, text=f"{each} is late.", **facts) for each in subjects]
+
+    found = verdict(HealthFacts(now=NOW, alerts=fire("a", "b")))
+    assert [(each.kind, each.level, each.name, each.text, each.handlers) for each in found.findings] == [
+        (FindingKind.ALERT, "problem", "late", "a is late.", ("a",)),
+        (FindingKind.ALERT, "problem", "late", "b is late.", ("b",)),
+    ]
+    assert [each.text for each in found.part(lambda handler: handler == "b").findings] == ["b is late."]
+    [acknowledged] = verdict(HealthFacts(now=NOW, alerts=fire("a", acknowledged=True))).findings
+    assert acknowledged.level == "warning"
+    gates = [Gate(handler="e", action=GateAction.PAUSE, automatic=True)]
+    both = verdict(HealthFacts(now=NOW, alerts=fire("a", acknowledged=True), gates=gates)).findings
+    late = fire("charge", condition="late")
+    assert [each.kind for each in verdict(HealthFacts(now=NOW, alerts=late, handlers=handler(due=1, oldest_due=61.0))).findings] == [
+        "alert"
+    ]
+    assert len(verdict(HealthFacts(now=NOW, alerts=late, handlers=handler(attempts=99, failed=99))).findings) == 2, "that is something else"
+    assert [each.kind for each in both] == [FindingKind.DISABLED, FindingKind.ALERT], "what nobody has seen yet comes first"
+    [many] = verdict(HealthFacts(now=NOW, alerts=fire("a", "b", "c", "d"))).findings
+    assert many.text == "The alert 'late' fires for 4: a, b, c and others."
+    assert many.handlers == ("a", "b", "c", "d")

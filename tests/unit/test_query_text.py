@@ -77,7 +77,7 @@ def test_whatever_is_read_is_a_query_or_refused_with_a_message(text: str) -> Non
 
 
 def test_every_part_of_a_query_can_be_said() -> None:
-    said = {*TEXTS.values(), *MAPS, "state", "states", "retrying", "parked", "priority_min", "priority_max"}
+    said = {*TEXTS.values(), *MAPS, "state", "states", "retrying", "parked", "mine", "priority_min", "priority_max"}
     said |= {f"{name}_{bound}" for name in ("due", "submitted", "finished") for bound in ("after", "before")}
     assert set(Query.__struct_fields__) - said == {"limit", "cursor", "brief", "scan"}
 
@@ -98,6 +98,7 @@ def test_every_part_of_a_query_can_be_said() -> None:
         ('meta."my key":""', Query(meta={"my key": ""})),
         ("id:01a1e112 ", Query(id_prefix="01a1e112")),
         ("01a1e112-c0d3-7403-88d7-6b1eec5cb647", Query(id_prefix="01a1e112-c0d3-7403-88d7-6b1eec5cb647")),
+        ("mine:yes", Query(mine=True)),
         ("priority:7", Query(priority_min=7, priority_max=7)),
         ("priority:>=7", Query(priority_min=7)),
         ("priority:>7", Query(priority_min=8)),

@@ -9,7 +9,9 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, expect
 
-from duetime import App, TaskFailed
+from duetime import AlertRule, App, Backlog, Late, Limit, Mail, TaskFailed, Webhook
+from duetime.duties.alert_facts import Certificates
+from duetime.duties.alerts import evaluate, submit_messages
 from duetime.web.pages import PAGES
 from tests.servers.waiting import PATIENCE
 from tests.web.conftest import Reader, Watched, dashboard, fill
@@ -36,6 +38,26 @@ async def addresses(app: App) -> dict[str, str]:
     return found
 
 
+async def _operate(ui: Reader) -> None:
+    """Do what the audit lists."""
+    gate = {"do": "gate", "handler": "search.reindex", "action": "pause", "note": "the index is being moved", "lasting": "45m"}
+    await ui("/handlers", form=gate, status=303)
+
+
+async def _alert(app: App) -> None:
+    """Let a rule fire, and have it told."""
+    await app.channels.put("ops", Webhook(url="https://hooks.example.com/duetime"))
+    people = ("ops@shop.example", "night@shop.example")
+    await app.channels.put("mail", Mail(server="smtp://mail.example.com:587", sender="duetime@shop.example", to=people))
+    await app.alerts.put(AlertRule(name="backlog", when=Backlog(due=1), channels=("ops", "mail"), note="The runbook is on the wiki."))
+    quiet = ("00:00", "23:59")
+    await app.alerts.put(AlertRule(name="late", when=Late(oldest_due=60, handler="payments.*"), channels=("mail",), quiet=quiet))
+    while not await evaluate(app.store, Certificates()):
+        pass  # the worker was faster
+    await submit_messages(app.store)
+    assert await app.alerts.firing()
+
+
 async def _a_failure(app: App) -> str:
     """Let a task fail, and return the fingerprint of its kind."""
     task = await app.handler("payments.charge").now(order_id=4, cents=100)
@@ -49,9 +71,16 @@ async def _a_failure(app: App) -> str:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_no_page_shuts_anybody_out_or_breaks_its_own_rules(browser: Browser, app: App, width: str, scheme: str) -> None:
+
+    @app.task(name="bank.book", limits=[Limit("bank", running=2)])
+    async def book() -> None: ...
+
     async with dashboard(app) as ui, app.worker(grace=0.1):
         await ui("/events")  # from now on there are some
+        await _operate(ui)
         await fill(app)
+        await app.operations.start("cancel", handler="devices.push", rate=0.1)
+        await _alert(app)
         context = await browser.new_context(
             viewport={"width": WIDTHS[width], "height": 900}, color_scheme="dark" if scheme == "dark" else "light"
         )

@@ -124,3 +124,22 @@ async def test_a_run_is_on_the_calendar(noon: tuple[App, Reader, ManualClock]) -
     await app.schedules.put(Schedule(name="hourly", handler="sweep", rule=Cron("0 * * * *")))
     await app.schedules.trigger("hourly")
     assert "hourly: 1 pending" in await ui("/calendar")
+
+
+async def test_the_page_is_whole_at_every_odd_hour_in_every_zone(noon: tuple[App, Reader, ManualClock]) -> None:
+    app, ui, clock = noon
+    await app.schedules.put(Schedule(name="often", handler="sweep", rule=Every(60)))
+    last_second = (datetime(2030, 5, 6, 23, 59, 59, 999_999), datetime(2030, 12, 31, 23, 59, 59), datetime(2032, 2, 29, 23, 59, 59))
+    clocks_change = (
+        datetime(2030, 3, 31, 0, 59, 59),
+        datetime(2030, 10, 27, 1),
+        datetime(2030, 3, 10, 7),
+        datetime(2030, 11, 3, 5, 59, 59),
+    )
+    for at in (*last_second, datetime(2031, 1, 1), *clocks_change):
+        clock.set(to_instant(at.replace(tzinfo=UTC)))
+        for zone in ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Pacific/Apia"):
+            page = await ui("/calendar", headers={"Cookie": f"duetime-zone={zone}"})
+            local = at.replace(tzinfo=UTC).astimezone(ZoneInfo(zone))
+            assert f"<h1>{local:%A %d %B %Y}</h1>" in page, (at, zone)
+            assert 'aria-label="often: ' in page

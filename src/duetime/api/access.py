@@ -31,6 +31,7 @@ _KINDS: dict[Denial, Kind] = {
     Denial.EXPIRED: UNAUTHORIZED,
     Denial.SCOPE: FORBIDDEN,
     Denial.HANDLER: FORBIDDEN,
+    Denial.ADDRESS: FORBIDDEN,
     Denial.TOO_FAST: TOO_FAST,
 }
 

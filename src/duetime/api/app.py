@@ -36,11 +36,13 @@ from duetime.api import (
     pull,
     schedules,
     secrets,
+    servers,
     signals,
     status,
     targets,
     tasks,
     tokens,
+    weights,
     workers,
 )
 from duetime.api.access import Access, TokenAccess, allow, by_callback, callback_token
@@ -57,7 +59,7 @@ from duetime.model.health import HealthVerdict
 from duetime.model.query import TaskCount
 from duetime.model.task import Task
 from duetime.wire.fields import NoBody
-from duetime.wire.gates import GateAnswer, GateBody, GateList, GateQuery
+from duetime.wire.gates import GateAnswer, GateBody, GateList, GateQuery, GatesAnswer, GatesBody, GatesQuery
 from duetime.wire.overview import HandlerList, Health, SeriesList, SeriesQuery, UpcomingQuery
 from duetime.wire.problem import BAD_REQUEST, MEDIA_TYPE, NO_METHOD, NO_ROUTE, Fault
 from duetime.wire.tasks import (
@@ -87,64 +89,74 @@ _IF_NONE_MATCH = Header("If-None-Match", "Answered with 304 if the task still ha
 # Paths without `{…}` take precedence over paths with it.
 ROUTES = (
     Route(
-        name="submit_task", method="POST", path="/v1/tasks", endpoint=tasks.submit, scope=Scope.SUBMIT,
+        name="submit_task", method="POST", path="/v1/tasks", endpoint=tasks.submit, scope=Scope.SUBMIT, own=True,
         summary="Submit a task. Answered as soon as it is committed.",
         query=WaitQuery, body=NewTaskBody, answer=Task, status=201, also=(200,), problems=(404, 409), headers=(IDEMPOTENCY, *_TRACE),
     ),
     Route(
-        name="list_tasks", method="GET", path="/v1/tasks", endpoint=tasks.list_tasks, scope=Scope.READ,
+        name="list_tasks", method="GET", path="/v1/tasks", endpoint=tasks.list_tasks, scope=Scope.READ, own=True,
         summary="List tasks, newest first; latest finished first when only final states are asked for.",
         query=ListQuery, answer=TaskList,
     ),
     Route(
-        name="count_tasks", method="GET", path="/v1/tasks/count", endpoint=tasks.count, scope=Scope.READ,
+        name="count_tasks", method="GET", path="/v1/tasks/count", endpoint=tasks.count, scope=Scope.READ, own=True,
         summary="Count the tasks that match a filter, up to a limit.", query=CountQuery, answer=TaskCount,
     ),
     Route(
-        name="submit_tasks", method="POST", path="/v1/tasks/batch", endpoint=tasks.submit_many, scope=Scope.SUBMIT,
+        name="submit_tasks", method="POST", path="/v1/tasks/batch", endpoint=tasks.submit_many, scope=Scope.SUBMIT, own=True,
         summary="Submit up to 10,000 tasks in one commit. Each is answered with its verdict; bad ones do not stop the others.",
         body=list[NewTaskBody], lines=True, answer=BatchAnswer, headers=_TRACE,
     ),
     Route(
-        name="get_task", method="GET", path="/v1/tasks/{id}", endpoint=tasks.get, scope=Scope.READ,
+        name="get_task", method="GET", path="/v1/tasks/{id}", endpoint=tasks.get, scope=Scope.READ, own=True,
         summary="Return a task as it is now, or when it is final.",
         query=WaitQuery, answer=Task, also=(304,), problems=(404,), headers=(_IF_NONE_MATCH,),
     ),
     Route(
-        name="edit_task", method="PATCH", path="/v1/tasks/{id}", endpoint=tasks.edit, scope=Scope.OPERATE,
+        name="edit_task", method="PATCH", path="/v1/tasks/{id}", endpoint=tasks.edit, scope=Scope.OPERATE, own=True,
         summary="Change when a waiting task is due, its priority, its collection or its payload.",
         body=TaskChange, answer=Task, problems=(404, 409, 412), headers=(_IF_MATCH,),
     ),
     Route(
-        name="delete_task", method="DELETE", path="/v1/tasks/{id}", endpoint=tasks.delete, scope=Scope.OPERATE,
+        name="delete_task", method="DELETE", path="/v1/tasks/{id}", endpoint=tasks.delete, scope=Scope.OPERATE, own=True,
         summary="Remove a task that waits or has ended, with its attempts and logs.", status=204, problems=(404, 409),
     ),
     Route(
-        name="cancel_task", method="POST", path="/v1/tasks/{id}/cancel", endpoint=tasks.cancel, scope=Scope.OPERATE,
+        name="cancel_task", method="POST", path="/v1/tasks/{id}/cancel", endpoint=tasks.cancel, scope=Scope.OPERATE, own=True,
         summary="Cancel a task.", body=NoBody, optional_body=True, answer=CancelAnswer, problems=(404,),
     ),
     Route(
-        name="retry_task", method="POST", path="/v1/tasks/{id}/retry", endpoint=tasks.retry, scope=Scope.OPERATE,
+        name="retry_task", method="POST", path="/v1/tasks/{id}/retry", endpoint=tasks.retry, scope=Scope.OPERATE, own=True,
         summary="Run a task again that ended in any way but success.",
         body=NoBody, optional_body=True, answer=Task, problems=(404, 409),
     ),
     Route(
-        name="copy_task", method="POST", path="/v1/tasks/{id}/copy", endpoint=tasks.copy, scope=Scope.SUBMIT,
+        name="copy_task", method="POST", path="/v1/tasks/{id}/copy", endpoint=tasks.copy, scope=Scope.SUBMIT, own=True,
         summary="Submit a task once more as a new one, due now, without its key; its meta names the origin as copy_of.",
         body=CopyBody, optional_body=True, answer=Task, status=201, problems=(404,),
     ),
     Route(
-        name="list_attempts", method="GET", path="/v1/tasks/{id}/attempts", endpoint=tasks.attempts, scope=Scope.READ,
+        name="list_attempts", method="GET", path="/v1/tasks/{id}/attempts", endpoint=tasks.attempts, scope=Scope.READ, own=True,
         summary="List attempts of a task, the first one first. Of very many the first 100 and the last 400 are kept.",
         query=AttemptQuery, answer=AttemptList, problems=(404,),
     ),
     Route(
-        name="ask_why", method="GET", path="/v1/tasks/{id}/why", endpoint=tasks.why, scope=Scope.READ,
+        name="ask_why", method="GET", path="/v1/tasks/{id}/why", endpoint=tasks.why, scope=Scope.READ, own=True,
         summary="Say what holds a task, or how it ended.", answer=ReasonList, problems=(404,),
     ),
     Route(
         name="list_gates", method="GET", path="/v1/gates", endpoint=gates.list_gates, scope=Scope.READ,
         summary="List the closed gates.", answer=GateList,
+    ),
+    Route(
+        name="put_gates", method="POST", path="/v1/gates", endpoint=gates.put_gates, scope=Scope.OPERATE,
+        summary="Pause or drop the tasks of every declared handler that fits a pattern.",
+        body=GatesBody, answer=GatesAnswer, problems=(404,),
+    ),
+    Route(
+        name="open_gates", method="DELETE", path="/v1/gates", endpoint=gates.open_gates, scope=Scope.OPERATE,
+        summary="Open every gate of the handlers that fit a pattern; answered with what was closed.",
+        query=GatesQuery, answer=GateList,
     ),
     Route(
         name="get_gate", method="GET", path="/v1/gates/{handler}", endpoint=gates.get, scope=Scope.READ,
@@ -160,8 +172,9 @@ ROUTES = (
         summary="Open a gate; what was paused runs.", query=GateQuery, status=204, problems=(404,),
     ),
     *workers.ROUTES,
+    *servers.ROUTES,
     Route(
-        name="list_handlers", method="GET", path="/v1/handlers", endpoint=overview.handlers, scope=Scope.READ,
+        name="list_handlers", method="GET", path="/v1/handlers", endpoint=overview.handlers, scope=Scope.READ, own=True,
         summary="List the declared handlers, with the schemas of their payloads.", answer=HandlerList,
     ),
     Route(
@@ -202,6 +215,7 @@ ROUTES = (
     *failures.ROUTES,
     *events.ROUTES,
     *limits.ROUTES,
+    *weights.ROUTES,
     *locks.ROUTES,
     *signals.ROUTES,
     *alerts.ROUTES,
@@ -320,7 +334,9 @@ class Api:
                 call.caller, call.permit = by_callback(call.request, token, keys, task, now)
             else:
                 call.caller = await self.access.identify(call.request)
-            allow(call.caller, route.scope)
+            if route.own and call.caller.only_own(route.scope):
+                call.needed, call.owner = Scope.OWN, call.caller.submitted_by
+            allow(call.caller, call.needed)
         if route.method != "GET" and IDEMPOTENCY not in route.headers and call.header("idempotency-key") is not None:
             raise Refusal(
                 BAD_REQUEST,

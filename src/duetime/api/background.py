@@ -11,6 +11,7 @@ from duetime.api.access import OpenOnLoopback
 from duetime.api.app import Api
 from duetime.api.duties import performing
 from duetime.client.access.tokens import UseNotes
+from duetime.client.servers import Beats, this_server
 from duetime.errors import StoreUnavailable
 from duetime.model.figures import STORE_ERRORS, FigureKey
 from duetime.runtime.service import Alarms, Service
@@ -20,13 +21,19 @@ _logger = logging.getLogger("duetime.api")
 
 
 @contextlib.asynccontextmanager
-async def beside(api: Api, *, tokens: bool) -> AsyncIterator[None]:
+async def beside(api: Api, *, tokens: bool, url: str | None = None) -> AsyncIterator[None]:
     """Run all of it as long as the block lasts; the App must be open.
 
-    `tokens`: every request needs one. Otherwise everything is allowed to everybody, which is good for a server on loopback only.
+    `url` is where the server is reached. `tokens`: every request needs one. Otherwise everything is allowed to everybody, which is good
+    for a server on loopback only.
     """
     duties: list[Service] = []
-    async with _with_tokens(api) if tokens else _without_tokens(api), _counting(api, duties), performing(api.shared.app) as performed:
+    async with (
+        _with_tokens(api) if tokens else _without_tokens(api),
+        _known(api, url),
+        _counting(api, duties),
+        performing(api.shared.app) as performed,
+    ):
         duties += performed
         api.shared.pulses += [duty.pulse for duty in duties]
         yield
@@ -57,6 +64,22 @@ async def _with_tokens(api: Api) -> AsyncIterator[None]:
             await app.tokens.note_uses()
         except StoreUnavailable as error:
             _logger.warning("the last uses of tokens could not be written: %s", error)
+
+
+@contextlib.asynccontextmanager
+async def _known(api: Api, url: str | None) -> AsyncIterator[None]:
+    """Make the server known as long as the block lasts."""
+    alarms = Alarms()
+    beats = Beats(api.shared.app.store, this_server(url), alarms)
+    api.shared.pulses.append(beats.pulse)
+    beats.start()
+    try:
+        yield
+    finally:
+        await beats.stop()
+        alarms.close()
+        with contextlib.suppress(StoreUnavailable):
+            await beats.leave()
 
 
 @contextlib.asynccontextmanager

@@ -46,6 +46,7 @@ class Gone(Exception):
 class Call:
     """One request. `path` has the values of the route's `{…}` by name, `needed` is the scope that the route needs.
 
+    `owner`: the request reaches only what they have submitted, because the caller's scope is own; None if it reaches all.
     `prefix` is what comes before every address where another application has mounted this one.
     """
 
@@ -57,6 +58,7 @@ class Call:
         self.prefix = prefix
         self.caller: Caller
         self.needed: Permission
+        self.owner: str | None = None
         self.permit: Permit | None = None  # of a callback token
         self._receive = receive
 
@@ -67,6 +69,10 @@ class Call:
     def may_see(self, handler: str) -> bool:
         """Return whether the caller's token is for a handler. What is of others is answered as if it did not exist."""
         return fits(self.caller.handlers, handler)
+
+    def owns(self, submitted_by: str) -> bool:
+        """Return whether a request reaches what somebody has submitted. What it does not reach is answered as if it did not exist."""
+        return self.owner is None or submitted_by == self.owner
 
     @property
     def hiding(self) -> Hiding:

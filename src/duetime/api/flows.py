@@ -39,9 +39,13 @@ async def submit(call: Call) -> Response:
     body = await call.body(_body)
     tasks = {each.name: _tasks(call, number, each) for number, each in enumerate(body.nodes)}
     conditions = {each.name: tuple(condition_of(need) for need in each.needs) for each in body.nodes}
+    undos = {f"undo-{each.name}": (number, each) for number, each in enumerate(body.nodes) if each.undo is not UNSET}
     maps = {each.name: _source(number, each.map) for number, each in enumerate(body.nodes)}
     taken = {name: list(dict.fromkeys([*map(str, maps[name][:1]), *taken_from(each)])) for name, each in tasks.items()}
     conditions = {name: _with_taken(needs, taken[name]) for name, needs in conditions.items()}
+    undoing = {name: _undo(call, number, each) for name, (number, each) in undos.items()}
+    tasks |= {name: [task] for name, task in undoing.items()}
+    taken |= {name: taken_from([task]) for name, task in undoing.items()}
     read = (
         {source for each in taken.values() for source in each}
         | {single.node for needs in conditions.values() for single in mentioned(needs) if single.on == "returned"}
@@ -61,6 +65,13 @@ async def submit(call: Call) -> Response:
         )
         for each in body.nodes
     ]
+    plans += [
+        NodePlan(name=name, handler=undoing[name].handler, reads=bool(taken[name]), undoes=each.name) for name, (_, each) in undos.items()
+    ]
+    for name in undoing:
+        for source in taken[name]:
+            if source not in tasks:
+                raise InvalidValue(f"node {name!r} takes a value of {source!r}, which is no node of this flow")
     graph = check_graph(Graph(nodes=tuple(plans), result=given(body.result), on_failure=body.on_failure))
     if graph.result is not None and next(plan for plan in plans if plan.name == graph.result).group:
         raise InvalidValue(f"the result is that of {graph.result!r}, which is a group and returns no single value")
@@ -154,6 +165,20 @@ def _tasks(call: Call, number: int, node: NodeBody) -> list[NewTask[Any]]:
     return made
 
 
+def _undo(call: Call, number: int, node: NodeBody) -> NewTask[Any]:
+    """Return the task that takes back what a node did."""
+    body = given(node.undo)
+    assert body is not None
+    where = f"/nodes/{number}/undo"
+    if node.task is UNSET or node.map is not UNSET:
+        detail = f"node {node.name!r}: a group has no undo; only a node of one task has"
+        raise Refusal(INVALID, detail, faults=[Fault("undoes a group", pointer=where)])
+    if given(body.key) is not None or body.needs not in (UNSET, None, []):
+        detail = f"node {node.name!r}: a task of a flow has neither key nor needs of its own"
+        raise Refusal(INVALID, detail, faults=[Fault("has key or needs", pointer=where)])
+    return intake.task_of(call.app, msgspec.structs.replace(body, payload=unmarked(body.payload)), call.caller)
+
+
 async def list_flows(call: Call) -> Response:
     query = call.query(FlowListQuery)
     page = await call.app.flows.list(state=given(query.state), name=given(query.name), limit=query.limit, cursor=given(query.cursor))
@@ -223,8 +248,8 @@ def visible_flow(call: Call, flow: Flow[Any]) -> Flow[Any]:
 
 
 def may_see_flow(call: Call, flow: Flow[Any]) -> bool:
-    """Return whether the caller may see all handlers of a flow: otherwise it does not exist for them."""
-    return all(call.may_see(handler) for node in flow.nodes for handler in node.handler.split(", "))
+    """Return whether the caller may see all handlers of a flow, and whose it is: otherwise it does not exist for them."""
+    return call.owns(flow.submitted_by) and all(call.may_see(handler) for node in flow.nodes for handler in node.handler.split(", "))
 
 
 async def _waited(call: Call, found: Flow[Any], seconds: float) -> Flow[Any]:
@@ -244,12 +269,12 @@ async def _waited(call: Call, found: Flow[Any], seconds: float) -> Flow[Any]:
 
 ROUTES = (
     Route(
-        name="submit_flow", method="POST", path="/v1/flows", endpoint=submit, scope=Scope.SUBMIT,
+        name="submit_flow", method="POST", path="/v1/flows", endpoint=submit, scope=Scope.SUBMIT, own=True,
         summary="Submit a flow: a graph of tasks, stored as a whole.", body=FlowBody, answer=Flow, status=201, problems=(404, 409),
         headers=(IDEMPOTENCY,),
     ),
     Route(
-        name="list_flows", method="GET", path="/v1/flows", endpoint=list_flows, scope=Scope.READ,
+        name="list_flows", method="GET", path="/v1/flows", endpoint=list_flows, scope=Scope.READ, own=True,
         summary="List flows, the newest first.", query=FlowListQuery, answer=FlowList,
     ),
     Route(
@@ -257,29 +282,29 @@ ROUTES = (
         summary="Count flows by name and state.", answer=list[FlowCount],
     ),
     Route(
-        name="get_flow", method="GET", path="/v1/flows/{id}", endpoint=get, scope=Scope.READ,
+        name="get_flow", method="GET", path="/v1/flows/{id}", endpoint=get, scope=Scope.READ, own=True,
         summary="Return a flow as it is now, or when it has ended.", query=FlowQuery, answer=Flow, problems=(404,),
     ),
     Route(
-        name="explain_flow", method="GET", path="/v1/flows/{id}/why", endpoint=why, scope=Scope.READ,
+        name="explain_flow", method="GET", path="/v1/flows/{id}/why", endpoint=why, scope=Scope.READ, own=True,
         summary="Explain what a flow waits for, or how it ended.", answer=ReasonList, problems=(404,),
     ),
     Route(
-        name="list_members", method="GET", path="/v1/flows/{id}/nodes/{name}/members", endpoint=members, scope=Scope.READ,
+        name="list_members", method="GET", path="/v1/flows/{id}/nodes/{name}/members", endpoint=members, scope=Scope.READ, own=True,
         summary="List the tasks of a node, by position.", query=MemberQuery, answer=list[MemberInfo], problems=(404,),
     ),
     Route(
-        name="cancel_flow", method="POST", path="/v1/flows/{id}/cancel", endpoint=cancel, scope=Scope.OPERATE,
+        name="cancel_flow", method="POST", path="/v1/flows/{id}/cancel", endpoint=cancel, scope=Scope.OPERATE, own=True,
         summary="Cancel a flow as one: nothing of it starts any more, and what runs is told to end.",
         body=NoBody, optional_body=True, answer=Flow, problems=(404, 409),
     ),
     Route(
-        name="retry_flow", method="POST", path="/v1/flows/{id}/retry", endpoint=retry, scope=Scope.OPERATE,
+        name="retry_flow", method="POST", path="/v1/flows/{id}/retry", endpoint=retry, scope=Scope.OPERATE, own=True,
         summary="Let a flow go on from the tasks that ended without success.",
         body=NoBody, optional_body=True, answer=Flow, problems=(404, 409),
     ),
     Route(
-        name="rerun_flow", method="POST", path="/v1/flows/{id}/rerun", endpoint=rerun, scope=Scope.OPERATE,
+        name="rerun_flow", method="POST", path="/v1/flows/{id}/rerun", endpoint=rerun, scope=Scope.OPERATE, own=True,
         summary="Let a node of a flow, and all that follows from it, run again with new tasks.",
         body=RerunBody, answer=Flow, problems=(404, 409),
     ),

@@ -12,9 +12,10 @@ from duetime.clock import to_micros
 from duetime.model.gate import Gate
 from duetime.model.task import check_name
 from duetime.wire.fields import NoQuery, given
-from duetime.wire.gates import GateAnswer, GateBody, GateList, GateQuery
+from duetime.wire.gates import GateAnswer, GateBody, GateList, GateQuery, GatesAnswer, GatesBody, GatesQuery
 from duetime.wire.problem import INVALID, NO_GATE, Fault
 
+_all = msgspec.json.Decoder(GatesBody)
 _body = msgspec.json.Decoder(GateBody)
 
 
@@ -52,6 +53,34 @@ async def put(call: Call) -> Response:
         done = await call.app.gates.put(gate, timeout=body.wait, allow_unknown=body.allow_unknown)
         act.detail = "; ".join(text for text in (body.note, str(done)) if text)
     return answer(GateAnswer(done.gate, done.version, done.in_force, done.confirmed, done.waiting))
+
+
+async def put_gates(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_all)
+    if "\0" in body.note:
+        raise Refusal(INVALID, "note must not contain the character NUL", faults=[Fault("contains NUL", pointer="/note")])
+    async with call.acting(f"gates.{body.action}", body.handler) as act:
+        done = await call.app.gates.close_all(
+            body.handler,
+            body.action,
+            lasting=given(body.lasting),
+            note=body.note,
+            timeout=body.wait,
+            by=call.caller.name,
+            visible=call.may_see,
+        )
+        act.detail = "; ".join(text for text in (body.note, ", ".join(each.gate.handler for each in done), str(done[-1])) if text)
+    return answer(GatesAnswer([GateAnswer(each.gate, each.version, each.in_force, each.confirmed, each.waiting) for each in done]))
+
+
+async def open_gates(call: Call) -> Response:
+    pattern = call.query(GatesQuery).handler
+    await call.empty_body()
+    async with call.acting("gates.open", pattern) as act:
+        opened = await call.app.gates.open_all(pattern, visible=call.may_see)
+        act.detail = ", ".join(_named(each.handler, each.collection) for each in opened)
+    return answer(GateList(opened))
 
 
 async def open_gate(call: Call) -> Response:

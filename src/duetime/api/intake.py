@@ -18,7 +18,7 @@ from duetime.app.app import App
 from duetime.client.batching import add_each, persistently
 from duetime.client.client import duplicate_key
 from duetime.clock import to_datetime
-from duetime.errors import DuetimeError, InvalidValue
+from duetime.errors import DuetimeError, DuplicateKey, InvalidValue
 from duetime.model.access import Caller, Scope, fits
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import NewTask, TaskRecord, check_meta
@@ -27,7 +27,7 @@ from duetime.runtime.slices import Slices
 from duetime.store.requests import NamedRequest
 from duetime.store.values import Added, AddVerdict, AllNew
 from duetime.wire.fields import given_fields
-from duetime.wire.problem import INVALID, KEY_REUSED, MALFORMED, NO_TASK, Fault
+from duetime.wire.problem import FORBIDDEN, INVALID, KEY_REUSED, MALFORMED, NO_TASK, Fault
 from duetime.wire.tasks import BatchAnswer, BatchItem, NewTaskBody, Verdict, needs_of
 
 MOST_KEY = 255
@@ -46,7 +46,13 @@ def task_of(app: App, body: NewTaskBody, caller: Caller, trace: Mapping[str, str
     body's own meta takes precedence.
     """
     handler = app.handler(body.handler)
-    allow(caller, Scope.SUBMIT, handler.name)  # not the name from the request: it may be an alias
+    own = caller.only_own(Scope.SUBMIT)
+    allow(caller, Scope.OWN if own else Scope.SUBMIT, handler.name)  # not the name from the request: it may be an alias
+    if own and (body.if_exists not in ("error", "keep") or body.debounce not in (UNSET, None)):
+        detail = (
+            f"the token {caller.name} is for its owner's tasks, and this could change somebody else's with the same key; use error or keep"
+        )
+        raise Refusal(FORBIDDEN, detail, faults=[Fault("may change another's task", pointer="/if_exists")])
     if body.due_at not in (UNSET, None) and body.delay not in (UNSET, None):
         raise Refusal(INVALID, "give due_at or delay, not both", faults=[Fault("due_at is given too", pointer="/delay")])
     if _options_of(body) != _NO_OPTIONS:
@@ -82,7 +88,12 @@ async def faults_of_needs(app: App, tasks: Sequence[NewTask[Any]], caller: Calle
     if not parents:
         return {}
     found = await app.client.records(parents)
-    known = {record.id for record in found if record is not None and fits(caller.handlers, record.handler)}
+    own = caller.only_own(Scope.SUBMIT)
+    known = {
+        record.id
+        for record in found
+        if record is not None and fits(caller.handlers, record.handler) and (not own or record.submitted_by == caller.submitted_by)
+    }
     faults = {}
     for number, task in enumerate(tasks):
         for index, edge in enumerate(task.edges):
@@ -90,6 +101,12 @@ async def faults_of_needs(app: App, tasks: Sequence[NewTask[Any]], caller: Calle
                 detail = f"there is no task {edge.parent}, which this one would need: it was never submitted here, or it has been pruned"
                 faults[number] = Refusal(NO_TASK, detail, faults=[Fault(detail, pointer=f"/needs/{index}")])
     return faults
+
+
+def refuse_anothers(caller: Caller, task: NewTask[Any], added: Added) -> None:
+    """Refuse to answer with somebody else's task, which holds the key, if the caller may see its owner's only."""
+    if added.record.submitted_by != caller.submitted_by and caller.only_own(Scope.SUBMIT):
+        raise DuplicateKey(f"the key {task.key!r} of {task.handler} is held by somebody else's task; choose another key", task_id="")
 
 
 # ---- Idempotency-Key ----
@@ -143,6 +160,9 @@ async def submit_batch(
             items.append(_refused(error))
     admission = app.client.admission
     faults: dict[int, DuetimeError] = {**await admission.faults(tasks), **await faults_of_needs(app, tasks, caller)}
+    if admission.quotas is not None:
+        good = [number for number in range(len(tasks)) if number not in faults] if faults else range(len(tasks))
+        faults |= {good[index]: fault for index, fault in (await admission.quotas.faults([tasks[number] for number in good])).items()}
     slices = Slices()
     for number, fault in faults.items():
         await slices.pause()
@@ -162,7 +182,7 @@ async def submit_batch(
         else:
             for index, task, added in zip(indexes, tasks, answers, strict=True):
                 await slices.pause()
-                items[index] = _refused(added) if isinstance(added, DuetimeError) else _item(task, added)
+                items[index] = _refused(added) if isinstance(added, DuetimeError) else _item(task, added, caller)
         first = next((added.record for added in answers if isinstance(added, Added) and added.verdict is AddVerdict.ADDED), None)
     done = [item for item in items if item is not None]
     when, by = (None, None) if first is None else (to_datetime(first.submitted_at), first.submitted_by)
@@ -180,7 +200,11 @@ def _refused(error: DuetimeError | Refusal) -> BatchItem:
     return BatchItem(verdict=Verdict.REFUSED, problem=problem_of(error, FIELDS))
 
 
-def _item(task: NewTask[Any], added: Added) -> BatchItem:
+def _item(task: NewTask[Any], added: Added, caller: Caller) -> BatchItem:
+    try:
+        refuse_anothers(caller, task, added)
+    except DuplicateKey as error:
+        return BatchItem(verdict=Verdict.DUPLICATE, problem=problem_of(error, FIELDS))
     match added.verdict:
         case AddVerdict.DUPLICATE:
             return BatchItem(verdict=Verdict.DUPLICATE, id=added.record.id, problem=problem_of(duplicate_key(task, added), FIELDS))

@@ -131,6 +131,7 @@ class Figures:
         self._flows = Kept(lambda: app.flows.counts(), COUNT_EVERY, self.note_store_error)
         self._limits = Kept(lambda: app.limits.list(), COUNT_EVERY, self.note_store_error)
         self._alerts = Kept(lambda: app.alerts.firing(state=None), COUNT_EVERY, self.note_store_error)
+        self._app = app
         self._ready = True
         self._loops: Sequence[LoopHealth] = ()
 
@@ -196,6 +197,9 @@ class Figures:
             seen = () if self._stats.answer is None else [each.handler for each in self._stats.answer.handlers]
             yield from _summed(self._sums.answer, seen)
 
+        if (quotas := self._app.client.admission.quotas) is not None:
+            yield _refused(quotas.refused)
+
     def describe(self) -> Iterable[Metric]:
         """Return nothing, because no name can clash with those of other collectors."""
         return []
@@ -245,6 +249,13 @@ def _limited(limits: Sequence[LimitInfo]) -> Iterator[Metric]:
             permits.add_metric([limit.name, state], number)
     yield allowed
     yield permits
+
+
+def _refused(refused: Mapping[str, int]) -> Metric:
+    counted = CounterMetricFamily("duetime_quota_refused", "Tasks refused by this server for a handler's quota.", labels=["handler"])
+    for handler, number in sorted(refused.items()):
+        counted.add_metric([handler], number)
+    return counted
 
 
 def _alerting(alerts: Sequence[Alert]) -> Metric:

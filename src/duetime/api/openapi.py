@@ -35,13 +35,14 @@ _TITLES = {
     405: "The address does not know this method.", 408: "The request did not arrive in time.", 409: "The state of things forbids it.",
     410: "The worker is not registered any more.",
     412: "It has changed meanwhile.", 413: "The request is too large.", 415: "The content type is not understood.",
-    422: "Something in the request does not fit; `errors` points at it.", 429: "The token makes more requests than it may.",
+    422: "Something in the request does not fit; `errors` points at it.",
+    429: "The token makes more requests than it may, or more is submitted of a handler than its quota allows.",
     500: "Something went wrong in the server.",
     503: "The store cannot be reached, or the server is stopping; try again.",
 }  # fmt: skip
 _PROBLEM_HEADERS: Mapping[int, Mapping[str, str]] = {
     401: {"WWW-Authenticate": "Bearer."},
-    429: {"Retry-After": "Seconds until the token may come again."},
+    429: {"Retry-After": "Seconds until the token may come again, or the quota allows it."},
     503: {"Retry-After": "Seconds to wait before trying again."},
 }
 _AT_ROOT = b'{"url":"/"}'

@@ -94,6 +94,8 @@ async def _addressed(call: Call) -> OperationInfo:
 
 
 def _may_see(call: Call, operation: OperationInfo) -> bool:
+    if call.owner is not None and operation.filter.get("submitted_by") != call.owner:
+        return False
     handler = operation.filter.get("handler")
     return not call.caller.handlers if handler is None else call.may_see(handler)
 
@@ -164,11 +166,12 @@ async def _waited(call: Call, found: OperationInfo, seconds: float) -> Operation
 
 
 def query_for(call: Call, filters: Filter, *leaving: str) -> Query:
-    """Return the query of a filter. Refuse one that reaches beyond the handlers of the caller's token."""
+    """Return the query of a filter. Refuse one that reaches beyond the handlers of the caller's token, or beyond its owner's tasks."""
     found = query_of(given_fields(filters, "q", *leaving), given(filters.q) or "", call.app.insight.now())  # type: ignore[arg-type]
     call.allow_filter(found.handler)
     call.hiding.check(found)
-    return found
+    found = found.by(call.caller.submitted_by)
+    return found if call.owner is None else msgspec.structs.replace(found, mine=True).by(call.owner)
 
 
 def told(operation: OperationInfo) -> str:
@@ -187,46 +190,46 @@ def _address(call: Call, operation: OperationInfo) -> str:
 
 ROUTES = (
     Route(
-        name="cancel_tasks", method="POST", path="/v1/tasks/cancel", endpoint=cancel_tasks, scope=Scope.OPERATE,
+        name="cancel_tasks", method="POST", path="/v1/tasks/cancel", endpoint=cancel_tasks, scope=Scope.OPERATE, own=True,
         summary="Cancel all live tasks that match a filter: an operation, answered with 202 if it goes on after the wait.",
         query=BulkQuery, body=BulkBody, answer=BulkAnswer, also=(202,), headers=(IDEMPOTENCY,),
     ),
     Route(
-        name="retry_tasks", method="POST", path="/v1/tasks/retry", endpoint=retry_tasks, scope=Scope.OPERATE,
+        name="retry_tasks", method="POST", path="/v1/tasks/retry", endpoint=retry_tasks, scope=Scope.OPERATE, own=True,
         summary="Retry all finished tasks that match a filter, without a state those that failed: an operation, answered with 202 if it "
         "goes on after the wait.",
         query=BulkQuery, body=BulkBody, answer=BulkAnswer, also=(202,), headers=(IDEMPOTENCY,),
     ),
     Route(
-        name="edit_tasks", method="POST", path="/v1/tasks/edit", endpoint=edit_tasks, scope=Scope.OPERATE,
+        name="edit_tasks", method="POST", path="/v1/tasks/edit", endpoint=edit_tasks, scope=Scope.OPERATE, own=True,
         summary="Change all waiting tasks that match a filter: an operation, answered with 202 if it goes on after the wait.",
         query=BulkQuery, body=BulkEditBody, answer=BulkAnswer, also=(202,), headers=(IDEMPOTENCY,),
     ),
     Route(
-        name="start_operation", method="POST", path="/v1/operations", endpoint=start, scope=Scope.OPERATE,
+        name="start_operation", method="POST", path="/v1/operations", endpoint=start, scope=Scope.OPERATE, own=True,
         summary="Start an act on all tasks that match a filter now. Answered as soon as it is committed.",
         query=OperationQuery, body=OperationBody, answer=OperationInfo, status=201, headers=(IDEMPOTENCY,),
     ),
     Route(
-        name="list_operations", method="GET", path="/v1/operations", endpoint=list_operations, scope=Scope.READ,
+        name="list_operations", method="GET", path="/v1/operations", endpoint=list_operations, scope=Scope.READ, own=True,
         summary="List operations, latest started first.", query=OperationListQuery, answer=OperationList,
     ),
     Route(
-        name="get_operation", method="GET", path="/v1/operations/{id}", endpoint=get, scope=Scope.READ,
+        name="get_operation", method="GET", path="/v1/operations/{id}", endpoint=get, scope=Scope.READ, own=True,
         summary="Return an operation as it is now, or when it has ended.", query=OperationQuery, answer=OperationInfo, problems=(404,),
     ),
     Route(
-        name="stop_operation", method="POST", path="/v1/operations/{id}/stop", endpoint=stop, scope=Scope.OPERATE,
+        name="stop_operation", method="POST", path="/v1/operations/{id}/stop", endpoint=stop, scope=Scope.OPERATE, own=True,
         summary="End an operation: no further task is acted on, and what was done stays.",
         body=NoBody, optional_body=True, answer=OperationInfo, problems=(404, 409),
     ),
     Route(
-        name="pause_operation", method="POST", path="/v1/operations/{id}/pause", endpoint=pause, scope=Scope.OPERATE,
+        name="pause_operation", method="POST", path="/v1/operations/{id}/pause", endpoint=pause, scope=Scope.OPERATE, own=True,
         summary="Let an operation rest until it is resumed.",
         body=NoBody, optional_body=True, answer=OperationInfo, problems=(404, 409),
     ),
     Route(
-        name="resume_operation", method="POST", path="/v1/operations/{id}/resume", endpoint=resume, scope=Scope.OPERATE,
+        name="resume_operation", method="POST", path="/v1/operations/{id}/resume", endpoint=resume, scope=Scope.OPERATE, own=True,
         summary="Let a paused operation go on.",
         body=NoBody, optional_body=True, answer=OperationInfo, problems=(404, 409),
     ),

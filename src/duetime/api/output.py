@@ -68,7 +68,7 @@ def _written(event: OutputEvent) -> bytes:
 
 ROUTES = (
     Route(
-        name="read_logs", method="GET", path="/v1/tasks/{id}/logs", endpoint=logs, scope=Scope.READ,
+        name="read_logs", method="GET", path="/v1/tasks/{id}/logs", endpoint=logs, scope=Scope.READ, own=True,
         summary="Return what a task's attempts printed and logged, or follow it as it comes.",
         query=LogsQuery, answer=OutputList, stream=_STREAM, problems=(404,), headers=(_LAST_EVENT,),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -42,6 +43,8 @@ def problem_of(error: BaseException, fields: Sequence[str] = ()) -> Problem:
 def headers_of(error: BaseException, problem: Problem) -> dict[str, str]:
     """Return the headers that go with the problem document."""
     headers = error.headers if isinstance(error, Refusal) else {}
+    if isinstance(error, errors.QuotaExceeded) and error.wait is not None:
+        return {"retry-after": str(math.ceil(error.wait))}
     return {"retry-after": RETRY_AFTER, **headers} if problem.status == 503 else headers
 
 

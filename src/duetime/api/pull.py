@@ -29,6 +29,10 @@ from duetime.wire.pull import (
     ClaimBody,
     CompleteAnswer,
     CompleteBody,
+    CompleteManyAnswer,
+    CompleteManyBody,
+    CompleteManyItem,
+    EndedBody,
     ErrorBody,
     LogsBody,
     NewWorkerBody,
@@ -44,7 +48,7 @@ from duetime.wire.pull import (
 from duetime.worker.pull.accepted import Claimant
 from duetime.worker.pull.schema import fault_in
 from duetime.worker.pull.service import RENEW_SHARE, PullService
-from duetime.worker.pull.values import LeaseOver, Offer, ReportAnswer, lease_over
+from duetime.worker.pull.values import LeaseOver, Offer, Report, ReportAnswer, lease_over
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -54,6 +58,7 @@ _new_worker = msgspec.json.Decoder(NewWorkerBody)
 _claim = msgspec.json.Decoder(ClaimBody)
 _renew = msgspec.json.Decoder(RenewBody)
 _complete = msgspec.json.Decoder(CompleteBody)
+_complete_many = msgspec.json.Decoder(CompleteManyBody)
 _progress = msgspec.json.Decoder(ProgressBody)
 _logs = msgspec.json.Decoder(LogsBody)
 
@@ -127,6 +132,26 @@ async def complete(call: Call) -> Response:
     else:
         done = await _service(call).complete(_own(call, worker), call.path["id"], _number(given(body.attempt)), ended, call.may_see)
     return answer(CompleteAnswer(AttemptVerdict(done.verdict), done.state))
+
+
+async def complete_many(call: Call) -> Response:
+    call.query(NoQuery)
+    body = await call.body(_complete_many)
+    worker = await _worker(call)
+    named: set[tuple[str, int]] = set()
+    reports = []
+    for index, each in enumerate(body.items):
+        if (each.task, each.attempt) in named:
+            detail = f"task {each.task} is reported on twice; say once how an attempt ended"
+            raise Refusal(INVALID, detail, faults=[Fault(detail, pointer=f"/items/{index}")])
+        named.add((each.task, each.attempt))
+        reports.append(Report(each.task, each.attempt, _ended(each)))
+    done = await _service(call).complete_many(worker.id, reports, call.may_see)
+    items = []
+    for report, completed in zip(reports, done, strict=True):
+        verdict, state = (None, None) if completed is None else (AttemptVerdict(completed.verdict), completed.state)
+        items.append(CompleteManyItem(report.task, verdict, state))
+    return answer(CompleteManyAnswer(items))
 
 
 async def progress(call: Call) -> Response:
@@ -226,7 +251,7 @@ def _offer(handler: str, body: OfferBody) -> Offer:
     )
 
 
-def _ended(body: CompleteBody) -> Ended:
+def _ended(body: CompleteBody | EndedBody) -> Ended:
     """Turn a worker's report into an `Ended`. Fields that do not go together are refused."""
     result, error, delay = given(body.result), given(body.error), given(body.delay)
     _only("result", result is not None, body.outcome, Saying.SUCCEEDED)
@@ -289,6 +314,11 @@ ROUTES = (
         name="renew_worker", method="POST", path="/v1/workers/{id}/renew", endpoint=renew, scope=Scope.WORK,
         summary="Renew a worker's lease; answered with what it has to stop.",
         body=RenewBody, optional_body=True, answer=RenewAnswer, problems=(404, 410),
+    ),
+    Route(
+        name="complete_tasks", method="POST", path="/v1/workers/{id}/complete", endpoint=complete_many, scope=Scope.WORK,
+        summary="Say how up to 1,000 attempts of a worker ended, in one commit; answered for each.",
+        body=CompleteManyBody, answer=CompleteManyAnswer, problems=(404, 410),
     ),
     Route(
         name="dismiss_worker", method="DELETE", path="/v1/workers/{id}", endpoint=dismiss, scope=Scope.WORK,

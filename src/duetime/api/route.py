@@ -28,6 +28,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """What is at an address. `body` is the type of a JSON body, `answer` that of the body of the answer `status`; None if there is none.
 
     A body of `bytes` is anything. `callback`: a callback token allows it too, for the task in its address.
+    `own`: a token with the scope own may use it too, and reaches only what its owner has submitted.
     `stream` describes the events where the answer can also be an event stream. `scope` None: no token is needed. `problems` are statuses
     besides those that every such route has.
     """
@@ -39,6 +40,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     scope: Scope | None
     callback: bool = False
+    own: bool = False
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
     optional_body: bool = False

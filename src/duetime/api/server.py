@@ -99,12 +99,12 @@ class Server(uvicorn.Server):
             await stack.enter_async_context(self.app)
             # decided once: a server that required tokens must not become open when the last one has expired
             self.asks_for_tokens = not is_loopback(self._host) or await self.app.tokens.in_use()
-            await stack.enter_async_context(beside(self.api, tokens=self.asks_for_tokens))
+            self.url = url_of(listener, encrypted=self._encrypted)
+            await stack.enter_async_context(beside(self.api, tokens=self.asks_for_tokens, url=self.app.config.public_url or self.url))
             self.config.load()
             self.lifespan = self.config.lifespan_class(self.config)
             await self.startup(sockets=[listener])
             listener.listen(BACKLOG)
-            self.url = url_of(listener, encrypted=self._encrypted)
             ticking = asyncio.create_task(self.main_loop())
             try:
                 yield self

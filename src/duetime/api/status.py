@@ -54,7 +54,11 @@ class Status(msgspec.Struct, frozen=True):
 
 def state_of(name: str, verdict: HealthVerdict) -> State:
     """Return how a handler or a schedule is: down if something about it, or the store, is a problem, troubled if there is a warning."""
-    about = [each for each in verdict.findings if each.name == name or each.subject in ("store", "maintenance")]
+    about = [
+        each
+        for each in verdict.findings
+        if each.subject in ("store", "maintenance") or (name in each.handlers if each.subject == "alert" else each.name == name)
+    ]
     levels = {each.level for each in about}
     return "down" if "problem" in levels else "troubled" if "warning" in levels else "well"
 

@@ -58,6 +58,7 @@ async def submit(call: Call) -> Response:
     answered = await call.shared.batching.add(task, request)
     if isinstance(answered, NamedRequest):
         raise intake.key_reused(answered)
+    intake.refuse_anothers(call.caller, task, answered)
     added = stored(task, answered)
     headers = {}
     if added.verdict is AddVerdict.ADDED:
@@ -85,16 +86,16 @@ async def submit_many(call: Call) -> Response:
 
 
 async def addressed(call: Call) -> TaskRecord:
-    """Return the task in the address. One of a handler that the caller's token is not for is answered as one that does not exist."""
+    """Return the task in the address. One that the caller's token does not reach is answered as one that does not exist."""
     record = await call.app.client.record(call.path["id"])
-    if not call.may_see(record.handler):
+    if not call.may_see(record.handler) or not call.owns(record.submitted_by):
         raise task_not_found(call.path["id"])
     return record
 
 
 async def _allowed(call: Call) -> str:
-    """Return the id in the path. The task is read only if the token is restricted to some handlers; a task's handler never changes."""
-    return (await addressed(call)).id if call.caller.handlers else call.path["id"]
+    """Return the id in the path. The task is read only if the token does not reach all: handler and submitter of a task never change."""
+    return (await addressed(call)).id if call.caller.handlers or call.owner is not None else call.path["id"]
 
 
 async def get(call: Call) -> Response:
@@ -135,7 +136,9 @@ async def attempts(call: Call) -> Response:
 
 async def why(call: Call) -> Response:
     call.query(NoQuery)
-    return answer(ReasonList(await call.app.insight.why(await addressed(call), may_see=call.may_see)))
+    record = await addressed(call)
+    reasons = await call.app.insight.why(record, may_see=call.may_see if call.owner is None else lambda handler: False)
+    return answer(ReasonList(reasons))
 
 
 # ---- changing ----

@@ -35,6 +35,8 @@ async def create(call: Call) -> Response:
         body.name,
         scopes=body.scopes,
         handlers=body.handlers,
+        owner=given(body.owner),
+        addresses=body.addresses,
         expires=_expiry(body.expires),
         rate=given(body.rate),
         note=body.note,

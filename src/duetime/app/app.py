@@ -184,6 +184,7 @@ class App(Registry, Verbs):
         self.locks = Locks(services.locks, user=self.user, lease=self.config.lease, opened=self.open)
         self.signals = Signals(services.signals, user=self.user, opened=self.open, ready=lambda: self.ensure_open(declare=False))
         self.limits = services.limits
+        self.weights = services.weights
         self.artifacts = services.artifacts
         self.targets = services.targets
         self.flows = services.flows

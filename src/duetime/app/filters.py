@@ -43,6 +43,7 @@ class Filters(TypedDict, total=False):
     priority_max: int
     worker: str
     submitted_by: str
+    mine: bool
     meta: Mapping[str, str]
     payload: Mapping[str, str]
 

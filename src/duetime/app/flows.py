@@ -28,11 +28,13 @@ from duetime.client.flows import Flow
 from duetime.clock import Seconds, to_micros
 from duetime.errors import InvalidHandler, InvalidValue
 from duetime.ids import new_id
-from duetime.model.flow import Condition, Graph, NodePlan, check_graph, mentioned
+from duetime.model.flow import FLOW, NODE, TAKES, Condition, Graph, NodePlan, check_graph, mentioned
 from duetime.model.flow_values import ITEM, VALUE, VALUES, Value, kind_of, path_of, sources, takes_item
 from duetime.model.task import NewTask, check_meta, check_name, delay_micros, due_instant
+from duetime.model.trace_context import TRACEPARENT, TRACESTATE
 from duetime.store.flows import NewFlow
 from duetime.targets.context import Context
+from duetime.targets.occurrence import Occurrence
 from duetime.targets.signature import default_name, resolve
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ T = TypeVar("T")
 
 OnFailure: TypeAlias = Literal["continue", "stop"]
 IfExists: TypeAlias = Literal["error", "keep"]
+
+_OF_MEMBERS = frozenset({FLOW, NODE, TAKES, TRACEPARENT, TRACESTATE})  # what one task says of itself
 
 
 class Node(Generic[R]):
@@ -112,20 +116,52 @@ def at_least(least: int, *needs: Needed) -> Condition:
 
 
 class Plan:
-    """A flow in the making. A flow's function gets one and adds nodes to it; nothing is stored before it returns."""
+    """A flow in the making. A flow's function gets one and adds nodes to it; nothing is stored before it returns.
+
+    `occurrence` is the planned instant of the schedule that submitted the flow, with its `interval`; None if none did. `meta` is what all
+    its tasks will have.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.occurrence: Occurrence | None = None
+        self.meta: Mapping[str, str] = {}
         self._nodes: dict[str, NodePlan] = {}
         self._tasks: dict[str, list[NewTask[Any]]] = {}
         self._result: str | None = None
 
-    def add(self, task: NewTask[R], *, needs: Sequence[Needed] = (), name: str | None = None) -> Node[R]:
+    def add(
+        self,
+        task: NewTask[R],
+        *,
+        needs: Sequence[Needed] = (),
+        name: str | None = None,
+        undo: NewTask[Any] | Callable[[R], NewTask[Any]] | None = None,
+    ) -> Node[R]:
         """Add a task, as `handler.new(…)` makes it. It starts when all that it `needs` has happened, its delay counts from then.
 
-        A node without a `name` is called like its handler, the second one `name-2`.
+        A node without a `name` is called like its handler, the second one `name-2`. `undo` is a task that takes back what this one did,
+        or a function that makes it of what this one returned: `undo=lambda charge: refund.new(charge=charge)`. It runs if this one
+        succeeded and the flow fails or is cancelled, after the undoing of all that followed.
         """
-        return self._add([task], needs, name, group=False, tolerate=0)
+        node = self._add([task], needs, name, group=False, tolerate=0)
+        if undo is not None:
+            self._undo(node, undo)
+        return node
+
+    def _undo(self, node: Node[R], undo: NewTask[Any] | Callable[[R], NewTask[Any]]) -> None:
+        task = undo if isinstance(undo, NewTask) else undo(node.value)
+        _check_member(task, mapped=False)
+        name = f"undo-{node.name}"
+        if name in self._nodes:
+            raise InvalidValue(f"two nodes are named {name!r}, which is what the undoing of {node.name!r} is called")
+        read = taken_from([task])
+        for source in read:
+            if source not in self._nodes:
+                raise InvalidValue(f"node {name!r} takes a value of {source!r}, which is no node of this plan")
+            self._keep(source)
+        self._nodes[name] = NodePlan(name=name, handler=task.handler, reads=bool(read), undoes=node.name)
+        self._tasks[name] = [task]
 
     def group(self, tasks: Iterable[NewTask[R]], *, needs: Sequence[Needed] = (), name: str | None = None, tolerate: float = 0) -> Group[R]:
         """Add many tasks as one node, which ends when all of them have. `tolerate`: how many may fail, or a share below 1."""
@@ -236,12 +272,13 @@ class Plan:
             label = name.replace('"', "#quot;") + many
             lines.append(f'    {numbers[name]}["{label}"]')
             lines += [f"    {numbers[each.node]} -->|{each.on.replace('_', ' ')}| {numbers[name]}" for each in mentioned(plan.needs)]
+            lines += [f"    {numbers[plan.undoes]} -.->|undone by| {numbers[name]}"] if plan.undoes else []
         return "\n".join(lines) + "\n"
 
     def postpone(self, *, delay: int = 0, due_at: int | None = None) -> None:
         """Let what waits for nothing start later; a task with a time of its own keeps it."""
         for name, plan in self._nodes.items():
-            if not plan.needs:
+            if not plan.needs and not plan.undoes:
                 self._tasks[name] = [
                     task if task.delay or task.due_at is not None else msgspec.structs.replace(task, delay=delay, due_at=due_at)
                     for task in self._tasks[name]
@@ -319,6 +356,7 @@ class FlowHandler(Generic[P, R]):
         if self.task is not None:
             self.task.new(*args, **kwargs)  # checks the arguments as those of a task are
         plan = Plan(self.name)
+        plan.meta = self.meta_with({})
         result = self._build(plan, *args, **kwargs)
         if inspect.isawaitable(result):
             raise InvalidHandler(f"{self.name}: the function of a flow must be a plain `def`: it only says what shall be done")
@@ -374,13 +412,18 @@ class FlowHandler(Generic[P, R]):
         other._options = msgspec.structs.replace(self._options, **{name: value for name, value in changes.items() if value is not None})
         return other
 
+    def meta_with(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return what all tasks of a flow have in their meta, given that of the task that becomes the flow."""
+        own = {name: value for name, value in given.items() if not name.startswith("duetime.") and name not in _OF_MEMBERS}
+        return {**own, **(self._options.meta or {})}
+
     def new_flow(self, plan: Plan, id: str | None = None) -> NewFlow:
         options = self._options
         return plan.new_flow(
             id=id,
             on_failure=options.on_failure,
             deadline=options.deadline,
-            meta=options.meta,
+            meta=plan.meta or None,
             key=options.key,
             if_exists=options.if_exists,
         )
@@ -399,6 +442,8 @@ def starter(handler: FlowHandler[..., Any], build: Callable[..., Any], home: Flo
 
     async def start(ctx: Context, /, *args: Any, **kwargs: Any) -> dict[str, str]:
         plan = Plan(handler.name)
+        plan.occurrence = ctx.occurrence
+        plan.meta = handler.meta_with(ctx.task.meta)
         result = build(plan, *args, **kwargs)
         if result is not None:
             plan.result(result)

@@ -89,6 +89,9 @@ class Handler(Generic[P, R, F_co]):
         self._payloads = payloads
         self._home = home
         self._options = _NO_OPTIONS
+        self._chosen: dict[
+            str, Any
+        ] = {}  # the options that tasks carry, where they were chosen: to name all takes as long as the rest of a task
         self._priority = HANDLERS_OWN if spec is None else spec.priority
         function = None if spec is None else function_of(spec)
         if function is not None:
@@ -194,8 +197,13 @@ class Handler(Generic[P, R, F_co]):
         if allow_unknown is not None:
             changes["allow_unknown"] = allow_unknown
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._options = _paced(msgspec.structs.replace(self._options, **changes))
+        other.__dict__ = self.__dict__.copy()
+        other._options = options = _paced(msgspec.structs.replace(self._options, **changes))
+        other._chosen = {**self._chosen, **changes}
+        if options.pace is not None:
+            other._chosen["if_exists"] = options.if_exists
+        if connection is not None or allow_unknown is not None:  # they are not the task's
+            other._chosen = {name: value for name, value in other._chosen.items() if name not in ("connection", "allow_unknown")}
         if priority is not None:
             other._priority = check_priority(priority)
         return other
@@ -249,18 +257,9 @@ class Handler(Generic[P, R, F_co]):
             payload=payload,
             due_at=due_at,
             delay=delay,
-            key=options.key,
-            if_exists=options.if_exists,
-            collection=options.collection,
             priority=self._priority,
-            timeout=options.timeout,
-            retry=options.retry,
-            expires_at=options.expires_at,
-            expires_in=options.expires_in,
-            meta=options.meta,
             submitted_by=self._home.user,
-            edges=options.edges,
-            pace=options.pace,
+            **self._chosen,
         )
 
     def _submit(self, task: NewTask[R]) -> Coroutine[Any, Any, Task[R]]:
@@ -282,6 +281,13 @@ def positive(duration: Seconds, what: str) -> float:
     seconds = to_seconds(duration, what)
     if seconds <= 0:
         raise InvalidValue(f"{what} must be positive, got {duration}")
+    return seconds
+
+
+def not_negative(duration: Seconds, what: str) -> float:
+    seconds = to_seconds(duration, what)
+    if seconds < 0:
+        raise InvalidValue(f"{what} must not be negative, got {duration}")
     return seconds
 
 

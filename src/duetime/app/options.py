@@ -9,7 +9,9 @@ from duetime.app.handlers import aliases_of, policy_or_default, positive, slots,
 from duetime.clock import Seconds
 from duetime.errors import InvalidValue
 from duetime.model.disabling import DisableAfter, Disabling
+from duetime.model.fairness import Fair, check_fair
 from duetime.model.limit import Limit
+from duetime.model.quota import Quota, check_quota
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import State, check_name, check_priority
 from duetime.targets.policies import DisableScope
@@ -26,6 +28,8 @@ class TargetOptions(TypedDict, total=False):
     priority: int
     limits: Sequence[Limit]
     reserve: Mapping[int, int] | None
+    fair: Fair | None
+    quota: Quota | None
     keep_succeeded: Seconds | None
     keep_failed: Seconds | None
     keep_cancelled: Seconds | None
@@ -49,6 +53,8 @@ def checked_spec(
     keep: Mapping[State, float],
     limits: Sequence[Limit] = (),
     reserve: Mapping[int, int] | None = None,
+    fair: Fair | None = None,
+    quota: Quota | None = None,
     disabling: Disabling | None = None,
     doc: str,
 ) -> HandlerSpec:
@@ -66,6 +72,8 @@ def checked_spec(
         disabling=disabling,
         limits=limits_of(name, limits),
         reserve=reserve_of(name, reserve, concurrency),
+        fair=check_fair(name, fair),
+        quota=check_quota(name, quota),
         doc=doc.strip(),
     )
 

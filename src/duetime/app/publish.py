@@ -10,7 +10,9 @@ from duetime.app.options import TargetOptions, checked_spec
 from duetime.clock import Seconds
 from duetime.errors import InvalidValue
 from duetime.model.disabling import DisableAfter
+from duetime.model.fairness import Fair
 from duetime.model.limit import Limit
+from duetime.model.quota import Quota
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import check_name
 from duetime.targets.http.auth import Basic
@@ -72,6 +74,8 @@ class DeclaresPublish:
         priority: int = 5,
         limits: Sequence[Limit] = (),
         reserve: Mapping[int, int] | None = None,
+        fair: Fair | None = None,
+        quota: Quota | None = None,
         aliases: Sequence[str] = (),
         keep_succeeded: Seconds | None = None,
         keep_failed: Seconds | None = None,
@@ -129,6 +133,8 @@ class DeclaresPublish:
                 priority=priority,
                 limits=limits,
                 reserve=reserve,
+                fair=fair,
+                quota=quota,
                 aliases=aliases,
                 keep=own_retention(keep_succeeded, keep_failed, keep_cancelled, keep_dropped, keep_expired),
                 disabling=disabling_of(disable_after, disable),

@@ -9,8 +9,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Un
 
 from duetime.app.alerts import DeclaresAlerts
 from duetime.app.commands import DeclaresCommands
-from duetime.app.flows import DeclaresFlows
-from duetime.app.handlers import AnyHandler, Handler, one_of, whole_number
+from duetime.app.flows import DeclaresFlows, FlowHandler
+from duetime.app.handlers import AnyHandler, Handler, not_negative, one_of, whole_number
 from duetime.app.hooks import DeclaresHooks
 from duetime.app.http import DeclaresHttp
 from duetime.app.options import checked_spec
@@ -23,7 +23,9 @@ from duetime.clock import Seconds
 from duetime.config import parse_size
 from duetime.errors import InvalidHandler, InvalidValue
 from duetime.model.alerts.rule import AlertRule
+from duetime.model.fairness import Fair
 from duetime.model.limit import Limit
+from duetime.model.quota import Quota
 from duetime.model.retry import RetryPolicy
 from duetime.model.rules import Rule
 from duetime.model.task import NewTask, Task, check_name
@@ -32,7 +34,7 @@ from duetime.targets.context import Context
 from duetime.targets.hooks import Hook
 from duetime.targets.payload import FunctionPayloads
 from duetime.targets.policies import own_retention
-from duetime.targets.python.function import Isolation, PythonFunction, function_of
+from duetime.targets.python.function import KILL_AFTER, Isolation, PythonFunction, function_of
 from duetime.targets.signature import default_name, examine
 from duetime.targets.spec import DEFAULT_CONCURRENCY, DEFAULT_PROCESSES, DEFAULT_TIMEOUT, HandlerSpec
 
@@ -51,9 +53,12 @@ class TaskOptions(TypedDict, total=False):
     priority: int
     limits: Sequence[Limit]
     reserve: Mapping[int, int] | None
+    fair: Fair | None
+    quota: Quota | None
     isolation: Isolation
     recycle_after: int | None
     max_memory: int | str | None
+    kill_after: Seconds | None
     keep_succeeded: Seconds | None
     keep_failed: Seconds | None
     keep_cancelled: Seconds | None
@@ -84,6 +89,23 @@ class ScheduleOptions(TaskOptions, total=False):
     expires: Seconds
     meta: Mapping[str, str]
     note: str
+
+
+class ScheduleDecorator(Protocol):
+    """The result of `app.schedule(…)`: a decorator with the overloads of `app.task`, and one for flows."""
+
+    @overload
+    def __call__(self, function: FlowHandler[P, R], /) -> FlowHandler[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Handler[P, R, Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Handler[P, R, Callable[Concatenate[Context, P], R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, R, Callable[P, R]]: ...
 
 
 class TaskDecorator(Protocol):
@@ -140,9 +162,12 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         priority: int = 5,
         limits: Sequence[Limit] = (),
         reserve: Mapping[int, int] | None = None,
+        fair: Fair | None = None,
+        quota: Quota | None = None,
         isolation: Isolation = "auto",
         recycle_after: int | None = None,
         max_memory: int | str | None = None,
+        kill_after: Seconds | None = None,
         keep_succeeded: Seconds | None = None,
         keep_failed: Seconds | None = None,
         keep_cancelled: Seconds | None = None,
@@ -153,10 +178,14 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
 
         `concurrency` is the number of slots in each worker process: 50, or as many as there are cores with `isolation="process"`.
         `reserve={9: 5}` keeps five of the slots for tasks of priority 9, so that long tasks of lower ones cannot hold them up.
+        `fair="collection"` lets its collections share its starts, by `app.weights`, so that a flood of one does not hold up the others.
+        `quota=Quota(1_000, per=60)` bounds how many are submitted, by all programs together; more are refused with QuotaExceeded.
         `limits` bound how many run at once in the whole fleet. `aliases` are names that the handler had before; tasks stored under them
         still find it. `isolation` is "auto" (`async def` on the
         event loop, `def` in a thread), "thread" or "process" (a sub-process, which can be killed). Sub-processes are used again;
         `recycle_after` replaces one after so many attempts, and `max_memory` (bytes, or "500MB") one that uses more after an attempt.
+        An attempt in one that is told to stop, at its timeout too, is interrupted by AttemptCancelled (a coroutine is cancelled), and
+        `kill_after` seconds later (1) killed with all that it has started; 0 kills it at once.
         `keep_succeeded` and the like: how long its finished tasks are
         kept, where that differs from the setting of the same name.
         """
@@ -169,8 +198,9 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
             if shape.is_async and isolation == "thread":
                 raise InvalidHandler(f'{full} is an `async def` and runs on the event loop; make it a `def`, or use isolation="process"')
             process = isolation == "process"
-            if not process and (recycle_after is not None or max_memory is not None):
-                raise InvalidHandler(f'{full} has recycle_after= or max_memory=, which are for sub-processes: add isolation="process"')
+            for given, value in (("recycle_after", recycle_after), ("max_memory", max_memory), ("kill_after", kill_after)):
+                if value is not None and not process:
+                    raise InvalidHandler(f'{full} has {given}=, which is for sub-processes: add isolation="process"')
             payloads = FunctionPayloads(full, function, shape.parameters)
             payloads.check()
             spec = checked_spec(
@@ -182,6 +212,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
                     isolation=isolation,
                     recycle_after=None if recycle_after is None else whole_number(recycle_after, "recycle_after"),
                     max_memory=None if max_memory is None else whole_number(parse_size(max_memory, "max_memory"), "max_memory"),
+                    kill_after=KILL_AFTER if kill_after is None else not_negative(kill_after, "kill_after"),
                 ),
                 payloads,
                 prefix=self._prefix,
@@ -191,6 +222,8 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
                 priority=priority,
                 limits=limits,
                 reserve=reserve,
+                fair=fair,
+                quota=quota,
                 aliases=aliases,
                 keep=keep,
                 doc=getattr(function, "__doc__", None) or "",
@@ -199,15 +232,15 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
 
         return declare if function is None else declare(function)
 
-    def schedule(self, rule: Rule | str | None = None, /, **options: Unpack[ScheduleOptions]) -> TaskDecorator:
+    def schedule(self, rule: Rule | str | None = None, /, **options: Unpack[ScheduleOptions]) -> ScheduleDecorator:
         """Declare a handler and a schedule of it, both under the handler's name.
 
         For example `@app.schedule(cron="*/5 * * * *", tz="Europe/Berlin")`, or in short `@app.schedule("*/5 * * * *")`.
 
         The rule comes first, or is given by one of `cron`, `every`, `at`, `after_end` and `rule`; the other options are those of `task` and
         of `Schedule`. Every parameter but the context needs a default, or a value in `payload`. Applied to a handler that is declared
-        already, it adds another schedule, which needs its own `name`. Workers store declared schedules when they start; a program that
-        only submits does not.
+        already, it adds another schedule, which needs its own `name`; above `@app.flow` it schedules the flow. Workers store declared
+        schedules when they start; a program that only submits does not.
         """
         if callable(rule):
             raise InvalidHandler(
@@ -222,6 +255,9 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         of_schedule: Any = {name: value for name, value in options.items() if name not in own}
 
         def declare(function: Any) -> Any:
+            if isinstance(function, FlowHandler):
+                declare(function.task)
+                return function
             again = isinstance(function, Handler)
             if again and of_task.keys() - {"name"}:
                 raise InvalidHandler(f"{function.name} is declared already; {min(of_task.keys() - {'name'})} belongs where that is done")

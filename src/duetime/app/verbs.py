@@ -18,6 +18,7 @@ from duetime.client.events import EventSource, filter_of
 from duetime.client.flows import Flow, Flows
 from duetime.client.insight import AttemptInfo, HandlerDetails, HandlerInfo, Insight, Stats
 from duetime.client.series import Series
+from duetime.client.servers import ServerInfo
 from duetime.client.workers import WorkerDetails, WorkerInfo
 from duetime.clock import Seconds
 from duetime.errors import Conflict, FlowFailed, FlowNotFound, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
@@ -206,6 +207,11 @@ class Verbs:
     async def workers(self) -> list[WorkerInfo]:
         await self.open()
         return await self.insight.workers()
+
+    async def servers(self) -> list[ServerInfo]:
+        """Return the servers that have made themselves known, with their addresses, by start."""
+        await self.open()
+        return await self.insight.servers()
 
     async def get_worker(self, worker: str, /) -> WorkerDetails:
         """Return a worker and the tasks that it runs. Raises WorkerNotFound if none of that id is registered."""

@@ -28,11 +28,13 @@ from duetime.cli.operating.migrate import migrate
 from duetime.cli.operating.operations import operations
 from duetime.cli.operating.overview import stats
 from duetime.cli.operating.secrets import secrets
+from duetime.cli.operating.servers import servers
 from duetime.cli.operating.shards import shards
 from duetime.cli.operating.signals import signals
 from duetime.cli.operating.status import status
 from duetime.cli.operating.tokens import audit, tokens
 from duetime.cli.operating.top import top
+from duetime.cli.operating.weights import weights
 from duetime.cli.operating.workers import workers
 from duetime.cli.schedules.calendars import calendars
 from duetime.cli.schedules.commands import schedules
@@ -153,6 +155,7 @@ for _command in (
     gates,
     events,
     limits,
+    weights,
     locks,
     shards,
     signals,
@@ -161,6 +164,7 @@ for _command in (
     failures,
     handlers,
     workers,
+    servers,
     stats,
     status,
     top,

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from duetime.client.quotas import OwnQuota, Quotas
 from duetime.errors import DuetimeError, InvalidPayload, InvalidValue, PayloadTooLarge, UnknownHandler
 from duetime.model.task import DEFAULT_PRIORITY, MAX_PAYLOAD, NewTask, check_meta
 from duetime.runtime.slices import Slices, off_loop
@@ -45,6 +46,7 @@ class Admission:
         self._user = user
         self._own = own
         self._hooks = hooks
+        self.quotas: Quotas | None = None  # on a store; a server keeps them for who asks it
         self.suggests = True  # whether the refusal of an unknown handler may name another one
         self._declared: dict[str, Declaration] = {}
         self._kept: dict[str, tuple[Declaration, ...]] = {}  # with former ones that workers hold, the present one first
@@ -65,8 +67,10 @@ class Admission:
             await self.declaration(handler)
 
     async def admit(self, task: NewTask[R], *, allow_unknown: bool = False, on_loop: bool = False) -> NewTask[R]:
-        """Check and complete one task."""
+        """Check and complete one task, and take it from its handler's quota unless it is part of the caller's transaction (`on_loop`)."""
         await self.check([task], allow_unknown=allow_unknown, on_loop=on_loop)
+        if self.quotas is not None and not on_loop:
+            await self.quotas.take([task])
         return self.complete(task)
 
     async def faults(self, tasks: Sequence[NewTask[Any]]) -> dict[int, DuetimeError]:
@@ -152,6 +156,11 @@ class Admission:
         declared = self._declared.get(handler)
         return DEFAULT_PRIORITY if declared is None else declared.priority
 
+    def quota_of(self, handler: str) -> OwnQuota | None:
+        """Return the quota that a handler declares. The handler must have been checked before."""
+        declared = self._declared.get(handler)
+        return None if declared is None or declared.quota is None else OwnQuota(declared.name, declared.quota)
+
     async def declaration(self, handler: str) -> Declaration:
         """Return the declaration of a handler. Raises UnknownHandler, with the most similar name, if there is none."""
         if handler not in self._declared:
@@ -222,6 +231,8 @@ class Admission:
 
 def refuse_others(tasks: Sequence[object]) -> None:
     """Raise for anything that is not a new task."""
+    if set(map(type, tasks)) <= {NewTask}:  # it has no subclasses
+        return
     for task in tasks:
         if not isinstance(task, NewTask):
             raise InvalidValue(f"only new tasks can be submitted, as handler.new(…) makes them; got {type(task).__name__}")

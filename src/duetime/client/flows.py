@@ -38,7 +38,8 @@ MOST_LISTED = 1_000
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A node of a flow: one task, or a group of them. `made` of its `members` are tasks by now; `why` says what it waits for or did.
 
-    `round` counts its reruns. A map has no members before its list is known. `after` names the nodes that `needs` speaks of.
+    `round` counts its reruns. A map has no members before its list is known. `after` names the nodes that `needs` speaks of. `undoes` is
+    the node that this one takes back, if the flow fails or is cancelled.
     """
 
     name: str
@@ -52,6 +53,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     round: int = 1
     after: builtins.list[str] = []
+    undoes: str = ""
 
 
 class Flow(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
@@ -81,7 +83,8 @@ class Flow(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
         for node in self.nodes:
             label = node.name.replace('"', "#quot;")
             lines.append(f'    {numbers[node.name]}["{label}<br>{node.state}, {node.ended:,} of {node.members:,}"]')
-            lines += [f"    {numbers[before]} --> {numbers[node.name]}" for before in node.after]
+            arrow = "-.->" if node.undoes else "-->"
+            lines += [f"    {numbers[before]} {arrow} {numbers[node.name]}" for before in node.after]
         return "\n".join(lines) + "\n"
 
     def node(self, name: str) -> NodeInfo:
@@ -275,6 +278,8 @@ class LocalFlows(Flows):
         if verdict is FlowVerdict.REFUSED:
             after_it = "tasks of it, or of what follows from it, are live: cancel the flow or wait until they have ended"
             reason = f"it is {found.state}, so it did not run" if found.state in ("waiting", "skipped") else after_it
+            if any(each.undoes and each.made for each in shown_flow(record).nodes):
+                reason = "it was undone: only what undoes it, or a node before all that was undone, can run again"
             raise Conflict(f"flow {record.id} cannot be rerun from {node}: {reason}")
         return await self._change(flow, verdict, "rerun")
 
@@ -285,7 +290,9 @@ class LocalFlows(Flows):
     async def _change(self, flow: AnyFlow, verdict: FlowVerdict, done: str) -> Flow[Any]:
         found = await self.get(flow)
         if verdict is FlowVerdict.REFUSED:
-            raise Conflict(f"flow {found.id} is {found.state} and cannot be {done}")
+            undone = any(node.undoes and node.made for node in found.nodes)
+            hint = ": it was undone, so submit it again" if undone and done == "retried" else ""
+            raise Conflict(f"flow {found.id} is {found.state} and cannot be {done}{hint}")
         if verdict is FlowVerdict.DUPLICATE:
             raise Conflict(f"flow {found.id} cannot be {done}: another live flow of {found.name} has its key {found.key!r}")
         return found
@@ -320,7 +327,8 @@ def shown_flow(record: FlowRecord) -> Flow[Any]:
             needs=[in_words(each) for each in plan.needs],
             why=_why(plan, known, state, record),
             round=round,
-            after=list(dict.fromkeys(single.node for single in mentioned(plan.needs))),
+            after=[plan.undoes] if plan.undoes else list(dict.fromkeys(single.node for single in mentioned(plan.needs))),
+            undoes=plan.undoes,
         )
         for plan, known, state, round in zip(record.graph.nodes, record.nodes, states, record.rounds, strict=True)
     ]
@@ -349,6 +357,10 @@ def _overall(flow: Flow[Any]) -> Reason:
         failed = [node.name for node in flow.nodes if node.state == "failed"]
         because = {None: f": {listed(failed)} failed" if flow.state == "failed" else "", **_STOPPED}[flow.stopping]
         return Reason(kind=ReasonKind.FINISHED, text=f"it is {flow.state}{because}; {tasks}")
+    if any(node.undoes and node.made for node in flow.nodes):
+        failed = [node.name for node in flow.nodes if node.state == "failed" and not node.undoes]
+        because = f", because {listed(failed)} failed" if flow.stopping is None and failed else _STOPPED[flow.stopping]
+        return Reason(kind=ReasonKind.RUNNING, text=f"it is undone{because}; {tasks}")
     if flow.stopping is not None:
         return Reason(kind=ReasonKind.RUNNING, text=f"it ends{_STOPPED[flow.stopping]}; {tasks}")
     return Reason(kind=ReasonKind.RUNNING, text=f"it goes on; {tasks}", until_at=flow.deadline_at)
@@ -364,7 +376,21 @@ def in_words(condition: Condition) -> str:
     return f"{condition.node} {condition.on.replace('_', ' ')}"
 
 
+def _why_not_undone(plan: NodePlan, state: NodeState, record: FlowRecord) -> str:
+    states = dict(zip((each.name for each in record.graph.nodes), record.states(), strict=True))
+    if state == "waiting":
+        begun = all(states[each.name] in ("succeeded", "failed", "skipped") for each in record.graph.nodes if not each.undoes)
+        if begun:
+            return f"it undoes {plan.undoes}, when what followed is undone"
+        return f"it undoes {plan.undoes}, if the flow fails or is cancelled"
+    if states[plan.undoes] != "succeeded":
+        return f"it was skipped because {plan.undoes}, which it undoes, did not succeed"
+    return f"it was skipped because nothing had to be undone of {plan.undoes}"
+
+
 def _why(plan: NodePlan, known: NodeFacts, state: NodeState, record: FlowRecord) -> str:
+    if plan.undoes and state in ("waiting", "skipped"):
+        return _why_not_undone(plan, state, record)
     needs = listed([in_words(each) for each in plan.needs])
     if state == "waiting":
         return f"it waits until {needs}"

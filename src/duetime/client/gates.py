@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Protocol
@@ -10,8 +11,9 @@ from typing import Protocol
 import msgspec
 
 from duetime.clock import Instant, Seconds, to_datetime, to_micros, to_seconds
-from duetime.errors import InvalidValue
+from duetime.errors import InvalidValue, UnknownHandler
 from duetime.model.gate import Gate, GateAction
+from duetime.model.query import fits_pattern
 from duetime.model.task import check_name
 from duetime.store import Store
 from duetime.store.shard import Registering
@@ -132,6 +134,39 @@ class GateKeeper(Protocol):
         """Set a gate and wait until every live worker has confirmed it."""
         ...
 
+    async def pause_all(
+        self, pattern: str = "*", *, lasting: Seconds | None = None, note: str = "", timeout: Seconds = IN_FORCE_WITHIN
+    ) -> builtins.list[GateSet]:
+        """Pause every handler that is declared now and fits a pattern, in which `*` stands for any characters: by default all."""
+        return await self.close_all(pattern, GateAction.PAUSE, lasting=lasting, note=note, timeout=timeout)
+
+    async def drop_all(
+        self, pattern: str, *, lasting: Seconds | None = None, note: str = "", timeout: Seconds = IN_FORCE_WITHIN
+    ) -> builtins.list[GateSet]:
+        """Drop the tasks of every handler that is declared now and fits a pattern, as they come due."""
+        return await self.close_all(pattern, GateAction.DROP, lasting=lasting, note=note, timeout=timeout)
+
+    async def close_all(
+        self,
+        pattern: str,
+        action: GateAction,
+        *,
+        lasting: Seconds | None = None,
+        note: str = "",
+        timeout: Seconds = IN_FORCE_WITHIN,
+        by: str | None = None,
+        visible: Callable[[str], bool] | None = None,
+    ) -> builtins.list[GateSet]:
+        """Set a gate on every declared handler that fits, and wait once until every live worker has confirmed them all.
+
+        `by` is who sets them, `visible` which handlers they may act on; both are for a server.
+        """
+        ...
+
+    async def open_all(self, pattern: str = "*", *, visible: Callable[[str], bool] | None = None) -> builtins.list[GateInfo]:
+        """Open every gate of handlers that fit a pattern, those of their collections too; return what was closed."""
+        ...
+
     async def open(self, handler: str | Named, *, collection: str | None = None) -> bool:
         """Remove a gate; return whether there was one. Of one that was set automatically the failures begin to count anew."""
         ...
@@ -175,6 +210,33 @@ class LocalGates(GateKeeper):
         version = await self._store.put_gate(gate)
         reached = await self._confirmed(version, seconds)
         return GateSet(gate=gate_info(gate), version=version, confirmed=reached.confirmed, waiting=reached.waiting)
+
+    async def close_all(
+        self,
+        pattern: str,
+        action: GateAction,
+        *,
+        lasting: Seconds | None = None,
+        note: str = "",
+        timeout: Seconds = IN_FORCE_WITHIN,
+        by: str | None = None,
+        visible: Callable[[str], bool] | None = None,
+    ) -> builtins.list[GateSet]:
+        await self._opened()
+        check_name(pattern, "pattern")
+        names = [each.name for each in await self._store.declarations() if fits_pattern(pattern, each.name)]
+        gates = [self._gate(action, name, None, lasting, note) for name in names if visible is None or visible(name)]
+        done = [await self.put(msgspec.structs.replace(gate, set_by=by or gate.set_by), timeout=0) for gate in gates]
+        if not done:
+            raise UnknownHandler(f"no handler that is declared fits {pattern!r}; `duetime handlers` lists them")
+        # versions grow, so who has confirmed the last gate has confirmed them all
+        reached = await self._confirmed(done[-1].version, to_seconds(timeout, "timeout"))
+        return [msgspec.structs.replace(each, confirmed=reached.confirmed, waiting=reached.waiting) for each in done]
+
+    async def open_all(self, pattern: str = "*", *, visible: Callable[[str], bool] | None = None) -> builtins.list[GateInfo]:
+        closed = [each for each in await self.list() if fits_pattern(pattern, each.handler)]
+        allowed = [each for each in closed if visible is None or visible(each.handler)]
+        return [each for each in allowed if await self.open(each.handler, collection=each.collection)]
 
     async def open(self, handler: str | Named, *, collection: str | None = None) -> bool:
         await self._opened()

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Mapping
 from duetime.client.schedules.info import ScheduleInfo, schedule_info
 from duetime.clock import SECOND, Instant, to_instant
 from duetime.model.gate import Gates
-from duetime.model.health import FAILING_WITHIN, TROUBLE_WITHIN, HandlerFacts, HealthFacts, ScheduleFacts, WorkerFacts
+from duetime.model.health import FAILING_WITHIN, TROUBLE_WITHIN, FiringAlert, HandlerFacts, HealthFacts, ScheduleFacts, WorkerFacts
 from duetime.model.names import HandlerNames
 from duetime.model.rules import DayCalendar
 from duetime.model.series import ALL, Reading, SeriesName, Step, beginnings
 from duetime.store import Store
 from duetime.store.schedules import ScheduleFilter
 from duetime.store.values import WorkerRecord
+from duetime.targets.notices.documents import states_of
 
 FIRING = "firing"
 _FAILED = (SeriesName.FAILED, SeriesName.FATAL, SeriesName.TIMED_OUT, SeriesName.LOST)
@@ -65,6 +66,17 @@ async def gather(store: Store, names: HandlerNames, silent: Mapping[str, float])
         ],
         schedules=schedules,
         gates=gates.as_set,
+        alerts=[
+            FiringAlert(
+                rule=each.rule,
+                subject=each.subject,
+                text=each.text,
+                acknowledged=each.acknowledged_at is not None,
+                condition=each.condition,
+            )
+            for each in (kept.value for kept in await states_of(store))
+            if each.state == "firing"
+        ],
         lease_losses=counted(ALL, lately, SeriesName.LEASE_LOSSES),
         stale_writes=counted(ALL, lately, SeriesName.STALE_WRITES),
         blocked_loops=counted(ALL, lately, SeriesName.BLOCKED_LOOPS),

@@ -13,6 +13,7 @@ from duetime.client.activity import USUAL_UPCOMING, Activity, check_upcoming, re
 from duetime.client.health import gather
 from duetime.client.liveness import lives, silence
 from duetime.client.series import Series, read_series, read_series_by_handler, span_of
+from duetime.client.servers import ServerInfo, server_info
 from duetime.client.targets import TargetInfo, info_of
 from duetime.client.workers import WorkerInfo, worker_info
 from duetime.clock import Instant, to_datetime
@@ -171,6 +172,10 @@ class Insight(Protocol):
         """Return all registered workers, also dead ones that have not been reaped, by start."""
         ...
 
+    async def servers(self) -> list[ServerInfo]:
+        """Return the servers that have made themselves known, by start."""
+        ...
+
     async def stats(self) -> Stats: ...
 
     async def health(self) -> HealthVerdict:
@@ -270,6 +275,10 @@ class LocalInsight(Insight):
         now = self._store.now()
         return [worker_info(worker, now) for worker in workers]
 
+    async def servers(self) -> list[ServerInfo]:
+        found, now = await self._store.servers(), self._store.now()
+        return [server_info(server, now) for server in found]
+
     async def stats(self) -> Stats:
         counts = await self._store.counts()
         names = names_of(await self._store.declarations())
@@ -345,6 +354,7 @@ class LocalInsight(Insight):
             workers=await self._loads(record.handler, starting, may_see),
             draining=draining,
             limits=[limit for limit in await self._store.limits() if record.handler in limit.uses],
+            weights=next((each.weights for each in await self._store.weights() if each.handler == present and each.is_fair), None),
             reserve=next((each.reserve for each in declared if each.name == present), {}),
             source=HandlerSource.CODE if serving else await self._source(record.handler),
             due_before=load.due if load.more else max(0, load.due - 1),

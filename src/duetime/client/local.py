@@ -26,6 +26,7 @@ from duetime.client.client import (
 from duetime.client.deadlocks import DeadlockWatch
 from duetime.client.gates import LocalGates
 from duetime.client.operations import Asked, LocalOperations, Perform, bulk_of
+from duetime.client.quotas import OwnQuota, Quotas
 from duetime.client.schedules.calendars import LocalCalendars
 from duetime.client.schedules.local import LocalSchedules
 from duetime.client.schedules.schedule import Schedule
@@ -70,6 +71,7 @@ class LocalClient(Client):
         self.user = user
         self._specs = specs
         self.admission = Admission(store, user=user, own=specs.__contains__, hooks=hooks)
+        self.admission.quotas = self.quotas = Quotas(store, self._quota_of)
         self.gates = LocalGates(store, user=user, known=self.admission.declaration, opened=opened or store.open)
         self.operations = LocalOperations(store, user=user, opened=opened or store.open, perform=perform)
         self.workers = LocalWorkers(store, opened=opened or store.open)
@@ -104,6 +106,8 @@ class LocalClient(Client):
         asked = list(tasks)
         await self.admission.check(asked, allow_unknown=allow_unknown, on_loop=connection is not None)
         new_tasks = [self.admission.complete(task) for task in asked]
+        if connection is None:
+            await self.quotas.take(new_tasks)
         answers = await self.add(new_tasks, connection)
         if isinstance(answers, AllNew):
             return Lazy(answers, lambda added: shown(added.record))
@@ -134,6 +138,12 @@ class LocalClient(Client):
         await self.admission.check(tasks, allow_unknown=allow_unknown)
         await self.store.prepare(tasks)
 
+    def _quota_of(self, handler: str) -> OwnQuota | None:
+        spec = self._specs.get(handler)
+        if spec is None:
+            return self.admission.quota_of(handler)
+        return None if spec.quota is None else OwnQuota(spec.name, spec.quota)
+
     # ---- reading ----
 
     async def record(self, task: AnyTask) -> TaskRecord:
@@ -156,12 +166,13 @@ class LocalClient(Client):
         return await self.store.find(handler, key)
 
     async def record_page(self, query: Query) -> Page:
-        return await self.store.page(query)
+        return await self.store.page(query.by(self.user))
 
     async def count(self, query: Query, limit: int = USUAL_COUNT) -> TaskCount:
-        return await self.store.count(query, check_count(limit))
+        return await self.store.count(query.by(self.user), check_count(limit))
 
     async def _pages(self, query: Query) -> AsyncIterator[Page]:
+        query = query.by(self.user)
         while True:
             page = await self.store.page(query)
             yield page

@@ -199,7 +199,7 @@ class LocalOperations(Operations):
         """Check what somebody asks for."""
         if asked.query.logs is not None:
             read_terms(asked.query.logs)
-        query = msgspec.structs.replace(asked.query, limit=1, cursor=None, brief=False)
+        query = msgspec.structs.replace(asked.query.by(self._user), limit=1, cursor=None, brief=False)
         return OperationSpec(verb=asked.verb, query=query, changes=self._changes(asked), rate=asked.rate, canary=asked.canary)
 
     def _changes(self, asked: Asked) -> Changes | None:

@@ -28,6 +28,7 @@ from duetime.client.schedules.schedule import Schedule
 from duetime.client.secrets import LocalSecrets, Secrets
 from duetime.client.signals import SignalDoor
 from duetime.client.targets import LocalTargets, Targets
+from duetime.client.weights import LocalWeights, Weights
 from duetime.runtime.service import Service
 from duetime.secrets.keys import KeyRing
 from duetime.store import Store
@@ -57,6 +58,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     locks: LockDoor
     signals: SignalDoor
     limits: Limits
+    weights: Weights
     secrets: Secrets
     artifacts: Artifacts
     targets: Targets
@@ -108,6 +110,7 @@ def local_services(
         locks=store,
         signals=store,
         limits=limits,
+        weights=LocalWeights(store, user=program.user, opened=program.opened),
         secrets=secrets,
         artifacts=artifacts,
         targets=LocalTargets(store, user=program.user, specs=program.specs, client=client, opened=program.opened),

@@ -46,6 +46,7 @@ RECENT_FAILURES = 2 * DAY  # a handler without a failed task for so long is not 
 MOST_RUNNING_READ = 5_000
 CERTIFICATES_EVERY = 10 * MINUTE
 MOST_SKIPS = 100
+SET_BACK = DAY  # figures from so far ahead of now are read too: after the store's clock was set back they are the newest ones
 
 
 class AlertFactsStore(Control, Timekeeping, LookingUp, Protocol):
@@ -122,7 +123,7 @@ class Gathering:
         step = chosen_step(since, self.now)
 
         async def read() -> Buckets:
-            return (await self._store.series(step, bucket_of(since, step), self.now + 1)).buckets
+            return (await self._store.series(step, bucket_of(since, step), self.now + SET_BACK)).buckets
 
         return step, await self._once(f"series {within}", read)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
+import ipaddress
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ from duetime.model.task import check_name
 ID_BYTES = 8
 SECRET_BYTES = 32
 MAX_HANDLERS = 100
+MAX_ADDRESSES = 100
 # A higher limit would mean nothing: one process does not answer so many requests.
 HIGHEST_RATE = 1_000_000.0
 BURST_SECONDS = 2.0
@@ -33,9 +35,12 @@ _TEXT = re.compile(r"dt_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
 class Scope(StrEnum):
     """What a token is for.
 
-    READ: look at everything. SUBMIT: submit tasks. WORK: claim tasks and end their attempts, for workers over HTTP. OPERATE: cancel,
-    retry, edit, gates and schedules. ADMIN: everything, tokens and the audit included.
+    OWN: submit tasks, and look at and change those that the token's owner has submitted. READ: look at everything. SUBMIT: submit tasks.
+    WORK: claim tasks and end their attempts, for workers over HTTP. OPERATE: cancel, retry, edit, gates and schedules. ADMIN: everything,
+    tokens and the audit included.
     """
+
+    OWN = "own"
 
     READ = "read"
     SUBMIT = "submit"
@@ -46,6 +51,7 @@ class Scope(StrEnum):
 
 # A submitter wants to see its tasks, and a retry or a schedule submits too. WORK stays apart: an operator does not claim tasks.
 INCLUDED: dict[Scope, frozenset[Scope]] = {
+    Scope.OWN: frozenset({Scope.OWN}),
     Scope.READ: frozenset({Scope.READ}),
     Scope.SUBMIT: frozenset({Scope.READ, Scope.SUBMIT}),
     Scope.WORK: frozenset({Scope.READ, Scope.WORK}),
@@ -65,7 +71,7 @@ def parse_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:
     return tuple(scope for scope in Scope if scope in texts)
 
 
-@functools.lru_cache(maxsize=64)  # called at every request; there are 31 results
+@functools.lru_cache(maxsize=64)  # called at every request; there are 63 results
 def included(scopes: tuple[Scope, ...]) -> frozenset[Scope]:
     """Return all scopes that these include."""
     return frozenset[Scope]().union(*(INCLUDED[scope] for scope in scopes))
@@ -91,6 +97,34 @@ def parse_handlers(handlers: Iterable[str], scopes: Sequence[Scope]) -> tuple[st
 def fits(patterns: Sequence[str], handler: str) -> bool:
     """Return whether a token with these patterns is for a handler."""
     return not patterns or any(handler.startswith(pattern[:-1]) if pattern.endswith("*") else handler == pattern for pattern in patterns)
+
+
+# ---- addresses ----
+
+
+def parse_addresses(addresses: Iterable[str]) -> tuple[str, ...]:
+    """Check the networks that a token may be used from: addresses, or networks such as 10.0.0.0/8. None: from everywhere."""
+    texts = [addresses] if isinstance(addresses, str) else list(addresses)
+    try:
+        networks = tuple(dict.fromkeys(str(ipaddress.ip_network(text)) for text in texts))
+    except ValueError as error:
+        raise InvalidValue(f"address must be an IP address or a network such as 10.0.0.0/8 or fd00::/8: {error}") from None
+    if len(networks) > MAX_ADDRESSES:
+        raise InvalidValue(f"a token names at most {MAX_ADDRESSES} networks, got {len(networks)}; give larger ones")
+    return networks
+
+
+@functools.lru_cache(maxsize=1_024)  # asked at every request
+def comes_from(networks: Sequence[str], origin: str) -> bool:
+    """Return whether a request from an address may use a token that is for these networks."""
+    if not networks:
+        return True
+    try:
+        address = ipaddress.ip_address(origin.partition("%")[0])
+    except ValueError:  # such as a socket of the file system, which has no address
+        return False
+    inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return any((inner or address) in ipaddress.ip_network(network) for network in networks)
 
 
 # ---- secrets ----
@@ -132,11 +166,14 @@ def digest(secret: str) -> str:
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A stored token. `version` counts changes. After a rotation the old secret is valid until `old_until_at`.
 
-    `rate` is how many requests per second it may make, None for any number.
+    `rate` is how many requests per second it may make, None for any number. `owner` is who has it: what comes with it is submitted by
+    them. `addresses` are the networks that it may be used from, none for everywhere.
     """
 
     id: str
     name: str
+    owner: str = ""
+    addresses: tuple[str, ...] = ()
     version: int = 1
     scopes: tuple[Scope, ...]
     handlers: tuple[str, ...] = ()
@@ -202,13 +239,14 @@ def rotated(token: TokenRecord, new_digest: str, *, now: Instant, old_until_at: 
 
 
 class Denial(StrEnum):
-    """Why a request is refused. MISSING, UNKNOWN and EXPIRED are about the token, SCOPE and HANDLER about the request."""
+    """Why a request is refused. MISSING, UNKNOWN and EXPIRED are about the token, SCOPE, HANDLER and ADDRESS about the request."""
 
     MISSING = "missing"
     UNKNOWN = "unknown"
     EXPIRED = "expired"
     SCOPE = "scope"
     HANDLER = "handler"
+    ADDRESS = "address"
     TOO_FAST = "too fast"
 
 
@@ -221,7 +259,9 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """An authenticated caller. `name` is stored as `submitted_by` of tasks and as `by` in the audit; `token` is the token's id.
+    """An authenticated caller. `name` is stored as `by` in the audit; `owner`, or else the name, as `submitted_by` of tasks.
+
+    `token` is the token's id.
 
     `scopes` are all allowed scopes. `handlers` are the patterns of the token: a request for several handlers is checked for each.
     """
@@ -231,10 +271,15 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     scopes: frozenset[Scope] = frozenset(Scope)
     handlers: tuple[str, ...] = ()
     origin: str = ""
+    owner: str = ""
 
     @property
     def submitted_by(self) -> str:
-        return self.name
+        return self.owner or self.name
+
+    def only_own(self, scope: Scope) -> bool:
+        """Return whether the caller may do what a scope allows, but only with its owner's tasks."""
+        return scope not in self.scopes and Scope.OWN in self.scopes
 
     def may(self, scope: Scope, handler: str | None = None) -> bool:
         return self.refusal(scope, handler) is None
@@ -250,7 +295,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def caller_of(token: TokenRecord, origin: str) -> Caller:
-    return Caller(name=token.name, token=token.id, scopes=included(token.scopes), handlers=token.handlers, origin=origin)
+    return Caller(name=token.name, token=token.id, scopes=included(token.scopes), handlers=token.handlers, origin=origin, owner=token.owner)
 
 
 # An unknown id and a wrong secret get the same answer, so that nobody can find out which ids exist.
@@ -258,13 +303,20 @@ NO_TOKEN = Refusal(Denial.MISSING, "a token is needed, as Authorization: Bearer 
 BAD_TOKEN = Refusal(Denial.UNKNOWN, "the token is not known here: mistyped, rotated or revoked; `duetime tokens` lists those that are")
 
 
-def admit(token: TokenRecord | None, secret: str, now: Instant) -> Refusal | None:
+def admit(token: TokenRecord | None, secret: str, now: Instant, origin: str = "") -> Refusal | None:
     """Return why a token is not valid, None if it is. Only a caller that has its secret learns that it has expired."""
     if token is None or not token.has_secret(secret, now):
         return BAD_TOKEN
     if token.expired(now):
         return Refusal(Denial.EXPIRED, f"the token {token.name} has expired; `duetime tokens rotate` with --expires makes it good again")
-    return None
+    return misplaced(token, origin)
+
+
+def misplaced(token: TokenRecord, origin: str) -> Refusal | None:
+    """Return the refusal of a token that is used from elsewhere than where it may be, None if it is not."""
+    if comes_from(token.addresses, origin):
+        return None
+    return Refusal(Denial.ADDRESS, f"the token {token.name} may not be used from {origin or 'here'}; it is for some addresses only")
 
 
 def lockout(token: TokenRecord, tokens: Iterable[TokenRecord], caller: Caller, now: Instant) -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
+
+from duetime.model.fairness import Fairness, Shares
 
 # Of so many claimed tasks of a handler, one is the task that has waited longest, whatever its priority.
 OLDEST_EVERY = 16
@@ -16,6 +18,7 @@ class LaneFacts(NamedTuple):
     id: int
     handler: str
     priority: int
+    collection: str = ""  # asked of fair handlers only
 
 
 Below: TypeAlias = Mapping[str, Mapping[int, int]]  # by handler and priority: how many tasks may have a lower one
@@ -30,6 +33,7 @@ class ClaimOrder:
     def __init__(self) -> None:
         self.claimed: dict[str, int] = {}
         self.last_handler = ""
+        self.fairness = Fairness()
 
     def count(self, handler: str, tasks: int) -> None:
         self.claimed[handler] = self.claimed.get(handler, 0) + tasks
@@ -91,23 +95,65 @@ class _Heads:
         return lane, entry
 
 
+class _FairHeads:
+    """The next due entry of each collection of a fair handler: of the one first that has had least for its weight."""
+
+    def __init__(self, lanes: Iterable[LaneFacts], limit: int, scan: Scan, shares: Shares, weights: Mapping[str, float]) -> None:
+        by_collection: dict[str, list[LaneFacts]] = {}
+        for lane in lanes:
+            by_collection.setdefault(lane.collection, []).append(lane)
+        self._weights = weights
+        self._heads = {name: _Heads(each, limit, scan) for name, each in by_collection.items()}
+        self._had = [(shares.had(name), name) for name in by_collection]
+        heapq.heapify(self._had)
+
+    @property
+    def exhausted(self) -> list[int]:
+        return [lane for heads in self._heads.values() for lane in heads.exhausted]
+
+    def leave_out(self, least: int) -> None:
+        """Hand out no more entries of lower priorities."""
+        for heads in self._heads.values():
+            heads.leave_out(least)
+
+    def pop(self, *, oldest: bool) -> tuple[int, DueEntry] | None:
+        """Remove and return the entry of the highest priority of the collection that comes first, or its oldest."""
+        while self._had:
+            had, name = self._had[0]
+            entry = self._heads[name].pop(oldest=oldest)
+            if entry is not None:
+                heapq.heapreplace(self._had, (had + 1 / self._weights.get(name, 1.0), name))
+                return entry
+            heapq.heappop(self._had)
+        return None
+
+
 def most_of(priority: int, below: Mapping[int, int] | None, want: int) -> int:
     """Return how many tasks of a priority may be claimed of a handler."""
     return min([want, *(most for least, most in below.items() if priority < least)]) if below else want
 
 
 def choose(
-    lanes: Iterable[LaneFacts], wants: Mapping[str, int], total: int, order: ClaimOrder, scan: Scan, below: Below | None = None
+    lanes: Iterable[LaneFacts],
+    wants: Mapping[str, int],
+    total: int,
+    order: ClaimOrder,
+    scan: Scan,
+    below: Below | None = None,
+    fair: Container[str] = (),
 ) -> Chosen:
     """Choose at most `wants[handler]` entries per handler and `total` in all, and note in `order` what was chosen.
 
-    Of a handler in `below`, at most so many have a priority below each of these.
+    Of a handler in `below`, at most so many have a priority below each of these. Of one in `fair`, collections come in the order of what
+    they have had.
     """
     by_handler: dict[str, list[LaneFacts]] = {}
     for lane in lanes:
         by_handler.setdefault(lane.handler, []).append(lane)
     handlers = order.rotation(by_handler)
-    heads: dict[str, _Heads] = {}  # of those that were served: if there are more handlers than `total`, the others are not looked at
+    heads: dict[
+        str, _Heads | _FairHeads
+    ] = {}  # of those that were served: if there are more handlers than `total`, the others are not looked at
     left = {name: wants[name] for name in handlers}
     allowed = {name: dict(most) for name, most in (below or {}).items()}
     priorities = {lane.id: lane.priority for each in by_handler.values() for lane in each} if allowed else {}
@@ -116,7 +162,12 @@ def choose(
         for name in list(handlers):
             count = order.claimed.get(name, 0)
             if name not in heads:
-                heads[name] = _Heads(by_handler[name], min(wants[name], total), scan)
+                limit = min(wants[name], total)
+                if name in fair:
+                    shares, weights = order.fairness.shares(name), order.fairness.weights[name]
+                    heads[name] = _FairHeads(by_handler[name], limit, scan, shares, weights)
+                else:
+                    heads[name] = _Heads(by_handler[name], limit, scan)
             entry = heads[name].pop(oldest=count % OLDEST_EVERY == OLDEST_EVERY - 1) if left[name] else None
             if entry is None:
                 handlers.remove(name)

@@ -7,14 +7,13 @@ part of that and moves the cursor; the next step continues from there. `model.st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from duetime.clock import SECOND, Instant
-from duetime.model.occurrences import due_of_occurrence, has_nothing_to_wait_for, task_of
+from duetime.model.occurrences import due_of_occurrence, has_nothing_to_wait_for, planned_after, task_of
 from duetime.model.overlap import decide_overlap
 from duetime.model.policies import Missed, read_missed, read_overlap
 from duetime.model.rules import Plan
@@ -108,11 +107,6 @@ def has_ended(record: ScheduleRecord, state: ScheduleState) -> bool:
     return record.spec.count is not None and state.fired >= record.spec.count
 
 
-@lru_cache(maxsize=4_096)  # schedules that fire together often share their plan and their cursor
-def planned_after(plan: Plan, cursor: Instant) -> Instant | None:
-    return plan.after(cursor)
-
-
 def single_step(record: ScheduleRecord, state: ScheduleState, plan: Plan, now: Instant) -> Step | None:
     """Return the step of the usual case: one occurrence, on time, that no policy skips. Return None in any other case.
 
@@ -130,7 +124,7 @@ def single_step(record: ScheduleRecord, state: ScheduleState, plan: Plan, now: I
     if following is None or following <= now:
         return None
     due_at = due_of_occurrence(record, planned_at) if spec.jitter else planned_at
-    task = task_of(record, plan.zone, planned_at, due_at=due_at, last=state.last)
+    task = task_of(record, plan, planned_at, due_at=due_at, last=state.last)
     fired = replace(
         state,
         cursor=max(state.cursor, now),
@@ -309,7 +303,8 @@ class StepBuilder:
         edges = tuple([Edge(task, "end") for task in waits_for])
         if waits_for and self._overlap.kind == "cancel":
             self._cancel = tuple(waits_for)
-        task = task_of(self._record, self._plan.zone, planned_at, due_at=due_at, edges=edges, last=self._state.last)
+        near = self._tasks[-1].planned_at if self._tasks else None
+        task = task_of(self._record, self._plan, planned_at, due_at=due_at, edges=edges, last=self._state.last, near=near)
         self._tasks.append(task)
         self._runs.append(Run(task.id, planned_at))
         self._live.append(task.id)

@@ -53,6 +53,7 @@ class NodePlan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `handler` is what its members are of, for people to read. `keeps`: somebody reads what its members return. `reads`: their payloads have
     positions for what others return. `each`: it is a map, with a member for each item of what another node returned, or of a part of that.
+    `undoes`: it runs only if the flow fails or is cancelled, and takes back what that node did.
     """
 
     name: str
@@ -64,6 +65,7 @@ class NodePlan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     keeps: bool = False
     reads: bool = False
     each: tuple[str | int, ...] = ()
+    undoes: str = ""
 
 
 class Graph(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -132,11 +134,44 @@ def evaluate(facts: FlowFacts) -> list[NodeState]:
     """Return the state of each node, as it follows from the counts."""
     states: dict[str, NodeState] = {}
     values: dict[str, Any] = {}
-    for plan, known in zip(facts.graph.nodes, facts.nodes, strict=True):
+    undos: list[tuple[int, NodePlan, NodeFacts]] = []
+    undone = is_undone(facts.graph, facts.nodes)
+    for number, (plan, known) in enumerate(zip(facts.graph.nodes, facts.nodes, strict=True)):
+        if plan.undoes:
+            undos.append((number, plan, known))
+            continue
         states[plan.name] = _state(plan, known, states, values, facts.stopping)
+        if undone and states[plan.name] in ("waiting", "running") and not known.opened:
+            states[plan.name] = "skipped"  # a member that was retried by itself changes nothing of that
         if states[plan.name] == "succeeded" and known.value is not None:
             values[plan.name] = msgspec.json.decode(known.value)
+    if undos:
+        _evaluate_undos(facts, undos, states)
     return [states[plan.name] for plan in facts.graph.nodes]
+
+
+def _evaluate_undos(facts: FlowFacts, undos: Sequence[tuple[int, NodePlan, NodeFacts]], states: dict[str, NodeState]) -> None:
+    """Add the states of the nodes that undo others: each runs when all else has ended, and after the undoing of what came later."""
+    numbers = {plan.name: number for number, plan in enumerate(facts.graph.nodes)}
+    outcome = _outcome(facts, states)
+    undoing = outcome in ("failed", "cancelled") or is_undone(facts.graph, facts.nodes)
+    by_target = {plan.undoes: plan.name for _, plan, _ in undos}
+    for _, plan, known in sorted(undos, key=lambda undo: numbers[undo[1].undoes], reverse=True):
+        if known.error or known.opened:
+            states[plan.name] = "failed" if known.error else _progress(plan, known, None)
+        elif outcome == "running":
+            states[plan.name] = "waiting"
+        elif not undoing or states[plan.undoes] != "succeeded":
+            states[plan.name] = "skipped"
+        else:
+            later = [facts.graph.nodes[number].name for number in after(facts.graph, numbers[plan.undoes])[1:]]
+            over = all(states[by_target[name]] in _DONE for name in later if name in by_target)
+            states[plan.name] = "running" if over else "waiting"
+
+
+def is_undone(graph: Graph, nodes: Sequence[NodeFacts]) -> bool:
+    """Return whether the undoing of a flow has begun: then it does not succeed any more."""
+    return any(plan.undoes and (known.opened or known.error) for plan, known in zip(graph.nodes, nodes, strict=True))
 
 
 def decide(facts: FlowFacts, *, failing: bool = False) -> Step:
@@ -219,40 +254,58 @@ def _progress(plan: NodePlan, known: NodeFacts, stopping: Stopping | None) -> No
 
 
 def is_stopped(plan: NodePlan, stopping: Stopping | None) -> bool:
-    """Return whether a stop ends this node: a cancel ends all, a failure or deadline leaves those alone that wait for failures."""
+    """Return whether a stop ends this node: a cancel ends all, a failure or deadline leaves those alone that wait for failures.
+
+    What undoes others is never stopped.
+    """
+    if plan.undoes:
+        return False
     if stopping is None or stopping == "cancel":
         return stopping is not None
     return not any(single.on in ("failed", "ended") for single in mentioned(plan.needs))
 
 
 def _fails(facts: FlowFacts) -> bool:
-    return any(known.error or known.failed > tolerated(plan, known) for plan, known in zip(facts.graph.nodes, facts.nodes, strict=True))
+    plans = zip(facts.graph.nodes, facts.nodes, strict=True)
+    return any((known.error or known.failed > tolerated(plan, known)) and not plan.undoes for plan, known in plans)
 
 
 def _flow_state(facts: FlowFacts, nodes: Sequence[NodeState]) -> FlowState:
-    if any(state not in _DONE for state in nodes):
+    """Return the state of a flow: how it ended, once nothing is left to be undone. What cannot be undone is a failure in any case."""
+    by_name = dict(zip((plan.name for plan in facts.graph.nodes), nodes, strict=True))
+    undos = [by_name[plan.name] for plan in facts.graph.nodes if plan.undoes]
+    if any(state not in _DONE for state in undos):
+        return "running"
+    outcome = _outcome(facts, by_name)
+    undone = outcome == "succeeded" and is_undone(facts.graph, facts.nodes)
+    return "failed" if outcome != "running" and ("failed" in undos or undone) else outcome
+
+
+def _outcome(facts: FlowFacts, by_name: Mapping[str, NodeState]) -> FlowState:
+    """Return how a flow ends, apart from what undoes it."""
+    nodes = [plan for plan in facts.graph.nodes if not plan.undoes]
+    if any(by_name[plan.name] not in _DONE for plan in nodes):
         return "running"
     if facts.stopping == "cancel":
         return "cancelled"
     if facts.stopping is not None:
         return "failed"
-    by_name = dict(zip((plan.name for plan in facts.graph.nodes), nodes, strict=True))
     handled = {
         single.node
-        for plan in facts.graph.nodes
+        for plan in nodes
         if by_name[plan.name] == "succeeded"
         for single in mentioned(plan.needs)
         if single.on in ("failed", "ended")
     }
-    return "failed" if any(state == "failed" and name not in handled for name, state in by_name.items()) else "succeeded"
+    return "failed" if any(by_name[plan.name] == "failed" and plan.name not in handled for plan in nodes) else "succeeded"
 
 
 def after(graph: Graph, node: int) -> list[int]:
-    """Return a node and all that follow from it, by number."""
+    """Return a node and all that follow from it, by number, with what undoes them."""
     found = {graph.nodes[node].name}
     numbers = [node]
     for number, plan in enumerate(graph.nodes):
-        if number > node and any(single.node in found for single in mentioned(plan.needs)):
+        if number > node and (plan.undoes in found or any(single.node in found for single in mentioned(plan.needs))):
             found.add(plan.name)
             numbers.append(number)
     return numbers
@@ -275,7 +328,10 @@ def check_graph(graph: Graph) -> Graph:
         _check_node(plan, nodes)
     if graph.result is not None and graph.result not in nodes:
         raise InvalidValue(f"the result is that of {graph.result!r}, which is no node of this flow")
-    return msgspec.structs.replace(graph, nodes=tuple(_sorted(nodes)))
+    if graph.result is not None and nodes[graph.result].undoes:
+        raise InvalidValue(f"the result is that of {graph.result!r}, which only undoes another node")
+    placed = _sorted(nodes)
+    return msgspec.structs.replace(graph, nodes=tuple(sorted(placed, key=lambda plan: bool(plan.undoes))))  # what undoes stands last
 
 
 def _check_node(plan: NodePlan, nodes: Mapping[str, NodePlan]) -> None:
@@ -285,6 +341,8 @@ def _check_node(plan: NodePlan, nodes: Mapping[str, NodePlan]) -> None:
         raise InvalidValue(f"tolerate is how many members of {plan.name!r} may fail, or a share below 1, got {plan.tolerate}")
     for each in plan.needs:
         _check_condition(plan.name, each, nodes)
+    if plan.undoes and (plan.undoes not in nodes or nodes[plan.undoes].undoes or nodes[plan.undoes].group or plan.group or plan.needs):
+        raise InvalidValue(f"node {plan.name!r} undoes {plan.undoes!r}, which must be another node of one task, and needs nothing else")
 
 
 def _check_condition(name: str, condition: Condition, nodes: Mapping[str, NodePlan]) -> None:
@@ -295,6 +353,8 @@ def _check_condition(name: str, condition: Condition, nodes: Mapping[str, NodePl
             _check_condition(name, each, nodes)
     elif condition.node not in nodes:
         raise InvalidValue(f"node {name!r} needs {condition.node!r}, which is no node of this flow")
+    elif nodes[condition.node].undoes:
+        raise InvalidValue(f"node {name!r} needs {condition.node!r}, which only undoes another node and which nothing can wait for")
     elif condition.on == "returned" and nodes[condition.node].group:
         raise InvalidValue(f"node {name!r} needs what {condition.node!r} returned, but that is a group, which returns no single value")
 
@@ -307,7 +367,8 @@ def _sorted(nodes: Mapping[str, NodePlan]) -> list[NodePlan]:
         stack = [first]
         while stack:
             name = stack[-1]
-            waits = [each.node for each in mentioned(nodes[name].needs) if each.node not in placed]
+            before = [each.node for each in mentioned(nodes[name].needs)] or [*filter(None, [nodes[name].undoes])]
+            waits = [each for each in before if each not in placed]
             if name in placed:
                 stack.pop()
             elif not waits:

@@ -22,9 +22,10 @@ FAILURES, FAILURE_SHARE = 10, 0.1  # so many failed attempts, and more than this
 FAILING_WITHIN = 300.0
 TROUBLE_WITHIN = 900.0  # how long a lost lease, a stale write or a blocked loop is told
 OPENS_SOON = 600.0  # seconds before a gate opens by itself in which that is told
+EACH_ALERT = 3  # subjects of a rule that are told one by one
 STUCK = 90.0  # seconds without progress of a loop, longer than any bound on a store's answer
 
-SubjectKind = Literal["store", "handler", "worker", "schedule", "gate", "maintenance"]
+SubjectKind = Literal["store", "handler", "worker", "schedule", "gate", "maintenance", "alert"]
 Level = Literal["problem", "warning", "note"]
 
 
@@ -36,6 +37,7 @@ class FindingKind(StrEnum):
     MAINTENANCE_STUCK = "maintenance stuck"
     FAILING = "failing"
     LATE = "late"
+    ALERT = "alert"
     DISABLED = "disabled"
     SCHEDULE_BROKEN = "schedule broken"
     SCHEDULE_LATE = "schedule late"
@@ -56,11 +58,14 @@ _PROBLEMS = frozenset(
         FindingKind.MAINTENANCE_STUCK,
         FindingKind.FAILING,
         FindingKind.LATE,
+        FindingKind.ALERT,
         FindingKind.DISABLED,
         FindingKind.SCHEDULE_BROKEN,
         FindingKind.SCHEDULE_LATE,
     }
 )
+_AS_ALERT = {FindingKind.FAILING: "failing", FindingKind.LATE: "late", FindingKind.DISABLED: "disabled"}
+_LEVELS: tuple[Level, ...] = ("problem", "warning", "note")
 _RANK = {kind: rank for rank, kind in enumerate(FindingKind)}
 
 
@@ -107,6 +112,16 @@ class ScheduleFacts(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
+class FiringAlert(msgspec.Struct, frozen=True, kw_only=True):
+    """A subject that a rule fires for, in the rule's own sentence; `acknowledged`: somebody has taken notice. `condition`: `late`, …"""
+
+    rule: str
+    subject: str
+    text: str
+    acknowledged: bool = False
+    condition: str = ""
+
+
 class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the verdict depends on. `away` is why the store does not answer; then nothing else is known.
 
@@ -119,6 +134,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     workers: Sequence[WorkerFacts] = ()
     schedules: Sequence[ScheduleFacts] = ()
     gates: Sequence[Gate] = ()
+    alerts: Sequence[FiringAlert] = ()
     lease_losses: int = 0
     stale_writes: int = 0
     blocked_loops: int = 0
@@ -144,7 +160,7 @@ def verdict(facts: HealthFacts) -> HealthVerdict:
 
 def verdict_on(found: Iterable[HealthFinding]) -> HealthVerdict:
     """Return findings with what they amount to."""
-    ordered = sorted(found, key=lambda each: (_RANK[each.kind], each.name))
+    ordered = sorted(found, key=lambda each: (_LEVELS.index(each.level), _RANK[each.kind], each.name))
     grave = [each for each in ordered if each.level != "note"]
     if not grave:
         return HealthVerdict(well=True, text="All is well.", findings=ordered)
@@ -156,11 +172,13 @@ def findings(facts: HealthFacts) -> list[HealthFinding]:
     """Return everything that is not well, in no order."""
     if facts.away is not None:
         return [_finding(FindingKind.STORE_AWAY, "store", "store", f"The store does not answer: {facts.away}")]
+    told = {(each.condition, each.subject) for each in facts.alerts}  # a rule says the same of its own bound
     return [
-        *_of_handlers(facts),
+        *(each for each in _of_handlers(facts) if (_AS_ALERT.get(each.kind), each.name) not in told),
         *_of_workers(facts),
         *_of_schedules(facts),
-        *_of_gates(facts),
+        *(each for each in _of_gates(facts) if (_AS_ALERT.get(each.kind), each.name) not in told),
+        *_of_alerts(facts),
         *_of_counts(facts),
         *(
             _finding(FindingKind.MAINTENANCE_STUCK, "maintenance", name, f"{name} has made no progress for {_span(seconds)}.")
@@ -229,6 +247,21 @@ def _of_gates(facts: HealthFacts) -> Iterator[HealthFinding]:
         if left is not None and left <= OPENS_SOON:
             text = f"In {_span(left)} the gate on {of} opens by itself."
             yield _finding(FindingKind.OPENS_SOON, "gate", gate.handler, text, (gate.handler,))
+
+
+def _of_alerts(facts: HealthFacts) -> Iterator[HealthFinding]:
+    """Tell each subject of a rule, or only how many there are: one cause can make hundreds of handlers ill."""
+    by_rule: dict[str, list[FiringAlert]] = {}
+    for alert in facts.alerts:
+        by_rule.setdefault(alert.rule, []).append(alert)
+    for rule, alerts in by_rule.items():
+        subjects = tuple(each.subject for each in alerts)
+        told: list[tuple[list[FiringAlert], str, tuple[str, ...]]] = [([each], each.text, (each.subject,)) for each in alerts]
+        if len(alerts) > EACH_ALERT:
+            told = [(alerts, f"The alert {rule!r} fires for {len(alerts):,}: {', '.join(subjects[:EACH_ALERT])} and others.", subjects)]
+        for each, text, about in told:
+            level: Level = "warning" if all(alert.acknowledged for alert in each) else "problem"
+            yield HealthFinding(kind=FindingKind.ALERT, level=level, subject="alert", name=rule, text=text, handlers=about)
 
 
 def _of_counts(facts: HealthFacts) -> Iterator[HealthFinding]:

@@ -32,7 +32,7 @@ def due_of_occurrence(record: ScheduleRecord, planned_at: Instant) -> Instant:
 
 def task_of(
     record: ScheduleRecord,
-    zone: str,
+    plan: Plan,
     planned_at: Instant,
     *,
     kind: RunKind = "rule",
@@ -42,10 +42,11 @@ def task_of(
     payload: bytes | None = None,
     last: LastRun | None = None,
     submitted_by: str = SUBMITTED_BY,
+    near: Instant | None = None,
 ) -> NewTask[object]:
-    """Make the task of an occurrence. `zone` is the rule's time zone, `last` the run that ended last."""
+    """Make the task of an occurrence. `last` is the run that ended last; `near` an instant that is probably the one planned before."""
     spec = record.spec
-    meta = occurrence_meta(zone, planned_at)
+    meta = occurrence_meta(plan.zone, planned_at, since_of(plan, planned_at, record.state.planned_at if near is None else near))
     if spec.meta or kind != "rule" or last is not None:
         meta = {**spec.meta, **meta}
         if kind != "rule":
@@ -70,10 +71,35 @@ def task_of(
     )
 
 
+def since_of(plan: Plan, planned_at: Instant, fired: Instant | None) -> Instant:
+    """Return where the interval of an occurrence begins: the instant that the rule plans before it; its own instant if there is none.
+
+    A rule that waits for the end of a run plans nothing by itself: there it is the run before. `fired` is the occurrence before.
+    """
+    if plan.waits:
+        found = plan.before(planned_at)
+        earlier = [instant for instant in (found, fired) if instant is not None and instant < planned_at]
+        return max(earlier, default=planned_at)
+    if fired is not None and planned_after(plan, fired) == planned_at and planned_after(plan, fired - 1) == fired:
+        return fired  # the usual case; finding it backwards takes twenty times as long
+    found = _planned_before(plan, planned_at)
+    return planned_at if found is None else found
+
+
+@lru_cache(maxsize=4_096)  # schedules that fire together often share their plan and their cursor
+def planned_after(plan: Plan, cursor: Instant) -> Instant | None:
+    return plan.after(cursor)
+
+
+@lru_cache(maxsize=4_096)
+def _planned_before(plan: Plan, planned_at: Instant) -> Instant | None:
+    return plan.before(planned_at)
+
+
 @lru_cache(maxsize=4_096)  # schedules that fire together mostly share instant and zone; nobody changes the meta of a new task
-def occurrence_meta(zone: str, planned_at: Instant) -> dict[str, str]:
+def occurrence_meta(zone: str, planned_at: Instant, since: Instant) -> dict[str, str]:
     """Return what every task of an occurrence carries in its meta."""
-    return {"duetime.zone": zone, "duetime.local": local_text(zone, planned_at)}
+    return {"duetime.zone": zone, "duetime.local": local_text(zone, planned_at), "duetime.since": to_datetime(since).isoformat()}
 
 
 def local_text(zone: str, planned_at: Instant) -> str:

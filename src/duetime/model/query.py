@@ -33,7 +33,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `states`: any of these. `handler` may have a `*` for any characters. `id_prefix` is how their ids begin: a range of ids, which stores
     look up and do not search for. Bounds of priority are inclusive. `worker` is how the id of the worker begins that runs them or ran
     them last. `meta` has entries that theirs must have. `payload` has texts by path (`order.lines.0.sku`): that of a text is itself, of
-    anything else its JSON. `fingerprint` is the kind of failure that finished tasks ended with (`model.failures`).
+    anything else its JSON. `mine`: those that whoever asks has submitted. `fingerprint` is the kind of failure that finished tasks
+    ended with (`model.failures`).
 
     Tasks are looked at one by one for `error`, `worker`, `submitted_by`, `meta` and `payload`, and for live and final states together. A
     page then ends after `scan` of them, whether or not it is full. `brief`: payloads are cut, results and tracebacks left out.
@@ -62,6 +63,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     priority_max: int | None = None
     worker: str | None = None
     submitted_by: str | None = None
+    mine: bool | None = None
     meta: dict[str, str] = {}
     payload: dict[str, str] = {}
     limit: int = 100
@@ -82,6 +84,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
             check_fingerprint(self.fingerprint)
         if self.id_prefix is not None and not is_id_prefix(self.id_prefix):
             raise InvalidValue(f"id_prefix must be how a task id begins, {MIN_ID_PREFIX} characters or more, got {self.id_prefix[:80]!r}")
+
+    def by(self, user: str) -> Query:
+        """Return the query for a user: `mine` becomes what they have submitted. Stores know no user, and find nothing by `mine`."""
+        if not self.mine:
+            return self if self.mine is None else msgspec.structs.replace(self, mine=None)
+        if self.submitted_by not in (None, user):
+            raise InvalidValue(f"these are the tasks of {user} only, not those of {self.submitted_by}; leave submitted_by out")
+        return msgspec.structs.replace(self, mine=None, submitted_by=user)
 
     @property
     def wanted(self) -> tuple[State, ...]:
@@ -113,7 +123,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def walks(self) -> bool:
         """Whether tasks have to be looked at one by one to see if they match."""
-        return self.mixed or bool(self.error or self.worker or self.submitted_by or self.meta or self.payload)
+        return self.mixed or bool(self.mine or self.error or self.worker or self.submitted_by or self.meta or self.payload)
 
     @property
     def id_bounds(self) -> tuple[str, str] | None:

@@ -12,7 +12,7 @@ a backslash comes before a quotation mark or another backslash.
 | `priority` | a number, `>=7`, `<3`, or `3..5` with both ends |
 | `due` | `<1h`: before an hour from now, `>2030-01-31`, `1h..2h`; `-1h` is an hour ago |
 | `submitted`, `finished` | `<1h`: less than an hour ago, `>2d`: longer ago, `>=2030-01-31T07:00+01:00`, `1h..2h` |
-| `retrying`, `parked` | yes or no |
+| `retrying`, `parked`, `mine` | yes or no |
 | `meta.NAME`, `payload.PATH` | a text |
 
 An instant without a zone is in UTC. Whatever cannot be read is refused with its position and what was expected there.
@@ -47,7 +47,7 @@ TEXTS: Final = {  # names of terms that are texts, and the field of each
     "logs": "logs",
 }
 TIMES: Final = ("due", "submitted", "finished")
-FLAGS: Final = ("retrying", "parked")
+FLAGS: Final = ("retrying", "parked", "mine")
 MAPS: Final = ("meta", "payload")
 NAMES: Final = ("state", *TEXTS, "priority", *TIMES, *FLAGS, *(f"{name}.…" for name in MAPS))
 

@@ -56,6 +56,7 @@ class Scan:
             states=states,
             worker=None,
             submitted_by=None,
+            mine=None,
             meta={},
             payload={},
             brief=query.brief and not query.payload,
@@ -94,7 +95,7 @@ class Scan:
 
 def matches(record: TaskRecord, query: Query) -> bool:
     """Return whether a task matches the parts of a filter that no index helps. The others are taken for granted."""
-    if query.mixed and record.state not in query.wanted:
+    if query.mine or (query.mixed and record.state not in query.wanted):
         return False
     if query.worker is not None and not (record.worker or "").startswith(query.worker):
         return False

@@ -128,7 +128,7 @@ def trigger(
     number = record.version
     task = task_of(
         record,
-        facts.plan.zone,
+        facts.plan,
         now,
         kind="trigger",
         number=number,

@@ -108,6 +108,7 @@ class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
     live_workers: int = 0
     workers: Sequence[WorkerLoad] = ()
     limits: Sequence[LimitRecord] = ()  # that its handler takes something of
+    weights: Mapping[str, float] | None = None  # of its handler's collections, if these share its starts
     reserve: Mapping[int, int] = {}  # slots of its handler that are kept for tasks of at least that priority
     draining: Sequence[str] = ()
     awaited: Sequence[Awaited] = ()
@@ -266,7 +267,7 @@ def _full(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
     if of_handler:
         running = sum(worker.running for worker in of_handler)
         slots = count(sum(worker.slots for worker in of_handler), "slot")
-        text = f"all slots of {task.handler}{_some(of_handler, facts)} are taken: {running} run in {slots}{_ahead(facts)}"
+        text = f"all slots of {task.handler}{_some(of_handler, facts)} are taken: {running} run in {slots}{_ahead(task, facts)}"
         reasons.append(Reason(kind=ReasonKind.SLOTS_FULL, text=text))
     of_worker = [worker for worker in facts.workers if worker.full]
     if of_worker:
@@ -278,7 +279,7 @@ def _full(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
         slots = count(sum(worker.concurrency or 0 for worker in of_worker), "slot")
         text = (
             f"all slots over all handlers{_some(of_worker, facts)} are taken: {running_of.total():,} run in {slots} ({most}{others})"
-            f"{'' if of_handler else _ahead(facts)}. More of them: duetime worker --concurrency, or another worker"
+            f"{'' if of_handler else _ahead(task, facts)}. More of them: duetime worker --concurrency, or another worker"
         )
         reasons.append(Reason(kind=ReasonKind.WORKER_FULL, text=text))
     return reasons
@@ -288,11 +289,15 @@ def _some(workers: Sequence[WorkerLoad], facts: WhyFacts) -> str:
     return "" if len(workers) == len(facts.workers) else f" in {len(workers):,} of {count(len(facts.workers), 'worker')}"
 
 
-def _ahead(facts: WhyFacts) -> str:
+def _ahead(task: TaskRecord, facts: WhyFacts) -> str:
     if not facts.due_before:
         return ""
     due = f"{facts.due_before:,}+ due tasks" if facts.more_due else count(facts.due_before, "due task")
-    return f", and {due} of it {'waits' if facts.due_before == 1 else 'wait'}"
+    shared = ""
+    if facts.weights is not None:
+        mine = task.collection or "no collection"
+        shared = f"; its collections share the starts, and {mine} weighs {facts.weights.get(task.collection or '', 1.0):g}"
+    return f", and {due} of it {'waits' if facts.due_before == 1 else 'wait'}{shared}"
 
 
 def _parked(task: TaskRecord, facts: WhyFacts) -> Reason:

@@ -8,6 +8,7 @@ from datetime import datetime
 from duetime.client.activity import USUAL_UPCOMING
 from duetime.client.insight import AttemptInfo, HandlerDetails, HandlerInfo, Insight, Stats
 from duetime.client.series import Series
+from duetime.client.servers import ServerInfo
 from duetime.client.workers import WorkerInfo
 from duetime.clock import Instant
 from duetime.model.figures import FigureKey
@@ -19,7 +20,7 @@ from duetime.remote.address import needs_store, part
 from duetime.remote.handlers import handlers
 from duetime.remote.query import query_params
 from duetime.remote.transport import Transport
-from duetime.wire.overview import SeriesList, WorkerList
+from duetime.wire.overview import SeriesList, ServerList, WorkerList
 from duetime.wire.tasks import AttemptList, RawTaskList, ReasonList, record_of
 
 
@@ -67,6 +68,9 @@ class RemoteInsight(Insight):
 
     async def workers(self) -> list[WorkerInfo]:
         return (await self._transport.ask(WorkerList, "GET", "/v1/workers")).items
+
+    async def servers(self) -> list[ServerInfo]:
+        return (await self._transport.ask(ServerList, "GET", "/v1/servers")).items
 
     async def stats(self) -> Stats:
         return await self._transport.ask(Stats, "GET", "/v1/stats")

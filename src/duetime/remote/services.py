@@ -24,6 +24,7 @@ def server_services(config: Config, program: Program) -> Services:
     from duetime.remote.targets import RemoteTargets
     from duetime.remote.tokens import RemoteTokens
     from duetime.remote.transport import Transport
+    from duetime.remote.weights import RemoteWeights
 
     transport = Transport(config.url, config.token)
 
@@ -40,6 +41,7 @@ def server_services(config: Config, program: Program) -> Services:
         locks=RemoteLocks(transport),
         signals=RemoteSignals(transport),
         limits=RemoteLimits(transport, opened=program.opened),
+        weights=RemoteWeights(transport, opened=program.opened),
         secrets=RemoteSecrets(transport, opened=program.opened),
         artifacts=RemoteArtifacts(transport, opened=program.opened),
         targets=RemoteTargets(transport, opened=program.opened),

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from duetime.client.access.service import GRACE, Act, Audit, AuditList, NewToken, TokenInfo, Tokens
 from duetime.clock import Seconds, to_instant, to_seconds
-from duetime.model.access import AuditOutcome, Caller, Refusal, parse_handlers, parse_scopes, public_name
+from duetime.model.access import AuditOutcome, Caller, Refusal, parse_addresses, parse_handlers, parse_scopes, public_name
 from duetime.model.task import check_name
 from duetime.remote.address import needs_store, part
 from duetime.remote.query import query_params
@@ -32,6 +32,8 @@ class RemoteTokens(Tokens):
         *,
         scopes: Iterable[str],
         handlers: Iterable[str] = (),
+        owner: str | None = None,
+        addresses: Iterable[str] = (),
         expires: Seconds | datetime | None = None,
         rate: float | None = None,
         note: str = "",
@@ -43,6 +45,8 @@ class RemoteTokens(Tokens):
             name=name,
             scopes=list(parsed),
             handlers=list(parse_handlers(handlers, parsed)),
+            owner=optional(owner),
+            addresses=list(parse_addresses(addresses)),
             expires=optional(_expiry(expires)),
             rate=optional(rate),
             note=note,

@@ -10,7 +10,7 @@ import msgspec
 from duetime.clock import Instant
 from duetime.errors import DuplicateKey, InvalidPayload
 from duetime.ids import new_id
-from duetime.model.flow import FLOW, NODE, PORTION, TAKES, FlowFacts, Graph, NodeFacts, NodePlan, Step, after, decide
+from duetime.model.flow import FLOW, NODE, PORTION, TAKES, FlowFacts, Graph, NodeFacts, NodePlan, Step, after, decide, is_undone
 from duetime.model.flow_values import filled, items_of, sources
 from duetime.model.task import NewTask
 from duetime.store.flows import FlowRecord, NewFlow
@@ -308,7 +308,17 @@ def check_rerun(record: FlowRecord, node: int) -> list[int]:
     if not 0 <= node < len(states) or states[node] in ("waiting", "skipped"):
         return []
     again = after(record.graph, node)
+    undone = {number for number, plan in enumerate(record.graph.nodes) if plan.undoes and record.nodes[number].opened}
+    if not record.graph.nodes[node].undoes and not undone <= set(again):
+        return []  # the effects of a node that stays as it is were taken back
     return [] if any(record.nodes[number].opened > record.nodes[number].ended for number in again) else again
+
+
+def retried_nodes(record: FlowRecord) -> list[int]:
+    """Return the nodes whose members a retry takes back: of a flow that was undone only those that undo."""
+    undone = is_undone(record.graph, record.nodes)
+    plans = zip(record.graph.nodes, record.nodes, strict=True)
+    return [number for number, (plan, known) in enumerate(plans) if known.failed > 0 and (plan.undoes or not undone)]
 
 
 def kept_by_key(flow: NewFlow, holder: str | None) -> str:

@@ -2,7 +2,7 @@
 
 Every sentence of a docstring here is a promise that `tests/conformance` checks on every store. `duetime.store` says what holds for all.
 The larger roles have modules of their own: `disabling`, `schedules`, `access`, `secrets`, `artifacts`, `targets`, `requests`, `intents`,
-`output`, `figures`, `series`, `failures`, `operations`, `flows`, `events`, `locks`, `limits`, `steps`.
+`output`, `figures`, `series`, `failures`, `operations`, `flows`, `events`, `locks`, `limits`, `steps`, `servers`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from duetime.store.limits import LimitStore
 from duetime.store.locks import LockStore
 from duetime.store.operations import OperationStore
 from duetime.store.output import OutputStore
+from duetime.store.quotas import QuotaStore
 from duetime.store.requests import RequestStore
 from duetime.store.schedules import ScheduleStore
 from duetime.store.secrets import SecretStore
 from duetime.store.series import SeriesStore
+from duetime.store.servers import ServerStore
 from duetime.store.steps import StepStore
 from duetime.store.targets import TargetStore
 from duetime.store.values import MOST_IN_LANE, Added, Counts, Declaration, HandlerLoad, Inconsistency, Pruned
+from duetime.store.weights import WeightStore
 
 
 class CallersTransactions(Protocol):
@@ -156,6 +159,8 @@ class Control(
     GateStore,
     DisablingStore,
     LimitStore,
+    WeightStore,
+    QuotaStore,
     ScheduleStore,
     AccessStore,
     SecretStore,
@@ -172,6 +177,7 @@ class Control(
     LockStore,
     StepStore,
     AlertStore,
+    ServerStore,
     Listing,
     Upkeep,
     Protocol,

@@ -152,9 +152,10 @@ class Claiming(Protocol):
         never before. With `ahead`, in microseconds, tasks that will be due within it are handed out too: the worker must not begin
         them before the store's clock has surely reached their due time. Tasks under a closed gate and handlers not in `wants` are left
         alone, whatever their number. Of a handler in `below` at most `below[handler][priority]` tasks have a lower priority than that.
-        Within a handler higher priority goes first and then the earlier position, but one start in sixteen (counted per
-        store object and handler) goes to the earliest position of any priority. Handlers are served round robin, so a total
-        smaller than the sum of wants is shared. A due task whose expiry has passed is recorded as
+        Of a fair handler (`store.weights`) with more due tasks than it can be given, collections have so many of them as their weights
+        say, whatever their priorities. Within a handler, or a collection of a fair one, higher priority goes first and then the earlier
+        position, but one start in sixteen (counted per store object and handler) goes to the earliest position of any priority. Handlers
+        are served round robin, so a total smaller than the sum of wants is shared. A due task whose expiry has passed is recorded as
         `expired` instead. Each claimed task becomes `running` with the next attempt number, owned by the worker under
         the claim number `claim`, which the worker chose and never uses twice. A worker that is not registered gets
         nothing. No task is ever handed to two.

@@ -12,6 +12,7 @@ from duetime.clock import Instant
 from duetime.errors import InvalidValue
 from duetime.model.fences import fence_of
 from duetime.model.lazy import Lazy
+from duetime.model.quota import Quota
 from duetime.model.task import Extras, State, TaskRecord
 
 MAX_COLLECTIONS = 10_000  # of a handler
@@ -66,7 +67,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     `aliases` are its former names. `upgrades` changes with the code that reads payloads of former schemas. `keep` is for how many seconds
     its finished tasks are kept, by state, where that differs from the settings. `reserve`: how many of its slots are kept for tasks of at
-    least that priority. `declared_at` is when this was first declared; all the
+    least that priority. `fair`: its collections share its starts. `quota`: how much of it may be
+    submitted. `declared_at` is when this was first declared; all the
     rest is what `digest` stands for.
     """
 
@@ -83,6 +85,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     upgrades: str = ""
     keep: dict[State, float] = {}
     reserve: dict[int, int] = {}
+    fair: bool = False
+    quota: Quota | None = None
 
     @property
     def digest(self) -> str:

@@ -45,6 +45,8 @@ def _declaration(spec: HandlerSpec) -> Declaration:
         upgrades=spec.payloads.upgrades(),
         keep=dict(spec.keep),
         reserve=dict(spec.reserve),
+        fair=spec.fair is not None,
+        quota=spec.quota,
     )
 
 

@@ -71,10 +71,13 @@ def describe(error: BaseException) -> ErrorInfo:
 
 def timed_out(error: BaseException, timeout: float) -> Ended:
     """Return the end of an attempt that was stopped at its timeout. The exception that stopped it says where its code was then."""
-    text, location = trace_of(error)
-    return Ended(
-        Outcome.TIMED_OUT, error=ErrorInfo("TimedOut", f"ran longer than its timeout of {timeout:g} s", _clean(text), _clean(location))
-    )
+    return Ended(Outcome.TIMED_OUT, error=ran_too_long(timeout, describe(error)))
+
+
+def ran_too_long(timeout: float, stopped_by: ErrorInfo | None) -> ErrorInfo:
+    """Return the error of an attempt that was stopped at its timeout, with where its code was then."""
+    where = ("", "") if stopped_by is None else (stopped_by.traceback, stopped_by.location)
+    return ErrorInfo("TimedOut", f"ran longer than its timeout of {timeout:g} s", *where)
 
 
 def _message(error: BaseException) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
 
-from duetime.clock import Instant, to_datetime
+from duetime.clock import Instant, to_datetime, to_instant
 from duetime.model.schedule import LastRun
 from duetime.model.task import ErrorInfo, State
 
 # Names in the meta of a schedule's tasks.
-ZONE, LOCAL, LAST, KIND = "duetime.zone", "duetime.local", "duetime.last", "duetime.kind"
+ZONE, LOCAL, LAST, KIND, SINCE = "duetime.zone", "duetime.local", "duetime.last", "duetime.kind", "duetime.since"
 
 _last: msgspec.json.Decoder[LastRun] = msgspec.json.Decoder(LastRun)
 
@@ -32,14 +32,32 @@ class LastRunView(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
 
 
+class Interval(NamedTuple):
+    """A stretch of time: `start` belongs to it, `end` does not."""
+
+    start: datetime
+    end: datetime
+
+
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """One planned instant of a schedule. `local` is that instant on the clock of the rule's zone."""
+    """One planned instant of a schedule. `local` is that instant on the clock of the rule's zone.
+
+    `interval` is from the instant that the rule plans before this one up to this one, on the clock of the rule's zone. It follows from the
+    rule alone, so a backfill of the occurrence gets the same one.
+    """
 
     schedule: str
     planned_at: datetime
     zone: str
     local: datetime
+    interval: Interval
     last: LastRunView | None = None
+
+
+def since_of(meta: Mapping[str, str]) -> Instant | None:
+    """Return where the interval of an occurrence begins, by the meta of its task."""
+    since = meta.get(SINCE)
+    return None if since is None else to_instant(datetime.fromisoformat(since))
 
 
 def last_run_view(last: LastRun) -> LastRunView:
@@ -59,11 +77,14 @@ def occurrence_of(schedule: str, planned_at: Instant, meta: Mapping[str, str]) -
     """Read the occurrence from a task's meta."""
     zone = meta.get(ZONE, "UTC")
     planned = to_datetime(planned_at)
+    local = planned.astimezone(ZoneInfo(zone))
+    since = since_of(meta)
     last = meta.get(LAST)
     return Occurrence(
         schedule=schedule,
         planned_at=planned,
         zone=zone,
-        local=planned.astimezone(ZoneInfo(zone)),
+        local=local,
+        interval=Interval(local if since is None else to_datetime(since).astimezone(ZoneInfo(zone)), local),
         last=None if last is None else last_run_view(_last.decode(last)),
     )

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from duetime.model.disabling import Disabling
+from duetime.model.fairness import Fair
 from duetime.model.limit import Limit
+from duetime.model.quota import Quota
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import State
 
@@ -67,7 +69,8 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One declared handler. `keep`: for how many seconds its finished tasks are kept, by state; of others the settings say it.
 
     `disabling`: its target is watched, because it may break as a whole. `limits` of the whole fleet, which it may share with others.
-    `reserve`: how many slots are kept for tasks of at least that priority.
+    `reserve`: how many slots are kept for tasks of at least that priority. `fair`: what shares its starts, by weight.
+    `quota`: how much of it may be submitted.
     """
 
     name: str
@@ -82,4 +85,6 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     disabling: Disabling | None = None
     limits: tuple[Limit, ...] = ()
     reserve: Mapping[int, int] = {}
+    fair: Fair | None = None
+    quota: Quota | None = None
     doc: str = ""

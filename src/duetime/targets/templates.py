@@ -27,6 +27,7 @@ import msgspec
 from duetime.clock import SECOND, Instant, to_datetime
 from duetime.errors import Fatal, InvalidValue
 from duetime.store.values import ClaimedTask
+from duetime.targets.occurrence import since_of
 
 Json: TypeAlias = Any
 
@@ -67,6 +68,7 @@ TASK: Mapping[str, Callable[[ClaimedTask], Json]] = {
     "fence": lambda task: task.fence,
     "due_at": lambda task: moment(task.since_at),
     "planned_at": lambda task: None if task.planned_at is None else moment(task.planned_at),
+    "since": lambda task: None if task.planned_at is None else moment(since_of(task.meta) or task.planned_at),
     "submitted_at": lambda task: moment(task.submitted_at),
     "submitted_by": lambda task: task.submitted_by,
     "schedule": lambda task: task.schedule,

@@ -58,7 +58,7 @@ async def _log(visit: Visit, id: str, attempt: int | None) -> AsyncIterator[byte
 
 async def tasks(visit: Visit) -> Response:
     """Send the tasks that match a query, each a line of JSON as the API would answer it."""
-    query = read_query(visit.query.get("q", ""), visit.now)
+    query = read_query(visit.query.get("q", ""), visit.now).by(visit.caller.submitted_by)
     visit.hiding.check(query)
     if visit.caller.handlers and query.handler is None:
         query = msgspec.structs.replace(query, handler=visit.caller.handlers[0])

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from duetime.client.access.service import GRACE, NewToken, TokenInfo
-from duetime.model.access import HIGHEST_RATE, MAX_HANDLERS, Scope
+from duetime.model.access import HIGHEST_RATE, MAX_ADDRESSES, MAX_HANDLERS, Scope
 from duetime.model.query import MAX_PAGE
 from duetime.wire.fields import LONGEST, Cursor, Duration, Instant, Name
 
@@ -21,11 +21,16 @@ Searched = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
 class TokenBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A token to make. `handlers` are names, or prefixes such as `shop.*`; without any it is for all. `rate` is in requests per second."""
+    """A token to make. `handlers` are names, or prefixes such as `shop.*`; without any it is for all. `rate` is in requests per second.
+
+    `owner` is who submits what comes with it, without one the token's name. `addresses` are the networks that it may be used from.
+    """
 
     name: Annotated[str, Meta(min_length=1, max_length=100, pattern=r"\S")]
     scopes: Annotated[list[Scope], Meta(min_length=1, max_length=100)]
     handlers: Annotated[list[Name], Meta(max_length=MAX_HANDLERS)] = []
+    owner: Annotated[str, Meta(max_length=100)] | UnsetType | None = UNSET
+    addresses: Annotated[list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta(max_length=MAX_ADDRESSES)] = []
     expires: Expiry | UnsetType | None = UNSET
     rate: Annotated[float, Meta(gt=0, le=HIGHEST_RATE)] | UnsetType | None = UNSET
     note: Annotated[str, Meta(max_length=1_000)] = ""

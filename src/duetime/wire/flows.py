@@ -38,11 +38,15 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 
 
 class NodeBody(_Node, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True):
-    """A node: one task, a group of tasks, or with `map` a group with a task for each item of a list."""
+    """A node: one task, a group of tasks, or with `map` a group with a task for each item of a list.
+
+    `undo` is a task that takes back what the node's one task did, if that succeeded and the flow fails or is cancelled.
+    """
 
     task: NewTaskBody | UnsetType = UNSET
     map: Annotated[Any, Meta(description='Makes it a map: {"$value": …} names the list, and the task takes {"$item": []}.')] = UNSET
     tasks: Annotated[list[NewTaskBody], Meta(max_length=MOST_ITEMS)] | UnsetType = UNSET
+    undo: NewTaskBody | UnsetType = UNSET
 
 
 class RawNode(_Node, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,6 +55,7 @@ class RawNode(_Node, frozen=True, kw_only=True, omit_defaults=True):
     task: RawNewTask | UnsetType = UNSET
     map: Any = UNSET
     tasks: list[RawNewTask] | UnsetType = UNSET
+    undo: RawNewTask | UnsetType = UNSET
 
 
 class _Flow(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,6 +132,7 @@ def _whole(condition: Condition) -> NeedBody:
 
 def flow_body(flow: NewFlow) -> RawFlow:
     """Return the body that submits a flow."""
+    undos = {plan.undoes: tasks[0] for plan, tasks in zip(flow.graph.nodes, flow.tasks, strict=True) if plan.undoes}
     nodes = [
         RawNode(
             name=plan.name,
@@ -135,8 +141,10 @@ def flow_body(flow: NewFlow) -> RawFlow:
             task=UNSET if plan.group and not plan.each else body_of(tasks[0]),
             tasks=[body_of(task) for task in tasks] if plan.group and not plan.each else UNSET,
             map={VALUE: list(plan.each)} if plan.each else UNSET,
+            undo=body_of(undos[plan.name]) if plan.name in undos else UNSET,
         )
         for plan, tasks in zip(flow.graph.nodes, flow.tasks, strict=True)
+        if not plan.undoes
     ]
     return RawFlow(
         name=flow.name,

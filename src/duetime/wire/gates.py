@@ -28,6 +28,22 @@ class GateBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     allow_unknown: bool = False
 
 
+class GatesBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Gates to set on every declared handler that fits: `*` stands for any characters."""
+
+    handler: Name
+    action: GateAction
+    lasting: Annotated[float, Meta(gt=0, le=3_000_000_000)] | UnsetType | None = UNSET
+    note: Annotated[str, Meta(max_length=1_000)] = ""
+    wait: Annotated[float, Meta(ge=0, le=MOST_WAIT)] = 20.0
+
+
+class GatesQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Which gates to open: those of handlers that fit; `*` stands for any characters."""
+
+    handler: Name
+
+
 class GateList(msgspec.Struct, frozen=True):
     """The closed gates, by handler and collection."""
 
@@ -43,3 +59,9 @@ class GateAnswer(msgspec.Struct, frozen=True):
     in_force: bool
     confirmed: list[str]
     waiting: list[str]
+
+
+class GatesAnswer(msgspec.Struct, frozen=True):
+    """Gates that were set, by handler."""
+
+    items: list[GateAnswer]

@@ -11,10 +11,18 @@ from msgspec import UNSET, Meta, UnsetType
 from duetime.client.activity import USUAL_UPCOMING
 from duetime.client.insight import HandlerInfo
 from duetime.client.series import Series
+from duetime.client.servers import ServerInfo
 from duetime.client.workers import WorkerInfo
 from duetime.model.query import MAX_PAGE
 from duetime.model.series import STEPS, SeriesName
 from duetime.wire.fields import Instant, Name
+
+
+class ServerList(msgspec.Struct, frozen=True):
+    """The servers that have made themselves known, by start."""
+
+    items: list[ServerInfo]
+    next: None = None
 
 
 class WorkerList(msgspec.Struct, frozen=True):

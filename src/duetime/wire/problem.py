@@ -119,6 +119,7 @@ TABLE: Final[tuple[tuple[type[BaseException], Kind], ...]] = (
     (errors.ArtifactNotFound, Kind("artifact-not-found", 404, "There is no such artifact, version or upload")),
     (errors.TokenNotFound, Kind("token-not-found", 404, "There is no such token")),
     (errors.DuplicateKey, Kind("duplicate-key", 409, "A live task holds the key")),
+    (errors.QuotaExceeded, Kind("quota-exceeded", 429, "More is submitted of the handler than its quota allows")),
     (errors.ChangedMeanwhile, CHANGED),
     (errors.Conflict, Kind("conflict", 409, "The state of things forbids this")),
     (errors.StoreUnavailable, Kind("store-unavailable", 503, "The store cannot be reached")),

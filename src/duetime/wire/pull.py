@@ -13,7 +13,7 @@ from duetime.clock import Instant, to_datetime
 from duetime.model.shapes import derive
 from duetime.model.task import INSTANTS, LONGEST_KEPT, State
 from duetime.store.pull_workers import RunningTask
-from duetime.wire.fields import MOST_WAIT, Duration, Name, RetryNumbers
+from duetime.wire.fields import MOST_WAIT, Duration, Name, RetryNumbers, TaskId
 from duetime.worker.pull.values import MOST_NUMBER
 
 SHORTEST_LEASE, LONGEST_LEASE, USUAL_LEASE = 5.0, 3_600.0, 30.0
@@ -24,6 +24,7 @@ MOST_TEXT = 1_000_000
 
 Number = Annotated[int, Meta(ge=1, le=MOST_NUMBER)]
 Attempt = Annotated[int, Meta(ge=1, le=2**31 - 1, description="The attempt's number.")]
+MOST_ENDED = 1_000  # attempts that one request reports on
 WorkerId = Annotated[str, Meta(min_length=1, max_length=100)]
 Timeout = Annotated[float, Meta(gt=0, le=31_536_000, description="Seconds that an attempt may take.")]
 Kept = Annotated[float, Meta(ge=0, le=LONGEST_KEPT, description="Seconds that a finished task is kept.")]
@@ -165,6 +166,24 @@ class CompleteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     delay: Annotated[Duration, Meta(description="With `retry`: seconds until then; 1 if left out.")] | UnsetType = UNSET
 
 
+class EndedBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How one attempt of a worker ended, beside others: `task` and `attempt` name it, the rest is as in a single report."""
+
+    task: TaskId
+    attempt: Attempt
+    outcome: Saying = Saying.SUCCEEDED
+    result: Annotated[Any, Meta(description="Any JSON; with `succeeded`.")] | UnsetType = UNSET
+    error: ErrorBody | UnsetType | None = UNSET
+    fatal: bool = False
+    delay: Duration | UnsetType = UNSET
+
+
+class CompleteManyBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How attempts of a worker ended, each named once."""
+
+    items: Annotated[list[EndedBody], Meta(min_length=1, max_length=MOST_ENDED)]
+
+
 class AttemptVerdict(StrEnum):
     """Whether a worker's report on an attempt counts: now, before (a repeat), or not."""
 
@@ -178,6 +197,20 @@ class CompleteAnswer(msgspec.Struct, frozen=True):
 
     verdict: AttemptVerdict
     state: State
+
+
+class CompleteManyItem(msgspec.Struct, frozen=True):
+    """The answer to one report: its verdict, and the task's state; both null if there is no such task."""
+
+    task: str
+    verdict: AttemptVerdict | None
+    state: State | None
+
+
+class CompleteManyAnswer(msgspec.Struct, frozen=True):
+    """The answers, in the order of the reports."""
+
+    items: list[CompleteManyItem]
 
 
 class ProgressBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

@@ -156,6 +156,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     priority_max: Priority | UnsetType = UNSET
     worker: Name | UnsetType = UNSET
     submitted_by: Name | UnsetType = UNSET
+    mine: Annotated[bool, Meta(description="Only what the owner of the token has submitted.")] | UnsetType = UNSET
     q: QueryText | UnsetType = UNSET
 
 

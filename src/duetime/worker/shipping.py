@@ -28,7 +28,7 @@ from duetime.worker.backlog import Backlog, JournalParcel
 logger = logging.getLogger("duetime.output")
 
 LOOK_EVERY = 1.0
-NOT_SOONER = 0.05  # seconds between two writes, so that attempts that end together share one
+NOT_SOONER = 0.05  # seconds between two looks, so that attempts that end together share one
 LOOK_FOR_THE_DEAD = 30.0
 PARCELS = 500  # attempts of one write
 LAST_WRITES = 5.0  # seconds for what is left when the worker stops
@@ -85,12 +85,11 @@ class Shipper(Service):
         self._more = False  # whether there was more than fits into one write
 
     async def run_once(self) -> float | None:
-        shipped = await self.ship()
+        await self.ship()
         while self._more and not self._stopping:  # `finish` ships the rest, within its bound
             self.progressed()
             await self.ship()
-        if shipped:
-            await asyncio.sleep(NOT_SOONER)
+        await asyncio.sleep(NOT_SOONER)  # also after a look that found nothing: the end of every attempt in a sub-process may ask for one
         return LOOK_EVERY
 
     async def ship(self) -> int:

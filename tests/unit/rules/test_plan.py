@@ -54,6 +54,10 @@ def test_between_last_and_count_agree_with_after(rule: Rule, after: Instant, len
         assert plan.after(found[0] - 1) == found[0]
         assert plan.last(found[-1] - 1, until) == found[-1]
         assert plan.last(found[-1], until) is None
+        assert all(plan.before(later) == earlier for earlier, later in pairwise(found[-5:]))
+        bounded = plan_of(rule, within=["it"] if calendar else [], calendars={"it": calendar} if calendar else {}, start_at=found[-1])
+        assert bounded.before(found[-1] + 1) == found[-1]
+        assert bounded.before(found[-1]) == plan.before(found[-1]), "bounds do not change what the rule plans"
 
 
 @given(st.lists(singles, min_size=1, max_size=4), instants)

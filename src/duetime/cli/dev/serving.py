@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -151,6 +152,8 @@ class ServingProcess:
         app = find_app(self._launch.app, self._launch.url)
         # in text, the line on an attempt's end has what the log would say
         log_to_stderr(self._launch.log, without="duetime.failures" if self._launch.log.format == "text" else None)
+        if self._launch.log.level != "error":
+            logging.getLogger("duetime.alerts").setLevel(logging.INFO)  # who sees an alert begin sees its end
         self._report_loaded()
         self._link.wait_for_go()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

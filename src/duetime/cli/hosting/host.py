@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import signal
 import sys
 import time
@@ -20,9 +19,10 @@ import click
 from duetime.cli import show
 from duetime.cli.failures import DONE, INTERRUPTED
 from duetime.cli.hosting.guard import Guarded
-from duetime.cli.hosting.lifeline import Found, Left, Lifeline, Ready
+from duetime.cli.hosting.lifeline import Found, Left, Lifeline, Ready, new_worker_id, successor_of
 from duetime.cli.hosting.log import Echoing, LogChoice, said
 from duetime.cli.hosting.status import ago, write_status
+from duetime.errors import DuetimeError
 from duetime.starting import let_signal_in, signal_held_back
 from duetime.targets.target import Stop
 
@@ -56,9 +56,13 @@ def host(
     echo: bool,
     guarded: Guarded | None = None,
     health: tuple[str, int] | None = None,
+    name: str | None = None,
 ) -> int:
-    """Run an App's worker until a signal, or until its supervisor is gone, and return the exit code. `health`: host and port for probes."""
-    hosted = HostedWorker(app, path, handlers, concurrency, lifeline, guarded, log=log, echo=echo, stored=stored)
+    """Run an App's worker until a signal, or until its supervisor is gone, and return the exit code.
+
+    `health`: host and port for probes. `name`: how the worker's id begins.
+    """
+    hosted = HostedWorker(app, path, handlers, concurrency, lifeline, guarded, log=log, echo=echo, stored=stored, name=name)
     with hosted.signals(), hosted.probed(health), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(hosted.serve())
     return DONE
@@ -92,8 +96,10 @@ class HostedWorker:
         log: LogChoice,
         echo: bool,
         stored: StoredChoice,
+        name: str | None = None,
     ) -> None:
         self._app = app
+        self._worker_name = name
         self._stored = stored
         self._path = path
         self._handlers = handlers
@@ -110,6 +116,8 @@ class HostedWorker:
         self._number = None if lifeline is None else lifeline.number
         self._echo = Echoing(log, self._number) if echo else None
         self._signals = 0
+        self._standing_by = False
+        self._changing: asyncio.Future[None] | None = None
         self._asked_to_stop: str | None = None
         self._worker: Worker | None = None
         self._listening: list[tuple[str, int]] = []
@@ -144,6 +152,7 @@ class HostedWorker:
         """
         before = {each: signal.signal(each, self._on_signal) for each in STOP_SIGNALS}
         before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._show)
+        before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, self._on_standby)
         let_signal_in()
         if self._lifeline is not None:
             # meant for the supervisor, but `pkill -HUP duetime` reaches this process too. A handler, unlike SIG_IGN, is not
@@ -180,6 +189,27 @@ class HostedWorker:
         """Stop as after a first signal. From now on a second signal ends the process at once, as with any worker."""
         self._lifeline, self._signals = None, 0
         self._ask_to_stop("the supervisor is gone")
+
+    def _on_standby(self, number: int, frame: FrameType | None) -> None:
+        if self._loop is not None and self._worker is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._change_standby)
+
+    def _change_standby(self) -> None:
+        self._standing_by = not self._standing_by
+        self._changing = asyncio.ensure_future(self._stand_by(self._standing_by))
+
+    async def _stand_by(self, standing_by: bool) -> None:
+        """Start nothing more until the next such signal, as if an operator had drained the worker."""
+        if self._worker is None:
+            return
+        try:
+            await self._app.client.workers.drain(self._worker.id, undo=not standing_by)
+        except DuetimeError as error:
+            self._standing_by = not standing_by
+            self._say(f"SIGUSR2: nothing changes, because {error}")
+        else:
+            self._say("SIGUSR2: starts nothing more until the next SIGUSR2" if standing_by else "SIGUSR2: claims again")
 
     def _show(self, number: int, frame: FrameType | None) -> None:
         """Print the status from within the signal handler, because the event loop may be blocked."""
@@ -234,7 +264,7 @@ class HostedWorker:
             path=self._path,
             on_stuck="exit",
             on_lease_lost="exit",
-            id=None if lifeline is None else lifeline.worker,
+            id=new_worker_id(self._worker_name) if lifeline is None else lifeline.worker,
             inherit=() if lifeline is None else (lifeline.descriptor,),
             echo=self._echo,
             hold=None if self._guarded is None else self._guarded.hold,
@@ -333,7 +363,7 @@ class HostedWorker:
             self._guarded.restart()
         os.chdir(self._folder)
         if self._lifeline is not None:
-            os.environ.update(self._lifeline.pass_on(secrets.token_hex(8)))
+            os.environ.update(self._lifeline.pass_on(successor_of(self._lifeline.worker)))
         with signal_held_back():
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 

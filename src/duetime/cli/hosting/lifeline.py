@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import re
+import secrets
 import socket
 import stat
 from collections.abc import Callable, MutableMapping
@@ -18,7 +19,7 @@ import click
 import msgspec
 
 SOCKET, WORKER, NUMBER = "DUETIME_SUPERVISOR", "DUETIME_WORKER_ID", "DUETIME_WORKER_NUMBER"
-_WORKER_ID = re.compile(r"[0-9a-f]{16}")
+_WORKER_ID = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.)?[0-9a-f]{8,16}")
 
 
 class Found(msgspec.Struct, frozen=True, tag=True):
@@ -49,6 +50,17 @@ def read_message(line: bytes) -> Message:
 def environment(descriptor: int, worker: str, number: int) -> dict[str, str]:
     """Return the variables by which a worker process finds its lifeline."""
     return {SOCKET: str(descriptor), WORKER: worker, NUMBER: str(number)}
+
+
+def new_worker_id(name: str | None = None) -> str:
+    """Return an id for a worker: random, because one that died may still be counted as alive, and with its name before that."""
+    return secrets.token_hex(8) if name is None else f"{name}.{secrets.token_hex(4)}"
+
+
+def successor_of(worker: str) -> str:
+    """Return another id for a worker of the same name."""
+    name, dot, _ = worker.rpartition(".")
+    return new_worker_id(name if dot else None)
 
 
 class Lifeline:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -11,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from duetime.cli.failures import DONE
-from duetime.cli.hosting.lifeline import Found, Left, Message, Ready, environment, read_message
+from duetime.cli.hosting.lifeline import Found, Left, Message, Ready, environment, new_worker_id, read_message
 from duetime.cli.hosting.messages import MessageReader
 from duetime.starting import signal_held_back
 
@@ -26,10 +25,10 @@ class WorkerProcess:
     `generation` counts rolling restarts.
     """
 
-    def __init__(self, command: Sequence[str], number: int, generation: int) -> None:
+    def __init__(self, command: Sequence[str], number: int, generation: int, name: str | None = None) -> None:
         self.number = number
         self.generation = generation
-        self.worker = secrets.token_hex(8)
+        self.worker = new_worker_id(None if name is None else f"{name}-{number}")
         self.url: str | None = None
         self.grace = USUAL_GRACE
         self.left = False
@@ -76,6 +75,11 @@ class WorkerProcess:
         """Ask it to stop; a second call changes nothing."""
         self.told_to_stop_at = self.told_to_stop_at or time.monotonic()
         self._process.send_signal(signal.SIGTERM)
+
+    def stand_by(self) -> None:
+        """Let it start nothing more, or go on if it stands by already. One that is still starting would end of the signal."""
+        if self.ready_at is not None and self.told_to_stop_at is None:
+            self._process.send_signal(signal.SIGUSR2)
 
     def kill(self) -> None:
         self._process.kill()

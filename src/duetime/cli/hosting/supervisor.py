@@ -34,9 +34,9 @@ LINGER = 5.0  # seconds in which the sub-processes of a dead worker end; the ker
 SLOW_START = 60.0
 
 
-def supervise(path: str, command: Sequence[str], count: int, *, log: LogChoice) -> int:
+def supervise(path: str, command: Sequence[str], count: int, *, log: LogChoice, name: str | None = None) -> int:
     """Run `count` worker processes until a signal, and return the exit code."""
-    return asyncio.run(Supervisor(path, command, count, log=log).run())
+    return asyncio.run(Supervisor(path, command, count, log=log, name=name).run())
 
 
 def back_off(failures: int) -> float:
@@ -69,8 +69,9 @@ class Replica:
 class Supervisor:
     """Keeps all replicas running until it is asked to stop."""
 
-    def __init__(self, path: str, command: Sequence[str], count: int, *, log: LogChoice) -> None:
+    def __init__(self, path: str, command: Sequence[str], count: int, *, log: LogChoice, name: str | None = None) -> None:
         self._path = path
+        self._worker_name = name
         self._command = command
         self._replicas = [Replica(number) for number in range(1, count + 1)]
         self._processes: set[WorkerProcess] = set()
@@ -93,6 +94,7 @@ class Supervisor:
             signal.SIGINT: lambda: self._on_stop("SIGINT"),
             signal.SIGHUP: self._on_hang_up,
             signal.SIGUSR1: self._show,
+            signal.SIGUSR2: self._pass_standby_on,
         }
         for number, reaction in reactions.items():
             self._loop.add_signal_handler(number, reaction)
@@ -109,7 +111,7 @@ class Supervisor:
     def _start(self, replica: Replica, *, as_successor: bool = False) -> None:
         replica.again = None
         try:
-            process = WorkerProcess(self._command, replica.number, self._generation)
+            process = WorkerProcess(self._command, replica.number, self._generation, self._worker_name)
         except OSError as problem:
             self._not_started(replica, problem, as_successor)
             return
@@ -225,6 +227,12 @@ class Supervisor:
             self._reaping.add(process.url, process.worker)
         process.connection.close()
         self._end_if_all_ended()
+
+    def _pass_standby_on(self) -> None:
+        _logger.info("SIGUSR2: told to all worker processes")
+        for process in self._processes:
+            if process.ended_at is None:
+                process.stand_by()
 
     # ---- rolling restart ----
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +36,12 @@ def _processes(ctx: click.Context, param: click.Parameter, value: str) -> int:
     return number
 
 
+def _name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}", value):
+        raise click.BadParameter(f"expected 1 to 60 letters, digits, - and _, got {value[:80]!r}", ctx=ctx, param=param)
+    return value
+
+
 @click.command()
 @click.argument("app_path", metavar="[APP]", required=False, envvar="DUETIME_APP")
 @click.option(
@@ -44,6 +51,7 @@ def _processes(ctx: click.Context, param: click.Parameter, value: str) -> int:
     "--concurrency", type=click.IntRange(min=1), metavar="N", help="Slots of each process over all handlers; otherwise the sum of theirs."
 )
 @click.option("--handler", "handlers", metavar="NAME", multiple=True, help="Run only this handler; may be repeated.")
+@click.option("--id", "name", metavar="NAME", callback=_name, help="How its id begins; the rest is random at each start.")
 @click.option("--targets", is_flag=True, help="Also run handlers whose targets are stored (`duetime handlers put`); APP may be left out.")
 @click.option(
     "--allow",
@@ -80,6 +88,7 @@ def worker(
     processes: int,
     concurrency: int | None,
     handlers: tuple[str, ...],
+    name: str | None,
     targets: bool,
     allow: tuple[Literal["command"], ...],
     lease: float | None,
@@ -93,7 +102,8 @@ def worker(
     """Run the tasks of an App until stopped.
 
     APP is module:name; the default is DUETIME_APP. SIGTERM and SIGINT stop the worker: running attempts may finish within the
-    grace, and a second signal ends the process at once. SIGUSR1 prints its status.
+    grace, and a second signal ends the process at once. SIGUSR1 prints its status; SIGUSR2 lets it start nothing more, and the
+    next SIGUSR2 go on.
 
     With several processes a supervisor starts them, and starts them again when they die. It passes the signals on; SIGHUP
     restarts them one by one.
@@ -123,7 +133,7 @@ def worker(
         options = {"concurrency": concurrency, "handler": handlers, "allow": allow, "lease": lease, "grace": grace, "url": given_url()}
         flags = ["--echo" if echo else "--no-echo", *(["--targets"] if targets else [])]
         command = _command(app_path, *flags, **options, log_level=log_level, log_format=log_format)
-        raise click.exceptions.Exit(supervise(app_path, command, processes, log=chosen))
+        raise click.exceptions.Exit(supervise(app_path, command, processes, log=chosen, name=name))
     guarded = None
     if click.get_current_context().find_object(OwnProcess) is not None:
         from duetime.cli.hosting.guard import guard
@@ -149,6 +159,7 @@ def worker(
         echo=echo,
         guarded=guarded,
         health=None if health_port is None else (health_host, health_port),
+        name=name,
     )
     raise click.exceptions.Exit(code)
 

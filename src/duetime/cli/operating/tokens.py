@@ -23,6 +23,7 @@ COLUMNS = (
     show.Column("expires", whole=True),
     show.Column("last use", whole=True),
     show.Column("rate", right=True, spare=2),
+    show.Column("owner", spare=7),
     show.Column("created", spare=5),
     show.Column("created by", spare=4),
     show.Column("note", spare=3),
@@ -76,9 +77,14 @@ def _list(as_json: bool) -> None:
 def _row(token: TokenInfo) -> tuple[object, ...]:
     expires = "never" if token.expires_at is None else show.absolute(token.expires_at)
     return (
-        *(token.name, ", ".join(token.scopes), ", ".join(token.handlers) or "all", f"{expires}, over" if token.expired else expires),
+        *(
+            token.name,
+            ", ".join(token.scopes),
+            ", ".join(token.handlers) or "all",
+            f"{expires}, over" if token.expired else expires,
+        ),
         *(show.absolute(token.last_used_at), None if token.rate is None else f"{token.rate:g}/s"),
-        *(show.absolute(token.created_at), token.created_by, token.note, token.id),
+        *("" if token.owner == token.name else token.owner, show.absolute(token.created_at), token.created_by, token.note, token.id),
     )
 
 
@@ -90,6 +96,8 @@ def _row(token: TokenInfo) -> tuple[object, ...]:
 @click.option(
     "--handler", "handlers", metavar="NAME", multiple=True, help="Only for this handler, or all of a prefix: shop.*; may be repeated."
 )
+@click.option("--owner", metavar="NAME", help="Whose it is: who submits what comes with it; without one the token's name.")
+@click.option("--address", "addresses", metavar="NETWORK", multiple=True, help="Only from there, such as 10.0.0.0/8; may be repeated.")
 @_expires
 @parsing.tz_option
 @click.option("--rate", type=float, metavar="N", help="At most this many requests a second at each server process.")

@@ -21,6 +21,8 @@ _OPTIONS = (
     click.option("--handler", metavar="NAME", help="Only tasks of this handler; * stands for any characters."),
     click.option("--collection", metavar="NAME", help="Only tasks of this collection."),
     click.option("--key", metavar="KEY", help="Only tasks with this key."),
+    click.option("--submitted-by", metavar="NAME", help="Only tasks that they submitted: a user, or the owner of a token."),
+    click.option("--mine", is_flag=True, default=None, help="Only tasks that you submitted."),
     click.option("--id-prefix", metavar="TEXT", help="Only tasks whose ids begin so, with 4 characters or more."),
     click.option("--schedule", metavar="NAME", help="Only tasks that this schedule created."),
     click.option("--error", metavar="TEXT", help="Only tasks whose error has this text in its type, message or traceback."),

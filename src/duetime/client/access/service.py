@@ -17,10 +17,15 @@ GRACE = 86_400.0  # seconds for which the old secret stays valid after a rotatio
 
 
 class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as people see it: everything but its secret. After a rotation the old secret is valid until `old_until_at`."""
+    """A token as people see it: everything but its secret. After a rotation the old secret is valid until `old_until_at`.
+
+    `owner` is who submits what comes with it: the token's own name unless another was given.
+    """
 
     id: str
     name: str
+    owner: str
+    addresses: tuple[str, ...]
     scopes: tuple[Scope, ...]
     handlers: tuple[str, ...]
     rate: float | None
@@ -114,6 +119,8 @@ class Tokens(Protocol):
         *,
         scopes: Iterable[str],
         handlers: Iterable[str] = (),
+        owner: str | None = None,
+        addresses: Iterable[str] = (),
         expires: Seconds | datetime | None = None,
         rate: float | None = None,
         note: str = "",
@@ -122,6 +129,8 @@ class Tokens(Protocol):
         """Create a token. Its text is in the result and nowhere else.
 
         `handlers` restricts it to these names, or prefixes such as `shop.*`. `rate` is how many requests per second it may make.
+        `owner` is whose it is: stored as `submitted_by` of tasks, without one it is the token's name. `addresses` are networks such as
+        10.0.0.0/8 from which alone it may be used.
         """
         ...
 

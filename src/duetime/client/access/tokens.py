@@ -30,6 +30,8 @@ from duetime.model.access import (
     check_rate,
     digest,
     lockout,
+    misplaced,
+    parse_addresses,
     parse_handlers,
     parse_scopes,
     public_name,
@@ -78,6 +80,8 @@ class LocalTokens(Tokens):
         *,
         scopes: Iterable[str],
         handlers: Iterable[str] = (),
+        owner: str | None = None,
+        addresses: Iterable[str] = (),
         expires: Seconds | datetime | None = None,
         rate: float | None = None,
         note: str = "",
@@ -90,6 +94,8 @@ class LocalTokens(Tokens):
             token = TokenRecord(
                 id=text.id,
                 name=_check_name(name),
+                owner=_check_owner(owner or ""),
+                addresses=parse_addresses(addresses),
                 scopes=parsed,
                 handlers=parse_handlers(handlers, parsed),
                 digest=digest(text.secret),
@@ -164,6 +170,8 @@ class LocalTokens(Tokens):
         return TokenInfo(
             id=token.id,
             name=token.name,
+            owner=token.owner or token.name,
+            addresses=token.addresses,
             scopes=token.scopes,
             handlers=token.handlers,
             rate=token.rate,
@@ -186,7 +194,7 @@ class LocalTokens(Tokens):
         if parts is None:
             return BAD_TOKEN
         token, now = await self._cache.find(parts.id), self._store.now()
-        refusal = admit(token, parts.secret, now)
+        refusal = admit(token, parts.secret, now, origin)
         if refusal is not None or token is None:
             return refusal or BAD_TOKEN
         self._uses[token.id] = now
@@ -198,6 +206,9 @@ class LocalTokens(Tokens):
             return Refusal(Denial.UNKNOWN, "the token of this session was revoked or has another secret; sign in again")
         if token.expired(now):
             return Refusal(Denial.EXPIRED, f"the token {token.name} has expired; sign in with another")
+        refusal = misplaced(token, origin)
+        if refusal is not None:
+            return refusal
         self._uses[token.id] = now
         return caller_of(token, origin)
 
@@ -244,6 +255,14 @@ def _check_name(name: str) -> str:
     return name
 
 
+def _check_owner(owner: str) -> str:
+    if owner:
+        check_name(owner, "owner")
+    if len(owner) > 100:
+        raise InvalidValue(f"the owner of a token must have at most 100 characters, got {len(owner)}")
+    return owner
+
+
 def _check_note(note: str) -> str:
     if len(note) > 1_000 or not note.isprintable():
         raise InvalidValue("note must have at most 1,000 characters and none that cannot be printed")
@@ -268,6 +287,10 @@ def _described(token: TokenRecord) -> str:
     parts = [f"id {token.id}", f"scopes {', '.join(token.scopes)}"]
     if token.handlers:
         parts.append(f"handlers {', '.join(token.handlers)}")
+    if token.owner:
+        parts.append(f"owner {token.owner}")
+    if token.addresses:
+        parts.append(f"from {', '.join(token.addresses)}")
     if token.expires_at is not None:
         parts.append(f"expires {to_datetime(token.expires_at):%Y-%m-%d %H:%M:%S} UTC")
     return "; ".join(parts)

@@ -12,7 +12,7 @@ import msgspec
 from duetime.clock import SECOND, Instant, Seconds, to_datetime
 from duetime.errors import AlertNotFound, Conflict, InvalidValue
 from duetime.ids import token
-from duetime.model.alerts.conditions import Certificate, Condition, Failing, Late, Missed, Slo, WorkerLost, span
+from duetime.model.alerts.conditions import Certificate, Condition, Disabled, Failing, Late, Missed, Slo, WorkerLost, span
 from duetime.model.alerts.course import AlertState, is_silent
 from duetime.model.alerts.rule import AlertRule, StoredRule, check_alert_name
 from duetime.store import Store
@@ -268,6 +268,7 @@ def suggested(kinds: set[str], *, schedules: bool) -> list[AlertRule]:
         wanted.append(("missed", Missed(), 0, "Nobody fired a schedule in time."))
     if "http" in kinds:
         wanted.append(("certificates", Certificate(), 0, "The certificate of a server that is called ends soon."))
+        wanted.append(("disabled", Disabled(), 0, "A target failed so often that its handler was paused."))
     return [AlertRule(name=name, when=when, channels=("ops",), sustained=sustained, note=note) for name, when, sustained, note in wanted]
 
 

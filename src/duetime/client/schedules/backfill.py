@@ -119,9 +119,9 @@ def tasks_of(
     tasks: list[NewTask[object]] = []
     for index, each in enumerate(chosen):
         edges = (Edge(tasks[index - concurrency].id, "end"),) if index >= concurrency else ()
-        tasks.append(
-            task_of(record, plan.zone, each.planned_at, kind="backfill", number=each.number, due_at=now, edges=edges, submitted_by=user)
-        )
+        near = chosen[index - 1].planned_at if index else None
+        past, number = each.planned_at, each.number
+        tasks.append(task_of(record, plan, past, kind="backfill", number=number, due_at=now, edges=edges, submitted_by=user, near=near))
     return tasks
 
 

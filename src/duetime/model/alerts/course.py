@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from duetime.clock import MINUTE, SECOND, Instant, to_seconds
+from duetime.model.alerts.conditions import kind_of
 from duetime.model.alerts.rule import StoredRule
 
 FLAPPING = 3  # beginnings within FLAP_WITHIN after which it is told once that it comes and goes
@@ -44,7 +45,7 @@ class AlertState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is kept of a rule and a subject while it is not just well.
 
     `told` is what people know: nothing yet, that it fires, or that it flaps. `fired` are its beginnings of the last hour; for that long it
-    is kept after it has recovered.
+    is kept after it has recovered. `condition` is the word for what it is about.
     """
 
     rule: str
@@ -61,6 +62,7 @@ class AlertState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fired: tuple[Instant, ...] = ()
     acknowledged_by: str = ""
     acknowledged_at: Instant | None = None
+    condition: str = ""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,6 +112,7 @@ def _beginning(stored: StoredRule, before: AlertState | None, seen: Observation,
         text=seen.text,
         text_at=now,
         level=seen.level,
+        condition=kind_of(stored.rule.when),
         **known,  # type: ignore[arg-type]
     )
 

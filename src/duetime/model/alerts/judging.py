@@ -120,7 +120,10 @@ def _seen(condition: Condition, facts: AlertFacts) -> Iterator[Observation]:
         case Backlog():
             for name, due in facts.due.items():
                 if due > condition.due:
-                    yield Observation(subject=name, text=f"{name} has {count(due, 'due task')}; {condition.due:,} are allowed.")
+                    yield Observation(
+                        subject=name,
+                        text=f"{name} has {count(due, 'due task')}; {condition.due:,} {'is' if condition.due == 1 else 'are'} allowed.",
+                    )
         case Certificate():
             yield from _certificates(condition, facts)
         case Missed():

@@ -123,8 +123,13 @@ class Plan:
     def last(self, after: Instant, until: Instant) -> Instant | None:
         """Return the latest planned instant after `after` (exclusive) until `until` (inclusive), or None, without walking through all."""
         after, until = max(after, self._before), min(until, self._end_at)
-        if until <= after:
-            return None
+        return None if until <= after else self._last(after, until)
+
+    def before(self, instant: Instant) -> Instant | None:
+        """Return the latest instant before another that the rule and its calendars plan, whatever the bounds; None if there is none."""
+        return self._last(instant - HORIZON, instant - 1)
+
+    def _last(self, after: Instant, until: Instant) -> Instant | None:
         if self._permission is not None:
             permission = self._permission
             return _search_last(lambda instant: self._permitted(instant, permission, until), after, until)

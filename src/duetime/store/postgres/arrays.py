@@ -6,6 +6,7 @@ The driver encodes arrays element by element, at half a microsecond each; joinin
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import msgspec
 
@@ -22,7 +23,22 @@ def numbers(values: Sequence[float | None]) -> str:
     return "{" + _encode(values)[1:-1].decode() + "}"
 
 
-def texts(values: Iterable[str | None]) -> str:
+def texts(values: Sequence[str | None]) -> str:
+    """Join texts and null: where there is no null all are quoted at once, in a quarter of the time."""
+    if values and None not in values:
+        return _at_once(cast(Sequence[str], values))
+    return _one_by_one(values)
+
+
+def _at_once(values: Sequence[str]) -> str:
+    """Quote all texts at once. The character of number zero, which the server refuses, keeps them apart."""
+    joined = "\0".join(values)
+    if joined.count("\0") >= len(values):
+        return _one_by_one(values)  # the server says what is wrong
+    return '{"' + joined.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","') + '"}'
+
+
+def _one_by_one(values: Iterable[str | None]) -> str:
     return "{" + ",".join([_quoted(value) for value in values]) + "}"
 
 

@@ -13,6 +13,7 @@ from duetime.model.gate import GateAction
 from duetime.model.task import FINAL, State, TaskRecord
 from duetime.store.accepting import CANCEL_WITHIN
 from duetime.store.postgres.database import OpenSchema
+from duetime.store.postgres.fairness import declare_fair
 from duetime.store.postgres.gates import next_version, read_gates, read_names
 from duetime.store.postgres.records import all_records_by_id, known_form, records_by_id, since, write_json
 from duetime.store.postgres.runner import Runner
@@ -369,7 +370,7 @@ async def expire(run: Runner, sql: Statements, limit: int, now: Instant | None) 
 
 
 async def declare(run: Runner, sql: Statements, declarations: Sequence[Declaration], now: Instant) -> bool:
-    """Record what is new; return whether a handler has other names now, which gates depend on."""
+    """Record what is new; return whether a handler has other names now, which gates depend on, or is fair now and was not."""
     stamped = {(each.name, each.digest): msgspec.structs.replace(each, declared_at=now) for each in declarations}
     columns = [[name for name, _ in stamped], [digest for _, digest in stamped], [write_json(each) for each in stamped.values()]]
     new = [row[0] for row in await run.rows(sql.put_handlers, columns)]
@@ -378,13 +379,15 @@ async def declare(run: Runner, sql: Statements, declarations: Sequence[Declarati
     await run.rows(sql.forget_handlers, [new])
     names = await read_names(run, sql)
     renamed = [each for each in declarations if each.name in new and {*names.all(each.name)} != {each.name, *each.aliases}]
-    if renamed:
+    for each in renamed:
         await run.rows(sql.lock_gates)
-        for each in renamed:
-            await run.rows(sql.forget_aliases, [each.name])
-            await run.rows(sql.put_aliases, [each.name, list(each.aliases)])
+        await run.rows(sql.forget_aliases, [each.name])
+        await run.rows(sql.put_aliases, [each.name, list(each.aliases)])
+        await run.rows(sql.move_weights, [each.name, list(each.aliases)])
+    changed = await declare_fair(run, sql, {each.name: each.fair for each in declarations if each.name in new}) or bool(renamed)
+    if changed:
         await next_version(run, sql)
-    return bool(renamed)
+    return changed
 
 
 class Changing(OpenSchema):

@@ -14,7 +14,7 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.errors import InvalidValue, StoreUnavailable
-from duetime.model.flow import FlowState, Stopping, is_stopped
+from duetime.model.flow import FlowState, Stopping, is_stopped, is_undone
 from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.model.task import NewTask
 from duetime.store.conducting import (
@@ -32,6 +32,7 @@ from duetime.store.conducting import (
     new_record,
     portions,
     read_flow,
+    retried_nodes,
 )
 from duetime.store.flow_inspection import Correction, Ends, inspect_flows
 from duetime.store.flows import FLOWS_AT_ONCE, SUMMED_FROM, FlowCount, FlowPage, FlowRecord, FlowVerdict, Member, NewFlow
@@ -256,7 +257,7 @@ class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweep
             if not again:
                 return FlowVerdict.REFUSED
             await run.rows(self._sql.begin_round, [found.id, again])
-            await run.rows(self._sql.resume_flow, [found.id])
+            await run.rows(self._sql.undo_again if found.graph.nodes[node].undoes else self._sql.resume_flow, [found.id])
             return FlowVerdict.CHANGED
 
         return await self._resumed(flow, begin)
@@ -285,14 +286,16 @@ class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweep
         if found.state == "succeeded":
             return FlowVerdict.REFUSED
         verdicts: list[ChangeVerdict] = []
-        for number, known in enumerate(found.nodes):
-            if known.failed > 0:
-                rows = await run.rows(self._sql.members_of, [found.id, number, found.rounds[number], -1, known.opened])
-                verdicts += await retry(run, self._sql, [task for task, _ in rows], self._clock.parameter)
-        if ChangeVerdict.CHANGED not in verdicts and found.stopping is None and not any(known.error for known in found.nodes):
+        for number in retried_nodes(found):
+            rows = await run.rows(self._sql.members_of, [found.id, number, found.rounds[number], -1, found.nodes[number].opened])
+            verdicts += await retry(run, self._sql, [task for task, _ in rows], self._clock.parameter)
+        undone = is_undone(found.graph, found.nodes)
+        helps = not undone and (found.stopping is not None or any(known.error for known in found.nodes))
+        if ChangeVerdict.CHANGED not in verdicts and not helps:
             return FlowVerdict.REFUSED
-        await run.rows(self._sql.forget_errors, [found.id])
-        await run.rows(self._sql.resume_flow, [found.id])
+        if not undone:
+            await run.rows(self._sql.forget_errors, [found.id])
+        await run.rows(self._sql.undo_again if undone else self._sql.resume_flow, [found.id])
         return FlowVerdict.CHANGED
 
     async def advance_flows(self, limit: int = FLOWS_AT_ONCE) -> int:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from duetime.clock import Instant
 from duetime.errors import StoreUnavailable
 from duetime.store.postgres.runner import Runner
-from duetime.store.postgres.submit import Submission, Submitting, is_plain
+from duetime.store.postgres.submit import Submission, Submitting
 from duetime.store.requests import NamedRequest, Requested, decide
 from duetime.store.sql import Statements
 from duetime.store.values import Added, HintKind
 
 MAX_RETRIES = 5
-
-
-def columns(requested: Sequence[Requested]) -> list[Any]:
-    """Return callers, keys and digests beside the columns of the tasks; null where a task has no request."""
-    requests = [request for _, request in requested]
-    return [
-        [None if request is None else request.caller for request in requests],
-        [None if request is None else request.key for request in requests],
-        [None if request is None else request.digest for request in requests],
-    ]
 
 
 async def note(run: Runner, sql: Statements, requests: Sequence[NamedRequest], now: Instant | None) -> list[NamedRequest]:
@@ -61,7 +50,7 @@ class Requests(Submitting):
             return []
         tasks = [task for task, _ in requested]
         await self.prepare(tasks)
-        added = await self._add_plain(tasks, columns(requested)) if is_plain(tasks) else None
+        added = await self._add_at_once(tasks, [request for _, request in requested]) if self._may_all_be_new(tasks) else None
         return await self._with_lanes(lambda: self._add_requested_carefully(requested)) if added is None else added
 
     async def _add_requested_carefully(self, requested: Sequence[Requested]) -> list[Added | NamedRequest]:
@@ -70,17 +59,18 @@ class Requests(Submitting):
         All requests come before all tasks, as everywhere, so that no two transactions wait for each other.
         """
 
-        async def job(run: Runner) -> tuple[list[Added | NamedRequest], Instant | None]:
+        async def job(run: Runner) -> tuple[list[Added | NamedRequest], Submission]:
             named = [request for _, request in requested if request is not None]
             decided = decide(requested, await note(run, self._sql, named, self._clock.parameter) if named else [])
             submission = Submission(run, self._sql, self._lanes, self._clock.parameter, lock_parents=True)
             added = await submission.add(decided.tasks)
             await correct(run, self._sql, *decided.corrected(added))
-            return decided.answered(added), submission.earliest
+            return decided.answered(added), submission
 
-        answers, earliest = await self._opened.transaction(job)
-        if earliest is not None:
-            self._hint(HintKind.DUE, earliest)
+        answers, submission = await self._opened.transaction(job)
+        self._keys.learn(submission.named, met=submission.met_keys)
+        if submission.earliest is not None:
+            self._hint(HintKind.DUE, submission.earliest)
         return answers
 
     async def note_requests(self, requests: Sequence[NamedRequest]) -> list[NamedRequest]:

@@ -12,10 +12,11 @@ from duetime.model.rules import DayCalendar
 from duetime.model.schedule import ScheduleRecord, Skip, encode
 from duetime.model.task import NewTask, due_of
 from duetime.store.postgres import arrays
+from duetime.store.postgres.columns import new_tasks, with_tasks
 from duetime.store.postgres.connection import Database, Rejected
 from duetime.store.postgres.lanes import Lanes
 from duetime.store.postgres.runner import Runner
-from duetime.store.postgres.submit import Submission, Submitting, is_plain, new_tasks, with_tasks
+from duetime.store.postgres.submit import Submission, Submitting, is_plain
 from duetime.store.rows.schedules import (
     LONGEST_LEASE,
     ScheduleRow,

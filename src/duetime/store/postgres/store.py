@@ -20,6 +20,7 @@ from duetime.store.postgres.control import Declarations
 from duetime.store.postgres.disabling import TargetWatching
 from duetime.store.postgres.events import Events
 from duetime.store.postgres.failures import Failures
+from duetime.store.postgres.fairness import Weighing
 from duetime.store.postgres.figures import Figures
 from duetime.store.postgres.flows import FlowKeeping
 from duetime.store.postgres.gates import GateKeeping
@@ -30,11 +31,13 @@ from duetime.store.postgres.locks import Locks
 from duetime.store.postgres.output import AT_ONCE, Output
 from duetime.store.postgres.parked import Parking
 from duetime.store.postgres.pull_workers import PullWorkers
+from duetime.store.postgres.quotas import Quotas
 from duetime.store.postgres.read import LookingUp
 from duetime.store.postgres.requests import Requests
 from duetime.store.postgres.schedules import Scheduling
 from duetime.store.postgres.secrets import Secrets
 from duetime.store.postgres.series import SeriesKeeping
+from duetime.store.postgres.servers import Servers
 from duetime.store.postgres.steps import Steps
 from duetime.store.postgres.targets import Targets
 from duetime.store.postgres.upkeep import Upkeep, width
@@ -60,6 +63,8 @@ class PostgresStore(
     SeriesKeeping,  # with Listing
     Declarations,
     GateKeeping,
+    Weighing,
+    Quotas,
     TargetWatching,
     Scheduling,
     Access,
@@ -73,6 +78,7 @@ class PostgresStore(
     Locks,
     Steps,
     Alerts,
+    Servers,
     Output,
     Upkeep,
     Inspecting,

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from duetime.clock import DAY, LATEST, MILLISECOND, Instant
+from duetime.clock import LATEST, Clock, Instant
 from duetime.errors import InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.model.lifecycle import unmet
-from duetime.model.task import Edge, Extras, NewTask, State, TaskRecord, accepted, begun, due_of, expiry_of, joined, throttled_until
-from duetime.store.postgres import arrays
+from duetime.model.task import Edge, NewTask, State, TaskRecord, accepted, begun, due_of, expiry_of, joined, throttled_until
+from duetime.store.postgres.address import Address
+from duetime.store.postgres.columns import new_tasks, request_columns, with_tasks
 from duetime.store.postgres.connection import LANE_GONE, Rejected
 from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.lanes import Lanes, keys_of
 from duetime.store.postgres.records import records_by_id, write_error
 from duetime.store.postgres.runner import Runner
+from duetime.store.requests import NamedRequest
 from duetime.store.rows.extras import ExtrasTexts
 from duetime.store.sql import Statements
 from duetime.store.values import Added, AddVerdict, AllNew, HintKind
 
 T = TypeVar("T")
 MAX_RETRIES = 5
+CAREFUL_CALLS = 16
 _LEAVES = ("error", "keep")  # they leave the task that has the key as it is
 
 
@@ -32,73 +35,38 @@ def is_plain(tasks: Sequence[NewTask[object]]) -> bool:
     return list(map(_meeting, tasks)).count(_MEETS_NONE) == len(tasks)
 
 
+_key, _delay = attrgetter("key"), attrgetter("delay")
 _meeting, _MEETS_NONE = attrgetter("key", "edges"), (None, ())
 
 
-def with_tasks(sql: Statements, statement: str) -> str:
-    """Put the columns of new tasks, which are the first parameters, where a statement says `$tasks`."""
-    return statement.replace("$tasks", sql.new_tasks)
+class KeysMet:
+    """Whether the keys of new tasks are probably free, by what earlier calls of this process met.
+
+    A call that stores its tasks at once and finds a key held has done it in vain. So after that the next calls with keys are made
+    carefully, until so many in a row have found all keys free.
+    """
+
+    def __init__(self) -> None:
+        self._careful = 0
+        self._named: set[str] = set()
+
+    def are_probably_free(self, tasks: Sequence[NewTask[object]]) -> bool:
+        """Return whether to store tasks at once. The index of keys does not know other names of a handler."""
+        return not self._careful and not (self._named and any(task.handler in self._named for task in tasks))
+
+    def were_met(self) -> None:
+        self._careful = CAREFUL_CALLS
+
+    def learn(self, named: Set[str], *, met: bool) -> None:
+        """Note which handlers have other names, and whether a call that was made carefully met a key."""
+        self._named |= named
+        self._careful = CAREFUL_CALLS if met else max(0, self._careful - 1)
 
 
-def new_tasks(tasks: Sequence[NewTask[object]], lanes: Lanes) -> list[Any]:
-    """Return the columns of new tasks in the order of the statement `new_tasks`; one in which no task has anything is one null."""
-    ids = list(map(_id, tasks))
-    least = min(ids)
-    special: list[str | None] = [None] * _SPECIAL
-    if list(map(_unusual, tasks)).count(_USUAL) < len(tasks):
-        special = [_column(tasks, value, write) for value, write in _special()]
-    keys = _shared(list(map(_lane_key, tasks)))
-    return [
-        least,
-        # nothing finishes a day before it was submitted, however wrong the clock was that its id was made by
-        _time_of(least) - DAY,
-        _time_of(max(ids)),
-        arrays.plain(ids),
-        arrays.numbers([lanes[handler, collection or "", priority].id for handler, collection, priority in keys]),
-        arrays.texts([handler for handler, _, _ in keys]),
-        arrays.encoded(list(map(_payload, tasks))),
-        _column(tasks, _due_at, arrays.numbers),
-        _column(tasks, _delay, arrays.numbers, nothing=0),
-        arrays.texts(_shared(list(map(_submitted_by, tasks)))),
-        *special,
-    ]
-
-
-def _shared(values: list[T]) -> list[T]:
-    """Return one value if all are the same."""
-    return values[:1] if values.count(values[0]) == len(values) else values
-
-
-def _time_of(task_id: str) -> Instant:
-    return int(task_id[:8] + task_id[9:13], 16) * MILLISECOND
-
-
-def _special() -> list[tuple[Callable[[NewTask[object]], Any], Callable[[list[Any]], str]]]:
-    """Return the columns in which most tasks have nothing: how each is read, and how it is written."""
-    return [
-        (lambda task: task.key, arrays.texts),
-        (lambda task: task.expires_at, arrays.numbers),
-        (lambda task: task.expires_in, arrays.numbers),
-        (lambda task: task.timeout, arrays.numbers),
-        (lambda task: None if task.retry is None else task.retry.decode(), arrays.texts),
-        (ExtrasTexts().of, arrays.texts),
-        (lambda task: task.schedule, arrays.texts),
-        (lambda task: task.planned_at, arrays.numbers),
-    ]
-
-
-_id, _payload, _due_at, _delay, _submitted_by = map(attrgetter, ("id", "payload", "due_at", "delay", "submitted_by"))
-_lane_key = attrgetter("handler", "collection", "priority")
-_SPECIAL = len(_special())
-_SPECIAL_FIELDS = ("key", "expires_at", "expires_in", "timeout", "retry", *Extras.__struct_fields__, "schedule", "planned_at")
-_unusual, _USUAL = attrgetter(*_SPECIAL_FIELDS), (None,) * len(_SPECIAL_FIELDS)
-
-
-def _column(
-    tasks: Sequence[NewTask[object]], value: Callable[[NewTask[object]], Any], write: Callable[[list[Any]], str], nothing: object = None
-) -> str | None:
-    column = list(map(value, tasks))
-    return None if column.count(nothing) == len(column) else write(column)
+def _in_order_of_keys(tasks: Sequence[NewTask[object]]) -> list[int]:
+    """Return where the tasks stand in the order of keys in which everybody adds them."""
+    names = [(task.handler, task.key or "") for task in tasks]
+    return sorted(range(len(tasks)), key=names.__getitem__)
 
 
 def check_due(tasks: Sequence[NewTask[object]], now: Instant) -> None:
@@ -124,7 +92,8 @@ class Submission:
         self._lock_parents = lock_parents
         self._answers: dict[int, Added] = {}
         self._live: set[str] = set()  # parents that have not ended
-        self._named: set[str] = set()  # handlers that have other names
+        self.named: set[str] = set()  # handlers that have other names
+        self.met_keys = False
         self.earliest: Instant | None = None
 
     async def add(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
@@ -132,7 +101,7 @@ class Submission:
         keyed = sorted({task.handler for task in tasks if task.key is not None})
         if keyed:
             [[self._now, named]] = await self._run.rows(self._sql.begin_adding_named, [self._given, keyed])
-            self._named = set(named)
+            self.named = set(named)
         else:
             [[self._now]] = await self._run.rows(self._sql.begin_adding, [self._given])
         parents = sorted({edge.parent for task in tasks for edge in task.edges})
@@ -164,6 +133,7 @@ class Submission:
             else:
                 met.append((index, task))
         if met:
+            self.met_keys = any(task.key is not None for _, task in met)
             await self._meet_all(met)
 
     async def _answer_throttled(self, throttled: Sequence[tuple[int, NewTask[object]]]) -> None:
@@ -194,7 +164,7 @@ class Submission:
         """
         held = set()
         for task in tasks:
-            if task.key is not None and task.handler in self._named:
+            if task.key is not None and task.handler in self.named:
                 await self._run.rows(self._sql.lock_key, [task.handler, task.key])
                 if await self._run.rows(self._sql.key_holder, [task.handler, task.key]):
                     held.add(task.id)
@@ -430,12 +400,22 @@ def _batches(tasks: Sequence[NewTask[object]]) -> list[list[int]]:
 class Submitting(OpenSchema):
     """Adds tasks."""
 
+    def __init__(self, address: Address, clock: Clock | None) -> None:
+        super().__init__(address, clock)
+        self._keys = KeysMet()
+
     async def add(self, tasks: Sequence[NewTask[object]]) -> Sequence[Added]:
         if not tasks:
             return []
         await self.prepare(tasks)
-        added = await self._add_plain(tasks) if is_plain(tasks) else None
+        added = await self._add_at_once(tasks) if self._may_all_be_new(tasks) else None
         return await self._with_lanes(lambda: self._add_carefully(tasks)) if added is None else added
+
+    def _may_all_be_new(self, tasks: Sequence[NewTask[object]]) -> bool:
+        """Return whether tasks can be stored at once if nobody has their ids and keys, and whether that is probable."""
+        if is_plain(tasks):
+            return True
+        return not any(task.edges or task.pace is not None for task in tasks) and self._keys.are_probably_free(tasks)
 
     async def _with_lanes(self, add: Callable[[], Awaitable[T]]) -> T:
         """Add tasks, a second time if a lane is gone."""
@@ -447,11 +427,19 @@ class Submitting(OpenSchema):
         await self._lanes.restore(self._opened)
         return await add()
 
-    async def _add_plain(self, tasks: Sequence[NewTask[object]], requests: Sequence[Any] = ()) -> Sequence[Added] | None:
-        """Add tasks that are most probably all new, in one statement; None if one of them is not, or the wake-up after it failed."""
+    async def _add_at_once(self, tasks: Sequence[NewTask[object]], requests: Sequence[NamedRequest | None] = ()) -> Sequence[Added] | None:
+        """Add tasks that are most probably all new, in one statement; None if one of them is not, or the wake-up after it failed.
+
+        In the order of keys, as everywhere: two transactions that add the same ones wait for each other instead of locking up.
+        """
         sql = self._sql
         statement = sql.add_requested if requests else sql.add_new
-        parameters = [*new_tasks(tasks, self._lanes), self._clock.parameter, *requests]
+        keyed = list(map(_key, tasks)).count(None) < len(tasks)
+        order = _in_order_of_keys(tasks) if keyed else range(len(tasks))
+        in_order = [tasks[index] for index in order] if keyed else tasks
+        parameters = [*new_tasks(in_order, self._lanes), self._clock.parameter]
+        if requests:
+            parameters += request_columns([requests[index] for index in order])
         telling = tasks[0].due_at is None and tasks[0].delay == 0 and self._wakeups.may_send()
         if telling:
             statement = sql.add_requested_and_tell if requests else sql.add_new_and_tell
@@ -461,6 +449,8 @@ class Submitting(OpenSchema):
         except Rejected:
             if telling:
                 self._hint(HintKind.DUE)  # they may be stored all the same
+            if keyed:
+                self._keys.were_met()
             return None
         hint = self._wakeups.tell if telling else self._wakeups.send
         hint(HintKind.DUE, max(now, min([now + task.delay if task.due_at is None else task.due_at for task in tasks])))
@@ -469,13 +459,14 @@ class Submitting(OpenSchema):
     async def _add_carefully(self, tasks: Sequence[NewTask[object]]) -> list[Added]:
         """Add tasks that may meet others."""
 
-        async def job(run: Runner) -> tuple[list[Added], Instant | None]:
+        async def job(run: Runner) -> tuple[list[Added], Submission]:
             submission = Submission(run, self._sql, self._lanes, self._clock.parameter, lock_parents=True)
-            return await submission.add(tasks), submission.earliest
+            return await submission.add(tasks), submission
 
-        added, earliest = await self._opened.transaction(job)
-        if earliest is not None:
-            self._hint(HintKind.DUE, earliest)
+        added, submission = await self._opened.transaction(job)
+        self._keys.learn(submission.named, met=submission.met_keys)
+        if submission.earliest is not None:
+            self._hint(HintKind.DUE, submission.earliest)
         return added
 
     async def prepare(self, tasks: Sequence[NewTask[object]]) -> None:

@@ -19,6 +19,7 @@ from duetime.store.postgres import gates as gating
 from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import Database, Link, Rejected
 from duetime.store.postgres.database import OpenSchema
+from duetime.store.postgres.fairness import FairLanes, Heads, read_weights
 from duetime.store.postgres.lanes import ROAD_BITS, Lane, Lanes
 from duetime.store.postgres.open_claims import OpenClaims, plain_successes
 from duetime.store.postgres.records import write_detail, write_error
@@ -81,7 +82,8 @@ class Claims:
             if below:
                 lanes = [lane for lane in lanes if most_of(lane.priority, below.get(lane.handler), 1) > 0]
             last_handler = self._claim_order.last_handler
-            order, quotas = await self._plan(lanes, wants, total, lead, below or {})
+            fair = self._claim_order.fairness.weights if through is None else {}
+            order, quotas = await self._plan(lanes, wants, total, lead, below or {}, fair)
             how, claim = await self._take(worker, number, [*lanes, *dropping] if dropping else lanes, order, quotas, lead)
             if how is _How.DONE:
                 break
@@ -90,7 +92,9 @@ class Claims:
                 self._claim_order.take_back([by_id[lane].handler for lane in order], last_handler)
             if how is not _How.OUTDATED:
                 break
-            self._gates = await gating.read_gates(self._database, self._sql, self._clock.parameter)
+            self._gates = gates = await gating.read_gates(self._database, self._sql, self._clock.parameter)
+            names = await gating.read_names(self._database, self._sql)
+            self._claim_order.fairness.learn(gates.version, await read_weights(self._database, self._sql), names.all)
             await self._lanes.load()
         instants = [at for at in (claim.next_at, opens_at) if at is not None]
         if self._polls and how is _How.DONE:
@@ -124,26 +128,56 @@ class Claims:
         return [lane for lane in every if self._gates.probes(gate, lane.handler, lane.collection or None, now)]
 
     async def _plan(
-        self, lanes: Sequence[Lane], wants: Mapping[str, int], total: int, lead: int, below: Below
+        self, lanes: Sequence[Lane], wants: Mapping[str, int], total: int, lead: int, below: Below, fair: Mapping[str, Mapping[str, float]]
     ) -> tuple[list[int], dict[int, int]]:
         """Return how many tasks to take from each lane, and the order of lanes in which to start them.
 
-        One lane needs no plan, and that is by far the most frequent case. Several are looked into first.
+        One lane needs no plan, and that is by far the most frequent case. Several, and roads of fair handlers, are looked into first.
         """
-        if len(lanes) <= 1:
+        if len(lanes) <= 1 and not (fair and any(lane.is_road and lane.handler in fair for lane in lanes)):
             return [], {lane.id: min(most_of(lane.priority, below.get(lane.handler), wants[lane.handler]), total) for lane in lanes}
         limit = min(total, max(wants.values()))
         parameters = [self._clock.parameter, [lane.id for lane in lanes], [lane.floor for lane in lanes], limit + 1, lead]
-        heads: dict[int, list[DueEntry]] = {
-            row[0]: [(position,) for position in row[1]] for row in await self._database.rows(self._sql.peek, parameters)
-        }
+        heads: Heads = {row[0]: [(position,) for position in row[1]] for row in await self._database.rows(self._sql.peek, parameters)}
 
         def scan(lane: int, limit: int) -> Iterator[DueEntry]:
             return iter(heads[lane][:limit])
 
-        facts = [LaneFacts(lane.id, lane.handler, lane.priority) for lane in lanes if lane.id in heads]
-        order = [lane for lane, _ in choose(facts, wants, total, self._claim_order, scan, below).entries]
+        among, divided = await self._divided(lanes, heads, wants, total, lead, fair) if fair else (lanes, ())
+        facts = [LaneFacts(lane.id, lane.handler, lane.priority, lane.collection) for lane in among if lane.id in heads]
+        order = [lane for lane, _ in choose(facts, wants, total, self._claim_order, scan, below, divided).entries]
         return order, dict(Counter(order))
+
+    async def _divided(
+        self,
+        lanes: Sequence[Lane],
+        heads: Heads,
+        wants: Mapping[str, int],
+        total: int,
+        lead: int,
+        fair: Mapping[str, Mapping[str, float]],
+    ) -> tuple[Sequence[Lane], Collection[str]]:
+        """Return the lanes to claim from, and which handlers are fair among them.
+
+        Of a fair handler of which more is due than it can have, these are lanes of the collections that come first, whose first entries
+        are put into `heads`; of others all of theirs.
+        """
+        due: Counter[str] = Counter()
+        for lane in lanes:
+            due[lane.handler] += len(heads.get(lane.id, ()))
+        chosen, divided = lanes, set()
+        for handler in due.keys() & fair.keys():
+            if due[handler] > wants[handler] or (due[handler] and due.total() > total):
+                mine = [lane for lane in lanes if lane.handler == handler]
+                looking = FairLanes(self._database, self._sql, self._lanes, self._clock, self._gates, lead)
+                need = min(wants[handler], total)
+                found = await looking.first(handler, mine, self._claim_order.fairness.shares(handler), fair[handler], need)
+                if found is not None:
+                    heads |= found
+                    by_id = self._lanes.by_id
+                    chosen = [lane for lane in chosen if lane.handler != handler] + [by_id[id] for id in found]
+                    divided.add(handler)
+        return chosen, divided
 
     async def _take(
         self,
@@ -192,6 +226,8 @@ class Claims:
             await self._lanes.load()
             by_id = self._lanes.by_id
         tasks = _claimed(reply, by_id)
+        if self._claim_order.fairness:
+            self._claim_order.fairness.count((task.handler, task.collection) for task in tasks)
         if reply[_EXTRAS] is not None:
             self._flows |= {task.id: task.meta[FLOW] for task in tasks if task.meta is not None and FLOW in task.meta}
         if len(set(order)) == 1 or not order:

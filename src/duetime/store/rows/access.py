@@ -21,6 +21,7 @@ def token_row(token: TokenRecord) -> list[Any]:
     return [
         *(token.id, token.name, token.version, _json(token.scopes), _json(token.handlers), token.digest, token.old_digest),
         *(token.old_until_at, token.rate, token.note, token.created_at, token.created_by, token.rotated_at, token.expires_at),
+        *(token.owner, _json(token.addresses)),
     ]
 
 
@@ -42,7 +43,9 @@ def read_token_row(row: Sequence[Any]) -> TokenRecord:
         created_by=created_by,
         rotated_at=row[12],
         expires_at=row[13],
-        last_used_at=row[14],
+        owner=row[14],
+        addresses=_texts(row[15]),
+        last_used_at=row[16],
     )
 
 

@@ -25,6 +25,12 @@ class ExtrasTexts:
     def __init__(self) -> None:
         self._written: dict[object, str | None] = {}
 
+    def column(self, tasks: Sequence[NewTask[Any]]) -> list[str | None] | None:
+        """Return the texts of tasks; None if no task carries anything special."""
+        if list(map(_values, tasks)).count(_NOTHING) == len(tasks):
+            return None
+        return list(map(self.of, tasks))
+
     def of(self, task: NewTask[Any]) -> str | None:
         """Return the text to store, None for a task that carries nothing special."""
         values = _values(task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -58,6 +58,9 @@ class Sharing(Tasks, Reading):
         if changed:
             await self._sync()
         return changed
+
+    async def put_weights(self, handler: str, weights: Mapping[str, float], *, note: str, set_by: str) -> None:
+        await self.everywhere(lambda store: store.put_weights(handler, weights, note=note, set_by=set_by))
 
     async def _sync(self) -> None:
         """Copy handlers and gates to the shards that do not have them. One that does not answer gets them when it does.

@@ -149,6 +149,12 @@ class ControlVerbs:
         self.declarations = control.declarations
         # GateStore
         self.gates = control.gates
+        # WeightStore, QuotaStore, ServerStore
+        self.weights = control.weights
+        self.spend_quotas = control.spend_quotas
+        self.beat_server = control.beat_server
+        self.remove_server = control.remove_server
+        self.servers = control.servers
         # Registering, of which control's are enough
         self.confirm_gates = control.confirm_gates
         self.note_lag = control.note_lag

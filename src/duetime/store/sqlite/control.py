@@ -13,6 +13,7 @@ from duetime.model.task import State
 from duetime.store.accepting import CANCEL_WITHIN, NO_WORKER
 from duetime.store.sqlite import lanes, parked, work
 from duetime.store.sqlite.database import OpenFile
+from duetime.store.sqlite.fairness import declare_fair, move_weights
 from duetime.store.sqlite.gates import next_version, read_gates, read_names
 from duetime.store.sqlite.records import records_by_id, write_json
 from duetime.store.sqlite.statements import SQL
@@ -211,7 +212,7 @@ def drop(connection: sqlite3.Connection, limit: int, now: Instant) -> int:
 
 
 def declare(connection: sqlite3.Connection, declarations: Sequence[Declaration], now: Instant) -> bool:
-    """Record what is new; return whether a handler has other names now, which gates depend on."""
+    """Record what is new; return whether a handler has other names now, which gates depend on, or is fair now and was not."""
     changed = False
     for declaration in declarations:
         stamped = msgspec.structs.replace(declaration, declared_at=now)
@@ -219,6 +220,7 @@ def declare(connection: sqlite3.Connection, declarations: Sequence[Declaration],
         if connection.execute(SQL.put_handler, row).rowcount:
             connection.execute(SQL.forget_handlers, {"name": declaration.name})
             changed = _name(connection, declaration) or changed
+            changed = declare_fair(connection, declaration.name, declaration.fair) or changed
     if changed:
         next_version(connection)
     return changed
@@ -233,6 +235,7 @@ def _name(connection: sqlite3.Connection, declaration: Declaration) -> bool:
     for alias in aliases:
         connection.execute(SQL.move_aliases, (name, alias))
         connection.execute(SQL.put_alias, (alias, name))
+        move_weights(connection, name, alias)
     return True
 
 

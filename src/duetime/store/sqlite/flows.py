@@ -15,7 +15,7 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.errors import InvalidValue, StoreUnavailable
-from duetime.model.flow import FlowState, Stopping, is_stopped
+from duetime.model.flow import FlowState, Stopping, is_stopped, is_undone
 from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.model.task import NewTask
 from duetime.store.conducting import (
@@ -33,6 +33,7 @@ from duetime.store.conducting import (
     new_record,
     portions,
     read_flow,
+    retried_nodes,
 )
 from duetime.store.flow_inspection import Correction, Ends, inspect_flows
 from duetime.store.flows import FLOWS_AT_ONCE, SUMMED_FROM, FlowCount, FlowPage, FlowRecord, FlowVerdict, Member, NewFlow
@@ -179,14 +180,16 @@ def _retry(connection: sqlite3.Connection, flow: str, now: Instant) -> FlowVerdi
     if _key_taken(connection, found):
         return FlowVerdict.DUPLICATE
     verdicts: list[ChangeVerdict] = []
-    for number, known in enumerate(found.nodes):
-        if known.failed > 0:
-            rows = connection.execute(SQL.members_of, (flow, number, found.rounds[number], -1, known.opened)).fetchall()
-            verdicts += control.retry(connection, [task for task, _ in rows], now)
-    if ChangeVerdict.CHANGED not in verdicts and found.stopping is None and not any(known.error for known in found.nodes):
+    for number in retried_nodes(found):
+        rows = connection.execute(SQL.members_of, (flow, number, found.rounds[number], -1, found.nodes[number].opened)).fetchall()
+        verdicts += control.retry(connection, [task for task, _ in rows], now)
+    undone = is_undone(found.graph, found.nodes)
+    helps = not undone and (found.stopping is not None or any(known.error for known in found.nodes))
+    if ChangeVerdict.CHANGED not in verdicts and not helps:
         return FlowVerdict.REFUSED
-    connection.execute(SQL.forget_errors, (flow,))
-    connection.execute(SQL.resume_flow, (flow,))
+    if not undone:
+        connection.execute(SQL.forget_errors, (flow,))
+    connection.execute(SQL.undo_again if undone else SQL.resume_flow, (flow,))
     drive(conduct(Tables(SyncRunner(connection), now), [flow], now))
     return FlowVerdict.CHANGED
 
@@ -206,7 +209,7 @@ def _rerun(connection: sqlite3.Connection, flow: str, node: int, now: Instant) -
     if not again:
         return FlowVerdict.REFUSED
     connection.execute(SQL.begin_round, (flow, write_json(again)))
-    connection.execute(SQL.resume_flow, (flow,))
+    connection.execute(SQL.undo_again if found.graph.nodes[node].undoes else SQL.resume_flow, (flow,))
     return FlowVerdict.CHANGED
 
 

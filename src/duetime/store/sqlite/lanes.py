@@ -7,7 +7,7 @@ have work, and where no gate tells the collections of a handler apart a claim wa
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,7 +35,7 @@ class Lane(NamedTuple):
         return self.id < -1 << _ROAD_BITS
 
 
-def _is_road(lane: int) -> bool:
+def is_road(lane: int) -> bool:
     return -1 << _ROAD_BITS <= lane < 0
 
 
@@ -45,7 +45,7 @@ def _way(lane: int) -> int:
 
 def scanning(lane: int) -> str:
     """Return the statement that reads a lane, or a road, in order."""
-    return SQL.scan_road if _is_road(lane) else SQL.scan_lane
+    return SQL.scan_road if is_road(lane) else SQL.scan_lane
 
 
 def lowering(positions: Mapping[int, Instant]) -> Iterator[tuple[str, list[tuple[int, Instant]]]]:
@@ -76,7 +76,7 @@ def with_work(connection: sqlite3.Connection, until: Instant, gates: Gates, *, s
     found = []
     for row in connection.execute(SQL.lanes_with_work, (until,)).fetchall():
         lane = Lane(*row)
-        if _is_road(lane.id) and (single or gates.divides(lane.handler)):
+        if is_road(lane.id) and (single or gates.divides(lane.handler)):
             found += [Lane(*row) for row in connection.execute(SQL.lanes_on_road, (lane.id,))]
         else:
             found.append(lane)
@@ -111,13 +111,17 @@ def choose_tasks(
     now: Instant,
     order: ClaimOrder,
     below: Below,
+    fair: Container[str] = (),
 ) -> tuple[list[int], list[int]]:
-    """Choose tasks: within a handler by priority and age, between handlers round robin. Also return which lanes are empty now."""
+    """Choose tasks: within a handler by priority and age, between handlers round robin. Also return which lanes are empty now.
+
+    Of a handler in `fair`, collections come in the order of what they have had.
+    """
     if len(lanes) == 1:
         # by far the most frequent case, worth its own path: no heap, one step
         (lane,) = lanes.values()
         limit = min(most_of(lane.priority, below.get(lane.handler), wants[lane.handler]), total)
-        statement = SQL.first_on_road if _is_road(lane.id) else SQL.first_in_lane
+        statement = SQL.first_on_road if is_road(lane.id) else SQL.first_in_lane
         tasks: list[int] = _read_rows(connection.execute(statement, (lane.id, now, limit)))
         order.count(lane.handler, len(tasks))
         return tasks, [lane.id] if len(tasks) < limit else []
@@ -138,8 +142,8 @@ def choose_tasks(
         if len(head) == few or lane not in heads:
             yield from (row[1:3] for row in connection.execute(scanning(lane), (lane, now, limit, len(head))))
 
-    facts = [LaneFacts(lane.id, lane.handler, lane.priority) for lane in lanes.values()]
-    entries, exhausted = choose(facts, wants, total, order, scan, below)
+    facts = [LaneFacts(lane.id, lane.handler, lane.priority, lane.collection) for lane in lanes.values()]
+    entries, exhausted = choose(facts, wants, total, order, scan, below, fair)
     return [entry[1] for _, entry in entries], exhausted
 
 

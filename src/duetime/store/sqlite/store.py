@@ -24,6 +24,7 @@ from duetime.store.sqlite.connection import DatabaseThread, connect
 from duetime.store.sqlite.disabling import TargetWatching
 from duetime.store.sqlite.events import Events
 from duetime.store.sqlite.failures import Failures
+from duetime.store.sqlite.fairness import Weighing
 from duetime.store.sqlite.figures import Figures
 from duetime.store.sqlite.flows import FlowKeeping
 from duetime.store.sqlite.gates import GateKeeping
@@ -34,11 +35,13 @@ from duetime.store.sqlite.operations import Operations
 from duetime.store.sqlite.output import AT_ONCE, Output
 from duetime.store.sqlite.parked import Parking
 from duetime.store.sqlite.pull_workers import PullWorkers
+from duetime.store.sqlite.quotas import Quotas
 from duetime.store.sqlite.read import Reading
 from duetime.store.sqlite.requests import Requests
 from duetime.store.sqlite.schedules import Scheduling
 from duetime.store.sqlite.secrets import Secrets
 from duetime.store.sqlite.series import SeriesKeeping
+from duetime.store.sqlite.servers import Servers
 from duetime.store.sqlite.statements import SQL
 from duetime.store.sqlite.steps import Steps
 from duetime.store.sqlite.targets import Targets
@@ -68,6 +71,8 @@ class SqliteStore(
     PullWorkers,
     Reading,
     GateKeeping,
+    Weighing,
+    Quotas,
     TargetWatching,
     Scheduling,
     Access,
@@ -82,6 +87,7 @@ class SqliteStore(
     Locks,
     Steps,
     Alerts,
+    Servers,
     Output,
 ):
     """One file, or memory, behind the verbs of `duetime.store.Store`."""

@@ -26,7 +26,7 @@ from duetime.model.outcome import (
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, ErrorInfo, State
 from duetime.store.shard import AsTheyCome, Grouping
-from duetime.store.sqlite import failures, lanes, output
+from duetime.store.sqlite import failures, fairness, lanes, output
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.gates import read_gates
 from duetime.store.sqlite.records import write_detail, write_error, write_json
@@ -59,10 +59,16 @@ def hand_out(
     if connection.execute(SQL.worker_may_claim, (worker,)).fetchone() is None:
         return Claim([], now, None)
     until = now + ahead
-    open_lanes, opens_at = lanes.open_lanes(connection, wants, read_gates(connection, now), now, until, through)
+    gates = read_gates(connection, now)
+    open_lanes, opens_at = lanes.open_lanes(connection, wants, gates, now, until, through)
     if below:
         open_lanes = {id: lane for id, lane in open_lanes.items() if most_of(lane.priority, below.get(lane.handler), 1) > 0}
-    chosen, exhausted = lanes.choose_tasks(connection, open_lanes, wants, total, until, order, below or {})
+    fairness.learn(connection, order, gates.version)
+    fair: frozenset[str] = frozenset()
+    among = open_lanes
+    if order.fairness and through is None:
+        among, fair = fairness.divided(connection, open_lanes, wants, total, until, order, gates, now)
+    chosen, exhausted = lanes.choose_tasks(connection, among, wants, total, until, order, below or {}, fair)
     if connection.execute(SQL.expired_tasks, (now, 1)).fetchone():
         chosen = _without_expired(connection, chosen, now)
     fitting = chosen if most_bytes is None else _fitting(connection, chosen, most_bytes)
@@ -70,6 +76,8 @@ def hand_out(
     if is_cut:
         chosen, exhausted = fitting, []  # what is left out stays due in its lane
     tasks = _take(connection, worker, number, chosen, now)
+    if order.fairness:
+        order.fairness.count((task.handler, task.collection) for task in tasks)
     if exhausted:
         lanes.raise_next(connection, exhausted)
     # of a road whose lanes a gate tells apart nothing is known but of its lanes

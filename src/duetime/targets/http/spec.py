@@ -20,6 +20,7 @@ from duetime.targets.http.auth import Auth, Credential, authorization, reveal, s
 from duetime.targets.http.callbacks import Callback, CallbackDoor
 from duetime.targets.http.messages import Request
 from duetime.targets.http.redirects import Redirects
+from duetime.targets.occurrence import since_of
 from duetime.targets.templates import Facts, HeaderTemplate, JsonTemplate, UnfitReference, UrlTemplate, moment
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ def _headers_of(task: ClaimedTask, deadline_at: Instant) -> dict[str, str]:
     }
     if task.planned_at is not None:
         headers["Duetime-Planned-At"] = moment(task.planned_at)
+        headers["Duetime-Since"] = moment(since_of(task.meta) or task.planned_at)
     if task.extras is not None:
         headers |= read_headers(task.meta.get(TRACEPARENT), task.meta.get(TRACESTATE))
     return headers

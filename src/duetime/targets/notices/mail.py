@@ -8,6 +8,7 @@ import smtplib
 import socket
 import ssl
 from collections.abc import Callable
+from concurrent.futures import Executor
 from email.message import EmailMessage
 
 from duetime.targets.notices.channels import SmtpServer
@@ -52,18 +53,19 @@ class _Secure(smtplib.SMTP_SSL):
 
 
 class Delivery:
-    """One message on its way to the server."""
+    """One message on its way to the server, in one of some threads of its own: a server that hangs must not keep others from theirs."""
 
-    def __init__(self, server: SmtpServer, message: EmailMessage, login: tuple[str, str] | None) -> None:
+    def __init__(self, server: SmtpServer, message: EmailMessage, login: tuple[str, str] | None, threads: Executor) -> None:
         self._server = server
         self._message = message
         self._login = login
+        self._threads = threads
         self._connection: socket.socket | None = None
         self._stopped = False
 
     async def send(self) -> None:
         """Hand it over. When cancelled, the connection is cut, and its code has ended when this returns."""
-        work = asyncio.ensure_future(asyncio.to_thread(self._send))
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._send)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -43,6 +44,7 @@ class NoticeTarget:
         self._handler = handler
         self._host = host
         self._sender: Sender | None = None
+        self._threads: ThreadPoolExecutor | None = None
 
     def stop(self, attempt: AttemptHandle, reason: Stop) -> float:
         attempt.cancel()
@@ -72,7 +74,7 @@ class NoticeTarget:
         auth = channel.auth
         login = None if auth is None else (auth.user, await sendable(auth.password, attempt))
         try:
-            await Delivery(smtp_server(channel.server), message, login).send()
+            await Delivery(smtp_server(channel.server), message, login, self._mailing()).send()
         except MailFailed as failure:
             return Ended(Outcome.FAILED, error=ErrorInfo(failure.kind, str(failure)))
         return Ended(Outcome.SUCCEEDED)
@@ -98,6 +100,16 @@ class NoticeTarget:
         ended, note = judge(shown, answer, fatal=frozenset(), keep=0, now=attempt.started_at + phases.elapsed())
         detail = detail_of({"channel": notice.channel, "kind": kind_of(channel), "status": answer.status, "note": note})
         return msgspec.structs.replace(ended, detail=detail, result=None)
+
+    def _mailing(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            threads = self._threads = ThreadPoolExecutor(SLOTS, thread_name_prefix="duetime-mail")
+
+            async def close() -> None:
+                threads.shutdown(wait=False)  # no attempt is left, so nothing is sent any more
+
+            self._host.closing.append(close)
+        return self._threads
 
     def _sending(self, url: str) -> Sender:
         if self._host.sender is not None:

@@ -268,6 +268,10 @@ class Sink(msgspec.Struct, eq=False):
         self._elsewhere = True
         return self._files.path(self._task_id, self._attempt)
 
+    def unshare(self) -> None:
+        """Note that a child process has written nothing: nobody has to look for its file."""
+        self._elsewhere = False
+
     def redact(self, redactor: Redactor | None) -> None:
         """Blank secrets in all that is written from now on."""
         self._redactor = redactor

@@ -18,6 +18,7 @@ from duetime.targets.publish.messages import Acknowledgement, BrokerUnreachable,
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
 CONNECT_WITHIN = 5.0
+CLOSE_WITHIN = 1.0
 CONFIRM_WITHIN = 10.0  # a broker that is connected but silent counts as unreachable
 
 logger = logging.getLogger("duetime.publish")
@@ -60,8 +61,7 @@ class Broker:
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await connecting
+            await asyncio.wait([connecting], timeout=CLOSE_WITHIN)
         link, self._link = self._link, None
         if link is not None:
             await _closed(link)
@@ -128,7 +128,7 @@ class Broker:
 async def _closed(link: Link) -> None:
     """Close a connection that may be broken: that may fail, and must not take long."""
     with contextlib.suppress(Exception):
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(CLOSE_WITHIN):
             await link.close()
 
 

@@ -5,6 +5,8 @@ A message's key is the task's key, or its id: messages of one key keep their ord
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ssl
 
 from aiokafka import AIOKafkaProducer
@@ -22,7 +24,7 @@ from aiokafka.errors import (
 )
 
 from duetime.targets.publish.address import Address
-from duetime.targets.publish.brokers import CONFIRM_WITHIN
+from duetime.targets.publish.brokers import CLOSE_WITHIN, CONFIRM_WITHIN
 from duetime.targets.publish.messages import Acknowledgement, BrokerUnreachable, Message, PublishRefused
 from duetime.targets.publish.spec import CONTENT_TYPE
 
@@ -70,9 +72,11 @@ class KafkaLink:
 
 async def _stop(producer: AIOKafkaProducer) -> None:
     """Stop a producer without waiting for what cannot be sent: its tasks would go on trying for ever."""
-    if producer._sender is not None:
-        await producer._sender.close()
-    await producer.stop()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_WITHIN):
+            if producer._sender is not None:
+                await producer._sender.close()
+            await producer.stop()
 
 
 def _text(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from duetime.model.trace_context import TRACEPARENT, TRACESTATE, read_headers
 from duetime.store.values import ClaimedTask
 from duetime.targets.http.auth import Basic, reveal
 from duetime.targets.http.spec import PAYLOAD, Payload
+from duetime.targets.occurrence import since_of
 from duetime.targets.publish.address import Address, read_address
 from duetime.targets.publish.destinations import Destination
 from duetime.targets.publish.messages import Message, Options
@@ -95,6 +96,7 @@ def _headers_of(task: ClaimedTask) -> dict[str, str]:
     }
     if task.planned_at is not None:
         headers["Duetime-Planned-At"] = moment(task.planned_at)
+        headers["Duetime-Since"] = moment(since_of(task.meta) or task.planned_at)
     return headers | read_headers(task.meta.get(TRACEPARENT), task.meta.get(TRACESTATE))
 
 

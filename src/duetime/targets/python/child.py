@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
-from duetime.errors import InvalidValue
+from duetime.errors import AttemptCancelled, InvalidValue
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import ErrorInfo, TaskRecord
 from duetime.runtime.forks import Original
@@ -41,7 +41,7 @@ from duetime.targets.output import LogHandler, Writer, current_attempt
 from duetime.targets.payload import UnfitPayload
 from duetime.targets.python.asking import AskingDoor
 from duetime.targets.python.drain import Drain
-from duetime.targets.python.frames import Answer, Began, Channel, Done, NotReady, Order, Progress, Ready, Setup
+from duetime.targets.python.frames import INTERRUPT, Answer, Began, Channel, Done, NotReady, Order, Progress, Ready, Setup
 from duetime.targets.python.function import PythonFunction
 from duetime.targets.python.middleware import Middleware, with_middleware
 from duetime.targets.spec import HandlerSpec
@@ -148,7 +148,23 @@ class Performer:
         self._app = app
         self._resources = resources
         self._loop = loop
+        self._channel = channel
         self._door = AskingDoor(channel, loop, self._decode_result)
+        self._in_function = False
+        self._task: asyncio.Task[Any] | None = None  # of the coroutine that runs
+
+    def interrupt(self, *_: object) -> None:
+        """Stop the attempt that runs: raise AttemptCancelled in its function, or cancel its coroutine. A handler of a signal.
+
+        In the middle of a frame to the worker it waits a moment: half a frame would be the end of both.
+        """
+        if self._channel.sending:
+            threading.Timer(0.01, os.kill, (os.getpid(), INTERRUPT)).start()
+        elif self._in_function:
+            self._in_function = False
+            raise AttemptCancelled
+        elif self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
 
     def _decode_result(self, record: TaskRecord) -> object:
         spec = self._app.specs.get(record.handler)
@@ -192,10 +208,17 @@ class Performer:
     def _call(self, python: PythonFunction, context: Context, arguments: dict[str, Any]) -> object:
         function = python.bind(context, arguments)
         if python.is_async:
-            return self._wait(self._caught(lambda: with_middleware(self._app.middlewares, context, function)))
+            return self._wait(self._loop.create_task(self._caught(lambda: with_middleware(self._app.middlewares, context, function))))
         if not self._app.middlewares:
-            return function()
+            return self._interruptible(function)
         return self._call_between(context, function)
+
+    def _interruptible(self, function: Callable[[], object]) -> object:
+        try:
+            self._in_function = True
+            return function()
+        finally:
+            self._in_function = False
 
     def _call_between(self, context: Context, function: Callable[[], object]) -> object:
         """Run the middleware in the loop, and stop the loop for each call that it makes of the function.
@@ -209,12 +232,12 @@ class Performer:
             calls.put_nowait((answer, copy_context()))
             return await answer
 
-        attempt = self._loop.create_task(self._caught(lambda: with_middleware(self._app.middlewares, context, innermost)))
+        self._task = attempt = self._loop.create_task(self._caught(lambda: with_middleware(self._app.middlewares, context, innermost)))
         attempt.add_done_callback(lambda _: calls.put_nowait(None))
         while (request := self._loop.run_until_complete(calls.get())) is not None:
             call, variables = request
             try:
-                value = variables.run(function)
+                value = variables.run(self._interruptible, function)
             except StopIteration as error:
                 call.set_exception(RuntimeError(f"the handler raised {error!r}"))  # a future cannot carry it
             except BaseException as error:
@@ -232,8 +255,12 @@ class Performer:
                 self._original.leave(error)
             return None, error
 
-    def _wait(self, attempt: Any) -> object:
-        value, error = self._loop.run_until_complete(attempt)
+    def _wait(self, attempt: asyncio.Task[tuple[object, BaseException | None]]) -> object:
+        self._task = attempt
+        try:
+            value, error = self._loop.run_until_complete(attempt)
+        finally:
+            self._task = None
         if error is not None:
             raise error
         return value
@@ -308,6 +335,8 @@ def _serve(channel: Channel, loop: asyncio.AbstractEventLoop, own: Sequence[int]
         app = load(setup.app)
         lifespan = _Lifespan(app, loop)
         performer = Performer(app, lifespan.enter(), loop, channel)
+        if INTERRUPT is not None:
+            signal.signal(INTERRUPT, performer.interrupt)
     except BaseException as error:
         channel.send(NotReady(_sendable_error(describe(error))))
         os._exit(1)
@@ -323,10 +352,10 @@ def _serve(channel: Channel, loop: asyncio.AbstractEventLoop, own: Sequence[int]
         channel.send(Began())
         ended = performer.perform(order, reporter)
         reporter.close()
-        drain.end()
+        wrote = drain.end()
         if ended.error is not None:
             ended = msgspec.structs.replace(ended, error=_sendable_error(ended.error))
-        channel.send(Done(ended))
+        channel.send(Done(ended, silent=not wrote))
     lifespan.leave()
 
 

@@ -31,7 +31,7 @@ from duetime.runtime.processes import children, group_has_others, group_lives, k
 from duetime.store.values import ClaimedTask
 from duetime.targets.output import DEFAULT_CAP, CappedFile, current_attempt
 from duetime.targets.python.asking import answer as answer_question
-from duetime.targets.python.frames import MAX_FRAME, Answer, Ask, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
+from duetime.targets.python.frames import INTERRUPT, MAX_FRAME, Answer, Ask, Began, Done, NotReady, Order, Progress, Ready, Setup, frame
 from duetime.targets.steps import StepDoor
 
 START_WITHIN = 30.0
@@ -82,6 +82,7 @@ class ChildPool:
         self._start_within = start_within
         self._idle: list[_Child] = []
         self._children: set[_Child] = set()
+        self._performing: dict[str, _Child] = {}  # by task
         self._waiters: deque[asyncio.Future[_Child]] = deque()
         self._starter: asyncio.Task[None] | None = None
         self._closed = False
@@ -95,18 +96,23 @@ class ChildPool:
         output_path: str | None,
         progress: Callable[[float, str], None],
         began: Callable[[], None] = lambda: None,
+        silent: Callable[[], None] = lambda: None,
         recycling: Recycling = NEVER,
         steps: StepDoor | None = None,
     ) -> Ended:
-        """Run one attempt to its end; call `began` when it has begun. When cancelled, kill the child, wait until it is gone, then raise."""
+        """Run one attempt to its end; call `began` when it has begun, and `silent` at its end if it has written nothing to its file.
+
+        When cancelled, kill the child, wait until it is gone, then raise.
+        """
         order = Order(task=claimed, started_at=started_at, deadline_at=deadline_at, output_path=output_path, output_cap=self._output_cap)
         for _ in range(_STARTS):
             try:
                 child = await self._take()
             except _NotStarted as problem:
                 return problem.ended
+            self._performing[claimed.id] = child
             try:
-                ended = await child.perform(order, progress, began, steps)
+                done = await child.perform(order, progress, began, steps)
             except _Broken as broken:
                 await child.end()
                 if child.began:
@@ -118,13 +124,24 @@ class ChildPool:
                 await child.end()
                 raise
             else:
-                if ended.outcome is not Outcome.SUCCEEDED and child.left_something:
-                    await child.end()  # the next attempt must not run beside what this one has started
+                ended = done.ended
+                if done.silent:
+                    silent()
+                if ended.outcome is not Outcome.SUCCEEDED and (child.interrupted or child.left_something):
+                    # the next attempt must not run beside what this one has started, or in what an interruption has left half done
+                    await child.end()
                 else:
                     self._put_back(child, recycling)
                 return ended
+            finally:
+                self._performing.pop(claimed.id, None)
         error = ErrorInfo("ProcessDied", f"{_STARTS} sub-processes, one after the other, died before the attempt began")
         return Ended(Outcome.FAILED, error=error)
+
+    def interrupt(self, task: str) -> bool:
+        """Tell the code of a task's attempt to stop; return False if it has not begun, or cannot be told."""
+        child = self._performing.get(task)
+        return child is not None and child.interrupt()
 
     async def prepare(self) -> Ended | None:
         """Have a child ready, so that the `perform` that follows begins at once. If none starts, return the attempt's end."""
@@ -249,6 +266,7 @@ class _Child:
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self.exited = False
         self.began = False
+        self.interrupted = False
         self.attempts = 0
         self.killed_on_purpose = False
         self._lock = threading.Lock()
@@ -324,9 +342,9 @@ class _Child:
 
     async def perform(
         self, order: Order, progress: Callable[[float, str], None], began: Callable[[], None], steps: StepDoor | None = None
-    ) -> Ended:
+    ) -> Done:
         """Have an attempt performed; _Broken if the child dies before it reports the end."""
-        self.began = False
+        self.began = self.interrupted = False
         self.attempts += 1
         self._writer.write(frame(order))
         while True:
@@ -338,8 +356,8 @@ class _Child:
                     progress(fraction, text)
                 case Ask() as question:
                     self._writer.write(frame(await answer_question(steps, question)))
-                case Done(ended):
-                    return ended
+                case Done() as done:
+                    return done
                 case Ready() | NotReady() as answer:
                     raise _Broken(f"it answered {type(answer).__name__} in the middle of an attempt")
 
@@ -367,6 +385,15 @@ class _Child:
     def left_something(self) -> bool:
         """Whether something that it has started still runs."""
         return any(start_of(each) is not None for each in children(self._process.pid)) or group_has_others(self._process.pid)
+
+    def interrupt(self) -> bool:
+        """Tell the attempt's code to stop; return whether that was possible."""
+        with self._lock:
+            if self._reaped or not self.began or INTERRUPT is None:
+                return False
+            self.interrupted = True
+            os.kill(self._process.pid, INTERRUPT)
+            return True
 
     def kill(self) -> None:
         """Kill the process group and all descendants, which may lead groups of their own.

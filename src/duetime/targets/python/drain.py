@@ -60,19 +60,21 @@ class Drain(threading.Thread):
             self._path = None if path is None else Path(path)
             self._cap = self._space = cap
 
-    def end(self) -> None:
-        """Put everything printed so far into the file and close it."""
+    def end(self) -> bool:
+        """Put everything printed so far into the file and close it. Return whether there was something."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
         with self._lock:
             self._empty()
+            wrote = self._file is not None
             if self._file is not None:
                 os.close(self._file)
             if self._cut:
                 os.dup2(self._entry, 1)
                 os.dup2(self._entry, 2)
             self._path, self._file, self._cut = None, None, False
+            return wrote
 
     def _empty(self) -> None:
         """Move what is in the pipe now, not what a sub-process keeps adding."""

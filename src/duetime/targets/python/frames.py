@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import signal
 import socket
 import threading
 from typing import Any, TypeAlias
@@ -17,6 +18,8 @@ from duetime.model.task import ErrorInfo, NewTask, TaskRecord
 from duetime.store.values import ClaimedTask
 
 MAX_FRAME = 16 * 1_048_576
+# A real-time signal that nobody uses by habit: by it the worker tells a child to stop its attempt. None where there is none.
+INTERRUPT = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else None
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +82,10 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The attempt's code has ended."""
+    """The attempt's code has ended. `silent`: nothing was written to its output file."""
 
     ended: Ended
+    silent: bool = False
 
 
 Answer: TypeAlias = Ready | NotReady | Began | Progress | Ask | Done
@@ -100,6 +104,7 @@ class Channel:
         connection.setblocking(False)
         self._connection = connection
         self._lock = threading.Lock()
+        self.sending = False
         self._writable = select.poll()
         self._writable.register(connection, select.POLLOUT)
 
@@ -121,6 +126,7 @@ class Channel:
     def send(self, answer: Answer) -> None:
         left = memoryview(frame(answer))
         with self._lock:
+            self.sending = True
             while left:
                 try:
                     left = left[self._connection.send(left) :]
@@ -128,3 +134,4 @@ class Channel:
                     self._writable.poll()
                 except OSError:
                     os._exit(1)  # the worker is gone
+            self.sending = False

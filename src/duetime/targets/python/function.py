@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Isolation: TypeAlias = Literal["auto", "thread", "process"]
 
 
+KILL_AFTER = 1.0
+
+
 class PythonFunction(msgspec.Struct, frozen=True, kw_only=True):
     """A function. It takes the context first if `takes_context`; then only keyword arguments."""
 
@@ -27,6 +30,7 @@ class PythonFunction(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation = "auto"
     recycle_after: int | None = None  # attempts of a sub-process
     max_memory: int | None = None  # bytes of one
+    kill_after: float = KILL_AFTER  # seconds that its code has to end after it was told to
 
     @property
     def kind(self) -> str:
@@ -44,8 +48,8 @@ class PythonFunction(msgspec.Struct, frozen=True, kw_only=True):
         from duetime.targets.python.thread import ThreadTarget
 
         if self.isolation == "process":
-            return ProcessTarget(host, recycling=Recycling(self.recycle_after, self.max_memory))
-        apart = ProcessTarget(host, host.suspects)
+            return ProcessTarget(host, recycling=Recycling(self.recycle_after, self.max_memory), kill_after=self.kill_after)
+        apart = ProcessTarget(host, host.suspects, kill_after=self.kill_after)
         if self.is_async:
             return SuspectsApart(CoroutineTarget(self, handler.payloads, host), apart, host)
         threads = ThreadTarget(self, handler.payloads, host)

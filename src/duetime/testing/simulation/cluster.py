@@ -367,7 +367,7 @@ def _on_each_process(app: App) -> Callable[[], None]:
     here._services = Services(**services)
     for name in (
         *("client", "insight", "output", "failures", "secrets", "artifacts", "targets", "flows", "tokens", "doctor"),
-        *("limits", "alerts", "channels"),
+        *("limits", "weights", "alerts", "channels"),
     ):
         setattr(here, name, services[name])
     here.event_source = services["events"]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
+import msgspec
+
 from duetime.clock import Seconds
 from duetime.errors import InvalidValue
 from duetime.model.access import Scope
 from duetime.model.alerts.conditions import Condition, Deadline, Missed, WorkerLost, written
+from duetime.model.query import Query
+from duetime.model.task import Task
 from duetime.targets.notices.channels import Channel, Mail, kind_of
+from duetime.targets.notices.notice import NOTIFY, Notice, headline
 from duetime.web.page import Action, Done, Page, View
 from duetime.web.visit import Visit
 
+TOLD = 20  # notices on the page
 MUTED: dict[str, Seconds] = {"1h": 3_600.0, "8h": 28_800.0, "1d": 86_400.0}
 
 
@@ -18,6 +27,7 @@ async def view(visit: Visit) -> View:
     alerts = await visit.sight.see("alerts", lambda: app.alerts.firing(state=None))
     rules = await visit.sight.see("alert rules", app.alerts.list)
     channels = await visit.sight.see("channels", app.channels.list)
+    told = await visit.sight.see("notices", lambda: _told(visit))
     operates = visit.may("operate")
     conditions = {each.rule.name: each.rule.when for each in rules.value}
     facts = {
@@ -25,11 +35,22 @@ async def view(visit: Visit) -> View:
         "seen": alerts,
         "rules": [(each, written(each.rule.when)) for each in rules.value],
         "channels": [(each, kind_of(each.channel), _where(each.channel)) for each in channels.value] if operates else [],
+        "told": told.value,
         "may_operate": operates,
         "may_admin": visit.may("admin"),
         "muted": list(MUTED),
     }
     return View(title="Alerts", facts=facts)
+
+
+async def _told(visit: Visit) -> list[tuple[Task[Any], str]]:
+    """Return the last notices as tasks, each with what it says in one line."""
+    page = await visit.app.client.page(Query(handler=NOTIFY, limit=TOLD))
+    told = []
+    for task in page.items:
+        with contextlib.suppress(msgspec.ValidationError):  # it is not from alerts
+            told.append((task, headline(msgspec.convert(task.payload, Notice))))
+    return told
 
 
 def _link(visit: Visit, condition: Condition | None, subject: str) -> str:

@@ -53,7 +53,7 @@ def _asked(visit: Visit, fields: dict[str, str]) -> tuple[Verb, Query]:
     verb = fields.get("verb", "cancel")
     if verb not in ("cancel", "retry"):
         raise InvalidValue(f"the verb is cancel or retry, got {verb[:40]!r}")
-    query = read_query(fields.get("q", ""), visit.now)
+    query = read_query(fields.get("q", ""), visit.now).by(visit.caller.submitted_by)
     allow_filter(visit.caller, Scope.OPERATE, query.handler)
     visit.hiding.check(query)
     possible = LIVE if verb == Verb.CANCEL else FINAL - {State.SUCCEEDED}

@@ -45,7 +45,7 @@ async def view(visit: Visit) -> View:
     text = visit.query.get("q", "")
     query, problem = Query(), ""
     try:
-        query = read_query(text, visit.now)
+        query = read_query(text, visit.now).by(visit.caller.submitted_by)
         visit.hiding.check(query)
     except InvalidValue as error:
         problem = str(error)

@@ -24,10 +24,12 @@ def _order(worker: WorkerInfo) -> tuple[int, str, str]:
 
 async def view(visit: Visit) -> View:
     found = sorted(await _workers(visit), key=_order)
+    servers = (await visit.sight.see("servers", visit.app.insight.servers)).value
     begin = int(visit.query.get("from", "0")) if visit.query.get("from", "0").isdecimal() else 0
     facts = {
         "workers": found[begin : begin + MOST],
         "total": len(found),
+        "servers": servers,
         "slots": sum(sum(each.slots.values()) for each in found),
         "running": sum(each.running or 0 for each in found),
         "next": visit.here(**{"from": begin + MOST}) if begin + MOST < len(found) else None,

@@ -40,6 +40,7 @@ from duetime.worker.pull.values import (
     Offer,
     PulledAttempt,
     Renewed,
+    Report,
     ReportAnswer,
     as_running,
     cancelling,
@@ -289,6 +290,37 @@ class PullService:
             self._stale += 1
             logger.warning("pull worker %s: attempt %d of task %s is no longer its own; nothing was changed", worker[:80], attempt, task)
         return Completed(verdict, record.state)
+
+    async def complete_many(self, worker: str, reports: Sequence[Report], may_see: MaySee) -> list[Completed | None]:
+        """Record how many attempts ended, in one write; None for a task that is not there.
+
+        What the worker does not run is looked at one by one, as `complete` does.
+        """
+        known = is_id(worker) and await self._store().pull_worker(worker) is not None
+        running = await self._store().running_tasks(worker, [report.task for report in reports]) if known else []
+        own = {(task.id, task.attempt): task for task in running if may_see(task.handler)}
+        await self._know({task.handler for task in own.values()})
+        ends: list[tuple[PulledAttempt, Ended]] = []
+        for report in reports:
+            task = own.get((report.task, report.attempt))
+            if task is not None:
+                returned = task.cancelling and report.ended.outcome is Outcome.RELEASED
+                ends.append((self._bounded(task), Ended(Outcome.CANCELLED) if returned else report.ended))
+        settled = dict(zip([(end.task.id, end.task.attempt) for end, _ in ends], await self._end(worker, ends), strict=True))
+        answers: list[Completed | None] = []
+        for report in reports:
+            settlement, verdict = settled.get((report.task, report.attempt), (None, SettleVerdict.STALE))
+            if settlement is not None and verdict is SettleVerdict.ACCEPTED and settlement.state in FINAL:
+                answers.append(Completed(verdict, settlement.state))
+                continue
+            try:
+                if settlement is not None and verdict is SettleVerdict.ACCEPTED:
+                    answers.append(Completed(verdict, (await self._record(report.task)).state))
+                else:
+                    answers.append(await self.complete(worker, report.task, report.attempt, report.ended, may_see))
+            except TaskNotFound:
+                answers.append(None)
+        return answers
 
     # ---- what is reported on accepted work ----
 

@@ -59,6 +59,14 @@ class Completed(msgspec.Struct, frozen=True):
     state: State
 
 
+class Report(msgspec.Struct, frozen=True):
+    """How an attempt of a pull worker ended, as it says."""
+
+    task: str
+    attempt: int
+    ended: Ended
+
+
 class ReportAnswer(msgspec.Struct, frozen=True):
     """The answer to progress or logs: whether they count, and whether the attempt has to stop."""
 

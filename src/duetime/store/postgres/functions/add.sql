@@ -57,6 +57,10 @@ begin
         where not exists (select from duetime.lane as l where l.id = u.lane)) then
         raise exception 'a lane is gone' using errcode = 'DT004';  -- by a fail-over
     end if;
+    if p_tasks.keys is not null and exists (select from duetime.alias as a
+        where a.alias = any (p_tasks.handlers) or a.name = any (p_tasks.handlers)) then
+        raise exception 'a key may be held by another name of its handler' using errcode = 'DT001';
+    end if;
     insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes, size, payload, submitted_at,
         submitted_by)
     select n.lane, greatest(n.due_at, v_now), n.id, n.due_at, n.expires_at, 0, 0, 0, n.size,

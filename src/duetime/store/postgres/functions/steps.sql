@@ -4,8 +4,8 @@
 -- the lock of the step, and so sees what ended it.
 
 -- Save steps of attempts that the worker runs, and return which of them (from 1) those are. The claims are locked, so
--- that nobody takes these attempts away meanwhile; a wait that is stored already stays as it is until it is done. One for
--- a signal lasts a tenth of a second from now at least, so that it takes what is kept, however late it is stored.
+-- that nobody takes these attempts away meanwhile; a wait that is stored already stays as it is until it is done. One
+-- for a signal lasts a tenth of a second from now at least, so that it takes what is kept, however late it is stored.
 create or replace function duetime.save_steps(
     p_now bigint, p_worker text, p_tasks uuid[], p_attempts integer[], p_names text[], p_kinds text[], p_done boolean[],
     p_data text[], p_signals text[], p_wakes bigint[], p_children text[]
@@ -26,7 +26,8 @@ begin
         order by n.index);
     insert into duetime.step as s (task, name, kind, attempt, at, done, data, signal, wake_at, children)
     select p_tasks[i], p_names[i], p_kinds[i], p_attempts[i], v_now, p_done[i], p_data[i], p_signals[i],
-        case when p_signals[i] is null or p_wakes[i] is null then p_wakes[i] else greatest(p_wakes[i], v_now + 100000) end,
+        case when p_signals[i] is null or p_wakes[i] is null then p_wakes[i]
+            else greatest(p_wakes[i], v_now + 100000) end,
         p_children[i]
     from unnest(v_said) as i order by p_tasks[i], i
     on conflict (task, name) do update set kind = excluded.kind, attempt = excluded.attempt, at = excluded.at,

@@ -10,21 +10,22 @@ from duetime.token where name = $1::text and id <> $2::text
 
 -- put_token: write a token whose version was checked; its last use stays
 insert into duetime.token (id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note,
-    created_at, created_by, rotated_at, expires_at)
+    created_at, created_by, rotated_at, expires_at, owner, addresses)
 values ($1::text, $2::text, $3::bigint, $4::text, $5::text, $6::text, $7::text, $8::bigint, $9::double precision,
-    $10::text, $11::bigint, $12::text, $13::bigint, $14::bigint)
+    $10::text, $11::bigint, $12::text, $13::bigint, $14::bigint, $15::text, $16::text)
 on conflict (id) do update set name = excluded.name, version = excluded.version, scopes = excluded.scopes,
     handlers = excluded.handlers, digest = excluded.digest, old_digest = excluded.old_digest,
     old_until_at = excluded.old_until_at, rate = excluded.rate, note = excluded.note, created_at = excluded.created_at,
-    created_by = excluded.created_by, rotated_at = excluded.rotated_at, expires_at = excluded.expires_at
+    created_by = excluded.created_by, rotated_at = excluded.rotated_at, expires_at = excluded.expires_at,
+    owner = excluded.owner, addresses = excluded.addresses
 
 -- all_tokens: every token
 select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by,
-    rotated_at, expires_at, last_used_at from duetime.token order by name
+    rotated_at, expires_at, owner, addresses, last_used_at from duetime.token order by name
 
 -- tokens_by_id: tokens by id
 select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by,
-    rotated_at, expires_at, last_used_at from duetime.token where id = any ($1::text[])
+    rotated_at, expires_at, owner, addresses, last_used_at from duetime.token where id = any ($1::text[])
 
 -- delete_token: a token that is good no more
 delete from duetime.token where id = $1::text returning id

@@ -295,5 +295,32 @@ where not exists (select from duetime.handler as o where o.name = h.name and o.n
 or ($1::boolean and exists (select from duetime.worker as w where w.declared::json ->> h.name = h.digest))
 order by h.name collate "C", h.number
 
+-- all_fairness: handlers whose collections share its starts
+select handler, declared, weights, note, set_by, set_at from duetime.fairness order by handler collate "C"
+
+-- declare_fairness: what code says of handlers; returns those of which it said something else before
+insert into duetime.fairness as f (handler, declared)
+select h.handler, h.declared from unnest($1::text[], $2::boolean[]) as h (handler, declared)
+where h.declared or exists (select from duetime.fairness as o where o.handler = h.handler and o.declared)
+on conflict (handler) do update set declared = excluded.declared where f.declared <> excluded.declared
+returning handler
+
+-- put_weights: weights that somebody has set, or none
+insert into duetime.fairness as f (handler, weights, note, set_by, set_at)
+values (coalesce((select a.name from duetime.alias as a where a.alias = $1::text), $1::text), $2::text, $3::text,
+    $4::text, case when $2::text <> '{}' then coalesce($5::bigint, duetime.clock()) end)
+on conflict (handler) do update set weights = excluded.weights, note = excluded.note, set_by = excluded.set_by,
+    set_at = excluded.set_at
+
+-- move_weights: what was set by former names of a handler, unless it has its own
+with moved as (
+    delete from duetime.fairness as f where f.handler = any ($2::text[]) returning f.*
+)
+insert into duetime.fairness (handler, weights, note, set_by, set_at)
+select $1::text, m.weights, m.note, m.set_by, m.set_at from moved as m on conflict do nothing
+
+-- spend_quotas: take from quotas, or say how long to wait
+select wait from duetime.spend_quotas($1::bigint, $2::text[], $3::bigint[], $4::bigint[])
+
 -- ping: a write that changes nothing; a server that only reads refuses it
 update duetime.control set gates_version = gates_version where false

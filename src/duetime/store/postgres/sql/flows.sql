@@ -101,6 +101,11 @@ update duetime.flow set stopping = null, swept = false, more = true, state = 'ru
     version = version + 1
 where id = $1::uuid
 
+-- undo_again: let what undoes a flow go on; the flow stays stopped
+update duetime.flow set more = true, state = 'running', finished_at = null,
+    version = version + 1
+where id = $1::uuid
+
 -- forget_errors: nodes whose members could not be made are tried again
 update duetime.node set error = '' where flow = $1::uuid and error <> ''
 

@@ -5,6 +5,14 @@ select * from duetime.claim($1::bigint, $2::text, $3::bigint, $4::integer[], $5:
 -- peek: the first positions of several lanes that are due or will be soon
 select lane, positions from duetime.peek($1::bigint, $2::integer[], $3::bigint[], $4::integer, $5::bigint)
 
+-- peek_each: the first positions of lanes, of each so many; and of other lanes of roads in which something has
+-- become due since, but of the newest of it only, if that is much
+select lane, positions from duetime.peek_each($1::bigint, $2::integer[], $3::bigint[], $4::integer[], $5::integer[],
+    $6::bigint, $7::bigint)
+
+-- due_lanes: those of these lanes in which something is due
+select lane from duetime.due_lanes($1::bigint, $2::integer[], $3::bigint[], $4::bigint)
+
 -- settle: how attempts ended
 select accepted, finals, earliest from duetime.settle($1::bigint, $2::text, $3::bigint[], $4::text::uuid[],
     $5::text::integer[], $6::text::bigint[], $7::text::bigint[], $8::text::text[], $9::text::text[],

@@ -72,7 +72,7 @@ create table duetime.task (
     planned_at bigint,
     queued boolean not null default false
 );
-create unique index task_key on duetime.task (handler, key, queued) where key is not null;
+create unique index task_key on duetime.task (key, handler, queued) where key is not null;
 create index task_expiry on duetime.task (expires_at) where expires_at is not null;
 
 -- Which task opened the window of a throttled key, and until when it lasts. `handler` is its present name.
@@ -526,6 +526,23 @@ create table duetime.gate (
     primary key (handler, collection)
 );
 
+-- Handlers whose collections share its starts, under their present names: because code says so (`declared`), or by
+-- weights that somebody has set, a JSON object by collection. `gates_version` counts changes of these too.
+create table duetime.fairness (
+    handler text primary key,
+    declared boolean not null default false,
+    weights text not null default '{}',
+    note text not null default '',
+    set_by text not null default '',
+    set_at bigint
+);
+
+-- Until when submissions have used up the quotas of handlers, under their present names.
+create table duetime.quota (
+    handler text primary key,
+    used_until bigint not null
+) with (fillfactor = 50);
+
 -- Failures in a row of handlers that are to be disabled after some; a success ends one.
 create table duetime.streak (
     handler text not null,
@@ -623,9 +640,9 @@ alter table duetime.schedule set (autovacuum_vacuum_scale_factor = 0, autovacuum
 alter table duetime.duty set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_cost_delay = 0);
 
--- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes
--- and handlers are JSON. A removed token is gone; the audit remembers it. The table is small and its last uses are
--- written often.
+-- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes,
+-- handlers and addresses are JSON. A removed token is gone; the audit remembers it. The table is small and its last
+-- uses are written often.
 create table duetime.token (
     id text primary key,
     name text collate "C" not null unique,
@@ -641,6 +658,8 @@ create table duetime.token (
     created_by text not null,
     rotated_at bigint,
     expires_at bigint,
+    owner text not null,
+    addresses text not null,
     last_used_at bigint
 ) with (fillfactor = 50);
 
@@ -936,4 +955,16 @@ create table duetime.alerting (
     version text not null,
     body bytea not null,
     primary key (kind, name)
+) with (fillfactor = 70);
+
+-- Servers that are there, so that people and programs find them.
+create table duetime.server (
+    id text primary key,
+    host text not null,
+    pid bigint not null,
+    url text,
+    version text not null,
+    python text not null,
+    started_at bigint not null,
+    beat_at bigint not null
 ) with (fillfactor = 70);

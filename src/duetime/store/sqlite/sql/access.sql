@@ -6,19 +6,22 @@ select id, expires_at from duetime_token where name = ? and id <> ?
 
 -- put_token: write a token whose version was checked; its last use stays
 insert into duetime_token (id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note,
-    created_at, created_by, rotated_at, expires_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    created_at, created_by, rotated_at, expires_at, owner, addresses)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict (id) do update set name = excluded.name, version = excluded.version, scopes = excluded.scopes,
     handlers = excluded.handlers, digest = excluded.digest, old_digest = excluded.old_digest,
     old_until_at = excluded.old_until_at, rate = excluded.rate, note = excluded.note, created_at = excluded.created_at,
-    created_by = excluded.created_by, rotated_at = excluded.rotated_at, expires_at = excluded.expires_at
+    created_by = excluded.created_by, rotated_at = excluded.rotated_at, expires_at = excluded.expires_at,
+    owner = excluded.owner, addresses = excluded.addresses
 
 -- all_tokens: every token
 select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by,
-    rotated_at, expires_at, last_used_at from duetime_token order by name
+    rotated_at, expires_at, owner, addresses, last_used_at from duetime_token order by name
 
 -- tokens_by_id: tokens by id
 select id, name, version, scopes, handlers, digest, old_digest, old_until_at, rate, note, created_at, created_by,
-    rotated_at, expires_at, last_used_at from duetime_token where id in (select value from json_each(?))
+    rotated_at, expires_at, owner, addresses, last_used_at from duetime_token
+where id in (select value from json_each(?))
 
 -- delete_token: a token that is good no more
 delete from duetime_token where id = ?

@@ -106,3 +106,31 @@ update duetime_alias set name = ? where name = ?
 
 -- all_aliases: all other names of handlers
 select alias, name from duetime_alias
+
+-- all_fairness: handlers whose collections share its starts
+select handler, declared, weights, note, set_by, set_at from duetime_fairness order by handler
+
+-- declare_fairness: what code says of a handler; returns it if code said something else before
+insert into duetime_fairness (handler, declared)
+select :handler, :declared
+where :declared or exists (select 1 from duetime_fairness as o where o.handler = :handler and o.declared)
+on conflict (handler) do update set declared = excluded.declared where declared <> excluded.declared
+returning handler
+
+-- put_weights: weights that somebody has set, or none
+insert into duetime_fairness (handler, weights, note, set_by, set_at) values (?1, ?2, ?3, ?4, ?5)
+on conflict (handler) do update set weights = excluded.weights, note = excluded.note, set_by = excluded.set_by,
+    set_at = excluded.set_at
+
+-- copy_weights: what was set by a former name of a handler, unless it has its own
+insert into duetime_fairness (handler, weights, note, set_by, set_at)
+select ?1, weights, note, set_by, set_at from duetime_fairness where handler = ?2 on conflict do nothing
+
+-- delete_weights: what was set by a former name
+delete from duetime_fairness where handler = ?
+
+-- quota: until when a handler's quota is used up
+select used_until from duetime_quota where handler = ?
+
+-- put_quota: the same, from now on
+insert or replace into duetime_quota (handler, used_until) values (?, ?)

@@ -105,6 +105,11 @@ update duetime_flow set stopping = null, swept = 0, more = 1, state = 'running',
     version = version + 1
 where id = ?
 
+-- undo_again: let what undoes a flow go on; the flow stays stopped
+update duetime_flow set more = 1, state = 'running', finished_at = null,
+    version = version + 1
+where id = ?
+
 -- forget_errors: nodes whose members could not be made are tried again
 update duetime_node set error = '' where flow = ? and error <> ''
 

@@ -233,3 +233,23 @@ update duetime_fact set value = value where false
 
 -- payload_sizes: how long the payloads of some tasks are
 select seq, length(payload) from duetime_task where seq in (select value from json_each(?))
+
+-- due_of_ways: how many entries are due in lanes and roads, counted as far as a limit in each
+select coalesce(sum(case when l.value between -1048576 and -1 then (
+    select count(*) from (select 1 from duetime_due where lane < 0 and -lane >> 20 = -l.value and pos <= ?2 limit ?3))
+    else (select count(*) from (select 1 from duetime_due where lane = l.value and pos <= ?2 limit ?3)) end), 0)
+from json_each(?1) as l
+
+-- due_of_lanes: the same of each lane, with what it is
+select l.id, l.handler, l.collection, l.priority,
+    (select count(*) from (select 1 from duetime_due where lane = l.id and pos <= ?2 limit ?3))
+from json_each(?1) as e cross join duetime_lane as l on l.id = e.value
+
+-- all_due_lanes: lanes of a handler in which something is due
+select collection, id from duetime_lane as l
+where handler = ?1 and exists (select 1 from duetime_due where lane = l.id and pos <= ?2)
+
+-- newly_due_lanes: lanes of a road in which something has become due since; of the newest of it, if that is much
+select distinct l.collection, l.id from (select lane from duetime_due
+    where lane < 0 and -lane >> 20 = ?1 and pos > ?2 and pos <= ?3 order by pos desc limit 1000) as d
+cross join duetime_lane as l on l.id = d.lane

@@ -388,6 +388,23 @@ create table duetime_gate (
     primary key (handler, collection)
 ) without rowid;
 
+-- Handlers whose collections share its starts, under their present names: because code says so (`declared`), or by
+-- weights that somebody has set, a JSON object by collection. `gates_version` counts changes of these too.
+create table duetime_fairness (
+    handler text primary key,
+    declared integer not null default 0,
+    weights text not null default '{}',
+    note text not null default '',
+    set_by text not null default '',
+    set_at integer
+) without rowid;
+
+-- Until when submissions have used up the quotas of handlers, under their present names.
+create table duetime_quota (
+    handler text primary key,
+    used_until integer not null
+) without rowid;
+
 -- Failures in a row of handlers that are to be disabled after some; a success ends one.
 create table duetime_streak (
     handler text not null,
@@ -473,8 +490,8 @@ create table duetime_duty (
     until_at integer not null
 ) without rowid;
 
--- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes
--- and handlers are JSON. A removed token is gone; the audit remembers it.
+-- Tokens. Of a secret only its digest is kept; the one before the last rotation is good until `old_until_at`. Scopes,
+-- handlers and addresses are JSON. A removed token is gone; the audit remembers it.
 create table duetime_token (
     id text primary key,
     name text not null unique,
@@ -490,6 +507,8 @@ create table duetime_token (
     created_by text not null,
     rotated_at integer,
     expires_at integer,
+    owner text not null,
+    addresses text not null,
     last_used_at integer
 ) without rowid;
 
@@ -774,4 +793,16 @@ create table duetime_alerting (
     version text not null,
     body blob not null,
     primary key (kind, name)
+) without rowid;
+
+-- Servers that are there, so that people and programs find them.
+create table duetime_server (
+    id text primary key,
+    host text not null,
+    pid integer not null,
+    url text,
+    version text not null,
+    python text not null,
+    started_at integer not null,
+    beat_at integer not null
 ) without rowid;
