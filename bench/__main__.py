@@ -17,6 +17,7 @@ from bench import (
     dashboard,
     draining,
     everyday,
+    flows,
     http,
     http_target,
     lanes,
@@ -85,13 +86,19 @@ def run_listing(options: argparse.Namespace) -> Report:
 
 def run_dashboard(options: argparse.Namespace) -> Report:
     report = Report("The dashboard on PostgreSQL")
-    dashboard.run(report, full=options.full, rounds=options.rounds)
+    dashboard.run(report, full=options.full, rounds=options.rounds, large=options.tasks)
     return report
 
 
 def run_everyday(options: argparse.Namespace) -> Report:
     report = Report("Everyday handlers: rates, and µs of CPU time a task")
     everyday.run(report, options.rounds)
+    return report
+
+
+def run_flows(options: argparse.Namespace) -> Report:
+    report = Report("Flows")
+    flows.run(report, rounds=options.rounds, full=options.full)
     return report
 
 
@@ -102,14 +109,16 @@ def run_service() -> Report:
 
 
 def main() -> int:
-    names = (*PARTS, "http", "listing", "dashboard", "everyday", "service", "postgres", *figures.PARTS)
+    names = (*PARTS, "http", "listing", "dashboard", "everyday", "flows", "service", "postgres", *figures.PARTS)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(names)} (all)")
     parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help="rounds on PostgreSQL and with --against: fewer than five are a look, not a figure"
     )
-    parser.add_argument("--tasks", type=int, help="tasks of each drain and bulk on PostgreSQL, a multiple of 1,000; for a look as well")
+    parser.add_argument(
+        "--tasks", type=int, help="tasks of each drain, bulk and dashboard on PostgreSQL, a multiple of 1,000; for a look as well"
+    )
     parser.add_argument(
         "--against", type=Path, metavar="PATH", help="a checkout of another version, measured beside this one without peers"
     )
@@ -135,6 +144,7 @@ def main() -> int:
     reports += [run_listing(options)] if "listing" in wanted else []
     reports += [run_dashboard(options)] if "dashboard" in wanted else []
     reports += [run_everyday(options)] if "everyday" in wanted else []
+    reports += [run_flows(options)] if "flows" in wanted else []
     reports += [run_service()] if "service" in wanted else []
     for report in reports:
         report.show()
