@@ -13,6 +13,7 @@ from duetime.clock import monotonic
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.model.disabling import Observed
 from duetime.model.gate import Gate, Gates
+from duetime.model.limit import CountedLimit
 from duetime.model.operation import Operation, OperationState, Verb, acted
 from duetime.model.sharding import CONTROL
 from duetime.model.steps import NewStep, StepRecord
@@ -58,6 +59,15 @@ class Sharing(Tasks, Reading):
         if changed:
             await self._sync()
         return changed
+
+    async def declare_counted(self, handlers: Sequence[str], limits: Sequence[CountedLimit]) -> None:
+        if limits:
+            names = ", ".join(sorted({limit.name for limit in limits}))
+            raise InvalidValue(
+                f"limits by key, by rate, or that drop or stop what is above them cannot hold while the store has shards: {names}. Use "
+                "Limit(name, running=…), or leave the tasks in one store"
+            )
+        await self.control.declare_counted(handlers, limits)
 
     async def put_weights(self, handler: str, weights: Mapping[str, float], *, note: str, set_by: str) -> None:
         await self.everywhere(lambda store: store.put_weights(handler, weights, note=note, set_by=set_by))

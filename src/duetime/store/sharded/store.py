@@ -149,6 +149,11 @@ class ControlVerbs:
         self.declarations = control.declarations
         # GateStore
         self.gates = control.gates
+        # LimitStore, of which no limit is counted by claims
+        self.put_partition = control.put_partition
+        self.partitions = control.partitions
+        self.parked_under = control.parked_under
+        self.look_at_limits = control.look_at_limits
         # WeightStore, QuotaStore, ServerStore
         self.weights = control.weights
         self.spend_quotas = control.spend_quotas

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.limit import Allotment, Ask, Holder, LimitRecord, granted, in_force
+from duetime.model.limit import Allotment, Ask, Holder, LimitRecord, RateRule, granted, in_force
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import HintKind
 
 _uses = msgspec.json.Decoder(dict[str, int]).decode
+_rules = msgspec.json.Decoder(list[RateRule]).decode
 
 
 class Limiting(OpenFile):
@@ -72,11 +73,12 @@ def _taken(uses: Mapping[str, int], accepted: Mapping[str, int]) -> int:
 
 def _limits(connection: sqlite3.Connection) -> list[LimitRecord]:
     accepted = dict(connection.execute(SQL.accepted_by_handler).fetchall())
+    sums = {name: (counted, parked) for name, counted, parked in connection.execute(SQL.counted_sums)}
     holders: dict[str, list[Holder]] = {}
     for name, *holder in connection.execute(SQL.all_permits):
         holders.setdefault(name, []).append(Holder(*holder))
     records = []
-    for name, declared, text, version, own, until_at, note, set_by, set_at in connection.execute(SQL.all_limits):
+    for name, declared, text, version, own, until_at, note, set_by, set_at, by, rates, over in connection.execute(SQL.all_limits):
         uses = _uses(text)
         records.append(
             LimitRecord(
@@ -89,8 +91,13 @@ def _limits(connection: sqlite3.Connection) -> list[LimitRecord]:
                 note=note,
                 set_by=set_by,
                 set_at=set_at,
-                accepted=_taken(uses, accepted),
+                accepted=0 if name in sums else _taken(uses, accepted),
                 holders=holders.get(name, []),
+                by=by,
+                rates=_rules(rates),
+                over=over,
+                counted=sums.get(name, (0, 0))[0],
+                parked=sums.get(name, (0, 0))[1],
             )
         )
     return records
