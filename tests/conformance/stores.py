@@ -91,6 +91,7 @@ NOT_OVER_SHARDS = {
     "test_limits": ("test_accepted_work",),
     "test_flows": ("test_damaged_flows", "test_the_duty"),  # they reach into one database
     "test_opening": ("",),
+    "test_counted_limits": ("",),  # limits by key and rate
     "test_state_machine": ("",),
 }
 
