@@ -29,6 +29,6 @@ def test_no_script_makes_up_the_name_of_a_key() -> None:
 
 def test_all_keys_of_a_store_have_one_hash_tag() -> None:
     keys = Keys("shop")
-    own = [*keys.fixed, keys.lane("5work\0"), keys.running("w"), keys.attempts("t"), keys.chunks("t"), keys.requests, keys.output]
+    own = [*keys.fixed, keys.lane("5work\0"), keys.running("w"), keys.attempts("t"), keys.chunks("t"), keys.output]
     assert all(key.startswith("{shop}:") for key in own)
     assert len(set(own)) == len(own)

@@ -22,8 +22,6 @@ class Keys:
         self.meta, self.workers, self.facts, self.records, self.ends, self.expiry, self.live, self.all = self.fixed[:8]
         self.holders, self.latest, self.tallies, self.progress, self.parked, self.lanes = self.fixed[8:14]
         self.children, self.blocked, self.freed = self.fixed[14:17]
-        self.requests = f"{self._tag}requests"
-        self.request_times = f"{self._tag}request_times"
         self.output = f"{self._tag}output"
         self.channel = f"{self._tag}hints"
 
