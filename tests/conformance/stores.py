@@ -17,9 +17,11 @@ from typing import Any, Protocol
 
 import psycopg
 
-from duetime.clock import Instant
+from duetime.clock import Clock, Instant
+from duetime.model.sharding import ShardEntry, new_map
 from duetime.store import Store
 from duetime.store.open import store_from_url
+from duetime.store.sharded.store import ShardedStore
 from duetime.store.values import Inconsistency
 from tests.conformance.connections import Connection, PsycopgConnection, SqliteConnection
 from tests.servers.running import newest_postgres, postgres_names, postgres_url
@@ -44,6 +46,54 @@ WHERE_ENGINES_DIFFER = frozenset(
         "test_wakeups",
     }
 )
+
+SHARDS = ("a", "b", "c")
+# What is not there over shards, or not so (docs/design/scale.md): whole files, or tests whose names begin so.
+NOT_OVER_SHARDS = {
+    "test_claim": (  # order holds within a shard
+        "test_equal_priorities_go",
+        "test_higher_priority_goes_first",
+        "test_one_start_in_sixteen",
+        "test_starts_are_counted",
+        "test_a_small_total_is_shared",
+        "test_what_many_handlers_leave",
+        "test_a_task_that_came_due_waits",
+        "test_the_next_look_is_told",
+    ),
+    "test_claim_ahead": ("test_a_task_that_comes_later", "test_a_claim_in_full_flow", "test_what_is_due_within"),
+    "test_edit": ("test_a_task_runs_at_its_new_time",),
+    "test_filters": ("test_a_range_of_priorities", "test_of_a_flood"),
+    "test_gates": ("test_paused_tasks_run_in_order",),
+    "test_roads": ("test_priority_and_age_count",),
+    "test_disabling": ("test_the_most_urgent_task",),
+    "test_handler_load": ("",),  # bounds count per shard
+    "test_collections": ("",),
+    "test_pull_workers": ("test_a_claim_leaves_what_would_be",),
+    "test_retention": ("test_walks_pass_many",),
+    "test_failures": ("test_of_too_many_groups", "test_old_counts_are_kept"),
+    "test_output": ("test_hits_are_filtered_and_paged",),
+    "test_submitted": ("test_the_stores_clock_is_set", "test_any_history", "test_a_clock_that_is_set"),
+    "test_edges": ("",),  # edges between shards
+    "test_revival": ("",),
+    "test_queue_one": ("test_what_it_needs", "test_it_waits_for"),
+    "test_locations": ("",),
+    "test_moves": ("",),
+    "test_page": ("test_a_page_holds_whole",),
+    "test_keys": ("test_keep_answers", "test_error_answers"),
+    "test_cancel": ("test_a_waiting_task_ends",),
+    "test_delete": ("test_a_task_that_does_not_run",),
+    "test_retry": ("test_a_retry_is_a_duplicate",),
+    "test_upkeep": ("test_a_healthy_store",),
+    "test_schedules": ("test_tasks_with_keys_meet", "test_tasks_wait_for_earlier"),
+    "test_schedule_listing": ("test_tasks_that_wait_for_nothing",),
+    "test_steps": ("",),  # signals and children
+    "test_events": ("",),
+    "test_limits": ("test_accepted_work",),
+    "test_flows": ("test_damaged_flows", "test_the_duty"),  # they reach into one database
+    "test_opening": ("",),
+    "test_counted_limits": ("",),  # limits by key and rate
+    "test_state_machine": ("",),
+}
 
 
 class Databases(Protocol):
@@ -89,7 +139,7 @@ class SqliteFiles:
         return f"sqlite:///{folder / 'duetime.db'}"
 
     def prepare(self, folder: Path) -> None:
-        pass
+        folder.mkdir(exist_ok=True)
 
     async def inspect(self, folder: Path, store: Store) -> list[Inconsistency]:
         return await store.inspect(repair=False)
@@ -284,18 +334,39 @@ class StoreKind:
     databases: Databases
     can: frozenset[str] = field(default_factory=frozenset)
     whole: bool = False
+    shards: tuple[str, ...] = ()
     examples: Mapping[str, int] = field(default_factory=lambda: {"usual": 20, "everything": 500})
     die: Callable[[str, Instant, str, Mapping[str, int]], int] = die_in_another_process
 
     def url(self, folder: Path, *, one_connection: bool = False) -> str:
         return self.databases.url(folder, one_connection=one_connection)
 
-    def runs(self, module: str, asked: frozenset[str], scope: str) -> bool:
+    def store(self, folder: Path, clock: Clock, *, one_connection: bool = False) -> Store:
+        """Make a store object for the folder's data; nothing is opened yet."""
+        control = store_from_url(self.url(folder, one_connection=one_connection), clock=clock)
+        if not self.shards:
+            return control
+        urls = {name: self.databases.url(folder / name, one_connection=one_connection) for name in self.shards}
+        entries = [ShardEntry(name=name, url=url) for name, url in urls.items()]
+        return ShardedStore(control, lambda url: store_from_url(url, clock=clock), new_map("conformance", entries))
+
+    def prepare(self, folder: Path) -> None:
+        """Let the folder's store have its tables already, if that saves time; it is empty all the same."""
+        for each in (folder, *(folder / name for name in self.shards)):
+            self.databases.prepare(each)
+
+    async def inspect(self, folder: Path, store: Store) -> list[Inconsistency]:
+        """Look for impossible states in the folder's store, which `store` has open."""
+        return await (store.inspect(repair=False) if self.shards else self.databases.inspect(folder, store))
+
+    def runs(self, module: str, test: str, asked: frozenset[str], scope: str) -> bool:
         """Return whether a test of a module that asks for capabilities runs on this kind."""
         if not asked <= self.can:
             return False
         # memory can do none of it, so the file stands for SQLite in all that needs a second process or connection
-        for_sqlite = self.name == "sqlite-memory" or (bool(asked) and self.name == "sqlite-file")
+        if self.shards and test.startswith(NOT_OVER_SHARDS.get(module, ("nothing",))):
+            return False
+        for_sqlite = self.name in ("sqlite-memory", "sharded-memory") or (bool(asked) and self.name == "sqlite-file")
         if scope == "quick":
             return for_sqlite
         return scope == "everything" or self.whole or for_sqlite or module in WHERE_ENGINES_DIFFER
@@ -305,6 +376,7 @@ ALL = frozenset({"another", "dead_worker", "connection", "newer_tables"})
 KINDS = [
     StoreKind("sqlite-memory", SqliteMemory(), whole=True, examples={"quick": 30, "usual": 510, "everything": 5_000}),
     StoreKind("sqlite-file", SqliteFiles(), can=ALL),
+    StoreKind("sharded-memory", SqliteMemory(), shards=SHARDS, whole=True, examples={"quick": 10, "usual": 60, "everything": 1_000}),
     *(StoreKind(name, PostgresSchemas(name), can=ALL) for name in postgres_names() if name != newest_postgres()),
     StoreKind(newest_postgres(), PostgresSchemas(newest_postgres()), can=ALL, whole=True, examples={"usual": 102, "everything": 500}),
 ]

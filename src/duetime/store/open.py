@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from duetime.clock import Clock
 from duetime.errors import InvalidValue, MissingExtra
 from duetime.store import Store
+from duetime.store.alerts import MAP, DocumentKind
 
 if TYPE_CHECKING:
     from duetime.store.postgres.store import PostgresStore
@@ -25,6 +26,20 @@ def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
 
         return SqliteStore.from_url(url, clock=clock)
     return _postgres_store().from_url(url, clock=clock)
+
+
+async def over_shards(store: Store, *, clock: Clock | None = None) -> Store:
+    """Return the layer over an open store's shards, open too; the store itself if it has none."""
+    found = await store.alert_documents(DocumentKind.SHARDS, [MAP])
+    if not found:
+        return store
+    from duetime.store.sharded.store import ShardedStore
+
+    if isinstance(store, ShardedStore):
+        return store
+    sharded = ShardedStore(store, lambda url: store_from_url(url, clock=clock))
+    await sharded.read_map()
+    return sharded
 
 
 def engine_of(url: str) -> tuple[Engine, str]:
