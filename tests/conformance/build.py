@@ -139,7 +139,9 @@ async def task_in(store: Store, worker: Worker, state: State, handler: str = "wo
     if state is State.EXPIRED:
         options["expires_at"] = store.now() - 1
     if state is State.BLOCKED:
-        options["edges"] = (needs(await add(store, "parent")),)
+        key = options.get("key")  # a task waits for tasks of its own shard only
+        parent = await add(store, "parent", id=new_id() if key is None else new_id(key_shard(handler, key)))
+        options["edges"] = (needs(parent),)
     record = await add(store, handler, **options)
     match state:
         case State.RUNNING:
