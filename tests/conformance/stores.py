@@ -74,7 +74,7 @@ NOT_OVER_SHARDS = {
     "test_settle_slices": ("test_children_of_a_whole_claim_are_freed_and_its_progress_is_forgotten",),
     "test_fairness": ("",),  # shares hold within a shard
     "test_sub_flows": ("",),  # they wait in steps
-    "test_failures": ("test_a_group_is_found", "test_of_too_many_groups", "test_old_counts_are_kept"),
+    "test_failures": ("test_failing_attempts", "test_a_group_is_found", "test_of_too_many_groups", "test_old_counts_are_kept"),
     "test_output": ("test_hits_are_filtered_and_paged",),
     "test_submitted": ("test_the_stores_clock_is_set", "test_any_history", "test_a_clock_that_is_set"),
     "test_edges": ("",),  # edges between shards
