@@ -22,6 +22,7 @@ from bench import (
     http_target,
     lanes,
     lateness,
+    limits,
     listing,
     many_handlers,
     schedules,
@@ -96,9 +97,15 @@ def run_everyday(options: argparse.Namespace) -> Report:
     return report
 
 
-def run_flows(options: argparse.Namespace) -> Report:
+def run_flows(parts: Sequence[str], options: argparse.Namespace) -> Report:
     report = Report("Flows")
-    flows.run(report, rounds=options.rounds, full=options.full)
+    flows.run(report, parts, rounds=options.rounds, full=options.full)
+    return report
+
+
+def run_limits(options: argparse.Namespace) -> Report:
+    report = Report("Limits")
+    limits.run(report, rounds=options.rounds, tasks=options.tasks)
     return report
 
 
@@ -109,7 +116,7 @@ def run_service() -> Report:
 
 
 def main() -> int:
-    names = (*PARTS, "http", "listing", "dashboard", "everyday", "flows", "service", "postgres", *figures.PARTS)
+    names = (*PARTS, "http", "listing", "dashboard", "everyday", "flows", *flows.PARTS, "limits", "service", "postgres", *figures.PARTS)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(names)} (all)")
     parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
@@ -137,6 +144,7 @@ def main() -> int:
     wanted = options.parts or names
     on_sqlite = [part for part in PARTS if part in wanted]
     on_postgres = [part for part in figures.PARTS if part in wanted or "postgres" in wanted]
+    of_flows = [part for part in flows.PARTS if part in wanted or "flows" in wanted]
     console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores.")
     reports = [run_sqlite(on_sqlite)] if on_sqlite else []
     reports += [run_postgres(on_postgres, options)] if on_postgres else []
@@ -144,7 +152,8 @@ def main() -> int:
     reports += [run_listing(options)] if "listing" in wanted else []
     reports += [run_dashboard(options)] if "dashboard" in wanted else []
     reports += [run_everyday(options)] if "everyday" in wanted else []
-    reports += [run_flows(options)] if "flows" in wanted else []
+    reports += [run_flows(of_flows, options)] if of_flows else []
+    reports += [run_limits(options)] if "limits" in wanted else []
     reports += [run_service()] if "service" in wanted else []
     for report in reports:
         report.show()
