@@ -18,6 +18,7 @@ from bench import (
     draining,
     everyday,
     fairness,
+    flows,
     http,
     http_target,
     lanes,
@@ -97,6 +98,12 @@ def run_everyday(options: argparse.Namespace) -> Report:
     return report
 
 
+def run_flows(options: argparse.Namespace) -> Report:
+    report = Report("Flows")
+    flows.run(report, rounds=options.rounds, full=options.full)
+    return report
+
+
 def run_service() -> Report:
     report = Report("How long one request holds the event loop of the service")
     service_budget.run(report)
@@ -104,7 +111,7 @@ def run_service() -> Report:
 
 
 def main() -> int:
-    names = (*PARTS, "http", "listing", "dashboard", "everyday", "service", "postgres", *figures.PARTS)
+    names = (*PARTS, "http", "listing", "dashboard", "everyday", "flows", "service", "postgres", *figures.PARTS)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(names)} (all)")
     parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
@@ -137,6 +144,7 @@ def main() -> int:
     reports += [run_listing(options)] if "listing" in wanted else []
     reports += [run_dashboard(options)] if "dashboard" in wanted else []
     reports += [run_everyday(options)] if "everyday" in wanted else []
+    reports += [run_flows(options)] if "flows" in wanted else []
     reports += [run_service()] if "service" in wanted else []
     for report in reports:
         report.show()

@@ -35,7 +35,7 @@ def _task(collection: int, due_at: int | None) -> NewTask[object]:
     return NewTask(id=new_id(), handler="noop", payload=b"{}", collection=f"c{collection:05}", due_at=due_at, submitted_by="bench")
 
 
-def _server(url: str) -> int | None:
+def server_of(url: str) -> int | None:
     """Return the process that all connections of a PostgreSQL server come from."""
     if not url.startswith("postgres"):
         return None
@@ -54,7 +54,7 @@ async def measure(url: str, collections: int, *, fair: bool = False) -> dict[str
         for first in range(0, DUE, 5_000):
             await store.add(tasks[first : first + 5_000])
     await store.register(NewWorker(id="bench", host="here", pid=os.getpid(), slots={"noop": SIZE}, lease=600.0))
-    server = _server(url)
+    server = server_of(url)
     waits = []
     cpu = 0.0
     for number in range(CLAIMS):

@@ -15,9 +15,13 @@ FOLDER = Path(sys.prefix) / "peers"
 NODE_FOLDER = FOLDER / "node"
 NODE = NODE_FOLDER / "node_modules" / ".bin" / "node"
 PGQUEUER_FOLDER = FOLDER / "pgqueuer"
+CELERY_FOLDER = FOLDER / "celery"
+DBOS_FOLDER = FOLDER / "dbos"
 # graphile-worker 0.18 refuses a Node.js older than 22, so it gets its own
 NODE_PACKAGES = ("node@22.23.3", "graphile-worker@0.18.0")
 PGQUEUER_PACKAGES = ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0")
+CELERY_PACKAGES = ("celery[redis]==5.6.0",)
+DBOS_PACKAGES = ("dbos==3.4.0",)
 
 
 class PeerMissing(Exception):
@@ -38,17 +42,31 @@ def graphile_worker() -> None:
 
 def pgqueuer() -> None:
     """Make PgQueuer ready."""
-    if _marked(PGQUEUER_FOLDER, PGQUEUER_PACKAGES):
+    _from_wheels("PgQueuer", PGQUEUER_FOLDER, PGQUEUER_PACKAGES)
+
+
+def celery() -> None:
+    """Make Celery ready."""
+    _from_wheels("Celery", CELERY_FOLDER, CELERY_PACKAGES)
+
+
+def dbos() -> None:
+    """Make DBOS ready."""
+    _from_wheels("DBOS", DBOS_FOLDER, DBOS_PACKAGES)
+
+
+def _from_wheels(peer: str, folder: Path, packages: Sequence[str]) -> None:
+    if _marked(folder, packages):
         return
     # a virtual environment made without pip is filled by the pip of the interpreter that it was made from
     interpreters = (sys.executable, getattr(sys, "_base_executable", sys.executable))
     pip = next((each for each in interpreters if _has_pip(each)), sys.executable)
-    shutil.rmtree(PGQUEUER_FOLDER, ignore_errors=True)
-    _run("PgQueuer", [pip, "-m", "pip", "install", "--quiet", "--target", str(PGQUEUER_FOLDER), *PGQUEUER_PACKAGES])
-    _mark(PGQUEUER_FOLDER, PGQUEUER_PACKAGES)
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(peer, [pip, "-m", "pip", "install", "--quiet", "--target", str(folder), *packages])
+    _mark(folder, packages)
 
 
-PEERS: dict[str, Callable[[], None]] = {"graphile-worker": graphile_worker, "PgQueuer": pgqueuer}
+PEERS: dict[str, Callable[[], None]] = {"graphile-worker": graphile_worker, "PgQueuer": pgqueuer, "Celery": celery, "DBOS": dbos}
 
 
 def _has_pip(interpreter: str) -> bool:

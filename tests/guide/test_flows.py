@@ -561,6 +561,93 @@ async def test_an_order_saga_is_undone_backwards_when_it_fails() -> None:
         assert log[-1] == "release"
 
 
+def nesting(app: App) -> FlowHandler[[int], str]:
+    """Declare flows three deep."""
+    step = app._handlers["step"]
+
+    @app.task
+    async def flaky(name: str) -> str:
+        log.append(name)
+        return name
+
+    @app.flow
+    def inner(plan: Plan, number: int) -> Node[str]:
+        return plan.add(flaky.new(name=f"inner {number}"))
+
+    @app.flow
+    def middle(plan: Plan, number: int) -> Node[str]:
+        plan.group([step.new(name="beside")])
+        return plan.add(inner.new(number), name="inner")
+
+    @app.flow
+    def outer(plan: Plan, number: int) -> Node[str]:
+        nested = plan.add(middle.new(number), name="middle")
+        return plan.add(step.new(name=nested.value), name="after")
+
+    return outer
+
+
+@pytest.mark.covers("HF.6")
+async def test_flows_inside_of_flows_end_with_them_and_hand_their_results_on() -> None:
+    app = shop()
+    outer = nesting(app)
+    async with duetime.testing.using(app, raise_errors=False) as t:
+        flow = await outer.now(7)
+        assert await app.result(flow) == "inner 7"
+        assert log == ["beside", "inner 7", "inner 7"]
+        [member] = await app.flows.members(flow, "middle")
+        assert (await app.flows.get(member.task)).name == "middle", "the flow has the id of its task"
+        t.fail_next("flaky", Fatal("no"))
+        failing = await outer.now(8)
+        with pytest.raises(FlowFailed, match="middle"):
+            await app.result(failing)
+        [member] = await app.flows.members(failing, "middle")
+        assert "inner" in str((await app.get(member.task)).error)
+        log.clear()
+        await app.retry(failing)
+        assert await app.result(failing) == "inner 8"
+        assert log == ["inner 8", "inner 8"], "what had succeeded inside was not run again"
+
+
+@pytest.mark.covers("HF.6")
+async def test_a_cancel_reaches_flows_inside_of_flows() -> None:
+    app = shop()
+    outer = nesting(app)
+    async with duetime.testing.using(app) as t:
+        t.fail_next("flaky", RetryLater(60))
+        flow = await outer.now(7)
+        await t.drain()
+        [member] = await app.flows.members(flow, "middle")
+        task = await app.get(member.task)
+        assert (task.state, (await app.flows.get(member.task)).state) == ("blocked", "running")
+        [innermost] = await app.flows.members(member.task, "inner")
+        await app.cancel(flow)
+        assert [(await app.flows.get(each)).state for each in (flow, member.task, innermost.task)] == ["cancelled"] * 3
+        await t.advance(minutes=2)
+    assert log == ["beside"]
+
+
+async def test_a_step_calls_a_flow_and_takes_it_with_it() -> None:
+    app = shop()
+    outer = nesting(app)
+
+    @app.task
+    async def calling(ctx: Context, number: int) -> str:
+        return await ctx.call("flow", outer.new(number))
+
+    async with duetime.testing.using(app) as t:
+        assert await app.result(await calling.now(3)) == "inner 3"
+        t.fail_next("flaky", RetryLater(60))
+        task = await calling.now(4)
+        await t.drain()
+        await app.cancel(task)
+        await t.advance(minutes=2)
+        assert {flow.state for flow in (await app.flows.list()).items} == {"succeeded", "cancelled"}
+    assert "inner 4" not in log
+    with pytest.raises(InvalidValue, match="has no key and no connection"):
+        outer.options(key="7").new(1)
+
+
 async def test_why_a_flow_is_where_it_is() -> None:
     app = shop()
     step, double = app.handler("step"), app.handler("double")

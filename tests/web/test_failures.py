@@ -44,6 +44,7 @@ async def test_kinds_lead_to_their_page_and_from_there_to_their_tasks(ui: Reader
     assert "payment gateway: connection reset by peer" in page
     assert "1 kind in the last 24 hours: 3 tasks failed for good, 3 attempts failed." in page
     assert "No failure in the last 24 hours" in await ui("/failures?handler=mail.send")
+    assert 'payments.charge: payment gateway: connection reset by peer</span></span><span class="at">3 ×' in await ui("/")
     kind = await ui(f"/failures/{fingerprint}?range=7d")
     found = [task.id async for task in app.tasks(fingerprint=fingerprint)]
     assert len(found) == 3

@@ -49,7 +49,17 @@ async def test_many_open_overviews_cost_as_much_as_one(app: App) -> None:
                 async with session.get(f"{server.url}/ui/", headers={"duetime-parts": "none"}) as response:
                     assert response.status == 200
             clock.advance(1)
-        assert set(sight.reads) == {"stats", "health", "handlers", "gates", "series 15min", "series by handler 15min", "upcoming", "acts"}
+        assert set(sight.reads) == {
+            "stats",
+            "health",
+            "handlers",
+            "gates",
+            "series 15min",
+            "series by handler 15min",
+            "upcoming",
+            "acts",
+            "failures 24h",
+        }
         for name, reads in sight.reads.items():
             assert reads <= SECONDS / LONGER[name.partition(" ")[0]] + 1, name
         seen = sight.reads.total()

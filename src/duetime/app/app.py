@@ -24,7 +24,7 @@ from duetime.app.verbs import Verbs
 from duetime.artifacts.blobs import Blobs, blobs_at
 from duetime.client.admission import SubmitHook
 from duetime.client.alerts.alerts import LocalAlerts
-from duetime.client.flows import Flow
+from duetime.client.flows import Flow, Flows
 from duetime.client.locks import Locks, LockUse
 from duetime.client.schedules.schedule import Schedule
 from duetime.client.services import Program, Services, local_services
@@ -579,6 +579,10 @@ class App(Registry, Verbs):
         call = self._submit_flow(flow, connection)
         tasks = [task for group in flow.tasks for task in group]
         return call if connection is None else Inline(call, lambda: self.prepare(tasks, False))
+
+    def flow_door(self, name: str) -> Flows:
+        """Return what reads and changes stored flows."""
+        return self.flows
 
     async def _submit_flow(self, flow: NewFlow, connection: object | None) -> Flow[Any]:
         await self.ensure_open(declare=connection is None)

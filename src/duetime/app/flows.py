@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import (
     TYPE_CHECKING,
@@ -24,12 +24,13 @@ from typing import (
 import msgspec
 
 from duetime.app.handlers import AnyHandler, one_of
-from duetime.client.flows import Flow
+from duetime.client.flows import Flow, Flows, flow_failed
 from duetime.clock import Seconds, to_micros
-from duetime.errors import InvalidHandler, InvalidValue
+from duetime.errors import Conflict, Fatal, FlowNotFound, InvalidHandler, InvalidValue
 from duetime.ids import new_id
-from duetime.model.flow import FLOW, NODE, TAKES, Condition, Graph, NodePlan, check_graph, mentioned
+from duetime.model.flow import ENDED, FLOW, NODE, TAKES, Condition, Graph, NodePlan, check_graph, mentioned
 from duetime.model.flow_values import ITEM, VALUE, VALUES, Value, kind_of, path_of, sources, takes_item
+from duetime.model.steps import CALLED_BY
 from duetime.model.task import NewTask, check_meta, check_name, delay_micros, due_instant
 from duetime.model.trace_context import TRACEPARENT, TRACESTATE
 from duetime.store.flows import NewFlow
@@ -47,7 +48,7 @@ T = TypeVar("T")
 OnFailure: TypeAlias = Literal["continue", "stop"]
 IfExists: TypeAlias = Literal["error", "keep"]
 
-_OF_MEMBERS = frozenset({FLOW, NODE, TAKES, TRACEPARENT, TRACESTATE})  # what one task says of itself
+_OF_MEMBERS = frozenset({FLOW, NODE, TAKES, CALLED_BY, TRACEPARENT, TRACESTATE})  # what one task says of itself
 
 
 class Node(Generic[R]):
@@ -326,6 +327,8 @@ class FlowHome(Protocol):
 
     def submit_flow(self, flow: NewFlow, /, *, connection: object | None = None) -> Coroutine[Any, Any, Flow[Any]]: ...
 
+    def flow_door(self, name: str) -> Flows: ...
+
 
 class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How one flow differs from others of its handler."""
@@ -379,6 +382,19 @@ class FlowHandler(Generic[P, R]):
         plan = self.plan(*args, **kwargs)
         plan.postpone(due_at=due_instant(when))
         return self._submit(plan)
+
+    def new(self, /, *args: P.args, **kwargs: P.kwargs) -> NewTask[R]:
+        """Return a task that becomes this flow and ends with it: a node of another flow (`plan.add`), or a child (`ctx.call`).
+
+        Its result is the flow's. It takes no slot while it waits.
+        """
+        if self.task is None:
+            raise InvalidHandler(f"{self.name} is no declared flow")
+        if self._options.key is not None or self._options.connection is not None:
+            raise InvalidValue(f"{self.name}: a flow inside of another one has no key and no connection of its own")
+        task = self.task.options(meta=self._options.meta) if self._options.meta else self.task
+        made: NewTask[R] = task.new(*args, **kwargs)
+        return made
 
     def options(
         self,
@@ -440,23 +456,61 @@ def starter(handler: FlowHandler[..., Any], build: Callable[..., Any], home: Flo
     if inspect.iscoroutinefunction(build):
         raise InvalidHandler(f"{handler.name}: the function of a flow must be a plain `def`: it only says what shall be done")
 
-    async def start(ctx: Context, /, *args: Any, **kwargs: Any) -> dict[str, str]:
-        plan = Plan(handler.name)
-        plan.occurrence = ctx.occurrence
-        plan.meta = handler.meta_with(ctx.task.meta)
-        result = build(plan, *args, **kwargs)
-        if result is not None:
-            plan.result(result)
-        # under the task's id: an attempt that is repeated stores it once
-        flow = await home.submit_flow(handler.new_flow(plan, id=ctx.task.id))
-        return {"flow": flow.id}
+    async def start(ctx: Context, /, *args: Any, **kwargs: Any) -> Any:
+        async def submit(*, awaited: bool) -> Flow[Any]:
+            plan = Plan(handler.name)
+            plan.occurrence = ctx.occurrence
+            plan.meta = handler.meta_with(ctx.task.meta)
+            result = build(plan, *args, **kwargs)
+            if result is not None:
+                plan.result(result)
+            # under the task's id: an attempt that is repeated stores it once
+            flow = handler.new_flow(plan, id=ctx.task.id)
+            return await home.submit_flow(msgspec.structs.replace(flow, graph=msgspec.structs.replace(flow.graph, awaited=awaited)))
+
+        if FLOW in ctx.task.meta or CALLED_BY in ctx.task.meta:
+            return await sub_flow(ctx, home.flow_door(handler.name), submit)
+        return {"flow": (await submit(awaited=False)).id}
 
     context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
-    start.__signature__ = inspect.Signature([context, *parameters[1:]], return_annotation=dict[str, str])  # type: ignore[attr-defined]
+    start.__signature__ = inspect.Signature([context, *parameters[1:]], return_annotation=Any)  # type: ignore[attr-defined]
     start.__wrapped__ = build  # type: ignore[attr-defined]  # where annotations are resolved
     for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
         setattr(start, attribute, getattr(build, attribute, None))
     return start
+
+
+class FlowStarter(Protocol):
+    """What stores the flow of a task."""
+
+    def __call__(self, *, awaited: bool) -> Awaitable[Flow[Any]]: ...
+
+
+async def sub_flow(ctx: Context, flows: Flows, submit: FlowStarter) -> Any:
+    """Store the flow of a task that others wait for, wait for its end without a slot, and return its result.
+
+    The task fails if the flow does not succeed. If it is retried then, so is the flow.
+    """
+
+    async def look(number: int) -> Flow[Any] | None:
+        try:
+            found = await flows.get(ctx.task.id)
+        except FlowNotFound:
+            found = await submit(awaited=True)
+        if not found.final:
+            return None
+        if found.state == "succeeded" or await ctx.steps.first(f"end-{number}"):
+            return found
+        try:
+            await flows.retry(found)
+        except Conflict:
+            return found
+        return None
+
+    ended = await ctx.steps.until(f"{ENDED}{ctx.task.id}", look)
+    if ended.state != "succeeded":
+        raise Fatal(str(flow_failed(ended)))
+    return ended.result
 
 
 def _is_plan(build: Callable[..., Any], first: inspect.Parameter) -> bool:
@@ -485,6 +539,10 @@ class DeclaresFlows:
     _prefix: str
 
     def submit_flow(self, flow: NewFlow, /, *, connection: object | None = None) -> Coroutine[Any, Any, Flow[Any]]:
+        raise NotImplementedError
+
+    def flow_door(self, name: str) -> Flows:
+        """Return the flows of the App that a flow of this name belongs to."""
         raise NotImplementedError
 
     @overload

@@ -16,7 +16,7 @@ from duetime.app.http import DeclaresHttp
 from duetime.app.options import checked_spec
 from duetime.app.publish import DeclaresPublish
 from duetime.client.activity import USUAL_UPCOMING
-from duetime.client.flows import Flow
+from duetime.client.flows import Flow, Flows
 from duetime.client.insight import HandlerDetails
 from duetime.client.schedules.schedule import Schedule, rule_from
 from duetime.clock import Seconds
@@ -352,6 +352,9 @@ class Handlers(Registry):
 
     def submit_flow(self, flow: NewFlow, /, *, connection: object | None = None) -> Coroutine[Any, Any, Flow[Any]]:
         return self._included(flow.name).submit_flow(flow, connection=connection)
+
+    def flow_door(self, name: str) -> Flows:
+        return self._included(name).flow_door(name)
 
     async def handler_info(self, name: str) -> HandlerDetails:
         return await self._included(name).handler_info(name)

@@ -15,7 +15,7 @@ from duetime.app.handlers import AnyHandler
 from duetime.client.activity import USUAL_UPCOMING
 from duetime.client.client import AnyTask, Bulk, Client, id_of, waiting_time
 from duetime.client.events import EventSource, filter_of
-from duetime.client.flows import Flow, Flows
+from duetime.client.flows import Flow, Flows, flow_failed
 from duetime.client.insight import AttemptInfo, HandlerDetails, HandlerInfo, Insight, Stats
 from duetime.client.series import Series
 from duetime.client.servers import ServerInfo
@@ -171,10 +171,7 @@ class Verbs:
         if not flow.final:
             raise TimeoutError(f"flow {flow.id} of {flow.name} has not ended yet: {_open_nodes(flow)}")
         if flow.state != "succeeded":
-            nodes = [f"{node.name} ({node.why})" for node in flow.nodes if node.state == "failed"]
-            names = [node.name for node in flow.nodes if node.state == "failed"]
-            text = f"flow {flow.id} of {flow.name} is {flow.state}: {', '.join(nodes) or 'nothing of it had started'}"
-            raise FlowFailed(text, flow_id=flow.id, state=flow.state, nodes=names)
+            raise flow_failed(flow)
         handler = None if flow.result_of is None else flow.node(flow.result_of).handler
         spec = None if handler is None else self._names.get(handler)
         return flow.result if spec is None or flow.result is None else spec.payloads.decode_result(msgspec.json.encode(flow.result))

@@ -12,7 +12,7 @@ import msgspec
 
 from duetime.client.admission import Admission
 from duetime.clock import Seconds, to_datetime, to_seconds
-from duetime.errors import Conflict, FlowNotFound, InvalidValue
+from duetime.errors import Conflict, FlowFailed, FlowNotFound, InvalidValue
 from duetime.ids import is_id
 from duetime.model.flow import Condition, FlowState, NodeFacts, NodePlan, NodeState, Stopping, mentioned, size_of, tolerated
 from duetime.model.task import FINAL, TaskRecord
@@ -303,6 +303,14 @@ class LocalFlows(Flows):
         if record is None:
             raise FlowNotFound(f"there is no flow {id_of(flow)}: it was never submitted, or it has been pruned")
         return record
+
+
+def flow_failed(flow: Flow[Any]) -> FlowFailed:
+    """Return what says how a flow ended that did not succeed."""
+    nodes = [f"{node.name} ({node.why})" for node in flow.nodes if node.state == "failed"]
+    names = [node.name for node in flow.nodes if node.state == "failed"]
+    text = f"flow {flow.id} of {flow.name} is {flow.state}: {', '.join(nodes) or 'nothing of it had started'}"
+    return FlowFailed(text, flow_id=flow.id, state=flow.state, nodes=names)
 
 
 def id_of(flow: AnyFlow) -> str:

@@ -19,6 +19,8 @@ MAX_MAPPED = 1_000_000  # members of a map: the items of one list
 PORTION = 1_000  # members that one step makes: bounds the length of a transaction
 FLOW, NODE, TAKES = "flow", "node", "takes"  # in the meta of a member: the id of its flow, its node, and whose values are in its payload
 
+ENDED = "duetime.flow."  # before the id of a flow: the signal that tells of its end, if a task waits for that
+
 Kind: TypeAlias = Literal["succeeded", "failed", "ended", "not_failed", "returned"]
 NodeState: TypeAlias = Literal["waiting", "running", "succeeded", "failed", "skipped"]
 FlowState: TypeAlias = Literal["running", "succeeded", "failed", "cancelled"]
@@ -69,11 +71,15 @@ class NodePlan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Graph(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The nodes of a flow in an order in which each stands after those that it waits for, and which one's result is the flow's."""
+    """The nodes of a flow in an order in which each stands after those that it waits for, and which one's result is the flow's.
+
+    `awaited`: the task of the flow's own id waits for its end.
+    """
 
     nodes: tuple[NodePlan, ...]
     result: str | None = None
     on_failure: Literal["continue", "stop"] = "continue"
+    awaited: bool = False
 
 
 class NodeFacts(msgspec.Struct, frozen=True):

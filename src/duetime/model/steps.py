@@ -67,6 +67,9 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[str, ...] = ()
 
 
+CALLED_BY = "called_by"  # in the meta of a task: the id of the one whose step waits for it
+
+
 class NewSignal(msgspec.Struct, frozen=True, kw_only=True):
     """A signal as it is sent. A second one of the same name and id is the same one, as long as it is kept."""
 

@@ -10,8 +10,9 @@ import msgspec
 from duetime.clock import Instant
 from duetime.errors import DuplicateKey, InvalidPayload
 from duetime.ids import new_id
-from duetime.model.flow import FLOW, NODE, PORTION, TAKES, FlowFacts, Graph, NodeFacts, NodePlan, Step, after, decide, is_undone
+from duetime.model.flow import ENDED, FLOW, NODE, PORTION, TAKES, FlowFacts, Graph, NodeFacts, NodePlan, Step, after, decide, is_undone
 from duetime.model.flow_values import filled, items_of, sources
+from duetime.model.steps import NewSignal
 from duetime.model.task import NewTask
 from duetime.store.flows import FlowRecord, NewFlow
 
@@ -59,7 +60,7 @@ class NewMember(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What to write of a flow: each node's opened, ended, failed and error, if it changed."""
+    """What to write of a flow: each node's opened, ended, failed and error, if it changed, and the signal that it has ended."""
 
     flow: str
     state: str
@@ -67,15 +68,20 @@ class Change(NamedTuple):
     more: bool
     finished_at: Instant | None
     nodes: Sequence[tuple[int, NodeFacts]]
+    signal: NewSignal | None = None
 
 
 class Conducted(NamedTuple):
-    """What a step did: flows that need a further one at once, those that it stopped, whether members were made and flows ended."""
+    """What a step did: flows that need a further one at once, those that it stopped, whether members were made and flows ended.
+
+    `told` are the names of signals that it stored, for whom somebody may wait.
+    """
 
     more: list[str]
     stopped: list[str]
     made: bool = False
     ended: bool = False
+    told: Sequence[str] = ()  # signals that were stored
 
 
 class FlowTables(Protocol):
@@ -97,6 +103,10 @@ class FlowTables(Protocol):
 
     async def values(self, flow: str, node: int, round: int) -> list[bytes]:
         """Return what members of a node returned in a round, in their order."""
+        ...
+
+    async def tell(self, signals: Sequence[NewSignal]) -> None:
+        """Store signals, which nobody has looked at yet."""
         ...
 
     async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
@@ -148,11 +158,15 @@ async def carry_on(tables: FlowTables, held: Sequence[Held], now: Instant) -> Co
     changes = [await _measured(tables, change, present, step) for change, (present, step) in zip(changes, opens, strict=True)]
     if changes:
         await tables.write([_with_errors(change, refused) for change in changes])
+    signals = [change.signal for change in changes if change.signal is not None]
+    if signals:
+        await tables.tell(signals)
     return Conducted(
         [record.id for record, step in opens if step.more or any(flow == record.id for flow, _ in refused)],
         [record.id for record, step in opens if step.stopping is not None and record.stopping is None],
         any(step.opens for _, step in opens),
         any(change.finished_at is not None for change in changes),
+        [signal.name for signal in signals],
     )
 
 
@@ -162,7 +176,10 @@ def _change(before: FlowRecord, present: FlowRecord, step: Step, now: Instant) -
         nodes[opened.node] = msgspec.structs.replace(nodes[opened.node], opened=opened.first + opened.count)
     changed = [(number, known) for number, known in enumerate(nodes) if known != before.nodes[number]]
     finished_at = None if step.state == "running" else before.finished_at or now
-    return Change(before.id, step.state, step.stopping, step.more, finished_at, changed)
+    signal = None
+    if before.graph.awaited and finished_at is not None and before.finished_at is None:
+        signal = NewSignal(name=f"{ENDED}{before.id}", id=new_id(), data=b"null", sent_by="duetime")
+    return Change(before.id, step.state, step.stopping, step.more, finished_at, changed, signal)
 
 
 async def _make(tables: FlowTables, steps: Sequence[tuple[FlowRecord, Step]]) -> dict[tuple[str, int], str]:

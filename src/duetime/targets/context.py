@@ -176,11 +176,11 @@ class Context:
         `account = await ctx.step("account", create_account, user)`; in a `def` handler `ctx.sync(ctx.step(…))`. The value is JSON, read
         as what the function is annotated to return. The call runs at least once until it is saved: if the worker dies in between, again.
         """
-        return await self._steps.step(name, function, args, kwargs)
+        return await self.steps.step(name, function, args, kwargs)
 
     async def sleep(self, name: str, duration: Seconds, /) -> None:
         """Pause without a slot, as long as seconds or a timedelta say from the first time on. The attempt ends, and a later one goes on."""
-        await self._steps.sleep(name, duration)
+        await self.steps.sleep(name, duration)
 
     @overload
     async def wait(self, name: str, signal: str, type: type[T], /, *, timeout: Seconds | None = None) -> T: ...
@@ -191,7 +191,7 @@ class Context:
 
         Raises TimeoutError if none comes within `timeout` from the first time on; so do all later attempts.
         """
-        return await self._steps.wait(name, signal, type, timeout)
+        return await self.steps.wait(name, signal, type, timeout)
 
     @overload
     async def call(self, name: str, task: NewTask[T], /) -> T: ...
@@ -203,7 +203,7 @@ class Context:
         `sizes = await ctx.call("import", [load.new(part=p) for p in parts])`. Raises TaskFailed or TaskCancelled for the first child that
         did not succeed. They are cancelled when this task ends before them.
         """
-        return await self._steps.call(name, tasks)
+        return await self.steps.call(name, tasks)
 
     def sync(self, call: Coroutine[Any, Any, T], /) -> T:
         """Run a step, sleep, wait or call in a `def` handler: `account = ctx.sync(ctx.step("account", create_account, user))`."""
@@ -212,7 +212,8 @@ class Context:
         return drive(call)
 
     @property
-    def _steps(self) -> Stepper:
+    def steps(self) -> Stepper:
+        """What the methods above are made of."""
         if self._stepper is None:
             from duetime.targets.steps import Stepper  # which needs what encodes payloads, and that needs this module
 

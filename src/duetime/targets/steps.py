@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import typing
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from duetime.clock import Instant, Seconds, to_micros
 from duetime.errors import AttemptCancelled, InvalidPayload, InvalidStep, InvalidValue, PayloadTooLarge, TaskNotFound
 from duetime.model.results import succeeded_or_raise
 from duetime.model.steps import (
+    CALLED_BY,
     MOST_CHILDREN,
     MOST_STEPS,
     NewStep,
@@ -142,12 +144,38 @@ class Stepper:
             await self._save(self._new(name, StepKind.CALL, children=known.children, data=ADDED, done=True))
         return values[0] if single else values
 
+    async def until(self, signal: str, look: Callable[[int], Awaitable[T | None]]) -> T:
+        """Wait for signals of a name until `look` finds something. Each wait is saved before the look, so nothing is missed.
+
+        `look` is given the number of the wait, which is another one after each signal.
+        """
+        for number in itertools.count(1):
+            name = f"wait-{number}"
+            known = await self._begin(name, StepKind.SIGNAL)
+            if known is not None and known.done:
+                continue
+            if known is None:
+                known = await self._save(self._new(name, StepKind.SIGNAL, signal=signal))
+            found = await look(number)
+            if found is not None:
+                return found
+            if not known.done:
+                raise Suspended(Suspension(name))
+        raise AssertionError("unreachable")
+
+    async def first(self, name: str) -> bool:
+        """Return whether no attempt has come here before."""
+        if await self._begin(name, StepKind.VALUE) is not None:
+            return False
+        await self._save(NewStep(task=self._claimed.id, attempt=self._claimed.attempt, name=name, kind=StepKind.VALUE, data=b"true"))
+        return True
+
     def _children(self, name: str, asked: Sequence[NewTask[Any]]) -> list[NewTask[Any]]:
         """Return the tasks as they are submitted: with ids of their own that are the same in every attempt."""
         made = []
         for position, task in enumerate(asked):
             key = None if task.key is None else (task.handler, task.key)
-            meta = {**(task.meta or {}), "called_by": self._claimed.id}
+            meta = {**(task.meta or {}), CALLED_BY: self._claimed.id}
             made.append(msgspec.structs.replace(task, id=child_id(self._claimed.id, name, position, key), meta=meta))
         return made
 

@@ -20,6 +20,7 @@ LONGER = {
     "stats": 2.0,
     "events": 2.0,
     "health": 5.0,
+    "failures": 5.0,
     "handlers": 10.0,
     "workers": 5.0,
     "gates": 5.0,

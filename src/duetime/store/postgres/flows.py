@@ -14,8 +14,9 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.errors import InvalidValue, StoreUnavailable
-from duetime.model.flow import FlowState, Stopping, is_stopped, is_undone
+from duetime.model.flow import ENDED, FlowState, Stopping, is_stopped, is_undone
 from duetime.model.outcome import Settlement, SettleVerdict
+from duetime.model.steps import NewSignal
 from duetime.model.task import NewTask
 from duetime.store.conducting import (
     Arrival,
@@ -43,6 +44,7 @@ from duetime.store.postgres.lanes import Lanes, keys_of
 from duetime.store.postgres.operations import Operations
 from duetime.store.postgres.records import is_uuid, write_json
 from duetime.store.postgres.runner import Runner
+from duetime.store.postgres.steps import Steps, sent
 from duetime.store.postgres.submit import Submission
 from duetime.store.postgres.workers import Registering
 from duetime.store.sql import Statements
@@ -150,6 +152,9 @@ class Tables:
     async def values(self, flow: str, node: int, round: int) -> list[bytes]:
         return [data.encode() for _, data in await self._run.rows(self._sql.values_of, [flow, node, round])]
 
+    async def tell(self, signals: Sequence[NewSignal]) -> None:
+        await self._run.rows(self._sql.put_signals, [self._now, *sent(signals)])
+
     async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
         if not self._lanes.know(keys_of(tasks)):
             raise LanesMissing(tasks)
@@ -170,8 +175,10 @@ async def add_to(tables: Tables, flow: NewFlow, now: Instant) -> tuple[FlowRecor
     return counted(*known[0]), Conducted([], [])
 
 
-class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweeping):
+class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweeping, Steps):
     """Where flows live, and the verbs that end tasks."""
+
+    _after_flow = ENDED
 
     async def add_flow(self, flow: NewFlow) -> FlowRecord:
         await self.prepare([task for tasks in flow.tasks for task in tasks])
@@ -308,7 +315,8 @@ class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweep
                 await self._sweep_flow(flow)
         ready = [row[0] for row in await self._opened.rows(self._sql.ready_flows, [None, 0, limit])]
         await self._go_on(sorted({*ready, *(flow for flow, more, _ in busy if more)}))
-        return len({*late, *ready, *(row[0] for row in busy)})
+        lost = await self._stop_lost(limit)
+        return len({*late, *ready, *(row[0] for row in busy)}) + lost
 
     async def inspect_flows(self, *, repair: bool) -> list[Inconsistency]:
         async def job(run: Runner) -> list[Inconsistency]:
@@ -363,6 +371,9 @@ class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweep
         while True:
             if conducted.ended:
                 self._hint(HintKind.DONE)
+            if conducted.told:
+                with contextlib.suppress(StoreUnavailable):  # they are stored; a duty looks again
+                    await self._look_for_waits(conducted.told)
             for flow in conducted.stopped:
                 await self._sweep_flow(flow)
             if not conducted.more:
@@ -381,9 +392,27 @@ class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweep
                 if not rows:
                     break
                 await super().cancel([row[0] for row in rows])
+                await self._stop_running([row[0] for row in rows])
                 after = rows[-1][1]
         await self._opened.rows(self._sql.swept_flow, [flow])
         await self._go_on([flow])
+
+    async def _stop_running(self, ids: Sequence[str]) -> None:
+        """Stop flows of which the tasks with the same ids are over, or told to end."""
+        for row in await self._opened.rows(self._sql.running_of, [list(ids)]):
+            await self.stop_flow(row[0], "cancel")
+
+    async def _stop_lost(self, limit: int) -> int:
+        """Stop flows for whose ends no task waits any more, which had been submitted by that; return how many waits there were."""
+        rows = await self._opened.rows(self._sql.awaited_flows, [self._after_flow, f"{ENDED}~", limit])
+        asked = [row[0] for row in rows]
+        self._after_flow = f"{ENDED}{asked[-1]}" if len(asked) == limit else ENDED
+        living = {row[0] for row in await self._opened.rows(self._sql.living_of, [asked])} if asked else set()
+        lost = [id for id in asked if id not in living]
+        if lost:
+            await self._stop_running(lost)
+            await self._opened.rows(self._sql.close_awaiting, [[f"{ENDED}{id}" for id in lost]])
+        return len(lost)
 
     async def _look(self, flows: Sequence[str] | None = None) -> None:
         """Look whether flows can go on, after the commit of a verb that has ended members. What fails here is repeated by a duty."""

@@ -60,7 +60,7 @@ class Steps(OpenSchema):
     async def send_signals(self, signals: Sequence[NewSignal]) -> list[bool]:
         if not signals:
             return []
-        new = await self._opened.rows(self._sql.put_signals, [self._clock.parameter, *_sent(signals)])
+        new = await self._opened.rows(self._sql.put_signals, [self._clock.parameter, *sent(signals)])
         with contextlib.suppress(StoreUnavailable):  # they are stored; a duty looks again
             await self._look_for_waits(sorted({signal.name for signal in signals}))
         indexes = {row[0] for row in new}
@@ -74,7 +74,7 @@ class Steps(OpenSchema):
 
     async def send_signals_on(self, connection: object, signals: Sequence[NewSignal]) -> list[bool]:
         async with callers_transaction(connection, self._sql, self.url, self._whereabouts) as run:
-            new = {row[0] for row in await run.rows(self._sql.put_signals, [self._clock.parameter, *_sent(signals)])} if signals else set()
+            new = {row[0] for row in await run.rows(self._sql.put_signals, [self._clock.parameter, *sent(signals)])} if signals else set()
             if signals and self._address.notify:
                 await run.rows(self._sql.notify, [self._wakeups.channel, self._wakeups.caught])
             return [index in new for index in range(1, len(signals) + 1)]
@@ -121,7 +121,7 @@ def _columns(steps: Sequence[NewStep]) -> list[list[object]]:
     ]
 
 
-def _sent(signals: Sequence[NewSignal]) -> list[list[object]]:
+def sent(signals: Sequence[NewSignal]) -> list[list[object]]:
     return [
         [signal.name for signal in signals],
         [signal.id for signal in signals],

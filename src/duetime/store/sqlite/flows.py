@@ -15,8 +15,9 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.errors import InvalidValue, StoreUnavailable
-from duetime.model.flow import FlowState, Stopping, is_stopped, is_undone
+from duetime.model.flow import ENDED, FlowState, Stopping, is_stopped, is_undone
 from duetime.model.outcome import Settlement, SettleVerdict
+from duetime.model.steps import NewSignal
 from duetime.model.task import NewTask
 from duetime.store.conducting import (
     Arrival,
@@ -43,6 +44,7 @@ from duetime.store.sqlite.control import Changing
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.runner import Runner, SyncRunner, drive
 from duetime.store.sqlite.statements import NEVER, SQL
+from duetime.store.sqlite.steps import match, write_signal
 from duetime.store.sqlite.submit import Submission, Submitting, callers_transaction
 from duetime.store.sqlite.upkeep import Upkeep
 from duetime.store.sqlite.workers import Registering
@@ -130,6 +132,10 @@ class Tables:
 
     async def values(self, flow: str, node: int, round: int) -> list[bytes]:
         return [data.encode() for _, data in await self._run.rows(SQL.values_of, (flow, node, round))]
+
+    async def tell(self, signals: Sequence[NewSignal]) -> None:
+        for each in signals:
+            await self._run.rows(SQL.put_signal, write_signal(each, self._now, looked=False))
 
     async def make(self, tasks: Sequence[NewTask[Any]], members: Sequence[NewMember]) -> None:
         submission = Submission(self._run, self._now, told=False)
@@ -312,7 +318,7 @@ class FlowKeeping(Submitting, Accepting, Registering, Changing, Upkeep):
         for flow in unswept:
             await self._sweep_flow(flow)
         await self._go_on(sorted({*ready, *busy}))
-        return len({*late, *unswept, *ready, *busy})
+        return len({*late, *unswept, *ready, *busy}) + await self._stop_lost(limit)
 
     async def inspect_flows(self, *, repair: bool) -> list[Inconsistency]:
         def job(connection: sqlite3.Connection) -> list[Inconsistency]:
@@ -341,6 +347,8 @@ class FlowKeeping(Submitting, Accepting, Registering, Changing, Upkeep):
                 self._hint(HintKind.DUE, None if earliest == NEVER else earliest)
             if conducted.ended:
                 self._hint(HintKind.DONE)
+            if conducted.told:
+                await self._look_for_waits(conducted.told)
             for flow in conducted.stopped:
                 await self._sweep_flow(flow)
             flows = conducted.more
@@ -357,9 +365,39 @@ class FlowKeeping(Submitting, Accepting, Registering, Changing, Upkeep):
                 if not members:
                     break
                 await super().cancel([member.task for member in members])
+                await self._stop_running([member.task for member in members])
                 after = members[-1].position
         await self._write(lambda connection: connection.execute(SQL.swept_flow, (flow,)).close())
         await self._go_on([flow])
+
+    async def _look_for_waits(self, names: Sequence[str]) -> None:
+        """Let tasks go on that wait for these signals, which are stored; if this fails a duty looks again."""
+
+        def job(connection: sqlite3.Connection) -> Instant | None:
+            earliest = match(connection, names, self._clock.now())[1]
+            connection.execute(SQL.see_signals, (write_json(names),))
+            return earliest
+
+        with contextlib.suppress(StoreUnavailable):
+            earliest = await self._write(job)
+            if earliest is not None:
+                self._hint(HintKind.DUE, earliest)
+
+    async def _stop_running(self, ids: Sequence[str]) -> None:
+        """Stop flows of which the tasks with the same ids are over, or told to end."""
+        rows = await self._read(lambda connection: connection.execute(SQL.running_of, (write_json(ids),)).fetchall())
+        for (flow,) in rows:
+            await self.stop_flow(flow, "cancel")
+
+    async def _stop_lost(self, limit: int) -> int:
+        """Stop flows for whose ends no task waits any more, which had been submitted by that; return how many waits there were."""
+        asked = (ENDED, f"{ENDED}~", limit)
+        lost = [flow for (flow,) in await self._read(lambda connection: connection.execute(SQL.lost_flows, asked).fetchall())]
+        if lost:
+            await self._stop_running(lost)
+            names = write_json([f"{ENDED}{flow}" for flow in lost])
+            await self._write(lambda connection: connection.execute(SQL.close_awaiting, (names,)).close())
+        return len(lost)
 
     async def _look(self) -> None:
         """Look whether flows can go on, after the commit of a verb that has ended members. What fails here is repeated by a duty."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from duetime.client.failures import Failure
 from duetime.client.insight import HandlerCounts, HandlerInfo
 from duetime.client.schedules.info import ScheduleInfo
 from duetime.client.series import Series
@@ -23,6 +25,7 @@ from duetime.web.words import duration, number
 
 BY_HANDLER = ("attempts", "failed", "fatal", "timed_out", "tasks_failed")
 UPCOMING = 8
+FAILING = 5  # kinds of failures
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +82,7 @@ async def view(visit: Visit) -> View:
         "ranges": [(name, visit.here(range=name), name == chosen) for name in RANGES],
         "seen": stats,
         "upcoming": sorted((each for each in upcoming.value if visit.may_see(each.handler) and each.next_at), key=_next_at)[:UPCOMING],
+        "failing": await _failing(visit),
         "acts": acts,
         "empty": not rows and not any(shown.states.values()),
         "may_operate": visit.may("operate"),
@@ -93,6 +97,13 @@ def _next_at(schedule: ScheduleInfo) -> Any:
 async def _schedules(visit: Visit) -> list[ScheduleInfo]:
     items, _ = await visit.app.schedules.page(ScheduleFilter(limit=200))
     return items
+
+
+async def _failing(visit: Visit) -> list[Failure]:
+    """Return the kinds of failures that happened most in the last day."""
+    seen = await visit.sight.see("failures 24h", partial(visit.app.failures.list, since=86_400.0))
+    found = [each for each in seen.value if each.muted_until_at is None and visit.may_see(each.handler)]
+    return sorted(found, key=lambda each: (-each.attempts, each.fingerprint))[:FAILING]
 
 
 async def _series(visit: Visit, chosen: str) -> tuple[bool, Series | None]:

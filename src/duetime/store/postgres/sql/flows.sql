@@ -89,6 +89,16 @@ where a.failed or a.n > $2::integer or k.round <> a.round or k.ended + a.ended >
 select f.id::text, f.more, f.stopping is not null and not f.swept from duetime.flow as f
 where f.more or (f.stopping is not null and not f.swept) limit $1::integer
 
+-- running_of: those of these flows that run
+select f.id::text from duetime.flow as f where f.id = any ($1::uuid[]) and f.state = 'running' order by f.id
+
+-- awaited_flows: the next flows for whose ends tasks wait; such a task has the id of the flow
+select s.task::text from duetime.step as s where not s.done and s.signal > $1::text and s.signal < $2::text
+order by s.signal limit $3::integer
+
+-- close_awaiting: nobody waits for the ends of these flows any more
+delete from duetime.step where not done and signal = any ($1::text[])
+
 -- late_flows: flows past their deadline
 select f.id::text from duetime.flow as f where f.deadline_at <= $1::bigint and f.state = 'running'
     and f.stopping is null limit $2::integer

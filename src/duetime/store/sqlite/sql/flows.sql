@@ -94,6 +94,17 @@ where (more or (stopping is not null and not swept)) and more limit ?
 select id from duetime_flow indexed by duetime_flow_busy
 where (more or (stopping is not null and not swept)) and stopping is not null and not swept limit ?
 
+-- running_of: those of these flows that run
+select f.id from json_each(?) as asked cross join duetime_flow as f on f.id = asked.value where f.state = 'running'
+order by f.id
+
+-- lost_flows: flows for whose ends tasks had waited that are over; such a task has the id of the flow
+select t.id from duetime_step as s indexed by duetime_step_waiting join duetime_task as t on t.seq = s.task
+where s.done = 0 and s.signal is not null and s.signal > ? and s.signal < ? and t.state is not null limit ?
+
+-- close_awaiting: nobody waits for the ends of these flows any more
+delete from duetime_step where done = 0 and signal is not null and signal in (select value from json_each(?))
+
 -- late_flows: flows past their deadline
 select id from duetime_flow where deadline_at <= ? and state = 'running' and stopping is null limit ?
 
