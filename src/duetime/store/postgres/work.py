@@ -137,8 +137,9 @@ class Claims:
         if len(lanes) <= 1 and not (fair and any(lane.is_road and lane.handler in fair for lane in lanes)):
             return [], {lane.id: min(most_of(lane.priority, below.get(lane.handler), wants[lane.handler]), total) for lane in lanes}
         limit = min(total, max(wants.values()))
-        parameters = [self._clock.parameter, [lane.id for lane in lanes], [lane.floor for lane in lanes], limit + 1, lead]
-        heads: Heads = {row[0]: [(position,) for position in row[1]] for row in await self._database.rows(self._sql.peek, parameters)}
+        heads = await self._peek(
+            [lane for lane in lanes if not (fair and lane.handler in fair and self._behind(lane.handler))], limit, lead
+        )
 
         def scan(lane: int, limit: int) -> Iterator[DueEntry]:
             return iter(heads[lane][:limit])
@@ -147,6 +148,15 @@ class Claims:
         facts = [LaneFacts(lane.id, lane.handler, lane.priority, lane.collection) for lane in among if lane.id in heads]
         order = [lane for lane, _ in choose(facts, wants, total, self._claim_order, scan, below, divided).entries]
         return order, dict(Counter(order))
+
+    async def _peek(self, lanes: Sequence[Lane], limit: int, lead: int) -> Heads:
+        if not lanes:
+            return {}
+        parameters = [self._clock.parameter, [lane.id for lane in lanes], [lane.floor for lane in lanes], limit + 1, lead]
+        return {row[0]: [(position,) for position in row[1]] for row in await self._database.rows(self._sql.peek, parameters)}
+
+    def _behind(self, handler: str) -> bool:
+        return self._claim_order.fairness.shares(handler).behind
 
     async def _divided(
         self,
@@ -167,16 +177,21 @@ class Claims:
             due[lane.handler] += len(heads.get(lane.id, ()))
         chosen, divided = lanes, set()
         for handler in due.keys() & fair.keys():
-            if due[handler] > wants[handler] or (due[handler] and due.total() > total):
-                mine = [lane for lane in lanes if lane.handler == handler]
-                looking = FairLanes(self._database, self._sql, self._lanes, self._clock, self._gates, lead)
-                need = min(wants[handler], total)
-                found = await looking.first(handler, mine, self._claim_order.fairness.shares(handler), fair[handler], need)
-                if found is not None:
-                    heads |= found
-                    by_id = self._lanes.by_id
-                    chosen = [lane for lane in chosen if lane.handler != handler] + [by_id[id] for id in found]
-                    divided.add(handler)
+            shares, need = self._claim_order.fairness.shares(handler), min(wants[handler], total)
+            if not shares.behind and due[handler] <= wants[handler] and not (due[handler] and due.total() > total):
+                continue
+            mine = [lane for lane in lanes if lane.handler == handler]
+            looking = FairLanes(self._database, self._sql, self._lanes, self._clock, self._gates, lead)
+            found = await looking.first(handler, mine, shares, fair[handler], need)
+            if found is None:
+                if shares.behind:  # no more: all that is due is claimed as if nobody had to share
+                    heads |= await self._peek(mine, need, lead)
+            else:
+                heads |= found
+                by_id = self._lanes.by_id
+                chosen = [lane for lane in chosen if lane.handler != handler] + [by_id[id] for id in found]
+                divided.add(handler)
+            shares.behind = found is not None
         return chosen, divided
 
     async def _take(
