@@ -88,7 +88,7 @@ def run_listing(options: argparse.Namespace) -> Report:
 
 def run_dashboard(options: argparse.Namespace) -> Report:
     report = Report("The dashboard on PostgreSQL")
-    dashboard.run(report, full=options.full, rounds=options.rounds)
+    dashboard.run(report, full=options.full, rounds=options.rounds, large=options.tasks)
     return report
 
 
@@ -118,7 +118,9 @@ def main() -> int:
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help="rounds on PostgreSQL and with --against: fewer than five are a look, not a figure"
     )
-    parser.add_argument("--tasks", type=int, help="tasks of each drain and bulk on PostgreSQL, a multiple of 1,000; for a look as well")
+    parser.add_argument(
+        "--tasks", type=int, help="tasks of each drain, bulk and dashboard on PostgreSQL, a multiple of 1,000; for a look as well"
+    )
     parser.add_argument(
         "--against", type=Path, metavar="PATH", help="a checkout of another version, measured beside this one without peers"
     )

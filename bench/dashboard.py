@@ -46,6 +46,9 @@ PAGES = {
     "calendar": "/calendar",
     "failures": "/failures",
     "operations": "/operations",
+    "flows": "/flows",
+    "alerts": "/alerts",
+    "limits": "/limits",
 }
 
 

@@ -3,6 +3,8 @@
 Every case is one process with a client and a worker (`bench.shop` has its handlers), on SQLite and on PostgreSQL. Rates are of durable
 completions. On a busy machine CPU time says more than a rate, so each figure has it too: of the process and its children, without the
 server. What was printed is in the store before it is taken.
+
+Peers are Dramatiq, Celery, Huey and RQ in one worker process on Redis.
 """
 
 from __future__ import annotations
@@ -16,15 +18,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 
+from bench.peers.install import QUEUES_FOLDER, PeerMissing, queues
+from bench.postgres.cases import Cases
+from bench.postgres.contestant import DUETIME
 from bench.postgres.server import Server, running_server
 from bench.rounds import ROOT, ROUNDS, Report, answer, import_path, in_process, interleave, median, median_ratio
+from duetime.runtime.processes import resident
+from tests.servers.brokers import RedisServer
 
-BATCH, THREADS = 1_000, 50
+BATCH, THREADS, LONGEST = 1_000, 50, 120
+ALREADY = 100  # tasks after which sub-processes have started
+QUEUES = {"Dramatiq": 4_000, "Celery, threads": 3_000, "Huey": 4_000, "RQ, no forks": 600, "Celery, prefork": 3_000, "RQ": 100}
+HANDLERS, COLLECTIONS, SCHEDULES = 1_000, 10_000, 100_000
+MANY, FEW = 20, 2  # worker processes
 TASKS = {"noop": 40_000, "plain": 20_000, "prints": 10_000, "plain_prints": 10_000, "rich": 20_000, "isolated": 3_000}
 SUBMITTED, CALLS, ORDERS = 20_000, 100_000, 20_000
 
@@ -45,18 +56,22 @@ def figures(count: int, elapsed: float, used: float) -> Figures:
 
 
 async def draining(name: str, tasks: int) -> Figures:
-    """Drain what was submitted before the worker starts."""
+    """Drain what was submitted before the worker starts; where sub-processes have to start first, from when they have."""
     from bench.shop import app, new
 
     async with app:
         for start in range(0, tasks, BATCH):
             await app.submit_many([new(name, number) for number in range(start, start + BATCH)])
-        used, began = cpu(), time.perf_counter()
+        used, began, left = cpu(), time.perf_counter(), tasks
         async with app.worker() as worker:
+            if name == "isolated":
+                while worker.executor.finished < ALREADY:  # noqa: ASYNC110  # as below
+                    await asyncio.sleep(0.002)
+                used, began, left = cpu(), time.perf_counter(), tasks - worker.executor.finished
             while worker.executor.finished < tasks or len(worker.settler):  # noqa: ASYNC110  # an event would be measured too
                 await asyncio.sleep(0.002)
             elapsed = time.perf_counter() - began
-        return figures(tasks, elapsed, cpu() - used)
+        return figures(left, elapsed, cpu() - used)
 
 
 async def submitting(*, keyed: bool) -> Figures:
@@ -140,6 +155,83 @@ asyncio.run(main())
 """
 
 
+class Queue:
+    """A peer on a Redis server."""
+
+    def __init__(self, redis: RedisServer, folder: Path) -> None:
+        self._redis = redis
+        self._folder = folder
+        self._runs = 0
+
+    def drain(self, name: str) -> Figures:
+        """Drain what was submitted before the worker starts, from when a twentieth of it is done: to start a worker does not count."""
+        self._runs += 1
+        tasks, marks = QUEUES[name], self._folder / f"marks-{self._runs}"
+        environment = {**os.environ, **import_path(ROOT, QUEUES_FOLDER), "REDIS_URL": self._redis.url, "MARKS": str(marks)}
+        submit, work = ([sys.executable, "-m", "bench.peers.queues", verb, name, str(tasks)] for verb in ("submit", "work"))
+        subprocess.run(submit, check=True, env=environment, cwd=ROOT, capture_output=True)
+        with (
+            (self._folder / f"log-{self._runs}").open("w+") as log,
+            subprocess.Popen(work, env=environment, cwd=ROOT, stdout=log, stderr=log) as worker,
+        ):
+            used, began, done = cpu(), time.perf_counter(), 0
+            while (now := marks.stat().st_size) < tasks:
+                if worker.poll() is not None or time.perf_counter() - began > LONGEST:
+                    worker.kill()
+                    log.seek(0)
+                    raise RuntimeError(f"{name} has run {now} of {tasks} tasks:\n{log.read()[-2_000:]}")
+                if not done and now >= tasks // 20:
+                    began, done = time.perf_counter(), now
+                time.sleep(0.002)
+            elapsed = time.perf_counter() - began
+            worker.terminate()
+            try:
+                worker.wait(10)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+        return figures(tasks - done, elapsed, cpu() - used)
+
+
+async def memory(*, much: bool) -> Figures:
+    """Return the bytes of a worker, idle and after it has run tasks: with much in its store and many handlers, or with neither."""
+    from bench.shop import app, new
+
+    if much:
+        in_process("bench.everyday", "fill")
+        for number in range(HANDLERS):
+            app.task(noop_like(), name=f"handler-{number:04}")
+    async with app.worker() as worker:
+        await asyncio.sleep(5)
+        idle = resident(os.getpid())
+        used = []
+        for finished in (TASKS["plain"], 2 * TASKS["plain"]):
+            for start in range(0, TASKS["plain"], BATCH):
+                await app.submit_many([new("noop", number) for number in range(start, start + BATCH)])
+            while worker.executor.finished < finished or len(worker.settler):  # noqa: ASYNC110  # an event would be measured too
+                await asyncio.sleep(0.01)
+            used.append(resident(os.getpid()))
+    return {"idle": idle, "then": used[0], "later": used[1]}
+
+
+def noop_like() -> Callable[[], Awaitable[None]]:
+    async def handler() -> None: ...
+
+    return handler
+
+
+async def fill() -> Figures:
+    """Store tasks for later of as many collections, and schedules that are not due yet."""
+    from bench import schedules
+    from bench.shop import app, noop
+
+    async with app:
+        for start in range(0, COLLECTIONS, BATCH):
+            later = [noop.options(collection=f"c{number}").new(number=number).after(86_400) for number in range(start, start + BATCH)]
+            await app.submit_many(later)
+        await schedules.fill_store(app.store, SCHEDULES)
+    return {}
+
+
 # ---- the table ----
 
 
@@ -201,7 +293,71 @@ def run_store(report: Report, store: str, server: Server | None, rounds: int) ->
     compare(report, f"{store}: submitting with keys", taken["keys"], "without", taken["no keys"], 0.6)
     if "isolated" in taken:
         bare = [after(*each) for each in zip(taken["noop"], taken["pipe"], strict=True)]
-        compare(report, f"{store}: sub-processes", taken["isolated"], "no-op coroutines and a bare pipe to one child", bare, None)
+        compare(report, f"{store}: sub-processes", taken["isolated"], "no-op coroutines and a bare pipe to one child", bare, 0.8)
+
+
+def run_peers(report: Report, rounds: int) -> None:
+    """Measure plain functions and sub-processes beside other queues on Redis, which keeps nothing on disk."""
+    try:
+        queues()
+    except PeerMissing as missing:
+        report.lack("other queues of Python", str(missing))
+        return
+    redis = RedisServer("--appendonly", "no", "--save", "")
+    redis.start()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            own, queue = Rounds(None, folder), Queue(redis, Path(folder))
+            cases = {name: partial(own.case, "drain", name, str(TASKS[name])) for name in ("plain", "isolated")}
+            cases |= {name: partial(queue.drain, name) for name in QUEUES}
+            found: dict[str, list[Figures]] = {name: [] for name in cases}
+
+            def one(name: str) -> float:
+                found[name].append(cases[name]())
+                return found[name][-1]["rate"]
+
+            interleave({name: partial(one, name) for name in cases}, rounds)
+    finally:
+        redis.kill()
+    for name in ("Dramatiq", "Celery, threads", "Huey", "RQ, no forks"):
+        compare(report, "SQLite: `def` handlers", found["plain"], name, found[name], 1.0)
+    for name in ("Celery, prefork", "RQ"):
+        compare(report, "SQLite: sub-processes", found["isolated"], name, found[name], 1.0)
+
+
+def run_memory(report: Report) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rounds = Rounds(None, folder)
+        little, much = rounds.case("memory", "little"), rounds.case("memory", "much")
+
+    def megabytes(size: float) -> str:
+        return f"{size / 1e6:,.0f} MB"
+
+    figure = f"memory of an idle worker with {HANDLERS:,} handlers, {COLLECTIONS:,} collections, {SCHEDULES:,} schedules"
+    report.add(
+        figure,
+        megabytes(much["idle"]),
+        f"with one handler and an empty store {megabytes(little['idle'])}",
+        much["idle"] / little["idle"],
+        None,
+    )
+    figure = f"the same worker after {2 * TASKS['plain']:,} tasks"
+    report.add(
+        figure,
+        megabytes(much["later"]),
+        f"after {TASKS['plain']:,} tasks {megabytes(much['then'])}",
+        much["later"] / much["then"],
+        1.1,
+        at_most=True,
+    )
+
+
+def run_processes(report: Report, server: Server, rounds: int) -> None:
+    cases = Cases(server, TASKS["plain"])
+    found = interleave({str(number): partial(cases.draining, DUETIME, number) for number in (FEW, MANY)}, rounds)
+    many, few = found[str(MANY)], found[str(FEW)]
+    beside = f"{FEW} processes {median(few):,.0f}/s"
+    report.add(f"PostgreSQL: drain by {MANY} processes", f"{median(many):,.0f}/s", beside, median_ratio(many, few), 0.8)
 
 
 def run_starting(report: Report, rounds: int) -> None:
@@ -231,8 +387,11 @@ def run_starting(report: Report, rounds: int) -> None:
 def run(report: Report, rounds: int = ROUNDS) -> None:
     run_starting(report, rounds)
     run_store(report, "SQLite", None, rounds)
+    run_peers(report, rounds)
+    run_memory(report)
     with running_server() as server:
         run_store(report, "PostgreSQL", server, rounds)
+        run_processes(report, server, rounds)
 
 
 if __name__ == "__main__":
@@ -241,6 +400,10 @@ if __name__ == "__main__":
             answer(**asyncio.run(draining(name, int(count))))
         case ["submit", kind]:
             answer(**asyncio.run(submitting(keyed=kind == "keyed")))
+        case ["memory", amount]:
+            answer(**asyncio.run(memory(much=amount == "much")))
+        case ["fill"]:
+            answer(**asyncio.run(fill()))
         case ["threads"]:
             answer(**asyncio.run(threads()))
         case ["pipe"]:

@@ -74,11 +74,15 @@ async def _fill(store: Store, number: int, rule_of: Callable[[int], Rule]) -> No
         assert all(await store.write_schedules(writes))
 
 
+async def fill_store(store: Store, number: int) -> None:
+    """Store schedules that are spread evenly over a day, so that each is due alone."""
+    await _fill(store, number, lambda index: Every(86_400, phase=round(index * 86_400 / number, 3)))
+
+
 async def fill(url: str, number: int) -> dict[str, float]:
-    """Spread schedules evenly over a day, so that each is due alone."""
     async with make_app(url) as app:
         began = time.perf_counter()
-        await _fill(app.store, number, lambda index: Every(86_400, phase=round(index * 86_400 / number, 3)))
+        await fill_store(app.store, number)
         return {"seconds": time.perf_counter() - began}
 
 

@@ -19,6 +19,8 @@ CELERY_FOLDER = FOLDER / "celery"
 DBOS_FOLDER = FOLDER / "dbos"
 # graphile-worker 0.18 refuses a Node.js older than 22, so it gets its own
 NODE_PACKAGES = ("node@22.23.3", "graphile-worker@0.18.0")
+QUEUES_FOLDER = FOLDER / "queues"
+QUEUES_PACKAGES = ("dramatiq[redis]==2.2.1", "celery[redis]==5.7.0", "huey==3.5.4", "rq==2.12.0")
 PGQUEUER_PACKAGES = ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0")
 CELERY_PACKAGES = ("celery[redis]==5.6.0",)
 DBOS_PACKAGES = ("dbos==3.4.0",)
@@ -55,6 +57,11 @@ def dbos() -> None:
     _from_wheels("DBOS", DBOS_FOLDER, DBOS_PACKAGES)
 
 
+def queues() -> None:
+    """Make the queues on Redis ready: Dramatiq, Celery, Huey and RQ."""
+    _from_wheels("the queues on Redis", QUEUES_FOLDER, QUEUES_PACKAGES)
+
+
 def _from_wheels(peer: str, folder: Path, packages: Sequence[str]) -> None:
     if _marked(folder, packages):
         return
@@ -66,7 +73,13 @@ def _from_wheels(peer: str, folder: Path, packages: Sequence[str]) -> None:
     _mark(folder, packages)
 
 
-PEERS: dict[str, Callable[[], None]] = {"graphile-worker": graphile_worker, "PgQueuer": pgqueuer, "Celery": celery, "DBOS": dbos}
+PEERS: dict[str, Callable[[], None]] = {
+    "graphile-worker": graphile_worker,
+    "PgQueuer": pgqueuer,
+    "Celery": celery,
+    "DBOS": dbos,
+    "queues on Redis": queues,
+}
 
 
 def _has_pip(interpreter: str) -> bool:

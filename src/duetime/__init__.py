@@ -12,7 +12,7 @@ from duetime.client.client import Bulk
 from duetime.client.failures import Failure
 from duetime.client.flows import Flow
 from duetime.client.gates import GateInfo, GateSet
-from duetime.client.limits import LimitInfo, LimitSet
+from duetime.client.limits import LimitInfo, LimitSet, PartitionInfo
 from duetime.client.locks import Lock, LockInfo
 from duetime.client.operations import OperationInfo
 from duetime.client.schedules.info import ScheduleInfo
@@ -74,7 +74,7 @@ from duetime.model.alerts.rule import AlertRule
 from duetime.model.disabling import DisableAfter
 from duetime.model.event import Event, GateEvent, ScheduleEvent, TaskEvent, WorkerEvent
 from duetime.model.flow import Condition
-from duetime.model.limit import Limit
+from duetime.model.limit import Limit, Rate
 from duetime.model.needs import ended
 from duetime.model.quota import Quota
 from duetime.model.retry import RetryPolicy
@@ -165,10 +165,12 @@ __all__ = [
     "Occurrence",
     "OperationInfo",
     "OperationNotFound",
+    "PartitionInfo",
     "PayloadTooLarge",
     "Plan",
     "Quota",
     "QuotaExceeded",
+    "Rate",
     "Reason",
     "RetryLater",
     "RetryPolicy",

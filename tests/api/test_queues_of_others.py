@@ -12,7 +12,7 @@ from tests.api.pulling import PullWorker, register
 from tests.api.test_pull import reap, submit, task, url, worker  # noqa: F401  # fixtures
 
 
-@pytest.mark.covers("DYN.3")
+@pytest.mark.covers("DYN.3", "QZ.11")
 async def test_many_are_acknowledged_at_once_and_what_is_not_comes_back(http: Client, app: App, worker: PullWorker) -> None:  # noqa: F811
     ids = await submit(http, 5)
     items = await worker.claim(limit=5)

@@ -31,7 +31,7 @@ def test_a_worker_is_shown_drained_and_let_go_on(program: Program, duetime: Comm
 
 
 @pytest.mark.slow
-@pytest.mark.covers("REQ.11")
+@pytest.mark.covers("REQ.11", "XXL.6")
 def test_workers_and_servers_are_found_by_their_names_and_addresses_and_wake_up_for_work(program: Program, duetime: CommandLine) -> None:
     with program.worker("--handler", "greet", "--id", "mill-7"), server(program) as running:
         [worker] = duetime.json("workers")["items"]

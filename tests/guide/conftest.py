@@ -20,6 +20,7 @@ ON_EACH_STORE = {
     "test_events",
     "test_jobs",
     "test_locks",
+    "test_other_schedulers",
     "test_user_guide",
     "test_user_guide_operating",
     "test_user_guide_running",

@@ -87,7 +87,7 @@ async def test_rules_join_and_calendars_leave_days_out(app: App, t: Kit) -> None
     ]
 
 
-@pytest.mark.covers("HF.3", "XXL.2")
+@pytest.mark.covers("HF.3", "XXL.2", "QZ.3")
 @pytest.mark.parametrize(
     ("missed", "made_up_for"), [("skip", 0), ("latest", 1), ("earliest", 1), ("all", 6), ("all within 2h", 2), ("all at most 3", 3)]
 )
@@ -223,7 +223,7 @@ async def test_once_after_a_delay_at_a_rate_with_a_delay_between_runs_by_cron_by
     )
 
 
-@pytest.mark.covers("QZ.1", "DBS.9")
+@pytest.mark.covers("QZ.1", "DBS.9", "QZ.6")
 async def test_a_handler_has_many_schedules_with_data_outlives_them_and_knows_the_run_before(app: App, t: Kit) -> None:
     @app.task
     async def count(ctx: Context, step: int) -> int:

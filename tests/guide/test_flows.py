@@ -53,7 +53,6 @@ def shop() -> App:
     return app
 
 
-@pytest.mark.covers("XXL.1", "XXL.8")
 async def test_a_chain_of_three_tasks() -> None:
     app = shop()
     step = app.handler("step")
@@ -81,7 +80,6 @@ async def test_the_results_of_many_tasks_and_flows() -> None:
         assert [each if isinstance(each, int) else type(each) for each in found] == [2, TaskFailed, TaskNotFound, TimeoutError]
 
 
-@pytest.mark.covers("HF.1")
 async def test_a_group_and_what_follows_when_all_have_ended() -> None:
     app = shop()
     step, double = app.handler("step"), app.handler("double")
@@ -269,7 +267,6 @@ async def test_members_are_tasks_like_all_others() -> None:
             await app.flows.members(flow, "other")
 
 
-@pytest.mark.covers("HF.9")
 async def test_what_a_node_returns_is_an_argument_of_another() -> None:
     app = shop()
     step, double = app.handler("step"), app.handler("double")

@@ -91,7 +91,7 @@ async def test_a_task_is_addressed_by_handler_collection_and_priority(app: App) 
     assert started[2:] == [("eu", 8, 80), ("eu", 2, 20)]
 
 
-@pytest.mark.covers("ATF.3")
+@pytest.mark.covers("ATF.3", "XXL.13")
 async def test_a_handler_that_floods_takes_its_own_slots_and_no_others(app: App) -> None:
     going_on = asyncio.Event()
     most = running = 0
@@ -140,7 +140,7 @@ async def test_teams_run_workers_of_their_own_which_register_themselves(app: App
     assert await app.workers() == []
 
 
-@pytest.mark.covers("SPA.2")
+@pytest.mark.covers("SPA.1", "SPA.2", "SPA.3")
 async def test_work_never_waits_behind_a_busy_worker_while_another_has_a_free_slot(app: App) -> None:
     going_on = asyncio.Event()
 

@@ -467,3 +467,24 @@ def test_all_of_it_works_from_synchronous_code(tmp_path: object) -> None:
     assert app.sync(app.schedules.trigger("s")).handler == "sweep"
     app.sync(app.schedules.delete("s"))
     app.sync(app.close())
+
+
+@pytest.mark.covers("QZ.4")
+@pytest.mark.parametrize(
+    ("calendar", "left_out"),
+    [
+        (DayCalendar(yearly="01-09"), {9}),
+        (DayCalendar(dates="2030-01-10"), {10}),
+        (DayCalendar(monthly=["11", "last"]), {11, 31}),
+        (DayCalendar(weekdays="sat,sun"), {12, 13, 19, 20, 26, 27}),
+        (DayCalendar(times="09:00-10:00"), set(range(1, 32))),
+        (DayCalendar(monthly="11", also="weekend"), {11, 12, 13, 19, 20, 26, 27}),
+    ],
+)
+async def test_calendars_of_every_kind_leave_days_out(app: App, calendar: DayCalendar, left_out: set[int]) -> None:
+    await app.calendars.put("weekend", DayCalendar(weekdays="sat,sun"))
+    await app.calendars.put("free", calendar)
+    await app.schedules.put(Schedule("s", "sweep", Cron("0 9 * * *"), calendars=["free"]))
+    planned = await app.schedules.preview("s", count=40)
+    days = {each.day for each in planned if each.month == 1 and each.year == 2030}
+    assert days == set(range(8, 32)) - left_out

@@ -82,6 +82,7 @@ async def test_a_gate_takes_it_back(app: App) -> None:
         assert (begun, (await app.get(task)).due_at) == ([], task.due_at)
 
 
+@pytest.mark.covers("XXL.14")
 async def test_a_worker_that_stops_gives_it_back(app: App) -> None:
     async with app.worker():
         task = await claimed_ahead(app)

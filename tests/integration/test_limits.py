@@ -230,5 +230,5 @@ def test_what_is_wrong_with_a_limit_is_said_where_it_is_declared() -> None:
     with pytest.raises(InvalidValue, match="limits must be a list such as"):
         app.task(nothing, name="wrong", limits=["gpu"])  # type: ignore[arg-type, list-item]
     app.task(nothing, name="first", limits=[gpu])
-    with pytest.raises(InvalidHandler, match="the limit gpu allows 3 in second and 2 in first"):
+    with pytest.raises(InvalidHandler, match="the limit gpu allows 3 at once in second and 2 at once in first"):
         app.task(nothing, name="second", limits=[Limit("gpu", running=3)])

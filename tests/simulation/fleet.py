@@ -127,7 +127,7 @@ class Fleet:
         self.retried: set[str] = set()
         self.stopped: dict[str, Stopped] = {}
         self.stop_asked: set[str] = set()
-        self.bounds = [Bound(ERP.running, 0.0, 0.0)]
+        self.bounds = [Bound(ERP.running or 0, 0.0, 0.0)]
 
     async def flow(self, operation: Operation) -> None:
         """Submit a flow, as a client would that asks again when it got no answer."""
@@ -197,7 +197,7 @@ class Fleet:
 
     async def _change(self, running: int | None) -> None:
         cluster, store = self._world.cluster, self._world.cluster.present[CLIENT].store
-        bound = Bound(ERP.running if running is None else running, cluster.now)
+        bound = Bound((ERP.running or 0) if running is None else running, cluster.now)
         self.bounds.append(bound)
         if running is None:
             await store.reset_limit(ERP.name)

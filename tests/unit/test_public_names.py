@@ -10,7 +10,7 @@ PUBLIC = """
     NewTask Task State RetryPolicy
     Schedule ScheduleInfo Occurrence
     Cron Every AfterEnd Calendar At Window DayCalendar occurrences Wheel Timer
-    Sandbox Limit LimitInfo LimitNotFound LimitSet WeightsInfo Quota QuotaExceeded
+    Sandbox Limit LimitInfo LimitNotFound LimitSet PartitionInfo Rate WeightsInfo Quota QuotaExceeded
     Fatal RetryLater DisableAfter
     Lock LockInfo LockLost LockNotFound LockTaken
     Event TaskEvent ScheduleEvent WorkerEvent GateEvent

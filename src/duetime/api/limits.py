@@ -13,7 +13,7 @@ from duetime.client.limits import LimitInfo, LocalLimits, no_limit
 from duetime.clock import to_micros
 from duetime.model.access import Scope
 from duetime.wire.fields import NoQuery, given
-from duetime.wire.limits import LimitAnswer, LimitBody, LimitList
+from duetime.wire.limits import LimitAnswer, LimitBody, LimitList, OnePartition, PartitionList, PartitionQuery
 from duetime.wire.problem import INVALID, Fault
 
 _body = msgspec.json.Decoder(LimitBody)
@@ -37,16 +37,29 @@ async def put(call: Call) -> Response:
     async with call.acting("limits.put", call.path["name"]) as act:
         found = await _addressed(call)
         micros = None if lasting is None else to_micros(lasting)
-        done = await limits_of(call).put_by(call.caller.name, found.name, body.running, micros, body.note, body.wait)
-        act.detail = "; ".join(text for text in (f"{body.running}", body.note, str(done)) if text)
-    return answer(LimitAnswer(done.limit, done.version, done.in_force, done.above, done.confirmed, done.waiting))
+        partition = given(body.partition)
+        if partition is not None and "\0" in partition:
+            raise Refusal(INVALID, "partition must not contain the character NUL", faults=[Fault("contains NUL", pointer="/partition")])
+        done = await limits_of(call).put_by(call.caller.name, found.name, body.running, micros, body.note, body.wait, partition)
+        of = "" if partition is None else f"partition {partition}"
+        act.detail = "; ".join(text for text in (of, f"{body.running}", body.note, str(done)) if text)
+    return answer(LimitAnswer(done.limit, done.version, done.in_force, done.above, done.confirmed, done.waiting, done.partition))
 
 
 async def reset(call: Call) -> Response:
     await call.empty_body()
-    async with call.acting("limits.reset", call.path["name"]):
-        found = await _addressed(call)
-        return answer(await call.app.limits.reset(found.name))
+    partition = given(call.query(OnePartition).partition)
+    async with call.acting("limits.reset", call.path["name"]) as act:
+        act.detail = "" if partition is None else f"partition {partition}"
+        found = await _named(call)
+        return answer(await call.app.limits.reset(found.name, partition=partition))
+
+
+async def list_partitions(call: Call) -> Response:
+    asked = call.query(PartitionQuery)
+    found = await _named(call)
+    items = await call.app.limits.partitions(found.name, partition=given(asked.partition), after=given(asked.after), limit=asked.limit)
+    return answer(PartitionList(items, items[-1].partition if len(items) == asked.limit else None))
 
 
 def limits_of(call: Call) -> LocalLimits:
@@ -56,6 +69,10 @@ def limits_of(call: Call) -> LocalLimits:
 
 async def _addressed(call: Call) -> LimitInfo:
     call.query(NoQuery)
+    return await _named(call)
+
+
+async def _named(call: Call) -> LimitInfo:
     seen = await _seen(call)
     for limit in seen:
         if limit.name == call.path["name"]:
@@ -88,6 +105,10 @@ ROUTES = (
     ),
     Route(
         name="reset_limit", method="DELETE", path="/v1/limits/{name}", endpoint=reset, scope=Scope.OPERATE,
-        summary="Let the declared number hold again.", answer=LimitInfo, problems=(404,),
+        summary="Let the declared number hold again.", query=OnePartition, answer=LimitInfo, problems=(404,),
+    ),
+    Route(
+        name="list_partitions", method="GET", path="/v1/limits/{name}/partitions", endpoint=list_partitions, scope=Scope.READ,
+        summary="List the partitions of a limit by key.", query=PartitionQuery, answer=PartitionList, problems=(404,),
     ),
 )  # fmt: skip

@@ -239,12 +239,16 @@ def _limited(limits: Sequence[LimitInfo]) -> Iterator[Metric]:
     allowed = GaugeMetricFamily("duetime_limit_running", "How many may run at once under a limit of the whole fleet.", labels=["limit"])
     permits = GaugeMetricFamily(
         "duetime_limit_permits",
-        "Permits of a limit, by state: with workers, accepted (work that goes on elsewhere), lacking (what workers could use more).",
+        "Permits of a limit, by state: with workers, accepted (work that goes on elsewhere), lacking (what workers could use more), "
+        "parked (tasks that wait, where the store counts).",
         labels=["limit", "state"],
     )
     for limit in limits:
-        allowed.add_metric([limit.name], limit.running)
+        if limit.running is not None:
+            allowed.add_metric([limit.name], limit.running)
         states = {"worker": limit.out - limit.accepted, "accepted": limit.accepted, "lacking": limit.lacking}
+        if limit.by is not None or limit.rates or limit.over != "wait":
+            states["parked"] = limit.parked
         for state, number in states.items():
             permits.add_metric([limit.name, state], number)
     yield allowed

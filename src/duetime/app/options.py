@@ -10,7 +10,7 @@ from duetime.clock import Seconds
 from duetime.errors import InvalidValue
 from duetime.model.disabling import DisableAfter, Disabling
 from duetime.model.fairness import Fair, check_fair
-from duetime.model.limit import Limit
+from duetime.model.limit import MOST_COUNTED, Limit
 from duetime.model.quota import Quota, check_quota
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import State, check_name, check_priority
@@ -104,4 +104,9 @@ def limits_of(handler: str, limits: Sequence[Limit]) -> tuple[Limit, ...]:
     names = [limit.name for limit in limits]
     if len(set(names)) < len(names):
         raise InvalidValue(f"{handler}: a limit is given twice: {max(names, key=names.count)}; use take(2) if an attempt needs two of it")
+    counted = [limit.name for limit in limits if limit.is_counted]
+    if len(counted) > MOST_COUNTED:
+        raise InvalidValue(
+            f"{handler}: at most {MOST_COUNTED} limits may have by=, rate= or over=, got {', '.join(counted)}; the others running= alone"
+        )
     return tuple(limits)

@@ -325,11 +325,11 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
 
 def refuse_other_limit(spec: HandlerSpec, others: Iterable[HandlerSpec]) -> None:
     """Raise InvalidHandler if another handler declares a limit of the same name differently."""
-    known = {limit.name: (limit.running, other.name) for other in others for limit in other.limits}
+    known = {limit.name: (limit, other.name) for other in others for limit in other.limits}
     for limit in spec.limits:
-        running, other = known.get(limit.name, (limit.running, ""))
-        if running != limit.running:
-            said = f"the limit {limit.name} allows {limit.running} in {spec.name} and {running} in {other}"
+        there, other = known.get(limit.name, (limit, ""))
+        if not there.bounds_as(limit):
+            said = f"the limit {limit.name} allows {limit} in {spec.name} and {there} in {other}"
             raise InvalidHandler(f"{said}; declare it once and give it to both")
 
 

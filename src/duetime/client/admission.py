@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -187,6 +186,8 @@ class Admission:
     def _meant(self, handler: str) -> str:
         if not self.suggests:
             return ""
+        import difflib  # every program would pay for it
+
         near = sorted(self._declared, key=lambda name: abs(len(name) - len(handler)))[:MOST_COMPARED]
         meant = difflib.get_close_matches(handler, near, 1)
         return f"did you mean {meant[0]}?" if meant else ""

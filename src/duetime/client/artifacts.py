@@ -7,8 +7,8 @@ import builtins
 import hashlib
 import hmac
 import secrets
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -45,6 +45,13 @@ MOST_ARTIFACTS = 10_000  # versions of all artifacts together
 MOST_NAMED = 10  # handlers in a message
 ENDED_AT_ONCE = 100
 AFTER_THE_END = 60 * SECOND  # for which an upload that began in time may still go on
+
+
+def temporary_folder() -> AbstractContextManager[str]:
+    """Return a folder that is removed at the end of the block."""
+    import tempfile  # every program would pay for it
+
+    return tempfile.TemporaryDirectory(prefix="duetime-")
 
 
 class ArtifactInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +156,7 @@ class LocalArtifacts(Artifacts):
         new = self._new(name, file=path.name, run=run, note=note, unpack=unpack, by=by)
         await self._opened()
         self.kept()
-        with tempfile.TemporaryDirectory(prefix="duetime-") as folder:
+        with temporary_folder() as folder:
             copy = Path(folder) / "content"
             try:
                 sha256, size = await asyncio.to_thread(copy_and_hash, path, copy, self._cap)
@@ -283,7 +290,7 @@ class LocalArtifacts(Artifacts):
             return await self.get(f"{name}@{upload.version}")
         self._refuse_ended(upload)
         blobs = self.kept()
-        with tempfile.TemporaryDirectory(prefix="duetime-") as folder:
+        with temporary_folder() as folder:
             copy = Path(folder) / "content"
             try:
                 await receive(blobs.read(upload_key(id)), copy, sha256=upload.sha256, size=upload.size)

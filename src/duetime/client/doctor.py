@@ -187,10 +187,12 @@ class LocalDoctor(Doctor):
         for lane in (await self._store.counts()).lanes:  # by the names that tasks have: workers may know only one of a handler's
             if lane.due and lane.handler not in served:
                 unserved[names.present(lane.handler)] += lane.due
+        # what waits under a limit is well; `duetime limits` tells how much that is
+        counted = {handler for limit in await self._store.limits() if limit.is_counted and limit.parked for handler in limit.uses}
         for counts in (await self._insight.stats()).handlers:
             if due := unserved[counts.handler]:
                 yield Finding("note", "no worker", counts.handler, f"{count(due, 'due task')} and no live worker that runs them")
-            if counts.parked:
+            if counts.parked and counts.handler not in counted:
                 detail = (
                     f"{count(counts.parked, 'task')} parked: the payload fits no code that has tried them. Start a worker with fitting "
                     "code, change the payload (duetime edit --payload) or cancel them; duetime tasks --parked lists them"
@@ -245,7 +247,7 @@ class LocalDoctor(Doctor):
 def _of_limit(limit: LimitInfo) -> Iterator[Finding]:
     """Describe a limit that was changed, and what can never run under it."""
     for handler, takes in limit.handlers.items():
-        if takes > limit.running:
+        if limit.running is not None and takes > limit.running:
             detail = f"an attempt of {handler} takes {takes} of {limit.running}, so it never runs: duetime limits reset {limit.name}"
             yield Finding("problem", "limit too low", limit.name, detail)
     if limit.own is not None:

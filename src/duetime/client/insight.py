@@ -20,13 +20,14 @@ from duetime.clock import Instant, to_datetime
 from duetime.errors import StoreUnavailable, UnknownHandler
 from duetime.model.figures import DURATION, LATENESS, Distribution, FigureKey, distributions
 from duetime.model.health import HealthFacts, HealthVerdict, verdict
+from duetime.model.limit import LimitRecord
 from duetime.model.names import HandlerNames
 from duetime.model.outcome import Outcome
 from duetime.model.retry import DEFAULT_TRIES
 from duetime.model.rules.reading import duration_text
 from duetime.model.steps import StepRecord
 from duetime.model.task import FINAL, ErrorInfo, State, TaskRecord
-from duetime.model.why import MOST_NAMED, Awaited, HandlerSource, Reason, ReasonKind, WhyFacts, WorkerLoad, requested, why
+from duetime.model.why import MOST_NAMED, Awaited, HandlerSource, Reason, ReasonKind, Under, WhyFacts, WorkerLoad, requested, why
 from duetime.store import Store
 from duetime.store.values import Counts, Declaration, WorkerRecord
 
@@ -345,15 +346,17 @@ class LocalInsight(Insight):
         gates = (await self._store.gates()).all_holding(record.handler, record.collection, now)
         declared = await self._store.declarations()
         present = names_of(declared).present(record.handler)
+        limits = [limit for limit in await self._store.limits() if record.handler in limit.uses]
         return WhyFacts(
             now=now,
+            under=await self._under(record, limits, may_see) if record.parked else None,
             awaited=awaited,
             awaited_in_all=in_all,
             gates=[msgspec.structs.replace(gate, handler=present) for gate in gates],  # the name by which it is set and opened
             live_workers=len(live),
             workers=await self._loads(record.handler, starting, may_see),
             draining=draining,
-            limits=[limit for limit in await self._store.limits() if record.handler in limit.uses],
+            limits=limits,
             weights=next((each.weights for each in await self._store.weights() if each.handler == present and each.is_fair), None),
             reserve=next((each.reserve for each in declared if each.name == present), {}),
             source=HandlerSource.CODE if serving else await self._source(record.handler),
@@ -364,6 +367,20 @@ class LocalInsight(Insight):
             last_outcome=last.outcome if last else None,
             last_error=last.error if last else None,
         )
+
+    async def _under(self, record: TaskRecord, limits: Sequence[LimitRecord], may_see: Callable[[str], bool] | None) -> Under | None:
+        """Return the limit that has parked a task; tasks of handlers that the caller may not see are not named."""
+        parked = await self._store.parked_under(record.id)
+        limit = next((each for each in limits if parked is not None and each.name == parked.limit), None)
+        if parked is None or limit is None:
+            return None
+        found = await self._store.partitions(parked.limit, only=parked.partition)
+        if not found:
+            return None  # it has just gone on
+        partition = found[0]
+        if may_see is not None and not all(may_see(handler) for handler in limit.uses):
+            partition = msgspec.structs.replace(partition, tasks=())
+        return Under(limit, partition, parked.before)
 
     async def _open_step(self, record: TaskRecord) -> StepRecord | None:
         """Return the step that a task waits for between two of its attempts."""

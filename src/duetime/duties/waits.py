@@ -31,6 +31,7 @@ class Waits(Service):
 
     async def look(self) -> int:
         """Look once; return how many tasks go on, or were cancelled with their parent."""
+        await self._store.look_at_limits()
         looked = await self._store.look_at_waits()
         self._more = looked.more
         if looked.orphans:

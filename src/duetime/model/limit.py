@@ -12,37 +12,116 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
 
 import msgspec
 
-from duetime.clock import Instant
+from duetime.clock import SECOND, Instant, Seconds, to_micros
 from duetime.errors import InvalidValue
 
 MOST_RUNNING = 1_000_000
+MOST_RATES = 4
+MOST_COUNTED = 2  # limits of a handler that the store counts
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
 
-class Limit(msgspec.Struct, frozen=True):
-    """How many attempts may run at once in the whole fleet. Several handlers may share one, and each takes one or more of it.
+Over = Literal["wait", "drop", "cancel_running"]
+DAY = 86_400 * SECOND
+LONGEST_PERIOD = 366 * DAY
+_PATH = re.compile(r"[^.\x00]{1,100}(\.[^.\x00]{1,100}){0,9}\Z")
 
-    `@app.task(limits=[Limit("erp", running=40)])`. An attempt that needs more of it than one: `gpu.take(2)`.
+
+class Rate(msgspec.Struct, frozen=True):
+    """How many attempts may start in a time: `Rate(10, per=1, burst=20)`, `Rate(100_000, per="day")`.
+
+    Starts come evenly, `per / count` apart, and up to `burst` at once after a pause. `per="day"` is different: so many in each day of UTC,
+    at any time of it.
+    """
+
+    count: int
+    per: Seconds | Literal["day"]
+    burst: int = 1
+
+    def __post_init__(self) -> None:
+        _whole("a rate's count", self.count, MOST_RUNNING, "")
+        _whole("a rate's burst", self.burst, MOST_RUNNING, "")
+        if self.per == "day":
+            if self.burst != 1:
+                raise InvalidValue('a rate per="day" has no burst: all of a day\'s starts may come at once; leave burst= out')
+        elif isinstance(self.per, str):
+            raise InvalidValue(f'a rate\'s per must be a number of seconds, a timedelta or "day", got {self.per[:40]!r}')
+        elif not 1 <= to_micros(self.per) <= LONGEST_PERIOD:
+            raise InvalidValue(f"a rate's per must be above 0 and at most 366 days, got {self.per!r}")
+
+    @property
+    def period(self) -> int:
+        """In microseconds; 0: a day of UTC."""
+        return 0 if isinstance(self.per, str) else to_micros(self.per)
+
+    def __str__(self) -> str:
+        per = "day" if isinstance(self.per, str) else f"{self.period / SECOND:g}s"
+        return f"{self.count:,}/{per}" + (f", burst {self.burst:,}" if self.burst > 1 else "")
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """How many attempts may run at once in the whole fleet, or start in a time. Several handlers may share one.
+
+    `@app.task(limits=[Limit("erp", running=40)])`. An attempt that needs more of it than one: `gpu.take(2)`. `by` counts each value of a
+    field of the payload, of `"collection"` or of `"meta.NAME"` on its own: `Limit("per-user", running=1, by="user_id")`. `rate` bounds
+    starts. What may not run waits; with `over="drop"` it is dropped, with `over="cancel_running"` it replaces what runs.
     """
 
     name: str
-    running: int
+    running: int | None = None
     each: int = 1
+    by: str | None = None
+    rate: tuple[Rate, ...] | list[Rate] = ()
+    over: Over = "wait"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.match(self.name):
             raise InvalidValue(
                 f"a limit's name has up to 100 letters, digits and . _ - and begins with a letter or digit, got {self.name!r}"
             )
-        check_running(self.running)
-        _whole(f"what an attempt takes of the limit {self.name}", self.each, self.running, ", or it could never run")
+        if not isinstance(self.rate, (tuple, list)) or not all(isinstance(rate, Rate) for rate in self.rate):
+            raise InvalidValue(f"the limit {self.name}: rate must be a list such as [Rate(10, per=1)], got {self.rate!r}")
+        if len(self.rate) > MOST_RATES:
+            raise InvalidValue(f"the limit {self.name} has {len(self.rate)} rates; at most {MOST_RATES} make sense")
+        if self.running is None and not self.rate:
+            raise InvalidValue(f"the limit {self.name} bounds nothing: give running=, how many may run at once, or rate=[Rate(10, per=1)]")
+        if self.running is not None:
+            check_running(self.running)
+        if self.over not in get_args(Over):
+            raise InvalidValue(f"the limit {self.name}: over must be one of {', '.join(get_args(Over))}, got {self.over!r}")
+        if self.over == "cancel_running" and (self.rate or self.running is None):
+            raise InvalidValue(
+                f'the limit {self.name}: over="cancel_running" goes with running= alone; a rate is not met by stopping what runs'
+            )
+        if self.by is not None and not (isinstance(self.by, str) and _PATH.match(self.by)):
+            raise InvalidValue(
+                f"the limit {self.name}: by names a field of the payload (a.b: inside of another), collection or meta.NAME, got {self.by!r}"
+            )
+        most = MOST_RUNNING if self.running is None else self.running
+        _whole(f"what an attempt takes of the limit {self.name}", self.each, most, ", or it could never run")
 
     def take(self, each: int) -> Limit:
         """Return this limit for a handler whose attempts take so many of it each."""
-        return Limit(self.name, self.running, each)
+        return msgspec.structs.replace(self, each=each)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the store counts at each claim, instead of leasing permits to workers."""
+        return self.by is not None or bool(self.rate) or self.over != "wait"
+
+    def bounds_as(self, other: Limit) -> bool:
+        """Return whether another declaration says the same, whatever an attempt takes."""
+        return (self.running, self.by, tuple(self.rate), self.over) == (other.running, other.by, tuple(other.rate), other.over)
+
+    def __str__(self) -> str:
+        parts = [] if self.running is None else [f"{self.running:,} at once"]
+        parts += [str(rate) for rate in self.rate]
+        parts += ([f"by {self.by}"] if self.by else []) + ([f"over {self.over}"] if self.over != "wait" else [])
+        return ", ".join(parts)
 
 
 def check_running(running: object) -> None:
@@ -107,10 +186,41 @@ class Holder(msgspec.Struct, frozen=True):
     seen: int
 
 
-class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored limit. `own` is what an operator has set instead of what code declares, until `until_at` if that is given."""
+class CountedLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit that the store counts, as code declares it. `uses`: what an attempt of each handler takes."""
 
     name: str
+    running: int  # 0: as many as come
+    uses: Mapping[str, int]
+    by: str | None = None
+    rates: Sequence[RateRule] = ()
+    over: Over = "wait"
+
+
+class RateRule(msgspec.Struct, frozen=True, array_like=True):
+    """A rate in microseconds; `period` 0 is a day of UTC."""
+
+    count: int
+    period: int
+    burst: int = 1
+
+    def __str__(self) -> str:
+        per = "day" if not self.period else f"{self.period / SECOND:g}s"
+        return f"{self.count:,}/{per}" + (f", burst {self.burst:,}" if self.burst > 1 else "")
+
+
+class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored limit. `own` is what an operator has set instead of what code declares, until `until_at` if that is given.
+
+    The store counts at each claim what has `by`, rates or another `over` than to wait: `counted` attempts run, and `parked` tasks wait.
+    """
+
+    name: str
+    by: str | None = None
+    rates: Sequence[RateRule] = ()
+    over: Over = "wait"
+    counted: int = 0
+    parked: int = 0
     declared: int
     uses: Mapping[str, int]
     version: int
@@ -133,7 +243,30 @@ class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def out(self) -> int:
         """How many permits are with workers, and what was accepted elsewhere."""
-        return self.accepted + sum(holder.permits for holder in self.holders)
+        return self.counted + self.accepted + sum(holder.permits for holder in self.holders)
+
+    @property
+    def is_counted(self) -> bool:
+        return self.by is not None or bool(self.rates) or self.over != "wait"
+
+
+class PartitionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of a limit by key that something runs or waits under, or that has a number of its own (`own`).
+
+    `tasks` are some of those that run; `next_at` is when the next may start, if a rate holds it.
+    """
+
+    name: str
+    running: int
+    own: int | None = None
+    until_at: Instant | None = None
+    note: str = ""
+    set_by: str = ""
+    counted: int = 0
+    parked: int = 0
+    oldest_due_at: Instant | None = None
+    next_at: Instant | None = None
+    tasks: Sequence[str] = ()
 
 
 def in_force(declared: int, own: int | None, until_at: Instant | None, now: Instant) -> int:

@@ -12,7 +12,7 @@ import msgspec
 
 from duetime.clock import SECOND, Instant, to_datetime
 from duetime.model.gate import Gate, GateAction
-from duetime.model.limit import LimitRecord
+from duetime.model.limit import LimitRecord, PartitionRecord
 from duetime.model.outcome import Outcome
 from duetime.model.retry import repeat_pause
 from duetime.model.steps import StepKind, StepRecord
@@ -97,6 +97,14 @@ class Awaited(msgspec.Struct, frozen=True):
     needs: Literal["end", "success"]
 
 
+class Under(msgspec.Struct, frozen=True):
+    """What a parked task waits under, and how many wait before it."""
+
+    limit: LimitRecord
+    partition: PartitionRecord
+    before: int
+
+
 class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What `why` needs besides the task. `gates` hold it, the one that applies first; `workers` are live and run its handler.
 
@@ -108,6 +116,7 @@ class WhyFacts(msgspec.Struct, frozen=True, kw_only=True):
     live_workers: int = 0
     workers: Sequence[WorkerLoad] = ()
     limits: Sequence[LimitRecord] = ()  # that its handler takes something of
+    under: Under | None = None  # the limit that has parked it
     weights: Mapping[str, float] | None = None  # of its handler's collections, if these share its starts
     reserve: Mapping[int, int] = {}  # slots of its handler that are kept for tasks of at least that priority
     draining: Sequence[str] = ()
@@ -208,7 +217,7 @@ def _kept(task: TaskRecord, facts: WhyFacts) -> list[Reason]:
 
 
 def _is_reached(task: TaskRecord, limit: LimitRecord, facts: WhyFacts) -> bool:
-    return limit.out + limit.uses.get(task.handler, 1) > limit.running_at(facts.now)
+    return not limit.is_counted and limit.out + limit.uses.get(task.handler, 1) > limit.running_at(facts.now)
 
 
 def _limit(task: TaskRecord, limit: LimitRecord, facts: WhyFacts) -> Reason:
@@ -300,7 +309,37 @@ def _ahead(task: TaskRecord, facts: WhyFacts) -> str:
     return f", and {due} of it {'waits' if facts.due_before == 1 else 'wait'}{shared}"
 
 
+def _under_limit(task: TaskRecord, under: Under, facts: WhyFacts) -> Reason:
+    limit, partition = under.limit, under.partition
+    who = f" for {limit.by} {partition.name}" if limit.by and partition.name else f" for tasks without {limit.by}" if limit.by else ""
+    takes = limit.uses.get(task.handler, 1)
+    if partition.running and takes > partition.running:
+        allowed = f"the limit {limit.name}, which allows {partition.running}{who}"
+        return Reason(kind=ReasonKind.LIMIT, text=f"it can never run: an attempt of {task.handler} takes {takes} of {allowed}")
+    parts = []
+    if partition.running:
+        parts.append(f"{partition.running:,} at a time")
+    parts += [str(rate) for rate in limit.rates]
+    text = f"the limit {limit.name} allows {' and '.join(parts)}{who}"
+    if partition.counted:
+        named = ", ".join(partition.tasks[:MOST_NAMED])
+        running = f"{partition.counted:,} {'is' if partition.counted == 1 else 'are'} taken"
+        text += f": {running}" + (f" (by {named}{', …' if len(partition.tasks) > MOST_NAMED else ''})" if named else "")
+    if partition.next_at is not None:
+        text += f"; the next may start at {to_datetime(partition.next_at):%Y-%m-%d %H:%M:%S.%f}"[:-4] + " UTC"
+    text += f"; {count(under.before, 'task')} {'waits' if under.before == 1 else 'wait'} before it"
+    own, until_at, note, set_by = partition.own, partition.until_at, partition.note, partition.set_by
+    if own is None and limit.own_at(facts.now) is not None:
+        own, until_at, note, set_by = limit.own, limit.until_at, limit.note, limit.set_by
+    if own is not None:
+        until = "" if until_at is None else f" until {to_datetime(until_at):%Y-%m-%d %H:%M:%S} UTC"
+        text += f"; set by {set_by or 'somebody'}{until} instead of {limit.declared}" + (f": {note}" if note else "")
+    return Reason(kind=ReasonKind.LIMIT, text=text)
+
+
 def _parked(task: TaskRecord, facts: WhyFacts) -> Reason:
+    if facts.under is not None:
+        return _under_limit(task, facts.under, facts)
     problem = "" if task.error is None else f" ({task.error.message})"
     running = count(len(facts.workers), "live worker")
     text = (

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from msgspec import UNSET
 
 from duetime.client.gates import IN_FORCE_WITHIN, Named, check_note, lasting_of
-from duetime.client.limits import LimitInfo, Limits, LimitSet, name_of
+from duetime.client.limits import LimitInfo, Limits, LimitSet, PartitionInfo, check_partition, name_of
 from duetime.clock import SECOND, Seconds, to_seconds
 from duetime.model.limit import check_running
 from duetime.remote.address import part
 from duetime.remote.gates import LONGEST_WAIT
 from duetime.remote.transport import Transport
-from duetime.wire.limits import LimitAnswer, LimitBody, LimitList
+from duetime.wire.limits import LimitAnswer, LimitBody, LimitList, PartitionList
 
 
 class RemoteLimits(Limits):
@@ -24,19 +24,36 @@ class RemoteLimits(Limits):
         self._opened = opened
 
     async def put(
-        self, name: str | Named, *, running: int, lasting: Seconds | None = None, note: str = "", timeout: Seconds = IN_FORCE_WITHIN
+        self,
+        name: str | Named,
+        *,
+        running: int,
+        partition: str | None = None,
+        lasting: Seconds | None = None,
+        note: str = "",
+        timeout: Seconds = IN_FORCE_WITHIN,
     ) -> LimitSet:
         check_running(running)
         wait = min(max(0.0, to_seconds(timeout, "timeout")), LONGEST_WAIT)
         seconds = UNSET if lasting is None else lasting_of(lasting) / SECOND
-        body = LimitBody(running=running, lasting=seconds, note=check_note(note), wait=wait)
+        of = UNSET if partition is None else check_partition(partition)
+        body = LimitBody(running=running, partition=of, lasting=seconds, note=check_note(note), wait=wait)
         await self._opened()
         done = await self._transport.ask(LimitAnswer, "PUT", _path(name), body=body, again=True, wait=wait)
-        return LimitSet(limit=done.limit, version=done.version, confirmed=done.confirmed, waiting=done.waiting)
+        return LimitSet(limit=done.limit, version=done.version, confirmed=done.confirmed, waiting=done.waiting, partition=done.partition)
 
-    async def reset(self, name: str | Named) -> LimitInfo:
+    async def reset(self, name: str | Named, *, partition: str | None = None) -> LimitInfo:
+        query = {} if partition is None else {"partition": check_partition(partition)}
         await self._opened()
-        return await self._transport.ask(LimitInfo, "DELETE", _path(name), again=True)
+        return await self._transport.ask(LimitInfo, "DELETE", _path(name), query=query, again=True)
+
+    async def partitions(
+        self, name: str | Named, *, partition: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[PartitionInfo]:
+        named = {"partition": None if partition is None else check_partition(partition), "after": after}
+        query = {key: value for key, value in named.items() if value is not None} | {"limit": str(limit)}
+        await self._opened()
+        return (await self._transport.ask(PartitionList, "GET", f"{_path(name)}/partitions", query=query)).items
 
     async def get(self, name: str | Named) -> LimitInfo:
         await self._opened()

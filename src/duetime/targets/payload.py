@@ -8,7 +8,6 @@ Annotations are resolved where the handler is declared. Those that name somethin
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 import math
 import re
@@ -338,6 +337,8 @@ class FunctionPayloads:
     def _misfit(self, problem: str, kwargs: Mapping[str, object] | None) -> InvalidPayload:
         """Say which argument is wrong, and if it is a name, which one may have been meant."""
         if kwargs is not None:
+            import difflib  # every program would pay for it
+
             for name in kwargs:
                 if name not in self._parameters:
                     meant = difflib.get_close_matches(name, self._parameters, 1)

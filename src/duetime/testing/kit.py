@@ -49,7 +49,7 @@ from duetime.testing.parts import Died, MortalDoor, SteppedExecutor
 from duetime.testing.requests import Requests, SentRequest
 from duetime.testing.stores import SteppedStore
 from duetime.worker.disabling import TargetWatch
-from duetime.worker.permits import Permits
+from duetime.worker.permits import Permits, counted_limits
 from duetime.worker.settler import Settler
 from duetime.worker.stored import Serving, StoredTargets
 
@@ -509,6 +509,7 @@ class Kit:
             self._declared = False
             await self._register()
             self._permits.bound(self._executor.queues.by_name.values())
+            await self._store.declare_counted(*counted_limits(self._executor.queues.by_name.values()))
         while self._permits.limits and await self._permits.run_once() == 0.0:
             pass
 

@@ -24,6 +24,7 @@ class CalendarBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     mode: Literal["exclude", "include"] = "exclude"
     dates: Annotated[Texts, Meta(examples=[["2030-04-22"]])] = field(default_factory=list)
     yearly: Annotated[Texts, Meta(examples=[["12-25", "12-26"]])] = field(default_factory=list)
+    monthly: Annotated[Texts, Meta(examples=[["1", "last"]])] = field(default_factory=list)
     weekdays: Annotated[str, Meta(max_length=100, examples=["mon-fri"])] = ""
     times: Annotated[Texts, Meta(examples=[["09:00-17:00"]])] = field(default_factory=list)
     tz: Zone = "UTC"
@@ -52,7 +53,14 @@ def view_of(name: str, calendar: DayCalendar) -> CalendarView:
 def calendar_of(body: CalendarBody) -> DayCalendar:
     """Return the calendar of a body. Raises InvalidValue if it is not valid."""
     return DayCalendar(
-        mode=body.mode, dates=body.dates, yearly=body.yearly, weekdays=body.weekdays, times=body.times, tz=body.tz, also=body.also
+        mode=body.mode,
+        dates=body.dates,
+        yearly=body.yearly,
+        monthly=body.monthly,
+        weekdays=body.weekdays,
+        times=body.times,
+        tz=body.tz,
+        also=body.also,
     )
 
 
@@ -61,6 +69,7 @@ def body_of(calendar: DayCalendar) -> CalendarBody:
         mode=calendar.mode,
         dates=list(calendar.dates),
         yearly=list(calendar.yearly),
+        monthly=[str(day) for day in calendar.monthly],
         weekdays=str(calendar.weekdays),
         times=list(calendar.times),
         tz=calendar.tz,

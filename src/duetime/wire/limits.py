@@ -7,15 +7,20 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from duetime.client.limits import LimitInfo
+from duetime.client.limits import MOST_PARTITIONS, LimitInfo, PartitionInfo
 from duetime.model.limit import MOST_RUNNING
+from duetime.model.partitions import LONGEST_NAME
 from duetime.wire.fields import MOST_WAIT
 
 
 class LimitBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What may run instead of the declared number, for `lasting` seconds; `wait` is how long to wait for the workers' confirmations."""
+    """What may run instead of the declared number, in all or in one partition, for `lasting` seconds.
+
+    `wait` is how long to wait for the workers' confirmations.
+    """
 
     running: Annotated[int, Meta(ge=1, le=MOST_RUNNING)]
+    partition: Annotated[str, Meta(max_length=LONGEST_NAME)] | UnsetType | None = UNSET
     lasting: Annotated[float, Meta(gt=0, le=3_000_000_000)] | UnsetType | None = UNSET
     note: Annotated[str, Meta(max_length=1_000)] = ""
     wait: Annotated[float, Meta(ge=0, le=MOST_WAIT)] = 20.0
@@ -28,6 +33,27 @@ class LimitList(msgspec.Struct, frozen=True):
     next: None = None
 
 
+class PartitionQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Which partitions of a limit: one, or so many after a name."""
+
+    partition: Annotated[str, Meta(max_length=LONGEST_NAME)] | UnsetType = UNSET
+    after: Annotated[str, Meta(max_length=LONGEST_NAME)] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=MOST_PARTITIONS)] = 100
+
+
+class OnePartition(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """One partition of a limit, or the whole limit."""
+
+    partition: Annotated[str, Meta(max_length=LONGEST_NAME)] | UnsetType = UNSET
+
+
+class PartitionList(msgspec.Struct, frozen=True):
+    """Partitions of a limit under which something runs or waits, by name. `next` is what to ask `after` for more."""
+
+    items: list[PartitionInfo]
+    next: str | None = None
+
+
 class LimitAnswer(msgspec.Struct, frozen=True):
     """A limit that was changed. In force: every live worker has confirmed it. `above` still run although it does not allow them."""
 
@@ -37,3 +63,4 @@ class LimitAnswer(msgspec.Struct, frozen=True):
     above: int
     confirmed: list[str]
     waiting: list[str]
+    partition: PartitionInfo | None = None

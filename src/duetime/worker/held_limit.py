@@ -29,7 +29,7 @@ class HeldLimit:
 
     def __init__(self, limit: Limit) -> None:
         self.name = limit.name
-        self.declared = limit.running
+        self.declared = limit.running or 0
         self.uses: dict[str, int] = {}  # by each name of its handlers
         self.held = self.used = self.asked = self.seen = 0
         self.target = PLENTY

@@ -12,13 +12,35 @@ from collections.abc import Callable, Iterable, Mapping
 
 from duetime.clock import monotonic
 from duetime.errors import InvalidValue
-from duetime.model.limit import Allotment, Ask, Limit
+from duetime.model.limit import Allotment, Ask, CountedLimit, Limit, RateRule
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 from duetime.worker.held_limit import PLENTY, HeldLimit
 from duetime.worker.queues import HandlerQueue
 
 ASK_EVERY = 1.0  # seconds between two looks: a hint comes sooner, but may be lost
+
+
+def counted_limits(queues: Iterable[HandlerQueue]) -> tuple[list[str], list[CountedLimit]]:
+    """Return the names of all handlers, and the limits of them that the store counts."""
+    names: list[str] = []
+    uses: dict[str, tuple[Limit, dict[str, int]]] = {}
+    for queue in dict.fromkeys(queues):
+        names += queue.names or [queue.spec.name]
+        for limit in queue.spec.limits:
+            if limit.is_counted:
+                uses.setdefault(limit.name, (limit, {}))[1].update(dict.fromkeys(queue.names or [queue.spec.name], limit.each))
+    return names, [
+        CountedLimit(
+            name=limit.name,
+            running=limit.running or 0,
+            uses=taken,
+            by=limit.by,
+            rates=[RateRule(rate.count, rate.period, rate.burst) for rate in limit.rate],
+            over=limit.over,
+        )
+        for limit, taken in uses.values()
+    ]
 
 
 class Inside:
@@ -70,9 +92,10 @@ class Permits(Service):
     def bound(self, queues: Iterable[HandlerQueue]) -> None:
         """Let queues keep the limits of their handlers."""
         for queue in dict.fromkeys(queues):
-            if queue.spec.limits and queue not in self._queues:
+            leased = [limit for limit in queue.spec.limits if not limit.is_counted]
+            if leased and queue not in self._queues:
                 self._queues.append(queue)
-                queue.limits = tuple((self._limit_of(limit, queue.names), limit.each) for limit in queue.spec.limits)
+                queue.limits = tuple((self._limit_of(limit, queue.names), limit.each) for limit in leased)
 
     def _limit_of(self, limit: Limit, names: Mapping[str, bool]) -> HeldLimit:
         held = self.limits.setdefault(limit.name, HeldLimit(limit))
@@ -119,6 +142,8 @@ class Permits(Service):
             if held is None:
                 raise InvalidValue(f"no handler of this worker has the limit {limit[:100]!r}; give the Limit itself to ctx.limit")
         else:
+            if limit.is_counted:
+                raise InvalidValue(f"ctx.limit takes a limit with running= alone; {limit.name} is counted when tasks are claimed ({limit})")
             held, takes = self._limit_of(limit, {}), limit.each
             if held.declared != limit.running:
                 raise InvalidValue(f"the limit {limit.name} allows {held.declared} elsewhere in this worker, and {limit.running} here")

@@ -51,7 +51,7 @@ from duetime.worker.feeder import Feeder, ParkedLooks
 from duetime.worker.health import Watch, WorkerHealth, judge
 from duetime.worker.keeper import Keeper
 from duetime.worker.metrics import Counting, FigureWriter
-from duetime.worker.permits import Permits
+from duetime.worker.permits import Permits, counted_limits
 from duetime.worker.reconciler import Reconciler
 from duetime.worker.settler import Settler
 from duetime.worker.shipping import begin_shipping
@@ -270,6 +270,7 @@ class Worker:
             lease, registered_at = await self._prove()
             if self._hold is not None:
                 self._hold(lease.inheritable())
+            await self._store.declare_counted(*counted_limits(self.executor.queues.by_name.values()))
             # registered before the gates are read: a gate that is set either waits for this worker or is seen by it
             await self.confirm_gates()
         except BaseException:
@@ -336,6 +337,7 @@ class Worker:
     async def register_again(self) -> None:
         """Go on after this worker was taken for dead and everything that it had has ended."""
         (await self._store.register(self._registration())).close()
+        await self._store.declare_counted(*counted_limits(self.executor.queues.by_name.values()))
         self._permits.forget()
         self._confirmed_gates = -1
         await self.confirm_gates()

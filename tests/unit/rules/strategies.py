@@ -91,6 +91,7 @@ day_calendars = st.builds(
     mode=st.sampled_from(["exclude", "include"]),
     dates=st.lists(st.dates(date(2025, 1, 1), date(2032, 1, 1)).map(date.isoformat), max_size=5),
     yearly=st.lists(st.sampled_from(["01-01", "02-29", "12-25"]), max_size=2),
+    monthly=st.lists(st.sampled_from(["1", "31", "last"]), max_size=2),
     weekdays=st.sampled_from(["", "sat,sun", "mon-fri", "fri-mon"]),
     times=st.sampled_from(["09:00-17:00", "22:00-06:00", "09:00-12:00,13:00-17:00", "00:00-24:00"]),
     tz=zones,

@@ -33,6 +33,15 @@ def test_holidays_are_excluded_on_the_days_of_their_zone() -> None:
     assert not holidays.permits(berlin("2031-12-26T12:00"))
 
 
+def test_days_of_the_month_are_counted_from_its_start_or_its_end() -> None:
+    shut = DayCalendar(monthly=[15, "last", "1"], tz="Europe/Berlin")
+    assert shut.monthly == ("1", "15", "last")
+    days = {day: shut.permits(berlin(f"2028-02-{day:02}T12:00")) for day in range(1, 30)}
+    assert [day for day, permitted in days.items() if not permitted] == [1, 15, 29]
+    assert shut.permits(berlin("2026-03-29T12:00"))
+    assert not shut.permits(berlin("2026-03-31T23:59"))
+
+
 def test_business_hours_are_included_up_to_their_end() -> None:
     hours = DayCalendar(mode="include", weekdays="mon-fri", times=["09:00-12:00", "13:00-17:00"], tz="Europe/Berlin")
     day = "2026-04-08T"  # a Wednesday
@@ -80,6 +89,7 @@ def test_unknown_names_and_circles_are_refused() -> None:
         (lambda: DayCalendar(mode="allow", weekdays="sat"), "mode must be 'exclude' or 'include'"),  # type: ignore[arg-type]
         (lambda: DayCalendar(dates="2026-02-30"), "dates must be a date"),
         (lambda: DayCalendar(dates=[datetime(2026, 1, 1)]), "dates must be a date"),  # type: ignore[list-item]
+        (lambda: DayCalendar(monthly="32"), "monthly must be a day of the month"),
         (lambda: DayCalendar(yearly="13-01"), "yearly must be month and day"),
         (lambda: DayCalendar(yearly="04-31"), "yearly: April never has a day 31"),
         (lambda: DayCalendar(weekdays="weekend"), "weekdays must name weekdays"),
@@ -121,8 +131,10 @@ def test_a_calendar_looks_at_nothing_but_the_local_day_and_time(calendar: DayCal
     ranges = [text.split("-") for text in calendar.times]
     in_times = any(start <= clock < end if start < end else clock >= start or clock < end for start, end in ranges)
     week = {"": "", "sat,sun": "SatSun", "mon-fri": "MonTueWedThuFri", "mon,fri-sun": "MonFriSatSun"}[str(calendar.weekdays)]
-    days_named = bool(calendar.dates or calendar.yearly or calendar.weekdays)
+    days_named = bool(calendar.dates or calendar.yearly or calendar.monthly or calendar.weekdays)
     on_day = when.date().isoformat() in calendar.dates or f"{when:%m-%d}" in calendar.yearly or f"{when:%a}" in week
+    last = (when + timedelta(days=1)).day == 1
+    on_day = on_day or str(when.day) in calendar.monthly or (last and "last" in calendar.monthly)
     matches = (on_day or not days_named) and in_times
     assert calendar.permits(instant) is (matches if calendar.mode == "include" else not matches)
 

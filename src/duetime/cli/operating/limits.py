@@ -17,7 +17,7 @@ COLUMNS = (
     show.Column("limit", whole=True),
     show.Column("running", right=True),
     show.Column("out", right=True),
-    show.Column("lacking", right=True),
+    show.Column("waiting", right=True),
     show.Column("declared", right=True, spare=2),
     show.Column("until", spare=1),
     show.Column("handlers", spare=3),
@@ -32,7 +32,8 @@ COLUMNS = (
 def limits(ctx: click.Context, as_json: bool) -> None:
     """List, show and change limits of the whole fleet.
 
-    `out` is how many permits workers have, work that was accepted elsewhere included; `lacking` how many more they could use now.
+    `out` is how many permits workers have, or how many attempts run, work that was accepted elsewhere included; `waiting` how many more
+    could run, or are parked.
     """
     if ctx.invoked_subcommand is None:
         _list(as_json)
@@ -53,12 +54,22 @@ def _list(as_json: bool) -> None:
         return
     rows = [
         (
-            *(each.name, str(each.running), str(each.out), str(each.lacking), str(each.declared), show.absolute(each.until_at)),
+            *(each.name, bound(each), str(each.out), str(each.lacking + each.parked), _number(each.declared), show.absolute(each.until_at)),
             *(", ".join(each.handlers), each.note),
         )
         for each in found
     ]
     show.print_table(COLUMNS, rows, empty="no worker has declared a limit")
+
+
+def _number(number: int | None) -> str:
+    return "–" if number is None else f"{number:,}"
+
+
+def bound(found: LimitInfo) -> str:
+    """Return what a limit allows in a few words."""
+    parts = [*([] if found.running is None else [f"{found.running:,}"]), *found.rates]
+    return " and ".join(parts) + (f" by {found.by}" if found.by else "") + (f", over {found.over}" if found.over != "wait" else "")
 
 
 @limits.command("show")
@@ -77,8 +88,9 @@ def show_limit(name: str, as_json: bool) -> None:
 def _print(found: LimitInfo) -> None:
     facts: list[tuple[str, object]] = [
         ("name", found.name),
-        ("running", f"at most {found.running:,}" + ("" if found.own is None else f" (declared: {found.declared:,})")),
+        ("running", f"at most {bound(found)}" + ("" if found.own is None else f" (declared: {_number(found.declared)})")),
         ("out", found.out),
+        ("parked", found.parked if found.by or found.rates or found.over != "wait" else None),
         ("accepted elsewhere", found.accepted or None),
         ("lacking", found.lacking),
         ("until", show.absolute(found.until_at)),
@@ -93,6 +105,7 @@ def _print(found: LimitInfo) -> None:
 @limits.command("put")
 @click.argument("name")
 @click.option("--running", metavar="N", type=int, required=True, help="How many may run at once in the whole fleet.")
+@click.option("--partition", metavar="VALUE", help="Only for this value of the limit's key.")
 @click.option("--for", "lasting", metavar=parsing.DURATION, callback=parsing.duration, help="Let the declared number hold after this long.")
 @click.option("--note", metavar="TEXT", default="", help="Why; `duetime why` shows it.")
 @click.option(
@@ -107,8 +120,11 @@ def _print(found: LimitInfo) -> None:
 @store_option
 def put_limit(name: str, as_json: bool, **options: Any) -> None:
     """Let another number hold than the declared one; nothing that runs is stopped."""
+    of = _of(options["partition"])
     audited = Audited(
-        "limits.put", name, detail=lambda done: "; ".join(text for text in (str(options["running"]), options["note"], str(done)) if text)
+        "limits.put",
+        name,
+        detail=lambda done: "; ".join(text for text in (of, str(options["running"]), options["note"], str(done)) if text),
     )
     with show.waiting(f"waiting until every worker has confirmed the limit {name}"):
         done: LimitSet = on_store(lambda app: app.limits.put(name, **options), audited=audited)
@@ -121,20 +137,67 @@ def put_limit(name: str, as_json: bool, **options: Any) -> None:
                 "above": done.above,
                 "confirmed": done.confirmed,
                 "waiting": done.waiting,
+                "partition": done.partition,
             }
         )
     else:
-        until = "until it is reset" if done.limit.until_at is None else f"until {show.absolute(done.limit.until_at)}"
-        click.echo(f"{name} allows {done.limit.running:,} {until}: {done}")
+        set_now = done.limit if done.partition is None else done.partition
+        until = "until it is reset" if set_now.until_at is None else f"until {show.absolute(set_now.until_at)}"
+        what = name if done.partition is None else f"{name} for {done.partition.partition}"
+        click.echo(f"{what} allows {_number(set_now.running)} {until}: {done}")
     if not done.in_force:
         print_error(f"the limit is set, but not confirmed by {', '.join(done.waiting)}; tasks that they have claimed may still start")
         raise click.exceptions.Exit(REFUSED)
 
 
+def _of(partition: str | None) -> str:
+    return "" if partition is None else f"partition {partition}"
+
+
 @limits.command("reset")
 @click.argument("name")
+@click.option("--partition", metavar="VALUE", help="Let the limit's number hold for this value of its key again.")
 @store_option
-def reset_limit(name: str) -> None:
+def reset_limit(name: str, partition: str | None) -> None:
     """Let the number that code declares hold again."""
-    found = on_store(lambda app: app.limits.reset(name), audited=Audited("limits.reset", name))
-    click.echo(f"{name} allows {found.running:,}, as declared")
+    audited = Audited("limits.reset", name, detail=lambda done: _of(partition))
+    found = on_store(lambda app: app.limits.reset(name, partition=partition), audited=audited)
+    if partition is None:
+        click.echo(f"{name} allows {bound(found)}, as declared")
+    else:
+        click.echo(f"{name} allows {bound(found)}, for {partition} as well")
+
+
+PARTITION_COLUMNS = (
+    show.Column("partition", whole=True),
+    show.Column("running", right=True),
+    show.Column("out", right=True),
+    show.Column("parked", right=True),
+    show.Column("oldest due", spare=1),
+    show.Column("next start", spare=2),
+    show.Column("until", spare=3),
+    show.Column("note", spare=4),
+)
+
+
+@limits.command("partitions")
+@click.argument("name")
+@click.option("--partition", metavar="VALUE", help="Only this value of the limit's key.")
+@click.option("--after", metavar="VALUE", help="Go on behind this one.")
+@click.option("--limit", metavar="N", type=int, default=100, show_default=True, help="At most so many.")
+@json_option
+@store_option
+def list_partitions(name: str, as_json: bool, **options: Any) -> None:
+    """List the partitions of a limit by key: values under which something runs or waits, or that have a number of their own."""
+    found = on_store(lambda app: app.limits.partitions(name, **options))
+    if as_json:
+        show.print_json_list(found)
+        return
+    rows = [
+        (
+            *(each.partition, _number(each.running), str(each.out), str(each.parked), show.absolute(each.oldest_due_at)),
+            *(show.absolute(each.next_at), show.absolute(each.until_at), each.note),
+        )
+        for each in found
+    ]
+    show.print_table(PARTITION_COLUMNS, rows, empty="nothing runs or waits under this limit")

@@ -61,7 +61,7 @@ def _document(name: str, calendar: DayCalendar) -> dict[str, Any]:
 
 
 def _row(name: str, calendar: DayCalendar) -> tuple[object, ...]:
-    days = [*calendar.dates, *calendar.yearly]
+    days = [*calendar.dates, *calendar.yearly, *(f"day {day}" for day in calendar.monthly)]
     shown = ", ".join(days[:3]) + (f" and {len(days) - 3:,} more" if len(days) > 3 else "")
     return (name, calendar.mode, calendar.weekdays, ", ".join(calendar.times), shown, calendar.tz, ", ".join(calendar.also))
 
@@ -82,6 +82,7 @@ def show_calendar(name: str, as_json: bool) -> None:
             ("mode", f"{calendar.mode}: {'permits what does not match' if calendar.mode == 'exclude' else 'permits what matches'}"),
             ("dates", ", ".join(calendar.dates)),
             ("every year", ", ".join(calendar.yearly)),
+            ("every month", ", ".join(map(str, calendar.monthly))),
             ("weekdays", calendar.weekdays),
             ("times", ", ".join(calendar.times)),
             ("zone", calendar.tz),
@@ -95,6 +96,7 @@ def show_calendar(name: str, as_json: bool) -> None:
 @click.option("--include", is_flag=True, help="Permit what matches; otherwise what matches is excluded.")
 @click.option("--date", "dates", metavar="DATE", multiple=True, help="A day, such as 2030-04-22; may be repeated.")
 @click.option("--yearly", metavar="MM-DD", multiple=True, help="A day of every year, such as 12-25; may be repeated.")
+@click.option("--monthly", metavar="DAY", multiple=True, help="A day of every month, 1 to 31 or last; may be repeated.")
 @click.option("--weekdays", metavar="DAYS", help="Weekdays, such as sat,sun or mon-fri.")
 @click.option("--times", metavar="HH:MM-HH:MM", multiple=True, help="Hours of the day; may be repeated.")
 @click.option("--tz", metavar="ZONE", callback=parsing.zone, help="The zone of its days and hours; otherwise UTC.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from calendar import monthrange
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
@@ -23,6 +24,7 @@ from duetime.model.rules.reading import (
     day_of,
     read_choice,
     read_date,
+    read_day_of_month,
     read_month_and_day,
     read_range,
     read_weekdays,
@@ -37,18 +39,20 @@ from duetime.model.rules.zones import zone_of
 class DayCalendar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A set of days and hours, to be stored under a name: holidays, business hours, a change freeze.
 
-    A time matches if its local day is one of `dates`, `yearly` or `weekdays` (any day if none of these is given) and its local
+    A time matches if its local day is one of `dates`, `yearly`, `monthly` or `weekdays` (any day if none of these is given) and its local
     time lies in one of `times` (any time if none is given; from the start up to, not including, the end; a range over midnight
     means the early and the late hours of the same day). `exclude` permits what does not match, `include` what does.
     `also` names other calendars that must permit the time too.
 
         DayCalendar(dates=["2030-04-22"], yearly=["12-25", "12-26"], tz="Europe/Berlin")
+        DayCalendar(monthly=["1", "last"], tz="Europe/Berlin")
         DayCalendar(mode="include", weekdays="mon-fri", times="09:00-17:00", tz="Europe/Berlin", also=["holidays"])
     """
 
     mode: Literal["exclude", "include"] = "exclude"
     dates: str | Sequence[str] = ()
     yearly: str | Sequence[str] = ()
+    monthly: str | Sequence[str | int] = ()
     weekdays: str | Sequence[str] = ""
     times: str | Sequence[str] = ()
     tz: str = "UTC"
@@ -58,6 +62,7 @@ class DayCalendar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         read_choice(self.mode, ("exclude", "include"), "mode")
         dates = sorted({read_date(value, "dates") for value in several(self.dates)})
         yearly = sorted({read_month_and_day(value, "yearly") for value in several(self.yearly)})
+        monthly = sorted({read_day_of_month(value, "monthly") or 32 for value in several(self.monthly)})
         times = sorted({read_range(value, "times") for value in several(self.times)})
         also = several(self.also)
         for name in also:
@@ -65,12 +70,15 @@ class DayCalendar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 raise InvalidValue(f'also must name other calendars, for example also=["holidays"], got {name!r}')
         force_setattr(self, "dates", tuple(when.isoformat() for when in dates))
         force_setattr(self, "yearly", tuple(f"{month:02}-{day:02}" for month, day in yearly))
+        force_setattr(self, "monthly", tuple("last" if day == 32 else str(day) for day in monthly))
         force_setattr(self, "weekdays", weekdays_text(read_weekdays(self.weekdays, "weekdays")))
         force_setattr(self, "times", tuple(f"{time_text(start)}-{time_text(end)}" for start, end in times))
         force_setattr(self, "tz", read_zone(self.tz))
         force_setattr(self, "also", tuple(dict.fromkeys(also)))
-        if not (self.dates or self.yearly or self.weekdays or self.times):
-            raise InvalidValue('a calendar must say which time it means: dates, yearly, weekdays or times, for example weekdays="sat,sun"')
+        if not (self.dates or self.yearly or self.monthly or self.weekdays or self.times):
+            raise InvalidValue(
+                'a calendar must say which time it means: dates, yearly, monthly, weekdays or times, for example weekdays="sat,sun"'
+            )
 
     def permits(self, instant: Instant, calendars: Mapping[str, DayCalendar] | None = None) -> bool:
         """Return whether this calendar and all of its `also`, looked up in `calendars`, permit an instant."""
@@ -107,8 +115,9 @@ class CalendarRule:
         self._exclude = calendar.mode == "exclude"
         self._dates = frozenset(day_of(date.fromisoformat(text)) for text in calendar.dates)
         self._yearly = frozenset(read_month_and_day(text, "yearly") for text in calendar.yearly)
+        self._monthly = frozenset(read_day_of_month(text, "monthly") for text in calendar.monthly)
         self._weekdays = read_weekdays(calendar.weekdays, "weekdays")
-        self._any_day = not (self._dates or self._yearly or self._weekdays)
+        self._any_day = not (self._dates or self._yearly or self._monthly or self._weekdays)
         self._ranges = _split_ranges(read_range(text, "times") for text in calendar.times)
         self._borders = sorted({border for pair in self._ranges for border in pair} | {DAY_SECONDS})
 
@@ -150,9 +159,11 @@ class CalendarRule:
     def _matches_day(self, day: int) -> bool:
         if self._any_day or day in self._dates or self._weekdays >> weekday_of(day) & 1:
             return True
-        if self._yearly and FIRST_SECOND <= day * DAY_SECONDS <= LAST_SECOND:
+        if (self._yearly or self._monthly) and FIRST_SECOND <= day * DAY_SECONDS <= LAST_SECOND:
             when = date_of(day)
-            return (when.month, when.day) in self._yearly
+            if (when.month, when.day) in self._yearly or when.day in self._monthly:
+                return True
+            return 0 in self._monthly and when.day == monthrange(when.year, when.month)[1]
         return False
 
     def _covers_day(self) -> bool:

@@ -173,6 +173,18 @@ def read_month_and_day(text: object, name: str) -> tuple[int, int]:
     raise InvalidValue(f'{name} must be month and day such as "12-24", got {text!r}')
 
 
+def read_day_of_month(text: object, name: str) -> int:
+    """Read "15"; 0 stands for "last", the last day of a month."""
+    word = text.strip().lower() if isinstance(text, str) else text
+    if word == "last":
+        return 0
+    if isinstance(word, str) and word.isdecimal() and 1 <= int(word) <= 31:
+        return int(word)
+    if isinstance(word, int) and not isinstance(word, bool) and 1 <= word <= 31:
+        return word
+    raise InvalidValue(f'{name} must be a day of the month from 1 to 31, or "last", got {text!r}')
+
+
 def read_date(value: object, name: str) -> date:
     if isinstance(value, date) and not isinstance(value, datetime):
         return value

@@ -63,6 +63,8 @@ class Accepting(Working):
             self._hint(HintKind.DUE, earliest)
         if finals:
             self._hint(HintKind.DONE)
+        if taken:
+            await self.leave_limits_of(sorted(taken))
         if len(taken) < len(settlements) and said and not overdue:
             parameters = [[id for id, _ in said], [attempt for _, attempt in said]]
             before = {(row[0], row[1]) for row in await self._opened.rows(self._sql.settled_by_report, parameters)}

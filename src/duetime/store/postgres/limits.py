@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.limit import Allotment, Ask, Holder, LimitRecord
+from duetime.model.limit import Allotment, Ask, Holder, LimitRecord, RateRule
 from duetime.store.postgres.connection import Link
 from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.records import write_json
 from duetime.store.values import HintKind
 
 _uses = msgspec.json.Decoder(dict[str, int]).decode
+_rules = msgspec.json.Decoder(list[RateRule]).decode
 
 
 class Limiting(OpenSchema):
@@ -52,6 +53,7 @@ class Limiting(OpenSchema):
 
     async def limits(self) -> list[LimitRecord]:
         rows = await self._opened.rows(self._sql.all_limits)
+        sums = {row[0]: (int(row[1]), row[2]) for row in await self._opened.rows(self._sql.counted_sums)} if rows else {}
         holders: dict[str, list[Holder]] = {}
         for name, *holder in await self._opened.rows(self._sql.all_permits) if rows else ():
             holders.setdefault(name, []).append(Holder(*holder))
@@ -66,8 +68,13 @@ class Limiting(OpenSchema):
                 note=note,
                 set_by=set_by,
                 set_at=set_at,
-                accepted=int(accepted),
+                accepted=0 if name in sums else int(accepted),
                 holders=holders.get(name, []),
+                by=by,
+                rates=_rules(rates),
+                over=over,
+                counted=sums.get(name, (0, 0))[0],
+                parked=sums.get(name, (0, 0))[1],
             )
-            for name, declared, uses, version, own, until_at, note, set_by, set_at, accepted in rows
+            for name, declared, uses, version, own, until_at, note, set_by, set_at, accepted, by, rates, over in rows
         ]

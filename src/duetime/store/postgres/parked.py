@@ -8,7 +8,7 @@ from msgspec.structs import astuple
 
 from duetime.store.postgres.connection import Link
 from duetime.store.postgres.gates import read_gates
-from duetime.store.postgres.work import Working
+from duetime.store.postgres.work import Admitted, Working
 from duetime.store.rows.extras import read_running_task
 from duetime.store.values import Claim, ClaimedTask, may_fit
 
@@ -24,15 +24,20 @@ class Parking(Working):
         if not ids:
             return Claim([], self._clock.now(), None)
 
-        async def take(link: Link) -> Claim:
+        async def take(link: Link) -> tuple[Claim, Admitted | None]:
             async with link.connection.transaction():
                 parameters = [self._clock.parameter, worker, claim, ids, link.incarnation]
                 [[now, some]] = await link.rows(self._sql.claim_parked, parameters)
                 rows = await link.rows(self._sql.holdings, [worker, ids, True]) if some else []
-            running = [read_running_task(row) for row in rows]
-            return Claim([ClaimedTask(*astuple(task)[:_FIELDS]) for task in running if task.claim == claim], now, None)
+                running = [read_running_task(row) for row in rows]
+                tasks = [ClaimedTask(*astuple(task)[:_FIELDS]) for task in running if task.claim == claim]
+                return Claim(tasks, now, None), await self._claims.admit(link, worker, claim, tasks)
 
-        return await self._opened.once(take)
+        claimed, admitted = await self._opened.once(take)
+        refused = self._claims.note(admitted)
+        if self._claims.freed or self._claims.replaced:
+            await self._after_admission()
+        return Claim([task for task in claimed.tasks if task.id not in refused], claimed.now, None) if refused else claimed
 
     async def _fitting(self, declared: Mapping[str, str], wants: Mapping[str, int]) -> list[str]:
         """Return the parked tasks that a worker may have: as many as it wants, at most AT_ONCE, none under a closed gate."""

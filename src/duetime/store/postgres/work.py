@@ -13,12 +13,13 @@ from duetime.model.claim_order import Below, ClaimOrder, DueEntry, LaneFacts, ch
 from duetime.model.flow import FLOW
 from duetime.model.gate import Gate, GateAction, Gates
 from duetime.model.outcome import Outcome, Settlement, SettleVerdict
+from duetime.model.partitions import Admission, Spot, Usage
 from duetime.model.task import State
 from duetime.store.postgres import arrays
 from duetime.store.postgres import gates as gating
 from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import Database, Link, Rejected
-from duetime.store.postgres.database import OpenSchema
+from duetime.store.postgres.counting import Counting, admit_claimed, read_usages
 from duetime.store.postgres.fairness import FairLanes, Heads, read_weights
 from duetime.store.postgres.lanes import ROAD_BITS, Lane, Lanes
 from duetime.store.postgres.open_claims import OpenClaims, plain_successes
@@ -36,6 +37,9 @@ MAX_RETRIES = 6
 _NOTHING = OpenClaims()
 FIRST_POLL, LONGEST_POLL = SECOND // 20, SECOND  # without wake-ups: how soon to look again after work was found, and at the latest
 LINGER = 0.003  # seconds to wait once for the rest of a claim that is about to end as a whole
+
+
+Admitted = tuple[set[str], Admission]  # who of a claim may not start, and what was decided
 
 
 class _How(IntEnum):
@@ -61,6 +65,10 @@ class Claims:
         self._claim_order = ClaimOrder()
         self._open_claims: dict[str, OpenClaims] = {}  # by worker
         self._flows: dict[str, str] = {}  # by task: what it is claimed as a member of
+        self._usages: Mapping[str, Sequence[Usage]] = {}  # by handler: what its attempts take of limits that the store counts
+        self.admitted: dict[str, int] = {}  # by task: the attempt that such a limit has admitted
+        self.freed: set[Spot] = set()  # partitions in which others may go on
+        self.replaced: list[str] = []  # running tasks that newer ones replace
 
     async def claim(
         self,
@@ -94,9 +102,11 @@ class Claims:
                 self._claim_order.take_back([by_id[lane].handler for lane in order], last_handler)
             if how is not _How.OUTDATED:
                 break
-            self._gates = gates = await gating.read_gates(run, self._sql, self._clock.parameter)
+            gates = await gating.read_gates(run, self._sql, self._clock.parameter)
             names = await gating.read_names(run, self._sql)
             self._claim_order.fairness.learn(gates.version, await read_weights(run, self._sql), names.all)
+            # together: with these gates another claim goes through, so it must know what is counted as of their version
+            self._usages, self._gates = await read_usages(run, self._sql), gates
             await self._lanes.load(run)
         instants = [at for at in (claim.next_at, opens_at) if at is not None]
         if self._polls and how is _How.DONE:
@@ -219,7 +229,9 @@ class Claims:
         asked = sum(quotas.values())
         looks = bool(watched) and inside is None and self._lanes.due_for_look()  # a look is proved by its own transaction's number
 
-        async def send(link: Link) -> tuple[int, int, list[Sequence[Any]]]:
+        counts = bool(self._usages) and any(lane.handler in self._usages for lane in chosen)
+
+        async def send(link: Link) -> tuple[int, int, list[Sequence[Any]], Admitted | None]:
             parameters = [
                 *(self._clock.parameter, worker, number, [lane.id for lane in chosen]),
                 *([lane.start if alone else lane.floor for lane in chosen], [lane.floor for lane in chosen]),
@@ -227,9 +239,14 @@ class Claims:
                 *([lane.floor for lane in watched] if looks else None, self._gates.version, self._lanes.version, link.incarnation, lead),
             ]
             sent_at, era = monotonic(), self._lanes.era
-            return sent_at, era, await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)
+            if not counts:
+                return sent_at, era, await link.rows(self._sql.claim, parameters, CLAIM_WITHIN), None
+            async with link.connection.transaction():
+                [reply] = await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)
+                tasks = [] if reply[8] is None else await self._tasks_of(reply, order, quotas, link)
+                return sent_at, era, [reply], await self.admit(link, worker, number, tasks)
 
-        sent_at, era, [reply] = await (self._database.once(send) if inside is None else send(inside))
+        sent_at, era, [reply], admitted = await (self._database.once(send) if inside is None else send(inside))
         how, now, next_at, last_pos, seen_at, oldest, next_number, firsts, ids = _How(reply[0]), *reply[1:9]
         self._clock.heard(now, sent_at)
         if how is _How.CLOSED:
@@ -246,19 +263,51 @@ class Claims:
             self._lanes.looked(seen_at, oldest, next_number, firsts, watched)
         if ids is None:
             return how, Claim([], now, next_at)
-        self._open_claims.setdefault(worker, OpenClaims()).add(number, ids)
-        if not by_id.keys() >= set(reply[9]):  # of a lane that was put on the road after the versions were compared
-            await self._lanes.load(inside)
-            by_id = self._lanes.by_id
-        tasks = _claimed(reply, by_id)
+        tasks = await self._tasks_of(reply, order, quotas, inside)
+        if refused := self.note(admitted):
+            tasks, ids = [task for task in tasks if task.id not in refused], [id for id in ids if id not in refused]
+            next_at = now
         if self._claim_order.fairness:
             self._claim_order.fairness.count((task.handler, task.collection) for task in tasks)
+        if ids:
+            self._open_claims.setdefault(worker, OpenClaims()).add(number, ids)
         if reply[_EXTRAS] is not None:
             self._flows |= {task.id: task.meta[FLOW] for task in tasks if task.meta is not None and FLOW in task.meta}
+        return how, Claim(tasks, now, next_at)
+
+    async def _tasks_of(
+        self, reply: Sequence[Any], order: Sequence[int], quotas: Mapping[int, int], run: Runner | None
+    ) -> list[ClaimedTask]:
+        """Return the tasks of a claim's reply in the order in which to start them."""
+        by_id = self._lanes.by_id
+        if not by_id.keys() >= set(reply[9]):  # of a lane that was put on the road after the versions were compared
+            await self._lanes.load(run)
+            by_id = self._lanes.by_id
+        tasks = _claimed(reply, by_id)
         if len(set(order)) == 1 or not order:
-            return how, Claim(tasks, now, next_at)
-        ways = [lane if lane in quotas else lane >> ROAD_BITS for lane in reply[9]]
-        return how, Claim(_in_order(tasks, ways, order), now, next_at)
+            return tasks
+        return _in_order(tasks, [lane if lane in quotas else lane >> ROAD_BITS for lane in reply[9]], order)
+
+    async def admit(self, run: Runner, worker: str, number: int, tasks: Sequence[ClaimedTask]) -> Admitted | None:
+        """Of tasks that this transaction has claimed, keep those back that a counted limit does not let start."""
+        return await admit_claimed(run, self._sql, self._usages, worker, number, tasks, self._clock.parameter) if self._usages else None
+
+    def note(self, admitted: Admitted | None) -> set[str]:
+        """Remember what was decided, after the commit; return who may not start."""
+        if admitted is None:
+            return set()
+        refused, done = admitted
+        self.admitted |= {str(each.task): each.attempt for each in done.admitted}
+        self.freed |= done.freed
+        self.replaced += map(str, done.stopped)
+        return refused
+
+    def left_by(self, settlements: Sequence[Settlement]) -> list[tuple[str, int]]:
+        """Return the attempts among these that counted limits have admitted, and forget them."""
+        found = [(each.id, each.attempt) for each in settlements if self.admitted.get(each.id) == each.attempt]
+        for task, _ in found:
+            del self.admitted[task]
+        return found
 
     def rotation(self, handlers: Iterable[str]) -> list[str]:
         return self._claim_order.rotation(handlers)
@@ -463,7 +512,7 @@ def columns(settlements: Sequence[Settlement]) -> list[Any]:
     ]
 
 
-class Working(OpenSchema):
+class Working(Counting):
     """Claims tasks and records how attempts ended."""
 
     _claims: Claims  # made by `open`, as all that is declared so
@@ -472,7 +521,10 @@ class Working(OpenSchema):
         self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0, below: Below | None = None
     ) -> Claim:
         self._opened  # noqa: B018  raises if it is not open
-        return await self._claims.claim(worker, claim, wants, total, ahead, below=below)
+        claimed = await self._claims.claim(worker, claim, wants, total, ahead, below=below)
+        if self._claims.freed or self._claims.replaced:
+            await self._after_admission()
+        return claimed
 
     async def claim_probe(self, worker: str, claim: int, names: Collection[str], gate: Gate) -> Claim:
         self._opened  # noqa: B018
@@ -489,7 +541,18 @@ class Working(OpenSchema):
             self._hint(HintKind.DONE)
         if settled.parked:
             self._hint(HintKind.PARKED)
+        if self._claims.admitted and (left := self._claims.left_by(settlements)):
+            await self.leave_limits(left)
         return settled.verdicts
+
+    async def _after_admission(self) -> None:
+        """Let others go on instead of those that a claim has parked, and stop what newer ones replace."""
+        freed, self._claims.freed = self._claims.freed, set()
+        replaced, self._claims.replaced = self._claims.replaced, []
+        if freed:
+            await self._let_go_on(freed)
+        if replaced:
+            await self.cancel(replaced)
 
     def grouping(self, worker: str) -> Grouping:
         return WholeClaims(self._claims, worker)

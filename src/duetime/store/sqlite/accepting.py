@@ -116,7 +116,13 @@ class Accepting(work.Working):
     async def complete(self, settlements: Sequence[Settlement], *, overdue: bool = False) -> list[SettleVerdict]:
         if not settlements:
             return []
-        settled = await self._write(lambda connection: complete(connection, settlements, self._clock.now(), overdue=overdue))
+
+        def job(connection: sqlite3.Connection) -> work.Settled:
+            settled = complete(connection, settlements, now := self._clock.now(), overdue=overdue)
+            earliest = self._leave(connection, work.left_by(settlements, settled), now)
+            return settled if earliest is None else settled._replace(earliest=min(earliest, settled.earliest or earliest))
+
+        settled = await self._write(job)
         if settled.earliest is not None:
             self._hint(HintKind.DUE, settled.earliest)
         if settled.finished:

@@ -176,6 +176,8 @@ def _edit_one(connection: sqlite3.Connection, change: Edit, now: Instant) -> Cha
     if change.payload is not None:
         connection.execute(SQL.change_payload, (change.payload, seq))
         parked.unpark(connection, seq, now)
+    elif held:
+        parked.count_anew(connection, seq, now)
     return ChangeVerdict.CHANGED
 
 

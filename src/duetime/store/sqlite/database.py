@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from duetime.clock import Clock, Instant
 from duetime.errors import StoreUnavailable
 from duetime.model.claim_order import ClaimOrder
+from duetime.model.partitions import Counted
 from duetime.runtime.forks import Original
 from duetime.store.sqlite import liveness
 from duetime.store.sqlite.connection import DatabaseThread
@@ -37,6 +38,7 @@ class OpenFile:
         self._reader: DatabaseThread | None = None
         self._wakeups: Wakeups | None = None
         self._original = Original()
+        self._replaced: list[str] = []  # running tasks that newer ones replace, to be stopped
         self._arrived = False  # a settle has ended members of flows, and nobody has looked since whether these go on
 
     @property
@@ -62,6 +64,22 @@ class OpenFile:
     def read_now(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Read and wait for the result without an event loop, for the assertions of `duetime.testing`."""
         return self._opened(self._reader).call(job)
+
+    # ---- what limits that the store counts say (store/sqlite/counting.py) ----
+
+    _counted = Counted()
+
+    def _admit(self, connection: sqlite3.Connection, chosen: Sequence[int], version: int, now: Instant) -> Sequence[int]:
+        """Return those of the chosen tasks that may start; `version` is that of the gates."""
+        raise NotImplementedError
+
+    def _leave(self, connection: sqlite3.Connection, attempts: Sequence[tuple[str, int]], now: Instant) -> Instant | None:
+        """Free what ended attempts took; return the earliest position of a task that goes on."""
+        raise NotImplementedError
+
+    async def _stop_replaced(self) -> None:
+        """Stop running tasks that a claim has replaced by newer ones."""
+        raise NotImplementedError
 
     def _hint(self, kind: HintKind, at: Instant | None = None) -> None:
         if self._wakeups is not None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.limit import Allotment, Ask, Holder, LimitRecord, granted, in_force
+from duetime.model.limit import Allotment, Ask, Holder, LimitRecord, RateRule, granted, in_force
 from duetime.model.pulled import Left
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import write_json
@@ -16,6 +16,7 @@ from duetime.store.sqlite.statements import SQL
 from duetime.store.values import HintKind
 
 _uses = msgspec.json.Decoder(dict[str, int]).decode
+_rules = msgspec.json.Decoder(list[RateRule]).decode
 
 
 class Limiting(OpenFile):
@@ -68,11 +69,11 @@ def _allot(connection: sqlite3.Connection, worker: str, number: int, asks: Seque
 
 
 def left_of_limits(connection: sqlite3.Connection, wants: Mapping[str, int], now: Instant) -> list[Left]:
-    """Return how much is left of the limits that any of these handlers has."""
+    """Return how much is left of the limits by permits that any of these handlers has."""
     return [
         Left(record.name, record.uses, record.running_at(now) - record.out)
         for record in _limits(connection)
-        if wants.keys() & record.uses.keys()
+        if not record.is_counted and wants.keys() & record.uses.keys()
     ]
 
 
@@ -82,11 +83,12 @@ def _taken(uses: Mapping[str, int], accepted: Mapping[str, int]) -> int:
 
 def _limits(connection: sqlite3.Connection) -> list[LimitRecord]:
     accepted = dict(connection.execute(SQL.accepted_by_handler).fetchall())
+    sums = {name: (counted, parked) for name, counted, parked in connection.execute(SQL.counted_sums)}
     holders: dict[str, list[Holder]] = {}
     for name, *holder in connection.execute(SQL.all_permits):
         holders.setdefault(name, []).append(Holder(*holder))
     records = []
-    for name, declared, text, version, own, until_at, note, set_by, set_at in connection.execute(SQL.all_limits):
+    for name, declared, text, version, own, until_at, note, set_by, set_at, by, rates, over in connection.execute(SQL.all_limits):
         uses = _uses(text)
         records.append(
             LimitRecord(
@@ -99,8 +101,13 @@ def _limits(connection: sqlite3.Connection) -> list[LimitRecord]:
                 note=note,
                 set_by=set_by,
                 set_at=set_at,
-                accepted=_taken(uses, accepted),
+                accepted=0 if name in sums else _taken(uses, accepted),
                 holders=holders.get(name, []),
+                by=by,
+                rates=_rules(rates),
+                over=over,
+                counted=sums.get(name, (0, 0))[0],
+                parked=sums.get(name, (0, 0))[1],
             )
         )
     return records

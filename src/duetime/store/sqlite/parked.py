@@ -25,6 +25,12 @@ def unpark(connection: sqlite3.Connection, task: int, now: Instant) -> None:
         connection.execute(SQL.forget_refusals, (task,))
 
 
+def count_anew(connection: sqlite3.Connection, task: int, now: Instant) -> None:
+    """Let a task that waits under a limit be claimed again: its partition or its due time may be another one now."""
+    for lane, due_at, *counts in connection.execute(SQL.take_limited, (task,)).fetchall():
+        put_due(connection, [(lane, task, due_at, *counts)], now)
+
+
 def due_under(connection: sqlite3.Connection, gates: Gates, action: GateAction, limit: int, now: Instant) -> list[Any]:
     """Return due parked tasks under closed gates of one action: task, attempt, tries, crashes."""
     found: list[Any] = []
@@ -62,6 +68,10 @@ class Parking(OpenFile):
             now = self._clock.now()
             known = connection.execute(SQL.worker_may_claim, (worker,)).fetchone()
             chosen = _fitting(connection, declared, wants, now) if known is not None else []
+            counted = [task for task in chosen if connection.execute(SQL.lane_of, (task,)).fetchone()[0] in self._counted.usages]
+            for task in counted:  # a limit says whether it may start, at a claim
+                unpark(connection, task, now)
+            chosen = [task for task in chosen if task not in counted]
             tasks = write_json(chosen)
             connection.execute(SQL.claim_parked, {"worker": worker, "claim": claim, "now": now, "tasks": tasks})
             connection.execute(SQL.delete_held, (tasks,))

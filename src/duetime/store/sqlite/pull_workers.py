@@ -53,14 +53,23 @@ def beat(connection: sqlite3.Connection, id: str) -> int | None:
 
 
 def hand_out_once(
-    connection: sqlite3.Connection, worker: str, number: int, wants: Mapping[str, int], total: int, now: Instant, order: ClaimOrder
+    connection: sqlite3.Connection,
+    worker: str,
+    number: int,
+    wants: Mapping[str, int],
+    total: int,
+    now: Instant,
+    order: ClaimOrder,
+    admit: work.Admit,
 ) -> Claim:
     """Claim, unless the worker runs attempts under this number; in one write transaction, so that no repeat comes in between."""
     if connection.execute(SQL.claim_in_use, (worker, number)).fetchone() is not None:
         return Claim([], now, None)
     limits = left_of_limits(connection, wants, now)
     for tried in orders(wants, limits, order.rotation(wants)):
-        claim = work.hand_out(connection, worker, number, bounded(wants, total, limits, tried), total, 0, now, order, MOST_CLAIMED_BYTES)
+        claim = work.hand_out(
+            connection, worker, number, bounded(wants, total, limits, tried), total, 0, now, order, MOST_CLAIMED_BYTES, admit=admit
+        )
         if claim.tasks:
             break
     return claim
@@ -87,7 +96,7 @@ class PullWorkers(OpenFile):
 
     async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
         return await self._write(
-            lambda connection: hand_out_once(connection, worker, claim, wants, total, self._clock.now(), self._claim_order),
+            lambda connection: hand_out_once(connection, worker, claim, wants, total, self._clock.now(), self._claim_order, self._admit),
             urgent=True,
         )
 

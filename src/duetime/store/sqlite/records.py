@@ -12,7 +12,7 @@ from duetime.model.task import ErrorInfo, State, TaskRecord, with_extras
 from duetime.store.rows.extras import read_extras
 from duetime.store.sqlite.statements import SQL
 
-PARKED = "declaration"  # why a held task waits that is parked
+PARKED = ("declaration", "limit")  # why a held task waits that is parked
 
 _decode_error = msgspec.json.Decoder(ErrorInfo).decode
 
@@ -58,7 +58,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         state, due_at, attempt, tries, crashes = State.RUNNING, r_due, r_attempt, r_tries, r_crashes
         worker, started_at = r_worker or None, max(claimed_at, r_due)
     elif h_attempt is not None:
-        state = State.PENDING if h_reason == PARKED else State.BLOCKED
+        state = State.PENDING if h_reason in PARKED else State.BLOCKED
         due_at, attempt, tries, crashes = h_due, h_attempt, h_tries, h_crashes
     else:
         state, due_at, attempt, tries, crashes = State.PENDING, d_due if d_due is not None else due_at, d_attempt, d_tries, d_crashes
@@ -82,7 +82,7 @@ def read_record(row: Sequence[Any]) -> TaskRecord:
         tries=tries or 0,
         crashes=crashes or 0,
         cancelling=bool(cancelling),
-        parked=h_reason == PARKED,
+        parked=h_reason in PARKED,
         worker=worker,
         started_at=started_at,
         finished_at=finished_at,

@@ -21,6 +21,7 @@ from duetime.store.sqlite.access import Access
 from duetime.store.sqlite.alerts import Alerts
 from duetime.store.sqlite.artifacts import Artifacts
 from duetime.store.sqlite.connection import DatabaseThread, connect
+from duetime.store.sqlite.counting import Counting
 from duetime.store.sqlite.disabling import TargetWatching
 from duetime.store.sqlite.events import Events
 from duetime.store.sqlite.failures import Failures
@@ -67,6 +68,7 @@ class SqliteStore(
     Intents,
     Operations,
     Limiting,
+    Counting,
     Parking,
     PullWorkers,
     Reading,

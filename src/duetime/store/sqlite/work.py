@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -42,6 +42,16 @@ _decode = msgspec.json.Decoder().decode
 _decode_claimed = msgspec.json.Decoder(list[ClaimedTask]).decode
 
 
+class Admit(Protocol):
+    """Returns those of the chosen tasks that limits let start which the store counts; the others are in their lanes no more."""
+
+    def __call__(self, connection: sqlite3.Connection, chosen: Sequence[int], version: int, now: Instant) -> Sequence[int]: ...
+
+
+def _all_may_start(connection: sqlite3.Connection, chosen: Sequence[int], version: int, now: Instant) -> Sequence[int]:
+    return chosen
+
+
 def hand_out(
     connection: sqlite3.Connection,
     worker: str,
@@ -54,6 +64,8 @@ def hand_out(
     most_bytes: int | None = None,
     through: Gate | None = None,
     below: Below | None = None,
+    *,
+    admit: Admit = _all_may_start,
 ) -> Claim:
     """Hand due tasks to a worker; see the contract in `store.shard`. `most_bytes` bounds their payloads."""
     if connection.execute(SQL.worker_may_claim, (worker,)).fetchone() is None:
@@ -75,6 +87,9 @@ def hand_out(
     is_cut = len(fitting) < len(chosen)
     if is_cut:
         chosen, exhausted = fitting, []  # what is left out stays due in its lane
+    admitted = admit(connection, chosen, gates.version, now)
+    refused = len(chosen) - len(admitted)
+    chosen = list(admitted)
     tasks = _take(connection, worker, number, chosen, now)
     if order.fairness:
         order.fairness.count((task.handler, task.collection) for task in tasks)
@@ -83,7 +98,7 @@ def hand_out(
     # of a road whose lanes a gate tells apart nothing is known but of its lanes
     unfinished = {lane.id for lane in open_lanes.values() if lane.is_on_road} | (open_lanes.keys() - set(exhausted))
     next_at = lanes.next_at(connection, wants, until, unfinished)
-    instants = [at for at in (None if next_at is None else next_at - ahead, opens_at, now if is_cut else None) if at is not None]
+    instants = [at for at in (None if next_at is None else next_at - ahead, opens_at, now if is_cut or refused else None) if at is not None]
     return Claim(tasks, now, min(instants, default=None))
 
 
@@ -472,6 +487,15 @@ def unregister(connection: sqlite3.Connection, worker: str, now: Instant) -> int
     return len(rows)
 
 
+def left_by(settlements: Sequence[Settlement], settled: Settled) -> list[tuple[str, int]]:
+    """Return the attempts that have ended, now or before."""
+    return [(s.id, s.attempt) for s, verdict in zip(settlements, settled.verdicts, strict=True) if verdict is not SettleVerdict.STALE]
+
+
+def _earlier(*instants: Instant | None) -> Instant | None:
+    return min((at for at in instants if at is not None), default=None)
+
+
 class Working(OpenFile):
     """How a worker gets tasks and reports on them."""
 
@@ -479,21 +503,34 @@ class Working(OpenFile):
         self, worker: str, claim: int, wants: Mapping[str, int], total: int, *, ahead: int = 0, below: Below | None = None
     ) -> Claim:
         # urgent: the claimed tasks can run while waiting outcomes are written
-        return await self._write(
-            lambda connection: hand_out(connection, worker, claim, wants, total, ahead, self._clock.now(), self._claim_order, below=below),
-            urgent=True,
-        )
+        def job(connection: sqlite3.Connection) -> Claim:
+            now, order = self._clock.now(), self._claim_order
+            return hand_out(connection, worker, claim, wants, total, ahead, now, order, below=below, admit=self._admit)
+
+        claimed = await self._write(job, urgent=True)
+        if self._replaced:
+            await self._stop_replaced()
+        return claimed
 
     async def claim_probe(self, worker: str, claim: int, names: Collection[str], gate: Gate) -> Claim:
         wants = dict.fromkeys(names, 1)
         return await self._write(
-            lambda connection: hand_out(connection, worker, claim, wants, 1, 0, self._clock.now(), self._claim_order, through=gate)
+            lambda connection: hand_out(
+                connection, worker, claim, wants, 1, 0, self._clock.now(), self._claim_order, through=gate, admit=self._admit
+            )
         )
 
     async def settle(self, worker: str, settlements: Sequence[Settlement]) -> list[SettleVerdict]:
         if not settlements:
             return []
-        settled = await self._write(lambda connection: settle(connection, worker, settlements, self._clock.now()))
+
+        def job(connection: sqlite3.Connection) -> Settled:
+            settled = settle(connection, worker, settlements, now := self._clock.now())
+            if not self._counted.usages:
+                return settled
+            return settled._replace(earliest=_earlier(settled.earliest, self._leave(connection, left_by(settlements, settled), now)))
+
+        settled = await self._write(job)
         self._arrived = self._arrived or settled.arrived
         if settled.earliest is not None:
             self._hint(HintKind.DUE, settled.earliest)

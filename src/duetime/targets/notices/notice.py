@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from email.message import EmailMessage
-from email.utils import format_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from duetime.clock import to_datetime
 from duetime.model.alerts.course import Change, ChangeKind
 from duetime.model.wording import count
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
 
 NOTIFY = "duetime.notify"
 LONGEST_SUBJECT = 150
@@ -88,6 +89,9 @@ def lines(notice: Notice) -> list[str]:
 
 def mail_of(notice: Notice, *, sender: str, to: Sequence[str], message_id: str, at: datetime) -> EmailMessage:
     """Return a notice as mail. What texts contain cannot become a header: line breaks are taken out of the subject."""
+    from email.message import EmailMessage  # every program would pay 5 ms for it
+    from email.utils import format_datetime
+
     message = EmailMessage()
     message["From"] = sender
     message["To"] = ", ".join(to)

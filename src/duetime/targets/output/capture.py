@@ -94,9 +94,11 @@ class _Stream:
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        sink = current_sink()
+        attempt = current_attempt.get()  # not current_sink(), which is a call more, twice for each print
+        sink = None if attempt is None else attempt.sink
         if sink is not None and sink.write(text):
-            sink.echo(text)
+            if sink.echoes:
+                sink.echo(text)
         elif self._original is not None:
             self._original.write(text)
         return len(text)

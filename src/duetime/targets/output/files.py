@@ -107,12 +107,12 @@ class Capped:
         with self._lock:
             if self._done:
                 return not self._closed
-            if self.redactor is None:
+            if self.redactor is None and len(text) > self._cap:
                 # a character is at least a byte, so what lies beyond the cap need not even be encoded
                 text = text[: self._cap + 1]
             data = text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
             self._line += data
-            problem = self._write_line() if b"\n" in data or len(self._line) >= self._line_limit else None
+            problem = self._write_line() if b"\n" in data or (len(self._line) >= _LINE_LIMIT and self._is_long) else None
         if problem is not None:
             _warn(self._name, problem)
         return True
@@ -126,15 +126,17 @@ class Capped:
 
     def close(self) -> None:
         """Write what is left; further output is refused."""
-        self.flush(last=True)
         with self._lock:
+            problem = self._write_line(last=True) if self._line and not self._done else None
             self._closed = self._done = True
             self._let_go(done=True)
+        if problem is not None:
+            _warn(self._name, problem)
 
     @property
-    def _line_limit(self) -> int:
-        """How much of a line is written although its end has not come: more if the end of a long secret must be awaited."""
-        return _LINE_LIMIT if self.redactor is None else _LINE_LIMIT + self.redactor.longest
+    def _is_long(self) -> bool:
+        """Whether a line is written although its end has not come: later if the end of a long secret must be awaited."""
+        return self.redactor is None or len(self._line) >= _LINE_LIMIT + self.redactor.longest
 
     def _write_line(self, *, last: bool = False) -> OSError | None:
         data, self._line = self._line, bytearray()
@@ -281,6 +283,11 @@ class Sink(msgspec.Struct, eq=False):
     def write(self, text: str | bytes) -> bool:
         """Take some output; return False if the attempt has ended."""
         return self._begin(text) if self._file is None else self._file.write(text)
+
+    @property
+    def echoes(self) -> bool:
+        """Whether anybody wants what is printed."""
+        return self._files.echo is not None
 
     def echo(self, text: str) -> None:
         """Pass on what was printed, if anybody wants it; what is logged has its own ways."""

@@ -13,7 +13,6 @@ import hashlib
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -69,6 +68,8 @@ def _state() -> Path:
 
 
 def _temporary() -> Path:
+    import tempfile  # every program would pay for it
+
     return Path(tempfile.gettempdir()) / f"duetime-{os.getuid()}"
 
 

@@ -12,11 +12,18 @@ from duetime.web.pages.gating import CONFIRMED_WITHIN
 from duetime.web.pages.tasks import read_duration
 from duetime.web.visit import Visit
 
+SOME = 5  # partitions of a limit that are shown
+
 
 async def view(visit: Visit) -> View:
     seen = await visit.sight.see("limits", visit.app.limits.list)
     found = [limit for limit in seen.value if may_see_limit(visit.call, limit)]
+    partitions = {}
+    for limit in found:
+        if limit.by is not None and (limit.out or limit.parked) and not seen.is_old:
+            partitions[limit.name] = await visit.app.limits.partitions(limit.name, limit=SOME)
     facts = {
+        "partitions": partitions,
         "limits": [(limit, all(visit.may("operate", handler) for handler in limit.handlers)) for limit in found],
         "seen": seen,
         "may_operate": visit.may("operate"),
@@ -31,8 +38,11 @@ async def change(visit: Visit) -> Done:
     async with visit.acting("limits.put", name[:200]) as act:
         found = await _addressed(visit, name)
         micros = to_micros(read_duration(lasting)) if lasting else None
-        done = await limits_of(visit.call).put_by(visit.caller.name, found.name, int(text), micros, note[:1_000], CONFIRMED_WITHIN)
+        one = visit.field("partition") or None
+        done = await limits_of(visit.call).put_by(visit.caller.name, found.name, int(text), micros, note[:1_000], CONFIRMED_WITHIN, one)
         act.detail = "; ".join(text for text in (text, note, str(done)) if text)
+    if done.partition is not None:
+        return Done(said=f"{name} allows {done.partition.running:,} for {done.partition.partition}: {done}.", good=True)
     return Done(said=f"{name} allows {done.limit.running:,}: {done}.", good=done.in_force)
 
 
@@ -41,7 +51,7 @@ async def reset(visit: Visit) -> Done:
     async with visit.acting("limits.reset", name[:200]):
         await _addressed(visit, name)
         found = await visit.app.limits.reset(name)
-    return Done(said=f"{name} allows {found.running:,}, as declared.")
+    return Done(said=f"{name} allows {'as many as come' if found.running is None else f'{found.running:,}'}, as declared.")
 
 
 async def _addressed(visit: Visit, name: str) -> LimitInfo:

@@ -214,7 +214,9 @@ class PullService:
                 return []
             claim = await self._store().claim_for(worker.id, server_claim_number() if number is None else number, wants, limit)
             if not claim.tasks and worker.declared and self._parked_due(worker.id, seconds):
-                bound = {handler for each in await self._store().limits() for handler in each.uses}  # only `claim_for` keeps limits
+                bound = {
+                    handler for each in await self._store().limits() if not each.is_counted for handler in each.uses
+                }  # only `claim_for` keeps limits
                 wanted = {handler: min(want, limit) for handler, want in wants.items() if handler not in bound}
                 parked = await self._store().claim_parked(worker.id, number or server_claim_number(), worker.declared, wanted)
                 claim = msgspec.structs.replace(claim, tasks=parked.tasks)
@@ -236,6 +238,8 @@ class PullService:
         store = self._store()
         now, asks, lacking = store.now(), [], False
         for limit in await store.limits():
+            if limit.is_counted:
+                continue  # the claim itself keeps back what it does not let start
             left = limit.running_at(now) - limit.out
             kept_from = [handler for handler in wants.keys() & limit.uses.keys() if limit.uses[handler] > left]
             due = [handler for handler in kept_from if (await store.handler_load(handler)).due]

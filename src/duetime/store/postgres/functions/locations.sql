@@ -6,7 +6,8 @@
 create or replace view duetime.location as
 select d.id, 'due' as location, d.lane, d.payload is not null as whole from duetime.due as d
 union all
-select h.id, case h.reason when 'declaration' then 'parked' else 'held' end, h.lane, false from duetime.held as h
+select h.id, case when h.reason in ('declaration', 'limit') then 'parked' else 'held' end, h.lane, false
+from duetime.held as h
 union all
 select r.id, case r.worker when '' then 'accepted' else 'claim' end, r.lane, r.submitted_at is not null
 from duetime.open_task as r;
@@ -28,7 +29,8 @@ begin
             d.payload, d.submitted_at, d.submitted_by
         from duetime.due as d where d.id = any (p_ids)
         union all
-        select h.id, case h.reason when 'declaration' then 'parked' else 'held' end, h.lane, false, h.due_at,
+        select h.id, case when h.reason in ('declaration', 'limit') then 'parked' else 'held' end, h.lane, false,
+            h.due_at,
             h.attempt, h.tries, h.crashes, null, null, null
         from duetime.held as h where h.id = any (p_ids)
     )

@@ -23,7 +23,7 @@ create or replace function duetime.unpark(p_now bigint, p_ids uuid[]) returns vo
 set enable_seqscan = off set jit = off as $$
 begin
     with freed as (
-        delete from duetime.held as h where h.id = any (p_ids) and h.reason = 'declaration' returning h.*
+        delete from duetime.held as h where h.id = any (p_ids) and h.reason in ('declaration', 'limit') returning h.*
     ), forgotten as (
         delete from duetime.refusal as r where r.task = any (p_ids)
     )

@@ -119,7 +119,16 @@ with change as (
         as w (id, former, lane, due_at, payload)
 ), held as (
     update duetime.held as h set lane = w.lane, due_at = coalesce(w.due_at, h.due_at)
-    from change as w where h.id = w.id and h.lane = w.former returning h.id, w.former, w.lane, w.due_at, w.payload
+    from change as w where h.id = w.id and h.lane = w.former and h.reason <> 'limit'
+    returning h.id, w.former, w.lane, w.due_at, w.payload
+), counted_anew as (  -- its partition may be another one now
+    delete from duetime.held as h using change as w where h.id = w.id and h.lane = w.former and h.reason = 'limit'
+    returning h.id, w.former, w.lane, w.due_at, w.payload, h.due_at as since, h.expires_at, h.attempt, h.tries,
+        h.crashes
+), back as (
+    insert into duetime.due (lane, pos, id, due_at, expires_at, attempt, tries, crashes)
+    select a.lane, greatest(coalesce(a.due_at, a.since), $1::bigint), a.id, coalesce(a.due_at, a.since), a.expires_at,
+        a.attempt, a.tries, a.crashes from counted_anew as a
 ), due as (
     update duetime.due as d set lane = w.lane, due_at = coalesce(w.due_at, d.due_at),
         pos = greatest(coalesce(w.due_at, d.due_at), $1::bigint), size = coalesce(octet_length(w.payload), d.size),
@@ -127,6 +136,7 @@ with change as (
     from change as w where d.id = w.id and d.lane = w.former returning d.id, w.former, w.lane, w.due_at, w.payload
 ), edited as (
     select * from held union all select * from due
+    union all select a.id, a.former, a.lane, a.due_at, a.payload from counted_anew as a
 ), told as (
     update duetime.task as t set lane = e.lane, due_at = coalesce(e.due_at, t.due_at),
         payload = coalesce(e.payload, t.payload)
@@ -152,7 +162,8 @@ select duetime.unpark($1::bigint, $2::uuid[])
 -- parked_kinds: lanes with parked tasks, and which declarations have refused those; there are few of them, however
 -- many tasks are parked
 select l.id, l.handler, l.collection, k.refused
-from (select distinct h.lane, h.refused from duetime.held as h where h.reason = 'declaration') as k
+from (select distinct h.lane, h.refused from duetime.held as h where h.reason in ('declaration', 'limit')
+    and h.reason = 'declaration') as k
 join duetime.lane as l on l.id = k.lane order by l.priority desc, l.id
 
 -- parked_of: parked tasks of some kinds that are due, so many of each, earlier submitted first
@@ -160,14 +171,15 @@ select h.id::text, l.handler
 from unnest($2::integer[], $3::text[], $4::integer[]) with ordinality as k (lane, refused, quota, index)
 join duetime.lane as l on l.id = k.lane
 cross join lateral (
-    select x.id from duetime.held as x where x.reason = 'declaration' and x.lane = k.lane and x.refused = k.refused
+    select x.id from duetime.held as x where x.reason in ('declaration', 'limit') and x.reason = 'declaration'
+        and x.lane = k.lane and x.refused = k.refused
         and x.due_at <= coalesce($1::bigint, duetime.clock())
         and (x.expires_at is null or x.expires_at > coalesce($1::bigint, duetime.clock()))
     order by x.id limit k.quota
 ) as h order by k.index, h.id
 
 -- parked_in: parked tasks of some lanes that are due, unless somebody else has them in hand
-select h.id::text from duetime.held as h where h.reason = 'declaration' and h.lane = any ($2::integer[])
+select h.id::text from duetime.held as h where h.reason in ('declaration', 'limit') and h.lane = any ($2::integer[])
     and h.due_at <= $1::bigint
 order by h.id limit $3::integer for update skip locked
 

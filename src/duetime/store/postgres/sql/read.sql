@@ -27,11 +27,11 @@ select t.id from (
 ) as d join duetime.task as t on t.id = d.id
 
 -- picked_held: tasks that wait for other tasks
-select t.id from (select x.* from duetime.held as x where x.reason <> 'declaration') as h
+select t.id from (select x.* from duetime.held as x where x.reason not in ('declaration', 'limit')) as h
 join duetime.task as t on t.id = h.id
 
 -- picked_parked: tasks that wait for a worker whose code they fit
-select t.id from (select x.* from duetime.held as x where x.reason = 'declaration') as h
+select t.id from (select x.* from duetime.held as x where x.reason in ('declaration', 'limit')) as h
 join duetime.task as t on t.id = h.id
 
 -- picked_open: tasks with a live attempt; `offset 0` keeps the planner from walking over all tasks instead of those
@@ -181,7 +181,7 @@ $tries > 0
 $tries = 0
 
 -- only_unparked: not waiting for a worker whose code they fit
-not exists (select from duetime.held as k where k.id = $id and k.reason = 'declaration')
+not exists (select from duetime.held as k where k.id = $id and k.reason in ('declaration', 'limit'))
 
 -- only_place_due_after: of live tasks: due at or after an instant
 $due >= $value::bigint
@@ -310,8 +310,8 @@ with present as materialized (
 ), sums as materialized (
     select y.lane, y.state, sum(y.n)::bigint as n from duetime.tally as y group by y.lane, y.state
 ), held as materialized (
-    select h.lane, count(*) filter (where h.reason <> 'declaration') as blocked,
-        count(*) filter (where h.reason = 'declaration') as parked from duetime.held as h group by h.lane
+    select h.lane, count(*) filter (where h.reason not in ('declaration', 'limit')) as blocked,
+        count(*) filter (where h.reason in ('declaration', 'limit')) as parked from duetime.held as h group by h.lane
 ), running as materialized (
     select x.lane, sum(x.n)::bigint as n, coalesce(sum(x.n) filter (where x.accepted), 0)::bigint as accepted from (
         select c.lanes[1] as lane, c.open as n, c.worker = '' as accepted from duetime.claim as c

@@ -64,7 +64,7 @@ with placed as (
 update duetime.task set lane = $3::integer, handler = $12::text, payload = $4::text, due_at = $5::bigint,
     submitted_by = $6::text, expires_at = $7::bigint,
     timeout = $8::double precision, retry = $9::text, extras = $10::text, planned_at = $11::bigint where id = $2::uuid
-returning exists (select from duetime.held as h where h.id = $2::uuid and h.reason = 'declaration')
+returning exists (select from duetime.held as h where h.id = $2::uuid and h.reason in ('declaration', 'limit'))
 
 -- live_parents: which of these tasks have not ended
 select x.id::text from duetime.living($1::uuid[]) as x (id)

@@ -136,7 +136,8 @@ create unique index due_id on duetime.due (id);
 -- Tasks that wait for something other than time, by `reason`: 'blocked' for other tasks, of which `waiting` counts
 -- those still missing; 'declaration' for a worker whose code their payload fits (people read: parked), and then
 -- `refused` has the digests of all declarations that it was found not to fit; 'suspended' for the end of their `step`:
--- a signal, or tasks that `waiting` counts.
+-- a signal, or tasks that `waiting` counts; 'limit' for others of its partition (parked, too), of which it `takes` so
+-- much.
 create table duetime.held (
     id uuid primary key,
     lane integer not null,
@@ -148,10 +149,15 @@ create table duetime.held (
     tries integer not null,
     crashes integer not null,
     refused text not null default '',
-    step text not null default ''
+    step text not null default '',
+    limit_name text,
+    part text,
+    takes integer,
+    priority integer
 );
-create index held_parked on duetime.held (lane, refused, id) where reason = 'declaration';
-create index held_parked_id on duetime.held (id) where reason = 'declaration';
+create index held_parked on duetime.held (lane, refused, id) where reason in ('declaration', 'limit');
+create index held_parked_id on duetime.held (id) where reason in ('declaration', 'limit');
+create index held_limit on duetime.held (limit_name, part, priority desc, due_at, id) where reason = 'limit';
 
 -- Which declarations, by digest, a task was found not to fit; kept while it is tried elsewhere. Rows of tasks that have
 -- ended are removed from time to time.
@@ -342,7 +348,10 @@ create table duetime.fleet_limit (
     until_at bigint,
     note text not null default '',
     set_by text not null default '',
-    set_at bigint
+    set_at bigint,
+    by text,
+    rates text not null default '[]',
+    over text not null default 'wait'
 ) with (fillfactor = 70);
 
 -- What workers have of them; it goes with the worker. `number` is that of the worker's last call, `seen` the version
@@ -357,6 +366,48 @@ create table duetime.permit (
     primary key (name, worker)
 ) with (fillfactor = 50);
 create index permit_worker on duetime.permit (worker);
+
+-- Attempts that a counted limit has admitted (model/partitions.py): what each takes of which partition. `attempt` null:
+-- it may go on, not before `at`, and nobody has claimed it yet. A row counts as long as its attempt is open. The row of
+-- the limit is the lock of all of them.
+create table duetime.admitted (
+    task uuid not null,
+    name text not null,
+    part text not null,
+    takes integer not null,
+    attempt integer,
+    at bigint not null,
+    primary key (task, name)
+) with (fillfactor = 70);
+create index admitted_part on duetime.admitted (name, part);
+create index admitted_at on duetime.admitted (at);
+alter table duetime.admitted set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0);
+
+-- Numbers that an operator has set for single partitions.
+create table duetime.partition (
+    name text not null,
+    part text not null,
+    own integer not null,
+    until_at bigint,
+    note text not null,
+    set_by text not null,
+    set_at bigint not null,
+    primary key (name, part)
+);
+
+-- What is spent of the rates of partitions, by the number of the rate; rows of the past are deleted.
+create table duetime.spent (
+    name text not null,
+    part text not null,
+    rate integer not null,
+    at bigint not null,
+    used bigint not null,
+    primary key (name, part, rate)
+) with (fillfactor = 70);
+create index spent_at on duetime.spent (at);
+alter table duetime.spent set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0);
 
 -- One row per claimed batch. An index into the arrays is an attempt; its bit in `done` says that it has ended, its bit
 -- in `cancel` that it was told to stop; `open` counts those that have not ended. The row is the lock for all that

@@ -42,7 +42,11 @@ update duetime_task set lane = ?, due_at = coalesce(?, due_at) where seq = ?
 update duetime_task set payload = ? where seq = ?
 
 -- take_parked: remove a parked task's entry and return it
-delete from duetime_held where task = ? and reason = 'declaration' returning lane, due_at, attempt, tries, crashes
+delete from duetime_held where task = ? and reason in ('declaration', 'limit')
+returning lane, due_at, attempt, tries, crashes
+
+-- take_limited: the same of one that waits under a limit, because its partition may be another one now
+delete from duetime_held where task = ? and reason = 'limit' returning lane, due_at, attempt, tries, crashes
 
 -- put_gate: set a gate
 insert or replace into duetime_gate (handler, collection, action, until_at, note, set_by, set_at, automatic, probe_at,

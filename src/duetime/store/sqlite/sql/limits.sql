@@ -30,7 +30,135 @@ update duetime_limit set own = ?2, until_at = ?3, note = ?4, set_by = ?5, set_at
 where name = ?1 returning version
 
 -- all_limits: every limit
-select name, declared, uses, version, own, until_at, note, set_by, set_at from duetime_limit order by name
+select name, declared, uses, version, own, until_at, note, set_by, set_at, by, rates, over from duetime_limit
+order by name
 
 -- all_permits: what every worker has
 select name, worker, permits, wanted, seen from duetime_permit order by name, worker
+
+-- counted_usages: what the store counts, and what attempts take of it
+select name, by, uses from duetime_limit where by is not null or rates <> '[]' or over <> 'wait' order by name
+
+-- declare_counted: a limit that the store counts, as code declares it
+insert into duetime_limit (name, declared, uses, by, rates, over)
+values (:name, :declared, :uses, :by, :rates, :over)
+on conflict (name) do update set declared = excluded.declared, uses = json_patch(uses, excluded.uses),
+    by = excluded.by, rates = excluded.rates, over = excluded.over, version = version + 1
+where declared <> excluded.declared or json_patch(uses, excluded.uses) <> uses or by is not excluded.by
+    or rates <> excluded.rates or over <> excluded.over
+
+-- forget_counted: no code has this limit any more as one that the store counts
+update duetime_limit set by = null, rates = '[]', over = 'wait' where name = ? and uses = '{}'
+
+-- limit_by: the key of a limit
+select by from duetime_limit where name = ?
+
+-- set_uses: handlers that take something of a limit
+update duetime_limit set uses = ?, version = version + 1 where name = ?
+
+-- limits_named: some limits that the store counts
+select name, declared, own, until_at, rates, over from duetime_limit where name in (select value from json_each(?))
+
+-- candidates: those of these tasks whose handler has limits that the store counts
+select t.seq, l.handler, l.collection, t.payload, t.extras, d.attempt + 1, l.priority
+from json_each(:tasks) as chosen cross join duetime_due as d on d.task = chosen.value
+    cross join duetime_task as t on t.seq = d.task cross join duetime_lane as l on l.id = d.lane
+where l.handler in (select value from json_each(:handlers))
+
+-- partition_facts: what is known of a partition
+select (select coalesce(sum(a.takes), 0) from duetime_admitted as a where a.name = :name and a.part = :part),
+    exists (select 1 from duetime_held as h where h.reason = 'limit' and h.limit_name = :name and h.part = :part),
+    (select p.own from duetime_partition as p where p.name = :name and p.part = :part
+        and (p.until_at is null or p.until_at > :now))
+
+-- partition_spent: what is spent of its rates
+select rate, at, used from duetime_spent where name = ? and part = ? order by rate
+
+-- partition_tasks: its attempts
+select task from duetime_admitted where name = ? and part = ? and attempt is not null order by task
+
+-- partition_waiting: its first parked tasks
+select task, takes, due_at from duetime_held where reason = 'limit' and limit_name = ? and part = ?
+order by priority desc, due_at, task limit ?
+
+-- admitted_rows: the rows of some tasks
+select task, name, part, takes, attempt, at from duetime_admitted where task in (select value from json_each(?))
+
+-- put_admitted: what a task takes
+insert or replace into duetime_admitted (task, name, part, takes, attempt, at) values (?, ?, ?, ?, ?, ?)
+
+-- delete_admitted: a task takes nothing of a limit any more
+delete from duetime_admitted where task = ? and name = ?
+
+-- leave_admitted: what some attempts took is free
+delete from duetime_admitted where (task, attempt) in (select t.seq, value ->> 1
+    from json_each(?) cross join duetime_task as t on t.id = value ->> 0)
+returning name, part
+
+-- put_spent: what is spent of a rate
+insert or replace into duetime_spent (name, part, rate, at, used) values (?, ?, ?, ?, ?)
+
+-- park_limited: let a task wait under a limit that is due
+insert into duetime_held (task, lane, reason, waiting, due_at, attempt, tries, crashes, limit_name, part, takes,
+    priority)
+select d.task, d.lane, 'limit', 0, d.due_at, d.attempt, d.tries, d.crashes, ?2, ?3, ?4, l.priority
+from duetime_due as d cross join duetime_lane as l on l.id = d.lane where d.task = ?1
+
+-- parked_task_in: the parked tasks of a partition
+select task, attempt, tries, crashes from duetime_held where reason = 'limit' and limit_name = ? and part = ?
+
+-- parked_for: the parked tasks of a handler under a limit, or of all handlers
+select h.task from duetime_held as h cross join duetime_lane as l on l.id = h.lane
+where h.reason = 'limit' and h.limit_name = ?1 and (?2 is null or l.handler = ?2)
+
+-- parked_spots: partitions in which tasks wait
+select distinct limit_name, part from duetime_held where reason = 'limit' limit ?
+
+-- vain_admitted: rows of attempts that are not open, and of tasks that could go on and wait no more or are gated
+select a.task, a.name, a.part from duetime_admitted as a
+where case when a.attempt is null
+    then not exists (select 1 from duetime_due as d join duetime_lane as l on l.id = d.lane where d.task = a.task
+        and not exists (select 1 from duetime_gate as g where g.handler = l.handler
+            and g.collection in ('', l.collection) and (g.until_at is null or g.until_at > :now)))
+    else not exists (select 1 from duetime_running as r where r.task = a.task and r.attempt = a.attempt) end
+limit :limit
+
+-- forget_spent: rates whose burst is whole again
+delete from duetime_spent where at < ?
+
+-- set_partition: a partition's own number
+insert or replace into duetime_partition (name, part, own, until_at, note, set_by, set_at) values (?, ?, ?, ?, ?, ?, ?)
+
+-- reset_partition: the limit's number holds for it again
+delete from duetime_partition where name = ? and part = ?
+
+-- forget_partitions: numbers that hold no more
+delete from duetime_partition where until_at <= ?
+
+-- counted_sums: what runs and waits under each limit
+select f.name, (select coalesce(sum(a.takes), 0) from duetime_admitted as a where a.name = f.name),
+    (select count(*) from duetime_held as h where h.reason = 'limit' and h.limit_name = f.name)
+from duetime_limit as f where f.by is not null or f.rates <> '[]' or f.over <> 'wait'
+
+-- list_partitions: the partitions of a limit, by name, after one of them
+select x.part, (select coalesce(sum(a.takes), 0) from duetime_admitted as a where a.name = :name and a.part = x.part),
+    (select count(*) from duetime_held as h where h.reason = 'limit' and h.limit_name = :name and h.part = x.part),
+    (select min(h.due_at) from duetime_held as h where h.reason = 'limit' and h.limit_name = :name
+        and h.part = x.part),
+    p.own, p.until_at, p.note, p.set_by
+from (
+    select a.part from duetime_admitted as a where a.name = :name
+    union select h.part from duetime_held as h where h.reason = 'limit' and h.limit_name = :name
+    union select o.part from duetime_partition as o where o.name = :name
+) as x left join duetime_partition as p on p.name = :name and p.part = x.part
+where (:only is null and (:after is null or x.part > :after)) or x.part = :only order by x.part limit :limit
+
+-- tasks_admitted: the ids of tasks that run in a partition
+select t.id from duetime_admitted as a cross join duetime_task as t on t.seq = a.task
+where a.name = ? and a.part = ? and a.attempt is not null order by a.at limit ?
+
+-- parked_under: the limit and partition under which a task waits, and how many wait before it
+select h.limit_name, h.part, (select count(*) from duetime_held as o where o.reason = 'limit'
+    and o.limit_name = h.limit_name and o.part = h.part
+    and (-o.priority, o.due_at, o.task) < (-h.priority, h.due_at, h.task))
+from duetime_task as t cross join duetime_held as h on h.task = t.seq where t.id = ? and h.reason = 'limit'

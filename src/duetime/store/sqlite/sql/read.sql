@@ -65,7 +65,7 @@ t.schedule = :schedule
 (t.state is null and coalesce(d.tries, h.tries, 0) > 0) = :retrying
 
 -- only_parked: waiting for a worker whose code they fit, or not
-(h.reason is not null and h.reason = 'declaration') = :parked
+(h.reason is not null and h.reason in ('declaration', 'limit')) = :parked
 
 -- only_due_after: due at or after an instant
 coalesce(d.due_at, h.due_at, r.due_at, t.due_at) >= :due_after
@@ -142,13 +142,13 @@ h.task >= :since_seq
 r.task >= :since_seq
 
 -- stands_pending: pending tasks, where they are found by something else
-(d.task is not null or h.reason = 'declaration')
+(d.task is not null or h.reason in ('declaration', 'limit'))
 
 -- stands_held: tasks that wait for other tasks
-h.reason <> 'declaration'
+h.reason not in ('declaration', 'limit')
 
 -- stands_parked: tasks that wait for a worker whose code they fit
-h.reason = 'declaration'
+h.reason in ('declaration', 'limit')
 
 -- stands_running: tasks with a live attempt, where they are found by something else
 r.task is not null
@@ -194,7 +194,8 @@ from (
 ) as x where x.due + x.later > 0
 
 -- count_held: held tasks by lane: those that wait for others, and those that are parked
-select l.handler, l.collection, l.priority, sum(h.reason <> 'declaration'), sum(h.reason = 'declaration')
+select l.handler, l.collection, l.priority, sum(h.reason not in ('declaration', 'limit')),
+    sum(h.reason in ('declaration', 'limit'))
 from duetime_held as h join duetime_lane as l on l.id = h.lane group by h.lane
 
 -- count_running: running tasks by lane

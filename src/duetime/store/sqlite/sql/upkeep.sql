@@ -9,11 +9,11 @@ select seq from duetime_task where expires_at <= ? and seq in (select value from
 
 -- parked_in: parked tasks of a lane that are due
 select h.task, h.attempt, h.tries, h.crashes from duetime_held as h indexed by duetime_held_parked
-where h.reason = 'declaration' and h.lane = ? and h.due_at <= ? order by h.task limit ?
+where h.reason in ('declaration', 'limit') and h.lane = ? and h.due_at <= ? order by h.task limit ?
 
 -- parked_lanes: the lanes that have parked tasks
 select distinct l.id, l.handler, l.collection from duetime_held as h indexed by duetime_held_parked
-join duetime_lane as l on l.id = h.lane where h.reason = 'declaration'
+join duetime_lane as l on l.id = h.lane where h.reason in ('declaration', 'limit')
 
 -- forget_ended_refusals: of tasks that do not live
 delete from duetime_refusal where not exists (select 1 from duetime_task as t where t.seq = duetime_refusal.task

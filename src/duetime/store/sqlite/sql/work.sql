@@ -210,12 +210,15 @@ values (:task, :lane, 'declaration', 0, :due_at, :attempt, :tries, :crashes, coa
 -- parked_kinds: lanes with parked tasks, and which declarations have refused those; there are few of them, however
 -- many tasks are parked
 select l.id, l.handler, l.collection, k.refused
-from (select distinct lane, refused from duetime_held indexed by duetime_held_parked where reason = 'declaration') as k
+from (select distinct lane, refused from duetime_held indexed by duetime_held_parked
+    where reason in ('declaration', 'limit') and reason = 'declaration')
+    as k
 join duetime_lane as l on l.id = k.lane order by l.priority desc, l.id
 
 -- parked_of: parked tasks of one kind that are due, earlier submitted first
 select h.task from duetime_held as h indexed by duetime_held_parked cross join duetime_task as t on t.seq = h.task
-where h.reason = 'declaration' and h.lane = :lane and h.refused = :refused and h.due_at <= :now
+where h.reason in ('declaration', 'limit') and h.reason = 'declaration'
+    and h.lane = :lane and h.refused = :refused and h.due_at <= :now
     and (t.expires_at is null or t.expires_at > :now)
 order by h.task limit :limit
 

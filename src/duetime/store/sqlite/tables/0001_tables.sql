@@ -98,7 +98,8 @@ create index duetime_due_road on duetime_due (-lane >> 20, pos, task) where lane
 -- Tasks that wait for something other than time, by `reason`: 'blocked' for other tasks, of which `waiting` counts
 -- those still missing; 'declaration' for a worker whose code their payload fits (people read: parked), and then
 -- `refused` has the digests of all declarations that it was found not to fit; 'suspended' for the end of their `step`:
--- a signal, or tasks that `waiting` counts.
+-- a signal, or tasks that `waiting` counts; 'limit' for others of its partition (parked, too), of which it `takes` so
+-- much.
 create table duetime_held (
     task integer primary key,
     lane integer not null,
@@ -109,10 +110,15 @@ create table duetime_held (
     tries integer not null,
     crashes integer not null,
     refused text not null default '',
-    step text not null default ''
+    step text not null default '',
+    limit_name text,
+    part text,
+    takes integer,
+    priority integer
 );
-create index duetime_held_parked on duetime_held (lane, refused, task) where reason = 'declaration';
-create index duetime_held_parked_task on duetime_held (task) where reason = 'declaration';
+create index duetime_held_parked on duetime_held (lane, refused, task) where reason in ('declaration', 'limit');
+create index duetime_held_parked_task on duetime_held (task) where reason in ('declaration', 'limit');
+create index duetime_held_limit on duetime_held (limit_name, part, priority desc, due_at, task) where reason = 'limit';
 
 -- Which declarations, by digest, a task was found not to fit; kept while it is tried elsewhere. Rows of tasks that have
 -- ended are removed from time to time.
@@ -359,7 +365,10 @@ create table duetime_limit (
     until_at integer,
     note text not null default '',
     set_by text not null default '',
-    set_at integer
+    set_at integer,
+    by text,
+    rates text not null default '[]',
+    over text not null default 'wait'
 ) without rowid;
 
 -- What workers have of them. `number` is that of the worker's last call, `seen` the version that it goes by.
@@ -373,6 +382,42 @@ create table duetime_permit (
     primary key (name, worker)
 ) without rowid;
 create index duetime_permit_worker on duetime_permit (worker);
+
+-- Attempts that a counted limit has admitted (model/partitions.py): what each takes of which partition. `attempt` null:
+-- it may go on, not before `at`, and nobody has claimed it yet. A row counts as long as its attempt is open.
+create table duetime_admitted (
+    task integer not null,
+    name text not null,
+    part text not null,
+    takes integer not null,
+    attempt integer,
+    at integer not null,
+    primary key (task, name)
+) without rowid;
+create index duetime_admitted_part on duetime_admitted (name, part);
+
+-- Numbers that an operator has set for single partitions.
+create table duetime_partition (
+    name text not null,
+    part text not null,
+    own integer not null,
+    until_at integer,
+    note text not null,
+    set_by text not null,
+    set_at integer not null,
+    primary key (name, part)
+) without rowid;
+
+-- What is spent of the rates of partitions, by the number of the rate; rows of the past are deleted.
+create table duetime_spent (
+    name text not null,
+    part text not null,
+    rate integer not null,
+    at integer not null,
+    used integer not null,
+    primary key (name, part, rate)
+) without rowid;
+create index duetime_spent_at on duetime_spent (at);
 
 create table duetime_gate (
     handler text not null,
