@@ -40,7 +40,9 @@ class PullWorkers(Working):
         limits = [name for (name,) in await self._opened.rows(self._sql.limits_of_handlers, [list(wants)])]
         try:
             if limits:
-                return await self._opened.once(lambda link: self._claim_within(link, limits, worker, claim, wants, total))
+                claimed = await self._opened.once(lambda link: self._claim_within(link, limits, worker, claim, wants, total))
+                await self._after_admission()
+                return claimed
             return await self.claim(worker, claim, wants, total)
         except Rejected:  # the number is in use, by the primary key of claims
             return Claim([], self._clock.now(), None)

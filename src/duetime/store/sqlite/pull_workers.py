@@ -67,9 +67,8 @@ def hand_out_once(
         return Claim([], now, None)
     limits = left_of_limits(connection, wants, now)
     for tried in orders(wants, limits, order.rotation(wants)):
-        claim = work.hand_out(
-            connection, worker, number, bounded(wants, total, limits, tried), total, 0, now, order, MOST_CLAIMED_BYTES, admit=admit
-        )
+        allowed = bounded(wants, total, limits, tried)
+        claim = work.hand_out(connection, worker, number, allowed, total, 0, now, order, MOST_CLAIMED_BYTES, admit=admit)
         if claim.tasks:
             break
     return claim

@@ -214,9 +214,8 @@ class PullService:
                 return []
             claim = await self._store().claim_for(worker.id, server_claim_number() if number is None else number, wants, limit)
             if not claim.tasks and worker.declared and self._parked_due(worker.id, seconds):
-                bound = {
-                    handler for each in await self._store().limits() if not each.is_counted for handler in each.uses
-                }  # only `claim_for` keeps limits
+                limits = await self._store().limits()
+                bound = {handler for each in limits if not each.is_counted for handler in each.uses}  # only `claim_for` keeps these
                 wanted = {handler: min(want, limit) for handler, want in wants.items() if handler not in bound}
                 parked = await self._store().claim_parked(worker.id, number or server_claim_number(), worker.declared, wanted)
                 claim = msgspec.structs.replace(claim, tasks=parked.tasks)
