@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from duetime import App, Limit
 from tests.api.conftest import served
-from tests.api.pulling import register
+from tests.api.pulling import PullWorker, register
 from tests.servers.waiting import PATIENCE
 
 ERP = Limit("erp", running=3)
@@ -57,7 +58,7 @@ async def test_pull_workers_share_a_limit_with_workers(app: App) -> None:
             await app.result(task, timeout=PATIENCE)  # the worker keeps the permits for what comes, as long as nobody lacks them
         await app.submit_many([app.handler("resize").new() for _ in range(6)])
         pullers = [await register(http, handlers={"resize": {"slots": 5}}) for _ in range(3)]
-        running = []
+        running: list[tuple[PullWorker, Any]] = []
         async with asyncio.timeout(PATIENCE):
             while len(running) < 2:
                 for puller in pullers:
