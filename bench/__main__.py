@@ -98,9 +98,9 @@ def run_everyday(options: argparse.Namespace) -> Report:
     return report
 
 
-def run_flows(options: argparse.Namespace) -> Report:
+def run_flows(parts: Sequence[str], options: argparse.Namespace) -> Report:
     report = Report("Flows")
-    flows.run(report, rounds=options.rounds, full=options.full)
+    flows.run(report, parts, rounds=options.rounds, full=options.full)
     return report
 
 
@@ -111,7 +111,7 @@ def run_service() -> Report:
 
 
 def main() -> int:
-    names = (*PARTS, "http", "listing", "dashboard", "everyday", "flows", "service", "postgres", *figures.PARTS)
+    names = (*PARTS, "http", "listing", "dashboard", "everyday", "flows", *flows.PARTS, "service", "postgres", *figures.PARTS)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(names)} (all)")
     parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
@@ -139,6 +139,7 @@ def main() -> int:
     wanted = options.parts or names
     on_sqlite = [part for part in PARTS if part in wanted]
     on_postgres = [part for part in figures.PARTS if part in wanted or "postgres" in wanted]
+    of_flows = [part for part in flows.PARTS if part in wanted or "flows" in wanted]
     console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores.")
     reports = [run_sqlite(on_sqlite)] if on_sqlite else []
     reports += [run_postgres(on_postgres, options)] if on_postgres else []
@@ -146,7 +147,7 @@ def main() -> int:
     reports += [run_listing(options)] if "listing" in wanted else []
     reports += [run_dashboard(options)] if "dashboard" in wanted else []
     reports += [run_everyday(options)] if "everyday" in wanted else []
-    reports += [run_flows(options)] if "flows" in wanted else []
+    reports += [run_flows(of_flows, options)] if of_flows else []
     reports += [run_service()] if "service" in wanted else []
     for report in reports:
         report.show()

@@ -15,20 +15,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from bench.costs.cpu import family_microseconds
 from bench.lanes import server_of
 from bench.peers.install import CELERY_FOLDER, DBOS_FOLDER, PeerMissing, celery, dbos
 from bench.postgres.server import running_server
-from bench.rounds import ROOT, ROUNDS, Report, answer, console, import_path, in_process, interleave, median, median_ratio
+from bench.rounds import ROOT, ROUNDS, Report, answer, import_path, in_process, interleave, median, median_ratio
 from duetime import App, NewTask, Plan
 from tests.servers.brokers import RedisServer
 
 PLAIN, BLOCKED, OPEN = 20_000, 100_000, 1_000
 CHORD, LARGE, PEERS, DBOS_STEPS = 10_000, 100_000, 10_000, 1_000
 BATCH = 2_000
+PARTS = ("flows.beside", "flows.chords", "flows.peers")
 
 
 def declare(url: str) -> App:
@@ -234,16 +235,18 @@ def _small(report: Report, engine: str, new: Callable[[str], str], rounds: int) 
     report.add(figure, f"{median(ours):,.0f}/s", f"plain {median(plain):,.0f}/s", median_ratio(ours, plain), 0.35)
 
 
-def run(report: Report, *, rounds: int = ROUNDS, full: bool = False) -> None:
+def run(report: Report, parts: Sequence[str], *, rounds: int = ROUNDS, full: bool = False) -> None:
     """Take the figures on both stores; `full` with the large chord."""
     with _stores() as stores:
         for engine, new in stores.items():
-            _plain_beside(report, engine, new, rounds)
-            _chords(report, engine, new, CHORD, rounds)
-            if full:
+            if "flows.beside" in parts:
+                _plain_beside(report, engine, new, rounds)
+            if "flows.chords" in parts:
+                _chords(report, engine, new, CHORD, rounds)
+                _small(report, engine, new, rounds)
+            if "flows.chords" in parts and full:
                 _chords(report, engine, new, LARGE, 1)
-            _small(report, engine, new, rounds)
-        with console.status("peers"):
+        if "flows.peers" in parts:
             _peers(report, stores, rounds)
 
 

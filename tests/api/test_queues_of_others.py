@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from duetime import App
 from duetime.clock import ManualClock
@@ -66,6 +69,25 @@ async def test_a_lease_is_extended_for_all_that_a_worker_has_and_a_waiting_task_
         clock.advance(5)
         assert [item["id"] for item in await holder.claim()] == [waiting]
         assert len(ids) == 2
+
+
+@pytest.mark.covers("DYN.10")
+async def test_tasks_that_wait_too_long_are_found_and_each_verb_of_the_store_is_timed(http: Client, worker: PullWorker) -> None:  # noqa: F811
+    await submit(http, 2)
+    [stale] = await submit(http, due_at=(datetime.now(UTC) - timedelta(hours=2)).isoformat())
+    found = (await http("GET", "/v1/tasks", handler="resize", q="state:pending due:<-1h")).json["items"]
+    assert [each["id"] for each in found] == [stale]
+    assert len(await worker.claim(limit=3)) == 3
+    families = {each.name: each for each in text_string_to_metric_families((await http("GET", "/metrics")).data.decode())}
+    samples = families["duetime_store_seconds"].samples
+    calls = {each.labels["verb"]: each.value for each in samples if each.name == "duetime_store_seconds_count"}
+    assert calls["add"] == 2
+    assert calls["claim_for"] >= 1
+    assert calls["page"] >= 1
+    seconds = {each.labels["verb"]: each.value for each in samples if each.name == "duetime_store_seconds_sum"}
+    assert all(seconds[verb] > 0 for verb in ("add", "claim_for", "page"))
+    most = {each.labels["verb"]: each.value for each in samples if each.labels.get("le") == "+Inf"}
+    assert most == calls
 
 
 @pytest.mark.covers("DYN.6", "DYN.7")

@@ -13,7 +13,6 @@ import pytest
 from duetime.clock import ManualClock
 from duetime.ids import new_id
 from duetime.store import Store
-from duetime.store.open import store_from_url
 from duetime.store.values import NewWorker
 from tests.conformance.build import PLENTY, Worker
 from tests.conformance.connections import Connection
@@ -29,7 +28,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" in metafunc.fixturenames:
         asked = CAPABILITIES & set(metafunc.fixturenames)
         module, scope = metafunc.module.__name__.rpartition(".")[2], metafunc.config.getoption("--scope")
-        kinds = [pytest.param(kind, id=kind.name) for kind in KINDS if kind.runs(module, asked, scope)]
+        kinds = [pytest.param(kind, id=kind.name) for kind in KINDS if kind.runs(module, metafunc.function.__name__, asked, scope)]
         metafunc.parametrize("kind", kinds, indirect=True)
 
 
@@ -54,11 +53,11 @@ def clock() -> ManualClock:
 @pytest.fixture
 async def store(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Store]:
     """An open store. Whatever a test did to it, nothing impossible may be found in it afterwards."""
-    kind.databases.prepare(tmp_path)
-    store = store_from_url(kind.url(tmp_path), clock=clock)
+    kind.prepare(tmp_path)
+    store = kind.store(tmp_path, clock)
     await store.open()
     yield store
-    problems = await kind.databases.inspect(tmp_path, store)
+    problems = await kind.inspect(tmp_path, store)
     await store.close()
     assert problems == []
 
@@ -90,7 +89,7 @@ async def another(kind: StoreKind, store: Store, clock: ManualClock, tmp_path: P
     async with AsyncExitStack() as stack:
 
         async def another() -> Store:
-            other = store_from_url(kind.url(tmp_path), clock=clock)
+            other = kind.store(tmp_path, clock)
             stack.push_async_callback(other.close)
             await other.open()
             return other

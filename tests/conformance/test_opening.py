@@ -12,14 +12,13 @@ from duetime.clock import ManualClock
 from duetime.errors import StoreUnavailable
 from duetime.model.task import State
 from duetime.store import Store
-from duetime.store.open import store_from_url
 from tests.conformance.build import Worker, add, get, new_task, state_of
 from tests.conformance.conftest import Another
 from tests.conformance.stores import StoreKind
 
 
 async def test_opening_and_closing_twice_is_harmless(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(kind.url(tmp_path), clock=clock)
+    store = kind.store(tmp_path, clock)
     await store.open()
     record = await add(store)
     await store.open()
@@ -29,7 +28,7 @@ async def test_opening_and_closing_twice_is_harmless(kind: StoreKind, clock: Man
 
 
 async def test_a_store_that_was_never_opened_can_be_closed(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
-    await store_from_url(kind.url(tmp_path), clock=clock).close()
+    await kind.store(tmp_path, clock).close()
 
 
 async def test_a_store_tells_what_it_is(store: Store, kind: StoreKind, clock: ManualClock) -> None:
@@ -44,7 +43,7 @@ async def test_a_store_tells_what_it_is(store: Store, kind: StoreKind, clock: Ma
 
 
 async def test_an_open_store_answers_a_ping_and_a_closed_one_does_not(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(kind.url(tmp_path), clock=clock)
+    store = kind.store(tmp_path, clock)
     with pytest.raises(StoreUnavailable):
         await store.ping()
     await store.open()
@@ -55,7 +54,7 @@ async def test_an_open_store_answers_a_ping_and_a_closed_one_does_not(kind: Stor
 
 
 async def test_a_store_may_be_opened_from_several_coroutines_at_once(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(kind.url(tmp_path), clock=clock)
+    store = kind.store(tmp_path, clock)
 
     async def use(pause: float) -> str:
         await asyncio.sleep(pause)
@@ -68,7 +67,7 @@ async def test_a_store_may_be_opened_from_several_coroutines_at_once(kind: Store
 
 
 async def test_a_store_that_is_not_open_says_so(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(kind.url(tmp_path), clock=clock)
+    store = kind.store(tmp_path, clock)
     with pytest.raises(StoreUnavailable, match="open"):
         await store.add([new_task()])
     await store.open()
@@ -78,7 +77,7 @@ async def test_a_store_that_is_not_open_says_so(kind: StoreKind, clock: ManualCl
 
 
 async def test_a_store_without_tables_is_refused_unless_it_may_create_them(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(kind.url(tmp_path), clock=clock)
+    store = kind.store(tmp_path, clock)
     with pytest.raises(StoreUnavailable, match="migrate"):
         await store.open(migrate=False)
     await store.close()
@@ -86,7 +85,7 @@ async def test_a_store_without_tables_is_refused_unless_it_may_create_them(kind:
 
 async def test_tables_that_are_up_to_date_need_no_migration(another: Another, kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
     record = await add(await another())
-    store = store_from_url(kind.url(tmp_path), clock=clock)
+    store = kind.store(tmp_path, clock)
     await store.open(migrate=False)
     assert await get(store, record) == record
     await store.close()
@@ -97,14 +96,14 @@ async def test_tables_newer_than_this_code_are_refused(
     newer_tables: Callable[[], None], store: Store, kind: StoreKind, clock: ManualClock, tmp_path: Path, migrate: bool
 ) -> None:
     newer_tables()
-    late = store_from_url(kind.url(tmp_path), clock=clock)
+    late = kind.store(tmp_path, clock)
     with pytest.raises(StoreUnavailable, match="upgrade"):
         await late.open(migrate=migrate)
     await late.close()
 
 
 def test_a_store_serves_several_event_loops_one_after_the_other(kind: StoreKind, clock: ManualClock, tmp_path: Path) -> None:
-    store = store_from_url(kind.url(tmp_path), clock=clock)
+    store = kind.store(tmp_path, clock)
 
     async def first() -> str:
         await store.open()
@@ -152,7 +151,7 @@ async def test_what_was_written_is_there_after_closing_and_opening_again(store: 
 async def test_any_number_of_store_objects_may_open_at_once(kind: StoreKind, clock: ManualClock, tmp_path: Path, another: Another) -> None:
     folder = tmp_path / "fresh"
     folder.mkdir()
-    stores = [store_from_url(kind.url(folder), clock=clock) for _ in range(8)]
+    stores = [kind.store(folder, clock) for _ in range(8)]
     await asyncio.gather(*(store.open() for store in stores))
     records = await asyncio.gather(*(add(store) for store in stores))
     for store in stores:

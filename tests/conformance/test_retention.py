@@ -155,13 +155,17 @@ async def test_what_is_written_behind_a_walk_is_found_a_day_later(store: Store, 
 
 
 async def test_walks_pass_many_tasks_of_others(store: Store, worker: Worker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sqlite.upkeep", "postgres.retention"):
+    for module in ("sqlite.upkeep", "postgres.retention", "redis.upkeep"):
         monkeypatch.setattr(f"duetime.store.{module}.WALKED_AT_ONCE", 3)
     tasks: dict[str, list[TaskRecord]] = {"noisy": [], "usual": []}
     for handler in ("noisy", *["usual"] * 8, "noisy", "noisy", "noisy", "usual", "noisy"):
         tasks[handler] += await finished(store, worker, handler, 1)
     clock.advance(1)
-    assert [len(await store.prune(State.SUCCEEDED, clock.now(), 2, only=["noisy"])) for _ in range(5)] in ([1, 2, 1, 1, 0], [1, 2, 2, 0, 0])
+    assert [len(await store.prune(State.SUCCEEDED, clock.now(), 2, only=["noisy"])) for _ in range(5)] in (
+        [1, 2, 1, 1, 0],
+        [1, 2, 2, 0, 0],
+        [2, 2, 1, 0, 0],
+    )
     assert [await there(store, each) for each in tasks.values()] == [0, 9]
     await prune_all(store, State.SUCCEEDED, clock.now(), but=["noisy"])
     assert await there(store, tasks["usual"]) == 0

@@ -15,7 +15,6 @@ from duetime.model.rules import AfterEnd, At, Calendar, Cron, Every, Rule, Windo
 from duetime.model.schedule import LastRun, Pause, Run, ScheduleRecord, ScheduleSpec, ScheduleState
 from duetime.model.task import Edge, ErrorInfo, State
 from duetime.store import Store
-from duetime.store.open import store_from_url
 from duetime.store.schedules import ScheduleWrite
 from tests.conformance.build import Worker, add, get, new_task, state_of
 from tests.conformance.conftest import Another
@@ -154,7 +153,7 @@ async def test_the_same_name_twice_in_a_call_is_refused(store: Store) -> None:
 
 
 async def test_a_store_that_is_not_open_says_so(kind: StoreKind, clock: ManualClock, tmp_path: Any) -> None:
-    store = store_from_url(kind.url(tmp_path), clock=clock)
+    store = kind.store(tmp_path, clock)
     for verb in (store.write_schedules([new("a")]), store.due_schedules(1), store.wake_schedules(["a"]), store.duties()):
         with pytest.raises(StoreUnavailable, match="open"):
             await verb

@@ -23,7 +23,6 @@ from duetime.model.query import Query
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, Edge, IfExists, NewTask, State
 from duetime.store import Store
-from duetime.store.open import store_from_url
 from duetime.store.shard import Lease
 from duetime.store.values import AddVerdict, Counts, Edit, NewWorker
 from tests.conformance.build import PLENTY, new_task
@@ -93,8 +92,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.loop = asyncio.Runner()
         self.clock = ManualClock()
         self.model = Dictionary(self.clock)
-        kind.databases.prepare(folder)
-        self.store: Store = store_from_url(kind.url(folder, one_connection=True), clock=self.clock)
+        kind.prepare(folder)
+        self.store: Store = kind.store(folder, self.clock, one_connection=True)
         self.claims = itertools.count(1)
         self.workers: dict[str, Lease] = {}
         self.touched: set[str] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import time
@@ -26,9 +27,11 @@ from duetime import (
     TaskFailed,
     TaskNotFound,
 )
+from duetime.clock import ManualClock
 from duetime.duties.pruner import Pruner
 from duetime.model.task import FINAL
 from duetime.runtime.service import Alarms
+from duetime.store.open import store_from_url
 from duetime.testing import using
 from tests.guide.waiting import until
 from tests.servers.waiting import PATIENCE
@@ -318,3 +321,58 @@ async def test_schedules_of_code_and_of_run_time_are_fired_by_whichever_worker_t
         await fired_beyond(before + 1)
     planned = [task.planned_at async for task in app.tasks(schedule="declared")]
     assert len(planned) == len(set(planned)), "each occurrence once, whoever fires"
+
+
+@pytest.mark.covers("AIR.6")
+async def test_a_task_that_waits_takes_no_slot_and_goes_on_where_it_was(app: App) -> None:
+    made: list[int] = []
+
+    async def make_account(user: int) -> int:
+        made.append(user)
+        return 100 + user
+
+    @app.task(concurrency=1)
+    async def onboard(ctx: Context, user: int) -> str:
+        account = await ctx.step("account", make_account, user)
+        approved = await ctx.wait("approval", f"user-{user}-ok", bool)
+        return f"{account} {approved}"
+
+    async with app.worker():
+        tasks = [await onboard.now(user=user) for user in (1, 2)]
+        for task in tasks:
+            await until(app, task, lambda each: each.state is State.BLOCKED, "it waits for its signal")
+        assert sorted(made) == [1, 2], "the only slot was free again"
+        await app.signals.send("user-2-ok", True)
+        assert await app.result(tasks[1], timeout=PATIENCE) == "102 True"
+        await app.signals.send("user-1-ok", False)
+        assert await app.result(tasks[0], timeout=PATIENCE) == "101 False"
+    assert sorted(made) == [1, 2], "what was saved did not run again"
+    assert {(await app.get(task)).tries for task in tasks} == {0}
+
+
+@pytest.mark.covers("KBL.4", "CJO.13")
+async def test_many_nodes_hear_of_commits_and_what_is_old_is_cleaned_up(app: App) -> None:
+    ran: list[str] = []
+
+    async def work(node: str) -> None:
+        ran.append(node)
+
+    clock = ManualClock()
+    nodes = [App(app.config.url) for _ in range(3)]
+    handlers = [node.task(name="work")(work) for node in nodes]
+    async with contextlib.AsyncExitStack() as stack:
+        for node in nodes:
+            await stack.enter_async_context(node.using_store(store_from_url(app.config.url, clock=clock)))
+            await stack.enter_async_context(node.worker())
+        tasks = [await handler.now(node=str(number)) for number, handler in enumerate(handlers)]
+        await nodes[0].results(tasks, timeout=PATIENCE)
+        assert sorted(ran) == ["0", "1", "2"], "whoever submitted it, one of them ran it"
+        clock.advance(31 * 86_400)
+        kept = await handlers[0].now(node="new")
+        await nodes[0].result(kept, timeout=PATIENCE)
+        pruner = Pruner(nodes[1].store, Alarms(), {state: timedelta(days=30) for state in FINAL})
+        while await pruner.prune():
+            pass
+        assert [task.id async for task in nodes[2].tasks()] == [kept.id]
+        with pytest.raises(TaskNotFound):
+            await nodes[2].get(tasks[0])

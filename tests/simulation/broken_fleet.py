@@ -38,6 +38,24 @@ def joins_wait_for_all() -> Replacements:
     return [(flow_rule, "_progress", first)]
 
 
+@fleet("what followed is undone before what it followed from", "flow")
+def undone_backwards() -> Replacements:
+    def alone(graph: Any, node: int) -> list[int]:
+        return [node]
+
+    return [(flow_rule, "after", alone)]
+
+
+@fleet("what undoes others is not stopped", "flow")
+def undoing_goes_on() -> Replacements:
+    stopped = flow_rule.is_stopped
+
+    def all_stopped(plan: Any, stopping: Any) -> bool:
+        return stopped(msgspec.structs.replace(plan, undoes=""), stopping)
+
+    return [(flow_rule, "is_stopped", all_stopped)]
+
+
 @fleet("of a stopped flow nothing more is made", "flow", "stop")
 def stopped_flows_make_nothing() -> Replacements:
     return [(flow_rule, "is_stopped", lambda plan, stopping: False)]

@@ -225,7 +225,9 @@ def planned(app: Any, operation: Operation) -> Plan:
             before: Any = None
             for number, how in enumerate(hows):
                 given = {} if before is None else {"given": before.value}
-                before = plan.add(member.new(number=number, how=how, seconds=seconds, **given), name=f"link {number}")
+                undo = member.new(number=60 + number, how="fatal" if len(hows) == 6 and number == 0 else "works")
+                undone = {"undo": undo} if chosen["tolerate"] == 1 else {}
+                before = plan.add(member.new(number=number, how=how, seconds=seconds, **given), name=f"link {number}", **undone)
         case "group":
             many = [member.new(number=number, how=how, seconds=seconds) for number, how in enumerate(hows)]
             group = plan.group(many, name="all", tolerate=chosen["tolerate"])

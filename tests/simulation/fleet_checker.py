@@ -75,16 +75,27 @@ def _flow(id: str, graph: Graph, stored: Stored, *, retried: bool) -> Iterator[s
         counted, there = stored.counts[number], (len(members), sum(each.state in FINAL for each in members), lost)
         if counted != there:
             yield f"flow: {where} counts {counted} members that were made, ended and failed, but they are {there}"
+        if plan.undoes:
+            states[plan.name] = _state(plan, len(members), lost)
+            continue
         met = all(_met(each, states, stored, graph) for each in plan.needs)
         states[plan.name] = _state(plan, len(members), lost)
         if members and not met and not retried:
             yield f"flow: tasks of {where} were made, but its needs were not met"
         if len(members) > plan.members or (stored.stopping is None and met and len(members) != plan.members):
             yield f"flow: {where} has {len(members)} tasks instead of {plan.members}"
+    own = {plan.name: states[plan.name] for plan in graph.nodes if not plan.undoes}
     if stored.stopping is None:
-        expected = {"failed" if _unhandled(graph, states) else "succeeded"}
+        expected = {"failed" if _unhandled(graph, own) else "succeeded"}
     else:
         expected = {"cancelled"} if stored.stopping == "cancel" else {"failed"}
+    undos = [plan for plan in graph.nodes if plan.undoes]
+    for plan in undos if not retried else ():
+        if (states[plan.name] != "skipped") != (stored.state != "succeeded" and states[plan.undoes] == "succeeded"):
+            target = f"{plan.undoes} {states[plan.undoes]}"
+            yield f"flow: {plan.name} of flow {id}, which is {stored.state}, is {states[plan.name]}, and {target}"
+    if any(states[plan.name] == "failed" for plan in undos) or (retried and any(states[plan.name] != "skipped" for plan in undos)):
+        expected = {"failed"} if not retried else {"failed", "cancelled"}
     if stored.state not in expected:
         yield f"flow: {id} is {stored.state} although its tasks say {', '.join(expected)}"
 
@@ -118,7 +129,7 @@ def _unhandled(graph: Graph, states: Mapping[str, str]) -> bool:
     handled = {
         each.node
         for plan in graph.nodes
-        if states[plan.name] == "succeeded"
+        if states.get(plan.name) == "succeeded"
         for each in _singles(plan.needs)
         if each.on in ("failed", "ended")
     }
@@ -137,6 +148,12 @@ def _order(id: str, graph: Graph, stored: Stored, history: Simulated, journal: J
     numbers = {plan.name: number for number, plan in enumerate(graph.nodes)}
     for number, plan in enumerate(graph.nodes):
         began = [attempts[0].start.at for each in stored.members.get(number, []) if (attempts := history.attempts.get(each.id))]
+        if plan.undoes and began:
+            before = [other for other, each in enumerate(graph.nodes) if not each.undoes or numbers[each.undoes] > numbers[plan.undoes]]
+            for parent in [record for other in before if other != number for record in stored.members.get(other, [])]:
+                for attempt in _sure(history, journal, parent.id):
+                    if (history._over_at(attempt) or 0.0) > min(began):
+                        yield f"flow: {plan.name!r} of flow {id} began before {parent.id} had ended"
         for need in plan.needs:
             for parent in stored.members.get(numbers[need.node], []) if began and not need.of else []:
                 for attempt in _sure(history, journal, parent.id):
@@ -167,7 +184,8 @@ def _stops(id: str, fleet: Fleet, stored: Stored, history: Simulated, journal: J
     stopped = fleet.stopped.get(id)
     if stopped is None:
         return
-    for each in [record for members in stored.members.values() for record in members]:
+    undos = {number for number, plan in enumerate(fleet.flows[id].graph.nodes) if plan.undoes}
+    for each in [record for number, members in stored.members.items() if number not in undos for record in members]:
         for attempt in _sure(history, journal, each.id):
             if attempt.start.at > stopped.at and attempt.start.number > stopped.attempts.get(each.id, 0):
                 yield f"stop: attempt {attempt.start.number} of {each.id} began after the cancel of flow {id} was answered"

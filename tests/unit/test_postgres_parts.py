@@ -9,13 +9,13 @@ import pytest
 
 from duetime.clock import SECOND, ManualClock
 from duetime.errors import InvalidValue
+from duetime.store import server_clock as clock
 from duetime.store.open import store_from_url
-from duetime.store.postgres import clock
 from duetime.store.postgres.address import OPTIONS, Address
-from duetime.store.postgres.clock import ServerClock
 from duetime.store.postgres.statements import functions, in_schema, statements, steps
 from duetime.store.postgres.translation import translated
 from duetime.store.postgres.wakeups import Wakeups, channel_of
+from duetime.store.server_clock import ServerClock
 from duetime.store.values import HintKind
 
 

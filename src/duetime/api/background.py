@@ -15,6 +15,7 @@ from duetime.client.servers import Beats, this_server
 from duetime.errors import StoreUnavailable
 from duetime.model.figures import STORE_ERRORS, FigureKey
 from duetime.runtime.service import Alarms, Service
+from duetime.store.timing import timing_of
 from duetime.worker.metrics import Counting, FigureWriter
 
 _logger = logging.getLogger("duetime.api")
@@ -30,6 +31,7 @@ async def beside(api: Api, *, tokens: bool, url: str | None = None) -> AsyncIter
     duties: list[Service] = []
     async with (
         _with_tokens(api) if tokens else _without_tokens(api),
+        _timed(api),
         _known(api, url),
         _counting(api, duties),
         performing(api.shared.app) as performed,
@@ -37,6 +39,13 @@ async def beside(api: Api, *, tokens: bool, url: str | None = None) -> AsyncIter
         duties += performed
         api.shared.pulses += [duty.pulse for duty in duties]
         yield
+
+
+@contextlib.asynccontextmanager
+async def _timed(api: Api) -> AsyncIterator[None]:
+    """Count how long the store's verbs take in this process, from now on."""
+    api.shared.figures.timing = timing_of(api.shared.app.store)
+    yield
 
 
 @contextlib.asynccontextmanager

@@ -42,6 +42,8 @@ from duetime.model.figures import (
     FigureKey,
     distributions,
 )
+from duetime.store.timing import BUCKETS as VERB_BUCKETS
+from duetime.store.timing import Timing
 from duetime.wire.fields import NoQuery
 from duetime.wire.overview import LoopHealth
 
@@ -132,6 +134,7 @@ class Figures:
         self._limits = Kept(lambda: app.limits.list(), COUNT_EVERY, self.note_store_error)
         self._alerts = Kept(lambda: app.alerts.firing(state=None), COUNT_EVERY, self.note_store_error)
         self._app = app
+        self.timing: Timing | None = None
         self._ready = True
         self._loops: Sequence[LoopHealth] = ()
 
@@ -197,12 +200,22 @@ class Figures:
             seen = () if self._stats.answer is None else [each.handler for each in self._stats.answer.handlers]
             yield from _summed(self._sums.answer, seen)
 
+        if self.timing is not None:
+            yield _took(self.timing)
         if (quotas := self._app.client.admission.quotas) is not None:
             yield _refused(quotas.refused)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, because no name can clash with those of other collectors."""
         return []
+
+
+def _took(timing: Timing) -> Metric:
+    took = HistogramMetricFamily("duetime_store_seconds", "How long the store took in this process, by verb.", labels=["verb"])
+    for verb, times in timing.times().items():
+        buckets = [*zip(map(str, VERB_BUCKETS), times.buckets, strict=True), ("+Inf", times.calls)]
+        took.add_metric([verb], buckets, times.seconds)
+    return took
 
 
 def _counted(stats: Stats) -> Iterator[Metric]:

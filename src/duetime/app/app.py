@@ -51,6 +51,7 @@ from duetime.targets.spec import HandlerSpec
 
 if TYPE_CHECKING:
     from duetime.artifacts.source import ArtifactSource
+    from duetime.client.shards import Shards
     from duetime.model.addresses import AddressRules
     from duetime.model.operation import Operation
     from duetime.runtime.service import Alarms, Service
@@ -116,6 +117,14 @@ class App(Registry, Verbs):
     def store(self) -> Store:
         """The store itself. Raises InvalidValue for an App that uses a server."""
         return self.store_for("this")
+
+    @property
+    def shards(self) -> Shards:
+        """The databases that tasks are spread over. Raises InvalidValue for an App that uses a server."""
+        from duetime.client.shards import LocalShards
+
+        self.store_for("app.shards")
+        return LocalShards(lambda: self.store, opened=lambda: self.ensure_open(declare=False))
 
     def store_for(self, what: str) -> Store:
         """Return the store; raise for something that needs one if this App uses a server."""
@@ -201,6 +210,7 @@ class App(Registry, Verbs):
             await asyncio.sleep(0.005)
         try:
             await self._services.open(self.config.migrate)
+            await self._follow_shards()
             self._loop, self._opened = running_loop(), True
             if declare and not self._declared:
                 self._declared = True  # before it is done, because a handler declared meanwhile takes it back
@@ -221,6 +231,16 @@ class App(Registry, Verbs):
 
             for hook in hooks:
                 await follow(self._services.store, hook)
+
+    async def _follow_shards(self) -> None:
+        """Go on with the layer over the shards, if the store has some."""
+        store = self._services.store
+        if store is not None:
+            from duetime.store.open import over_shards
+
+            sharded = await over_shards(store)
+            if sharded is not store:
+                self._use(self._services_of(sharded))
 
     async def open_as_it_is(self) -> None:
         """Open the store without migrating it, and declare nothing."""
@@ -457,6 +477,7 @@ class App(Registry, Verbs):
         async with self:
             await self.schedules.declare()
             await self.declare_alerts()
+            store = self.store_for("a worker")  # which may be another one than before it was opened: it has shards
             worker = Worker(
                 store,
                 specs,

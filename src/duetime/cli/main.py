@@ -29,6 +29,7 @@ from duetime.cli.operating.operations import operations
 from duetime.cli.operating.overview import stats
 from duetime.cli.operating.secrets import secrets
 from duetime.cli.operating.servers import servers
+from duetime.cli.operating.shards import shards
 from duetime.cli.operating.signals import signals
 from duetime.cli.operating.status import status
 from duetime.cli.operating.tokens import audit, tokens
@@ -156,6 +157,7 @@ for _command in (
     limits,
     weights,
     locks,
+    shards,
     signals,
     alerts,
     channels,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,6 +38,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     Tasks are looked at one by one for `error`, `worker`, `submitted_by`, `meta` and `payload`, and for live and final states together. A
     page then ends after `scan` of them, whether or not it is full. `brief`: payloads are cut, results and tracebacks left out.
+    `each`: the page says what the cursor after each of its tasks is.
     """
 
     state: State | None = None
@@ -69,6 +70,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None = None
     brief: bool = False
     scan: int = USUAL_SCAN
+    each: bool = False
 
     def __post_init__(self) -> None:
         for bound in (self.priority_min, self.priority_max):
@@ -144,11 +146,13 @@ class Page(msgspec.Struct, frozen=True):
     """Some tasks and the cursor of the next page, None on the last.
 
     `looked` is at how many tasks it was looked one by one, if that ended the page before it was full: more may match further on.
+    `cursors` are those after each task, if they were asked for.
     """
 
     items: list[TaskRecord]
     next: str | None
     looked: int | None = None
+    cursors: Sequence[str] = ()
 
 
 class TaskCount(msgspec.Struct, frozen=True):

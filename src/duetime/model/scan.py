@@ -34,6 +34,7 @@ class Scan:
     def __init__(self, query: Query) -> None:
         self._query = query
         self._items: list[TaskRecord] = []
+        self._cursors: list[str] = []
         self._cursor = query.cursor
         self._looked = 0
         self._size = max(query.limit, FIRST_LOOK)
@@ -67,11 +68,15 @@ class Scan:
         """Take what was read."""
         if not self._query.walks:
             self._items, self._cursor, self._done = found.items, found.next, True
+            if self._query.each:
+                self._cursors = [found.after(index) for index in range(len(found.items))]
             return
         for index, record in enumerate(found.items):
             self._looked += 1
             if matches(record, self._query):
                 self._items.append(record)
+                if self._query.each:
+                    self._cursors.append(found.after(index))
                 if len(self._items) == self._query.limit:
                     self._cursor = found.after(index) if found.next is not None or index + 1 < len(found.items) else None
                     self._done = True
@@ -85,7 +90,7 @@ class Scan:
         if self._query.nothing:
             return Page([], None)
         items = [brief(record) for record in self._items] if self._query.brief else self._items
-        return Page(items, self._cursor, self._looked if self._cut else None)
+        return Page(items, self._cursor, self._looked if self._cut else None, self._cursors)
 
 
 def matches(record: TaskRecord, query: Query) -> bool:

@@ -8,15 +8,20 @@ from typing import Protocol
 
 import msgspec
 
+MAP = "map"  # of shards: the document in control
+
 
 class DocumentKind(StrEnum):
-    """What a document is: a rule, the state of an alert, a channel, how much it was told lately, or a message that is to be submitted."""
+    """What a document is: a rule, the state of an alert, a channel, how much it was told lately, a message that is to be submitted, or
+    what a store knows of shards.
+    """
 
     RULE = "rule"
     ALERT = "alert"
     CHANNEL = "channel"
     PACE = "pace"
     MESSAGE = "message"
+    SHARDS = "shards"
 
 
 class Document(msgspec.Struct, frozen=True):

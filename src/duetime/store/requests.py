@@ -42,6 +42,17 @@ class RequestStore(Protocol):
         """
         ...
 
+    async def note_requests(self, requests: Sequence[NamedRequest]) -> list[NamedRequest]:
+        """Store requests alone, unless their caller has used the key before; return what is stored under each.
+
+        For a store whose tasks are elsewhere: it adds them afterwards, and a repeat of the request adds what a crash has left out.
+        """
+        ...
+
+    async def correct_requests(self, moved: Sequence[NamedRequest], forgotten: Sequence[NamedRequest]) -> None:
+        """Let requests belong to the tasks that they name now, and forget others."""
+        ...
+
     async def prune_requests(self, before: Instant, limit: int) -> int:
         """Remove up to `limit` of the oldest requests from before an instant; return how many."""
         ...

@@ -24,12 +24,25 @@ from duetime.app.app import App
 from duetime.clock import SECOND, ManualClock, SystemClock, to_instant
 from duetime.errors import InvalidValue
 from duetime.runtime.portal import running_loop
+from duetime.targets.notices.notice import Notice, ToldChange
 from duetime.testing.kit import Kit, Ran
 from duetime.testing.requests import SentRequest, UnansweredRequest
 from duetime.testing.simulation.simulate import NeverEnded, NotIdempotent, Simulation, simulate
 from duetime.testing.stores import SteppedSqlite, closing, stepped_store
 
-__all__ = ["Kit", "NeverEnded", "NotIdempotent", "Ran", "SentRequest", "Simulation", "UnansweredRequest", "simulate", "using"]
+__all__ = [
+    "Kit",
+    "NeverEnded",
+    "NotIdempotent",
+    "Notice",
+    "Ran",
+    "SentRequest",
+    "Simulation",
+    "ToldChange",
+    "UnansweredRequest",
+    "simulate",
+    "using",
+]
 
 DEFAULT_LIMIT = 1_000
 

@@ -28,6 +28,7 @@ from duetime.duties.hooks import chains_of
 from duetime.errors import InvalidValue, TaskFailed, TaskNotFound, UnknownHandler
 from duetime.model.event import MOST_EVENTS, TaskEvent
 from duetime.model.event import shown as shown_event
+from duetime.model.figures import FigureKey
 from duetime.model.lifecycle import conclude
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.query import Query
@@ -39,9 +40,11 @@ from duetime.secrets.reading import GivenSecrets
 from duetime.store.values import Claim, ClaimedTask, NewWorker
 from duetime.targets.context import Resources, current
 from duetime.targets.endings import failed, succeeded
+from duetime.targets.notices.notice import Notice
 from duetime.targets.spec import HandlerSpec
 from duetime.targets.suspended import Suspended
 from duetime.targets.target import Accepted, Stop
+from duetime.testing.alerts import new_notices
 from duetime.testing.answers import PreparedAnswer
 from duetime.testing.matching import as_call, as_line, check_names, has_arguments
 from duetime.testing.messages import BrokerAnswer, Messages
@@ -49,6 +52,7 @@ from duetime.testing.parts import Died, MortalDoor, SteppedExecutor
 from duetime.testing.requests import Requests, SentRequest
 from duetime.testing.stores import SteppedStore
 from duetime.worker.disabling import TargetWatch
+from duetime.worker.metrics import FigureWriter
 from duetime.worker.permits import Permits, counted_limits
 from duetime.worker.settler import Settler
 from duetime.worker.stored import Serving, StoredTargets
@@ -455,6 +459,12 @@ class Kit:
     def _spec(self, handler: str | AnyHandler) -> HandlerSpec | None:
         return self.app.specs.get(name_of(handler))
 
+    async def notices(self) -> list[Notice]:
+        """Evaluate the rules of alerts as of now, also those that the app declares, and return the notices that are new. None is sent."""
+        await self.app.declare_alerts()
+        await self._figures.write()
+        return await new_notices(self._store)
+
     # ---- the worker's parts ----
 
     @contextlib.asynccontextmanager
@@ -470,6 +480,7 @@ class Kit:
         secrets = GivenSecrets(self.secrets, self.app.secret_reader(self._store), advice)
         self._executor = SteppedExecutor(self._store, alarms, self._settler, self._requests, self._messages, secrets)
         self._executor.host.steps = MortalDoor(self._store, self._worker, self.app.specs, self.app.submit_many, self._executor)
+        self._figures = FigureWriter(self._store, f"worker {self._worker}", alarms, self._totals)
         self._permits = Permits(self._store, self._worker, (), alarms, more=lambda: None)
         self._executor.permits, self._settler.on_handed_over = self._permits, self._permits.handed_over
         self._target_watch = TargetWatch(self._store, self._worker, self._executor.starts, alarms)
@@ -502,6 +513,9 @@ class Kit:
             finally:
                 await lifespan.aclose()
         await self._store.unregister(self._worker)
+
+    def _totals(self) -> dict[FigureKey, int]:
+        return {key: count for name, tally in self._executor.tallies().items() for key, count in tally.totals(name)}
 
     async def _register_new_handlers(self) -> None:
         """Take up handlers that were declared meanwhile, and register as a worker again, so that it is listed and confirms gates."""

@@ -20,6 +20,7 @@ from duetime.model.figures import (
     FigureKey,
     distributions,
 )
+from duetime.store.timing import BUCKETS, VerbTimes
 from duetime.worker.health import WorkerHealth
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -44,12 +45,12 @@ Labels = Mapping[str, str]
 Sample = tuple[str, Labels, float]  # the suffix of the name, labels, value
 
 
-def exposition(*, ready: bool, health: WorkerHealth | None, totals: Mapping[FigureKey, int]) -> str:
+def exposition(*, ready: bool, health: WorkerHealth | None, totals: Mapping[FigureKey, int], times: Mapping[str, VerbTimes] = {}) -> str:
     """Write the metrics of a worker; one that has no health yet is starting."""
-    return "".join(f"{line}\n" for line in _lines(ready, health, totals))
+    return "".join(f"{line}\n" for line in _lines(ready, health, totals, times))
 
 
-def _lines(ready: bool, health: WorkerHealth | None, totals: Mapping[FigureKey, int]) -> Iterator[str]:
+def _lines(ready: bool, health: WorkerHealth | None, totals: Mapping[FigureKey, int], times: Mapping[str, VerbTimes]) -> Iterator[str]:
     yield from _gauge("ready", "Whether this worker starts attempts: 1, or 0.", [({}, ready)])
     if health is None:
         return
@@ -72,6 +73,17 @@ def _lines(ready: bool, health: WorkerHealth | None, totals: Mapping[FigureKey, 
         yield from _family(name, "counter", text, counts)
     for name, text, figure in _SPREADS:
         yield from _family(name, "histogram", text, _histograms(totals, figure))
+    yield from _family("store_seconds", "histogram", "How long the store took, by verb, since the first scrape.", _took(times))
+
+
+def _took(times: Mapping[str, VerbTimes]) -> list[Sample]:
+    samples: list[Sample] = []
+    for verb, each in times.items():
+        for upper, upto in zip(BUCKETS, each.buckets, strict=True):
+            samples.append(("_bucket", {"verb": verb, "le": str(upper)}, upto))
+        samples += [("_bucket", {"verb": verb, "le": "+Inf"}, each.calls), ("_count", {"verb": verb}, each.calls)]
+        samples.append(("_sum", {"verb": verb}, each.seconds))
+    return samples
 
 
 def _histograms(totals: Mapping[FigureKey, int], figure: str) -> list[Sample]:

@@ -33,6 +33,7 @@ from duetime.secrets.reading import SecretReader
 from duetime.store import Store
 from duetime.store.alerts import DocumentKind
 from duetime.store.shard import HintReceiver, Lease
+from duetime.store.timing import VerbTimes, timing_of
 from duetime.store.values import Hint, HintKind, NewWorker, Renewal
 from duetime.targets.context import Resources
 from duetime.targets.declaring import declaration_of
@@ -376,6 +377,10 @@ class Worker:
             self._confirmed_gates = gates.version
 
     # ---- metrics ----
+
+    def store_times(self) -> Mapping[str, VerbTimes]:
+        """Return how long the verbs of the store took in this process; counted from the first call on, from any thread."""
+        return timing_of(self._store).times()
 
     def totals(self) -> dict[FigureKey, int]:
         """Return what this worker has counted since it started; from any thread."""

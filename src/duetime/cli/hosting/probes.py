@@ -53,8 +53,11 @@ class Probes:
 
     def metrics(self) -> Page:
         worker = self._worker()
-        health, totals = (None, {}) if worker is None else (worker.health(), worker.totals())
-        return Page(exposition(ready=self._problem() is None, health=health, totals=totals).encode(), MEDIA_TYPE)
+        ready = self._problem() is None
+        if worker is None:
+            return Page(exposition(ready=ready, health=None, totals={}).encode(), MEDIA_TYPE)
+        text = exposition(ready=ready, health=worker.health(), totals=worker.totals(), times=worker.store_times())
+        return Page(text.encode(), MEDIA_TYPE)
 
     def _problem(self) -> Refusal | None:
         """Return why it starts no attempts, or None if it does."""

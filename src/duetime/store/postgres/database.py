@@ -5,11 +5,11 @@ from __future__ import annotations
 from duetime.clock import Clock, Instant
 from duetime.errors import StoreUnavailable
 from duetime.store.postgres.address import Address
-from duetime.store.postgres.clock import ServerClock
 from duetime.store.postgres.connection import Database
 from duetime.store.postgres.lanes import Lanes
 from duetime.store.postgres.statements import statements
 from duetime.store.postgres.wakeups import Wakeups
+from duetime.store.server_clock import ServerClock
 from duetime.store.values import HintKind
 
 

@@ -10,12 +10,12 @@ from duetime.clock import Instant
 from duetime.model.claim_order import DueEntry
 from duetime.model.fairness import ALL_EVERY, AT_ONCE, FEW, OVERLAP, Shares, WeightsRecord
 from duetime.model.gate import Gates
-from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.gates import next_version
 from duetime.store.postgres.lanes import Lane, Lanes
 from duetime.store.postgres.records import write_json
 from duetime.store.postgres.runner import Runner
+from duetime.store.server_clock import ServerClock, monotonic
 from duetime.store.sql import Statements
 from duetime.store.values import HintKind
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from duetime.clock import SECOND, Instant
 from duetime.errors import StoreUnavailable
-from duetime.store.postgres.clock import monotonic
 from duetime.store.postgres.connection import Database
 from duetime.store.postgres.runner import Runner
+from duetime.store.server_clock import monotonic
 from duetime.store.sql import Statements
 from duetime.store.values import MAX_COLLECTIONS, TooManyCollections
 

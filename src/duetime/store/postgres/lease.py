@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from duetime.errors import StoreUnavailable
 from duetime.store.postgres.address import Address
-from duetime.store.postgres.clock import ServerClock
 from duetime.store.postgres.connection import Link, connect, translated
 from duetime.store.postgres.read import attempts_of
 from duetime.store.postgres.statements import statements
+from duetime.store.server_clock import ServerClock
 from duetime.store.values import Renewal
 
 PATIENCE = 1 / 7  # of the lease: how long one renewal may take, so that several fit in before it ends

@@ -8,7 +8,7 @@ from duetime.clock import Instant
 from duetime.errors import StoreUnavailable
 from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.submit import Submission, Submitting
-from duetime.store.requests import Decided, NamedRequest, Requested, decide
+from duetime.store.requests import NamedRequest, Requested, decide
 from duetime.store.sql import Statements
 from duetime.store.values import Added, HintKind
 
@@ -33,9 +33,8 @@ def _row(request: NamedRequest) -> tuple[str, str, str, str]:
     return request.caller, request.key, request.digest, request.task
 
 
-async def correct(run: Runner, sql: Statements, decided: Decided, added: Sequence[Added]) -> None:
+async def correct(run: Runner, sql: Statements, moved: Sequence[NamedRequest], forgotten: Sequence[NamedRequest]) -> None:
     """Point requests at the tasks that they were answered with, and remove those that were refused."""
-    moved, forgotten = decided.corrected(added)
     if moved:
         rows = [(each.caller, each.key, each.task) for each in moved]
         await run.rows(sql.move_requests, [list(column) for column in zip(*rows, strict=True)])
@@ -65,7 +64,7 @@ class Requests(Submitting):
             decided = decide(requested, await note(run, self._sql, named, self._clock.parameter) if named else [])
             submission = Submission(run, self._sql, self._lanes, self._clock.parameter, lock_parents=True)
             added = await submission.add(decided.tasks)
-            await correct(run, self._sql, decided, added)
+            await correct(run, self._sql, *decided.corrected(added))
             return decided.answered(added), submission
 
         answers, submission = await self._opened.transaction(job)
@@ -73,6 +72,15 @@ class Requests(Submitting):
         if submission.earliest is not None:
             self._hint(HintKind.DUE, submission.earliest)
         return answers
+
+    async def note_requests(self, requests: Sequence[NamedRequest]) -> list[NamedRequest]:
+        if not requests:
+            return []
+        return await self._opened.transaction(lambda run: note(run, self._sql, requests, self._clock.parameter))
+
+    async def correct_requests(self, moved: Sequence[NamedRequest], forgotten: Sequence[NamedRequest]) -> None:
+        if moved or forgotten:
+            await self._opened.transaction(lambda run: correct(run, self._sql, moved, forgotten))
 
     async def prune_requests(self, before: Instant, limit: int) -> int:
         [[count]] = await self._opened.rows(self._sql.delete_requests, [before, limit])

@@ -14,7 +14,6 @@ from duetime.store.postgres.access import Access
 from duetime.store.postgres.address import Address
 from duetime.store.postgres.alerts import Alerts
 from duetime.store.postgres.artifacts import Artifacts
-from duetime.store.postgres.clock import monotonic
 from duetime.store.postgres.connection import Database, Link
 from duetime.store.postgres.control import Declarations
 from duetime.store.postgres.disabling import TargetWatching
@@ -43,6 +42,7 @@ from duetime.store.postgres.targets import Targets
 from duetime.store.postgres.upkeep import Upkeep, width
 from duetime.store.postgres.wakeups import Wakeups
 from duetime.store.postgres.work import Claims
+from duetime.store.server_clock import monotonic
 from duetime.store.shard import Listener
 from duetime.store.traits import Traits
 from duetime.store.values import Hint

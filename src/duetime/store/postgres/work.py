@@ -17,7 +17,6 @@ from duetime.model.partitions import Admission, Spot, Usage
 from duetime.model.task import State
 from duetime.store.postgres import arrays
 from duetime.store.postgres import gates as gating
-from duetime.store.postgres.clock import ServerClock, monotonic
 from duetime.store.postgres.connection import Database, Link, Rejected
 from duetime.store.postgres.counting import Counting, admit_claimed, read_usages
 from duetime.store.postgres.fairness import FairLanes, Heads, read_weights
@@ -28,6 +27,7 @@ from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.suspending import hold, put_edges, wake
 from duetime.store.rows.extras import read_extras
 from duetime.store.rows.failures import write_kind
+from duetime.store.server_clock import ServerClock, monotonic
 from duetime.store.shard import Grouping
 from duetime.store.sql import Statements
 from duetime.store.values import Claim, ClaimedTask, HintKind, Progress

@@ -24,6 +24,12 @@ def note(connection: sqlite3.Connection, requests: Sequence[NamedRequest], now: 
     return stored
 
 
+def correct(connection: sqlite3.Connection, moved: Sequence[NamedRequest], forgotten: Sequence[NamedRequest]) -> None:
+    """Point requests at the tasks that they were answered with, and remove those that were refused."""
+    connection.executemany(SQL.move_request, [(each.task, each.caller, each.key) for each in moved])
+    connection.executemany(SQL.delete_request, [(each.caller, each.key) for each in forgotten])
+
+
 def prune(connection: sqlite3.Connection, before: Instant, limit: int) -> int:
     return connection.execute(SQL.delete_requests, (before, limit)).rowcount
 
@@ -40,14 +46,19 @@ class Requests(OpenFile):
             decided = decide(requested, note(connection, [request for _, request in requested if request is not None], now))
             submission = Submission(SyncRunner(connection), now)
             added = drive(submission.add(decided.tasks))
-            moved, forgotten = decided.corrected(added)
-            connection.executemany(SQL.move_request, [(each.task, each.caller, each.key) for each in moved])
-            connection.executemany(SQL.delete_request, [(each.caller, each.key) for each in forgotten])
+            correct(connection, *decided.corrected(added))
             return decided.answered(added), submission.earliest
 
         answers, earliest = await self._write(job)
         self._hint(HintKind.DUE, None if earliest == NEVER else earliest)
         return answers
+
+    async def note_requests(self, requests: Sequence[NamedRequest]) -> list[NamedRequest]:
+        return await self._write(lambda connection: note(connection, requests, self._clock.now())) if requests else []
+
+    async def correct_requests(self, moved: Sequence[NamedRequest], forgotten: Sequence[NamedRequest]) -> None:
+        if moved or forgotten:
+            await self._write(lambda connection: correct(connection, moved, forgotten))
 
     async def prune_requests(self, before: Instant, limit: int) -> int:
         return await self._write(lambda connection: prune(connection, before, limit))

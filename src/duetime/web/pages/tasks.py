@@ -27,7 +27,7 @@ MOST_SELECTED = 100
 UNITS = {"s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
-FILTERS = [name for name in Query.__struct_fields__ if name not in ("limit", "cursor", "brief", "scan")]
+FILTERS = [name for name in Query.__struct_fields__ if name not in ("limit", "cursor", "brief", "scan", "each")]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

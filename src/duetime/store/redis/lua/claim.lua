@@ -1,0 +1,52 @@
+-- Hand the first due tasks of lanes to a worker.
+-- KEYS: after the fixed ones the set of what the worker runs, then the lanes.
+-- ARGV: now, incarnation, version of the gates, number of lanes, worker, claim, ahead, whether the claim's number must be unused, the most
+-- bytes of records, then for each lane how many.
+-- Returns now and why nothing was done, or: now, 'ok', epoch, when the next one may be due or -1, whether something due was left, and for
+-- each task: the index of its lane, its id, facts and record; and how many tasks wait for no other one any more.
+local now = instant(ARGV[1])
+local known = redis.call('HMGET', META, 'incarnation', 'open_at', 'gates', 'epoch')
+if known[1] ~= ARGV[2] then return {now, 'incarnation'} end
+if tonumber(known[2] or 0) > now then return {now, 'closed', known[2]} end
+if (known[3] or '0') ~= ARGV[3] then return {now, 'gates'} end
+if redis.call('HLEN', LANES) ~= tonumber(ARGV[4]) then return {now, 'lanes'} end
+local worker, claim, running = ARGV[5], tonumber(ARGV[6]), KEYS[FIXED + 1]
+local registered = redis.call('HMGET', WORKERS, 'row:' .. worker, 'draining:' .. worker)
+if not registered[1] or registered[2] then return {now, 'unknown'} end
+if ARGV[8] == '1' then
+    for _, id in ipairs(redis.call('SMEMBERS', running)) do
+        if cmsgpack.unpack(redis.call('HGET', FACTS, id)).c == claim then return {now, 'used'} end
+    end
+end
+write_without_memory()
+local last, left = now + tonumber(ARGV[7]), tonumber(ARGV[9])
+local limit = string.format('%.0f', last)
+local next_at, more, taken = -1, 0, {}
+for i = FIXED + 2, #KEYS do
+    local quota = tonumber(ARGV[8 + i - FIXED])
+    local ids = quota > 0 and redis.call('ZRANGEBYSCORE', KEYS[i], '-inf', limit, 'LIMIT', 0, quota) or {}
+    for _, id in ipairs(ids) do
+        local facts = cmsgpack.unpack(redis.call('HGET', FACTS, id))
+        if facts.e and facts.e <= now then
+            redis.call('ZREM', KEYS[i], id)
+            finish(id, facts, 'E', now)
+            more = 1
+        else
+            local record = redis.call('HGET', RECORDS, id)
+            left = left - #record
+            if left < 0 and #taken > 0 then
+                more = 1
+                break
+            end
+            redis.call('ZREM', KEYS[i], id)
+            redis.call('SADD', running, id)
+            facts.s, facts.w, facts.c, facts.g, facts.a = 'r', worker, claim, now, (facts.a or 0) + 1
+            write_facts(id, facts)
+            local count = #taken
+            taken[count + 1], taken[count + 2], taken[count + 3], taken[count + 4] = i - FIXED - 2, id, cmsgpack.pack(facts), record
+        end
+    end
+    local later = redis.call('ZRANGEBYSCORE', KEYS[i], '(' .. limit, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    if later and (next_at < 0 or tonumber(later) < next_at) then next_at = tonumber(later) end
+end
+return {now, 'ok', tonumber(known[4] or 0), next_at, more, taken, freed}
