@@ -23,6 +23,7 @@ from bench import (
     http_target,
     lanes,
     lateness,
+    limits,
     listing,
     many_handlers,
     schedules,
@@ -104,6 +105,12 @@ def run_flows(parts: Sequence[str], options: argparse.Namespace) -> Report:
     return report
 
 
+def run_limits(options: argparse.Namespace) -> Report:
+    report = Report("Limits")
+    limits.run(report, rounds=options.rounds, tasks=options.tasks)
+    return report
+
+
 def run_service() -> Report:
     report = Report("How long one request holds the event loop of the service")
     service_budget.run(report)
@@ -111,7 +118,7 @@ def run_service() -> Report:
 
 
 def main() -> int:
-    names = (*PARTS, "http", "listing", "dashboard", "everyday", "flows", *flows.PARTS, "service", "postgres", *figures.PARTS)
+    names = (*PARTS, "http", "listing", "dashboard", "everyday", "flows", *flows.PARTS, "limits", "service", "postgres", *figures.PARTS)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures to take: {', '.join(names)} (all)")
     parser.add_argument("--full", action="store_true", help="take the long versions where there are some")
@@ -148,6 +155,7 @@ def main() -> int:
     reports += [run_dashboard(options)] if "dashboard" in wanted else []
     reports += [run_everyday(options)] if "everyday" in wanted else []
     reports += [run_flows(of_flows, options)] if of_flows else []
+    reports += [run_limits(options)] if "limits" in wanted else []
     reports += [run_service()] if "service" in wanted else []
     for report in reports:
         report.show()

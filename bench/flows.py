@@ -152,7 +152,7 @@ def _said(command: list[str], environment: dict[str, str]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _stores() -> Iterator[dict[str, Callable[[str], str]]]:
+def new_stores() -> Iterator[dict[str, Callable[[str], str]]]:
     """Yield what makes an empty store, by engine."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(running_server())
@@ -237,7 +237,7 @@ def _small(report: Report, engine: str, new: Callable[[str], str], rounds: int) 
 
 def run(report: Report, parts: Sequence[str], *, rounds: int = ROUNDS, full: bool = False) -> None:
     """Take the figures on both stores; `full` with the large chord."""
-    with _stores() as stores:
+    with new_stores() as stores:
         for engine, new in stores.items():
             if "flows.beside" in parts:
                 _plain_beside(report, engine, new, rounds)

@@ -13,7 +13,7 @@ from playwright.async_api import async_playwright
 from duetime import AlertRule, App, Deadline, Failing, Late, Mail, Webhook, WorkerLost
 from duetime.api.app import Api
 from duetime.api.server import Server
-from duetime.duties.alert_facts import Certificates
+from duetime.duties.alert_facts import Memory
 from duetime.duties.alerts import evaluate
 from duetime.web.web import Web
 from tests.browsers import chromium
@@ -45,7 +45,7 @@ async def _alert(app: App) -> None:
     ):
         await app.alerts.put(rule)
     await app.alerts.mute("failing", lasting=3_600)
-    while not await evaluate(app.store, Certificates()):
+    while not await evaluate(app.store, Memory()):
         pass  # a worker was faster
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from duetime import AlertNotFound, AlertRule, App, Backlog, ChannelNotFound, Conflict, Fatal, InvalidValue, Late, Mail, Slo, Webhook
-from duetime.duties.alert_facts import Certificates
+from duetime.duties.alert_facts import Memory
 from duetime.duties.alerts import evaluate
 from tests.api.conftest import Client, served, until
 from tests.servers.http import Conversation, serving
@@ -89,7 +89,7 @@ async def test_a_token_for_some_handlers_sees_their_alerts_only_and_all_are_coun
     await app.channels.put("ops", Webhook(url="https://example.com/"))
     await app.alerts.put(AlertRule(name="backlog", when=Backlog(due=1), channels=("ops",)))
     await app.alerts.put(AlertRule(name="late", when=Late(oldest_due=3_600), channels=("ops",)))
-    assert await evaluate(app.store, Certificates())
+    assert await evaluate(app.store, Memory())
     token = (await app.tokens.create("shop", scopes=["operate"], handlers=["shop.*"])).token
     admin = (await app.tokens.create("boss", scopes=["admin"])).token
     async with served(app) as http:

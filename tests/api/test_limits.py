@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from duetime import App, Limit, LimitNotFound
+from duetime import App, Limit, LimitNotFound, Rate
 from tests.api.conftest import served
 from tests.servers.waiting import PATIENCE
 
@@ -83,3 +83,40 @@ async def test_a_token_is_for_limits_all_of_whose_handlers_it_may_see(limited: A
             assert [each["name"] for each in (await own("GET", "/v1/limits")).json["items"]] == ["gpu"]
             assert (await own("PUT", "/v1/limits/gpu", {"running": 1})).json["limit"]["set_by"] == "render"
             await own.problem("DELETE", "/v1/limits/erp", status=404)
+
+
+async def test_partitions_and_rates_over_http_and_remotely(app: App) -> None:
+    @app.task(limits=[Limit("per-user", running=2, by="user"), Limit("vendor", rate=[Rate(5, per=1)], by="collection")])
+    async def call(user: int) -> None: ...
+
+    async with app.worker(), served(app) as http:
+        async with asyncio.timeout(PATIENCE):
+            while len(await app.limits.list()) < 2:  # noqa: ASYNC110  # a worker declares them when it registers
+                await asyncio.sleep(0.01)
+        done = (await http("PUT", "/v1/limits/per-user", {"running": 5, "partition": "7/8", "note": "for the sale"})).json
+        assert (done["in_force"], done["partition"]["own"], done["partition"]["set_by"]) == (True, 5, "anna@shop")
+        found = (await http("GET", "/v1/limits/per-user/partitions?partition=7%2F8")).json["items"]
+        assert [(each["partition"], each["running"], each["note"]) for each in found] == [("7/8", 5, "for the sale")]
+        assert (await http("GET", "/v1/limits/per-user/partitions?cursor=7%2F8")).json == {"items": [], "next": None}
+        await http("DELETE", "/v1/limits/per-user?partition=7%2F8")
+        assert (await http("GET", "/v1/limits/per-user/partitions")).json["items"] == []
+        changed = (await http("PUT", "/v1/limits/vendor", {"rate": [{"count": 9, "per": "day"}], "lasting": 60})).json
+        assert (changed["limit"]["rates"], changed["limit"]["running"]) == (["9/day"], None)
+        text = (await http("GET", "/metrics")).data.decode()
+        assert 'duetime_limit_permits{limit="vendor",state="parked"} 0.0' in text
+        wrongs: list[dict[str, object]] = [
+            {},
+            {"rate": []},
+            {"rate": [{"count": 0, "per": 1}]},
+            {"running": 1, "partition": "\0"},
+            {"running": 1},
+        ]
+        for wrong in wrongs:
+            await http.problem("PUT", "/v1/limits/vendor", wrong, status=422)
+        async with App(http.server.url) as remote:
+            put = await remote.limits.put("vendor", rate=[Rate(10, per=1, burst=20)])
+            assert put.limit.rates == ["10/1s, burst 20"]
+            there = (await remote.limits.put("per-user", running=1, partition="9")).partition
+            assert there is not None
+            assert await remote.limits.partitions("per-user") == [there]
+            assert (await remote.limits.reset("per-user", partition="9")).name == "per-user"

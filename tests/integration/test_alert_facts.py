@@ -13,10 +13,11 @@ import trustme
 
 from duetime import AlertRule, App, Certificate, DisableAfter, Disabled, Failing, Missed, RetryPolicy, Slo, Task, Webhook, WorkerLost
 from duetime.clock import ManualClock, to_instant
-from duetime.duties.alert_facts import Certificates
+from duetime.duties.alert_facts import Memory
 from duetime.duties.alerts import evaluate, submit_messages
 from duetime.model.alerts.conditions import Condition
 from duetime.model.figures import WORKERS_LOST, FigureKey
+from duetime.model.query import Query
 from duetime.store.sqlite.store import SqliteStore
 from tests.chaos.fleet import until
 from tests.servers.http import Conversation, serving
@@ -43,7 +44,7 @@ async def rule(app: App, when: Condition) -> None:
 
 async def told(app: App) -> list[tuple[str, str]]:
     """Evaluate as the duty does, and return what has been told so far: of which subject, what."""
-    while not await evaluate(app.store, Certificates()):
+    while not await evaluate(app.store, Memory()):
         pass  # a worker of the test was faster
     await submit_messages(app.store)
     notices: list[Task[Any]] = sorted([task async for task in app.tasks(handler="duetime.notify")], key=lambda task: task.id)
@@ -64,13 +65,13 @@ async def test_a_certificate_is_told_once_at_each_number_of_days_and_again_when_
         while await conversation.request() is not None:
             await conversation.answer(200)
 
-    async def call(ping: Any) -> None:
+    async def call(ping: Any, state: str = "succeeded") -> None:
         task = await ping.now()
         async with app.worker(handlers=["ping"]):
-            assert (await app.client.wait(task.id, timeout=PATIENCE)).state == "succeeded"
+            assert (await app.client.wait(task.id, timeout=PATIENCE)).state == state
 
     async with serving(talk, tls=context) as server:
-        ping = app.http("ping", server.url(host="localhost", scheme="https"), method="GET")
+        ping = app.http("ping", server.url(host="localhost", scheme="https"), method="GET", retry=RetryPolicy(tries=1))
         await call(ping)
         seen: list[tuple[str, str]] = []
         for days in (0, 5, 2, 8, 4, 0.9, 0.5):  # 20, 15, 13, 5, 1 days are left, then a few hours, then it has ended
@@ -80,9 +81,39 @@ async def test_a_certificate_is_told_once_at_each_number_of_days_and_again_when_
             assert seen == await told(app), "it is told once"
             assert len(seen) - before == (1 if days in (2, 4, 0.5) else 0), days
         assert seen == [("ping", "firing"), ("ping", "worse"), ("ping", "worse")]
+        authority.issue_cert("localhost", not_after=datetime.now(UTC) - timedelta(days=1)).configure_cert(context)
+        await call(ping, "failed")
+        assert await told(app) == seen, "that nothing can be called any more is not its end"
         authority.issue_cert("localhost", not_after=datetime.now(UTC) + timedelta(days=90)).configure_cert(context)
         await call(ping)
         assert (await told(app))[3:] == [("ping", "recovered")]
+
+
+async def test_a_certificate_that_ends_soon_is_not_over_because_its_server_is_away(
+    app: App, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost", not_after=datetime.now(UTC) + timedelta(days=5)).configure_cert(context)
+    await rule(app, Certificate())
+
+    async def talk(conversation: Conversation) -> None:
+        while await conversation.request() is not None:
+            await conversation.answer(200)
+
+    async def call(state: str) -> None:
+        task = await ping.now()
+        async with app.worker(handlers=["ping"]):
+            assert (await app.client.wait(task.id, timeout=PATIENCE)).state == state
+
+    async with serving(talk, tls=context) as server:
+        ping = app.http("ping", server.url(host="localhost", scheme="https"), method="GET", retry=RetryPolicy(tries=1))
+        await call("succeeded")
+    assert await told(app) == [("ping", "firing")]
+    await call("failed")
+    assert await told(app) == [("ping", "firing")]
 
 
 @pytest.mark.slow
@@ -149,6 +180,39 @@ async def test_objectives_and_shares_of_failures_are_counted_from_what_has_run(a
     await run(late=0)
     await told(app)
     assert await app.alerts.firing() == [], "its last twelfth is on time again"
+
+
+async def test_a_handler_that_has_ended_nothing_since_is_not_looked_up_again(app: App, clock: ManualClock) -> None:
+    @app.task(retry=RetryPolicy(tries=1))
+    async def charge() -> None:
+        raise ValueError("no")
+
+    memory, looks, page = Memory(), 0, app.store.page
+
+    async def counted(query: Query) -> Any:
+        nonlocal looks
+        looks += query.handler == "charge"
+        return await page(query)
+
+    async def looked() -> int:
+        nonlocal looks
+        looks = 0
+        assert await evaluate(app.store, memory)
+        return looks
+
+    app.store.page = counted  # type: ignore[method-assign]
+    await rule(app, Failing(in_a_row=2))
+    for expected in (1, 1):
+        task = await charge.now()
+        async with app.worker(handlers=["charge"]):
+            await app.client.wait(task.id, timeout=PATIENCE)
+        assert [await looked(), await looked()] == [expected, 0]
+    assert len(await app.alerts.firing()) == 1
+    async for dead in app.tasks(handler="charge"):
+        await app.delete(dead)
+    clock.advance(60)
+    assert await looked() == 1, "somebody may have run them again, or deleted them"
+    assert await app.alerts.firing() == []
 
 
 async def test_occurrences_that_nobody_fired_are_told(app: App, clock: ManualClock) -> None:

@@ -40,7 +40,7 @@ from duetime import (
 )
 from duetime.client.alerts.alerts import suggested
 from duetime.clock import SECOND, ManualClock, to_instant
-from duetime.duties.alert_facts import Certificates, deadline_around
+from duetime.duties.alert_facts import Memory, deadline_around
 from duetime.duties.alerts import evaluate, submit_messages
 from duetime.model.alerts.conditions import written
 from duetime.store.alerts import DocumentChange, DocumentKind
@@ -67,7 +67,7 @@ async def app(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
 
 async def look(app: App) -> None:
     """Evaluate all rules once, as the duty does."""
-    while not await evaluate(app.store, Certificates()):
+    while not await evaluate(app.store, Memory()):
         pass  # a worker of the test was faster
     await submit_messages(app.store)
 
@@ -268,7 +268,7 @@ async def test_any_number_of_evaluators_tell_once(app: App, url: str) -> None:
 
         async def evaluator(index: int) -> None:
             for _ in range(4):
-                await evaluate(stores[index], Certificates())
+                await evaluate(stores[index], Memory())
                 await submit_messages(stores[index])
 
         await asyncio.gather(*(evaluator(index) for index in range(3)))
@@ -283,7 +283,7 @@ async def test_a_message_whose_process_died_before_or_after_its_submit_is_submit
     await app.channels.put("ops", Webhook(url="http://127.0.0.1:9/"))
     await app.alerts.put(AlertRule(name="failing", when=Failing(in_a_row=1), channels=("ops",)))
     await run(app, charge, True)
-    assert await evaluate(app.store, Certificates())
+    assert await evaluate(app.store, Memory())
     messages = await app.store.alert_documents(DocumentKind.MESSAGE)
     assert len(messages) == 1, "dies here: the message is stored"
     await submit_messages(app.store)

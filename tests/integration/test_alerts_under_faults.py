@@ -16,7 +16,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from duetime import AlertRule, App, Failing, Fatal, Late, Mail, Task, Webhook, WorkerLost
 from duetime.clock import SECOND, ManualClock
-from duetime.duties.alert_facts import Certificates
+from duetime.duties.alert_facts import Memory
 from duetime.duties.alerts import evaluate, submit_messages
 from duetime.errors import StoreUnavailable
 from duetime.ids import new_id
@@ -37,7 +37,7 @@ NOWHERE = Webhook(url="http://127.0.0.1:9/")
 # An evaluator as a process of its own, which is killed right before or after it writes what is to be told, or makes tasks of it.
 EVALUATOR = """
 import asyncio, os, signal, sys
-from duetime.duties.alert_facts import Certificates
+from duetime.duties.alert_facts import Memory
 from duetime.duties.alerts import evaluate, submit_messages
 from duetime.store.open import store_from_url
 
@@ -70,7 +70,7 @@ async def main():
     print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(5):
-        await evaluate(store, Certificates())
+        await evaluate(store, Memory())
         await submit_messages(store)
     await store.close()
 
@@ -85,7 +85,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def look(app: App) -> None:
-    while not await evaluate(app.store, Certificates()):
+    while not await evaluate(app.store, Memory()):
         pass  # a worker of the test was faster
     await submit_messages(app.store)
 
@@ -209,7 +209,7 @@ async def test_a_store_that_was_away_for_ten_minutes_tells_what_began_before_onc
         for name, when in (("failing", Failing(in_a_row=1)), ("lost", WorkerLost()), ("late", Late(oldest_due=60))):
             await app.alerts.put(AlertRule(name=name, when=when, channels=("ops",)))
         await run(app, charge, True)
-        assert await evaluate(app.store, Certificates())
+        assert await evaluate(app.store, Memory())
         clock.advance(600)  # the store was away: nobody looked, and the message still waits
         await look(app)
         await look(app)
@@ -228,10 +228,10 @@ async def test_a_server_that_goes_away_stops_no_evaluator(new_postgres: NewPostg
         await app.channels.put("ops", NOWHERE)
         await app.alerts.put(AlertRule(name="failing", when=Failing(in_a_row=1), channels=("ops",)))
         await run(app, charge, True)
-        assert await evaluate(app.store, Certificates())
+        assert await evaluate(app.store, Memory())
         await asyncio.to_thread(server.kill)
         with pytest.raises(StoreUnavailable):
-            await evaluate(app.store, Certificates())
+            await evaluate(app.store, Memory())
         with pytest.raises(StoreUnavailable):
             await submit_messages(app.store)
         await asyncio.to_thread(server.start)

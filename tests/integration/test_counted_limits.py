@@ -140,6 +140,35 @@ async def test_a_rate_bounds_the_starts_in_every_time(url: str) -> None:
         assert times[-1] - times[0] >= (len(times) - 5) / 50 - 0.1
 
 
+@pytest.mark.covers("CEL.6")
+async def test_a_rate_is_changed_while_it_holds(url: str) -> None:
+    app, starts = App(url), Counter[int]()
+
+    @app.task(limits=[Limit("vendor", rate=[Rate(1, per=3_600)], by="user")])
+    async def call(user: int) -> None:
+        starts[user] += 1
+
+    async with app.worker():
+        for user in (1, 2):
+            await app.submit_many([call.new(user=user) for _ in range(5)])
+        async for _ in looks():
+            if (await app.limits.get("vendor")).parked == 8:
+                break
+        assert starts == {1: 1, 2: 1}
+        waiting = [task async for task in app.tasks(state="pending", handler="call")]
+        assert "allows 1/3600s for user" in (await app.why(waiting[0]))[0].text
+        done = await app.limits.put("vendor", rate=[Rate(1_000_000, per=1, burst=1_000_000)], lasting=600, note="they are fast today")
+        assert (done.in_force, done.limit.rates, done.limit.own_rates) == (True, ["1,000,000/1s, burst 1,000,000"], True)
+        with pytest.raises(InvalidValue, match="bounds only starts"):
+            await app.limits.put("vendor", running=3)
+        with pytest.raises(InvalidValue, match="not a rate"):
+            await app.limits.put("vendor", rate=[Rate(1, per=1)], partition="1")
+        with pytest.raises(InvalidValue, match="give running="):
+            await app.limits.put("vendor")
+        await wait_until(lambda: starts == {1: 5, 2: 5}, "all that waited goes by the new rate")
+        assert (await app.limits.reset("vendor")).rates == ["1/3600s"]
+
+
 async def test_over_the_limit_the_newest_wins_or_is_dropped(url: str) -> None:
     app, stopped, release = App(url), asyncio.Event(), asyncio.Event()
 
@@ -188,6 +217,8 @@ async def test_what_makes_no_sense_is_refused_where_it_is_declared() -> None:
         with pytest.raises(InvalidValue, match=message):
             wrong()
     app = App("sqlite:///:memory:")
+    with pytest.raises(InvalidHandler, match="is by customer, but misled takes a, user, other; name one of these"):
+        app.task(limits=[Limit("x", running=1, by="customer")], name="misled")(_anything)
     with pytest.raises(InvalidValue, match="at most 2 limits"):
         app.task(limits=[Limit(name, running=1, by="a") for name in "abc"], name="many")(_anything)
     app.task(limits=[Limit("a", running=1, by="user")], name="first")(_anything)

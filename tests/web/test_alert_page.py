@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from duetime import AlertRule, App, Backlog, Webhook
-from duetime.duties.alert_facts import Certificates
+from duetime.duties.alert_facts import Memory
 from duetime.duties.alerts import evaluate, submit_messages
 from tests.web.conftest import dashboard
 
@@ -18,7 +18,7 @@ async def test_what_fires_is_acknowledged_and_muted_and_a_channel_tried(url: str
         await app.channels.put("ops", Webhook(url="https://example.com/?a=<b>"))
         await app.alerts.put(AlertRule(name="backlog", when=Backlog(due=1), channels=("ops",), note="<script>"))
         await app.submit_many([send.new() for _ in range(3)])
-        assert await evaluate(app.store, Certificates())
+        assert await evaluate(app.store, Memory())
         async with dashboard(app) as ui:
             assert 'mail.&lt;b&gt;send has 3 due tasks; 1 is allowed. <a href="/ui/alerts">Look</a>' in (await ui("/")).replace(ui.url, "")
             text = await ui("/alerts")

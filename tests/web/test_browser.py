@@ -10,7 +10,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, expect
 
 from duetime import AlertRule, App, Backlog, Late, Limit, Mail, TaskFailed, Webhook
-from duetime.duties.alert_facts import Certificates
+from duetime.duties.alert_facts import Memory
 from duetime.duties.alerts import evaluate, submit_messages
 from duetime.web.pages import PAGES
 from tests.servers.waiting import PATIENCE
@@ -52,7 +52,7 @@ async def _alert(app: App) -> None:
     await app.alerts.put(AlertRule(name="backlog", when=Backlog(due=1), channels=("ops", "mail"), note="The runbook is on the wiki."))
     quiet = ("00:00", "23:59")
     await app.alerts.put(AlertRule(name="late", when=Late(oldest_due=60, handler="payments.*"), channels=("mail",), quiet=quiet))
-    while not await evaluate(app.store, Certificates()):
+    while not await evaluate(app.store, Memory()):
         pass  # the worker was faster
     await submit_messages(app.store)
     assert await app.alerts.firing()

@@ -12,6 +12,7 @@ from duetime.api.route import Route
 from duetime.client.limits import LimitInfo, LocalLimits, no_limit
 from duetime.clock import to_micros
 from duetime.model.access import Scope
+from duetime.model.limit import Rate
 from duetime.wire.fields import NoQuery, given
 from duetime.wire.limits import LimitAnswer, LimitBody, LimitList, OnePartition, PartitionList, PartitionQuery
 from duetime.wire.problem import INVALID, Fault
@@ -40,9 +41,13 @@ async def put(call: Call) -> Response:
         partition = given(body.partition)
         if partition is not None and "\0" in partition:
             raise Refusal(INVALID, "partition must not contain the character NUL", faults=[Fault("contains NUL", pointer="/partition")])
-        done = await limits_of(call).put_by(call.caller.name, found.name, body.running, micros, body.note, body.wait, partition)
+        rates = given(body.rate)
+        rate = None if rates is None else [Rate(each.count, each.per, each.burst) for each in rates]
+        running = given(body.running)
+        done = await limits_of(call).put_by(call.caller.name, found.name, running, micros, body.note, body.wait, partition, rate)
         of = "" if partition is None else f"partition {partition}"
-        act.detail = "; ".join(text for text in (of, f"{body.running}", body.note, str(done)) if text)
+        numbers = [*([] if running is None else [f"{running}"]), *map(str, rate or ())]
+        act.detail = "; ".join(text for text in (of, *numbers, body.note, str(done)) if text)
     return answer(LimitAnswer(done.limit, done.version, done.in_force, done.above, done.confirmed, done.waiting, done.partition))
 
 
@@ -58,7 +63,7 @@ async def reset(call: Call) -> Response:
 async def list_partitions(call: Call) -> Response:
     asked = call.query(PartitionQuery)
     found = await _named(call)
-    items = await call.app.limits.partitions(found.name, partition=given(asked.partition), after=given(asked.after), limit=asked.limit)
+    items = await call.app.limits.partitions(found.name, partition=given(asked.partition), after=given(asked.cursor), limit=asked.limit)
     return answer(PartitionList(items, items[-1].partition if len(items) == asked.limit else None))
 
 

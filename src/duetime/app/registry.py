@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
+import msgspec
+
 from duetime.app.alerts import DeclaresAlerts
 from duetime.app.commands import DeclaresCommands
 from duetime.app.flows import DeclaresFlows, FlowHandler
@@ -321,6 +323,18 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
                 where = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', other.name)}"
                 raise InvalidHandler(f"a handler called {min(twice)} is already declared by {where}; give one of them another name=")
         refuse_other_limit(spec, self.declared())
+        refuse_unknown_key(spec)
+
+
+def refuse_unknown_key(spec: HandlerSpec) -> None:
+    """Raise InvalidHandler if a limit is by a field that the handler's payload cannot have."""
+    for limit in spec.limits:
+        if limit.by is None or limit.by == "collection" or limit.by.startswith("meta."):
+            continue
+        fields = msgspec.json.decode(spec.payloads.schema()).get("properties")
+        if fields and limit.by.partition(".")[0] not in fields:
+            said = f"the limit {limit.name} is by {limit.by}, but {spec.name} takes {', '.join(fields)}"
+            raise InvalidHandler(f"{said}; name one of these, collection, or meta.NAME")
 
 
 def refuse_other_limit(spec: HandlerSpec, others: Iterable[HandlerSpec]) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from duetime.client.gates import IN_FORCE_WITHIN, LOOK_AGAIN, Named, check_note, lasting_of
 from duetime.clock import Instant, Seconds, to_datetime, to_seconds
 from duetime.errors import InvalidValue, LimitNotFound
-from duetime.model.limit import LimitRecord, PartitionRecord, check_running
+from duetime.model.limit import MOST_RATES, LimitRecord, PartitionRecord, Rate, check_running
 from duetime.model.partitions import LONGEST_NAME
 from duetime.store import Store
 from duetime.store.values import Hint, HintKind
@@ -55,6 +55,7 @@ class LimitInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     A limit by key (`by`), by rate (`rates`) or with another `over` than to wait is counted when tasks are claimed: `out` is how many run,
     and `parked` how many tasks wait under it. `running` None: only a rate bounds it.
+    `own_rates`: an operator has set the rates.
     `running` may run now: what an operator has set (`own`, until `until_at` if that is given), or what code declares (`declared`).
     `handlers` says what an attempt of each takes. `out`: permits that are with workers, and what was accepted elsewhere (`accepted`);
     it can be above `running` for a while after the limit was lowered. `lacking`: how many more permits workers could use now.
@@ -72,6 +73,7 @@ class LimitInfo(msgspec.Struct, frozen=True, kw_only=True):
     handlers: dict[str, int]
     by: str | None = None
     rates: list[str] = []
+    own_rates: bool = False
     over: str = "wait"
     parked: int = 0
     out: int
@@ -117,7 +119,8 @@ class Limits(Protocol):
         self,
         name: str | Named,
         *,
-        running: int,
+        running: int | None = None,
+        rate: Sequence[Rate] | None = None,
         partition: str | None = None,
         lasting: Seconds | None = None,
         note: str = "",
@@ -125,7 +128,7 @@ class Limits(Protocol):
     ) -> LimitSet:
         """Let another number hold than the declared one, until `reset`, or for `lasting`; deployments do not change it.
 
-        With `partition`, a value of the key of a limit by key, it holds for that alone.
+        With `partition`, a value of the key of a limit by key, the number holds for that alone. `rate` holds instead of declared rates.
 
         Returns when every worker has confirmed it, or after `timeout`; `in_force` of the result says which, and `above` how much still
         runs above it: nothing is stopped. Raises LimitNotFound if no worker has declared a limit of this name yet.
@@ -166,38 +169,51 @@ class LocalLimits(Limits):
         self,
         name: str | Named,
         *,
-        running: int,
+        running: int | None = None,
+        rate: Sequence[Rate] | None = None,
         partition: str | None = None,
         lasting: Seconds | None = None,
         note: str = "",
         timeout: Seconds = IN_FORCE_WITHIN,
     ) -> LimitSet:
         micros = None if lasting is None else lasting_of(lasting)
-        return await self.put_by(self._user, name, running, micros, note, timeout, partition)
+        return await self.put_by(self._user, name, running, micros, note, timeout, partition, rate)
 
     async def put_by(
         self,
         user: str,
         name: str | Named,
-        running: int,
+        running: int | None,
         lasting: int | None,
         note: str,
         timeout: Seconds = IN_FORCE_WITHIN,
         partition: str | None = None,
+        rate: Sequence[Rate] | None = None,
     ) -> LimitSet:
         """Set it in the name of a user; `lasting` is in microseconds."""
         name = name_of(name)
-        check_running(running)
+        check_put(running, rate, partition)
         seconds, note = to_seconds(timeout, "timeout"), check_note(note)
         await self._opened()
         until_at = None if lasting is None else self._store.now() + lasting
         if partition is not None:
+            assert running is not None
             return await self._put_partition(user, name, check_partition(partition), running, until_at, note)
-        version = await self._store.put_limit(name, running, until_at=until_at, note=note, set_by=user)
+        await self._check_kind(name, running, rate)
+        rates = None if rate is None else [each.rule for each in rate]
+        version = await self._store.put_limit(name, running, until_at=until_at, note=note, set_by=user, rates=rates)
         if version is None:
             raise no_limit(name, [record.name for record in await self._store.limits()])
         await self._store.look_at_limits()  # what waits may go on now
         return await self._confirmed(name, version, seconds)
+
+    async def _check_kind(self, name: str, running: int | None, rate: Sequence[Rate] | None) -> None:
+        """Raise InvalidValue if an operator sets what the limit does not bound: claims would not look."""
+        found = await self.get(name)
+        if rate is not None and not found.rates:
+            raise InvalidValue(f"the limit {name} has no rate that another could replace; declare one where the limit is declared")
+        if running is not None and found.declared is None:
+            raise InvalidValue(f"the limit {name} bounds only starts, by {' and '.join(found.rates)}; change its rate")
 
     async def _put_partition(self, user: str, name: str, partition: str, running: int, until_at: Instant | None, note: str) -> LimitSet:
         """Give a partition a number of its own, which holds from the next claim on: nobody has to confirm it."""
@@ -276,6 +292,19 @@ class LocalLimits(Limits):
         )
 
 
+def check_put(running: int | None, rate: Sequence[Rate] | None, partition: str | None) -> None:
+    """Raise InvalidValue unless this can hold instead of what is declared."""
+    if running is None and rate is None:
+        raise InvalidValue("give running=, how many may run at once, or rate=[Rate(10, per=1)], how many may start")
+    if running is not None:
+        check_running(running)
+    if rate is not None:
+        if not isinstance(rate, Sequence) or not all(isinstance(each, Rate) for each in rate) or not 1 <= len(rate) <= MOST_RATES:
+            raise InvalidValue(f"rate must be a list of 1 to {MOST_RATES} such as [Rate(10, per=1)], got {rate!r}")
+        if partition is not None:
+            raise InvalidValue("a partition can have a number of its own, not a rate; leave rate= or the partition out")
+
+
 def check_partition(partition: object) -> str:
     """Return the name of a partition, or raise InvalidValue."""
     if not isinstance(partition, str) or "\0" in partition or len(partition) > LONGEST_NAME:
@@ -304,20 +333,21 @@ def partition_info(record: PartitionRecord) -> PartitionInfo:
 
 
 def limit_info(record: LimitRecord, now: Instant) -> LimitInfo:
-    own = record.own_at(now)
+    own, is_own = record.own_at(now), record.is_own_at(now)
     return LimitInfo(
         name=record.name,
         running=record.running_at(now) or None,
         declared=record.declared or None,
         own=own,
-        until_at=None if own is None or record.until_at is None else to_datetime(record.until_at),
-        note="" if own is None else record.note,
-        set_by="" if own is None else record.set_by,
-        set_at=None if own is None or record.set_at is None else to_datetime(record.set_at),
+        until_at=None if not is_own or record.until_at is None else to_datetime(record.until_at),
+        note="" if not is_own else record.note,
+        set_by="" if not is_own else record.set_by,
+        set_at=None if not is_own or record.set_at is None else to_datetime(record.set_at),
         version=record.version,
         handlers=dict(sorted(record.uses.items())),
         by=record.by,
-        rates=[str(rate) for rate in record.rates],
+        rates=[str(rate) for rate in record.rates_at(now)],
+        own_rates=is_own and record.own_rates is not None,
         over=record.over,
         parked=record.parked,
         out=record.out,

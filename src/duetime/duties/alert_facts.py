@@ -41,10 +41,13 @@ from duetime.store.shard import LookingUp, Timekeeping
 
 T = TypeVar("T")
 
+_ENDED = tuple(state for state in State if state in FINAL)
 _FAILED = ("failed", "fatal", "timed_out", "lost")
 RECENT_FAILURES = 2 * DAY  # a handler without a failed task for so long is not failing in a row
 MOST_RUNNING_READ = 5_000
 CERTIFICATES_EVERY = 10 * MINUTE
+STREAKS_EVERY = MINUTE  # how often a handler's last tasks are looked at although none has ended: somebody may have run them again
+MOST_STREAKS = 10_000
 MOST_SKIPS = 100
 SET_BACK = DAY  # figures from so far ahead of now are read too: after the store's clock was set back they are the newest ones
 
@@ -62,10 +65,10 @@ class _Ended(msgspec.Struct, frozen=True):
 class Gathering:
     """The facts of one evaluation."""
 
-    def __init__(self, store: AlertFactsStore, certificates: Certificates) -> None:
+    def __init__(self, store: AlertFactsStore, memory: Memory) -> None:
         self.now = store.now()
         self._store = store
-        self._certificates = certificates
+        self._memory = memory
         self._known: dict[str, Any] = {}
 
     async def facts(self, condition: Condition) -> AlertFacts:
@@ -89,7 +92,7 @@ class Gathering:
             case Running():
                 return AlertFacts(now=now, running=await self._running(to_seconds(condition.longer_than)))
             case Certificate():
-                return AlertFacts(now=now, certificates=await self._certificates.read(self._store, condition.handler, now))
+                return AlertFacts(now=now, certificates=await self._memory.certificates.read(self._store, condition.handler, now))
             case Missed():
                 return AlertFacts(now=now, missed=await self._missed(condition))
             case Deadline():
@@ -171,16 +174,23 @@ class Gathering:
         for handler, counted in recent.items():
             if handler == ALL or not counted.get(figures.TASKS_FAILED) or not fits((pattern,), handler) or handler.startswith(OWN):
                 continue
-            query = Query(handler=handler, states=(State.SUCCEEDED, State.FAILED), limit=wanted, brief=True)
-            ended = (await self._store.page(query)).items
-            failed = 0
-            for task in ended:
-                if task.state is not State.FAILED:
-                    break
-                failed += 1
-            if failed:
-                found[handler] = (failed, _why(ended[0]))
+            seen = (sum(counted.get(figures.ATTEMPTS, {}).values()), sum(counted[figures.TASKS_FAILED].values()))
+            streak = self._memory.streak(handler, wanted, seen, self.now)
+            if streak is None:
+                streak = self._memory.keep_streak(handler, wanted, seen, self.now, await self._streak(handler, wanted))
+            if streak[0]:
+                found[handler] = streak
         return found
+
+    async def _streak(self, handler: str, wanted: int) -> tuple[int, str]:
+        query = Query(handler=handler, states=(State.SUCCEEDED, State.FAILED), limit=wanted, brief=True)
+        ended = (await self._store.page(query)).items
+        failed = 0
+        for task in ended:
+            if task.state is not State.FAILED:
+                break
+            failed += 1
+        return failed, _why(ended[0]) if failed else ""
 
     async def _running(self, longer_than: float) -> dict[str, LongestRun]:
         found: dict[str, LongestRun] = {}
@@ -281,6 +291,25 @@ def _why(task: TaskRecord) -> str:
     return "" if task.error is None else f"{task.error.type}: {task.error.message}"[:300]
 
 
+class Memory:
+    """What an evaluator keeps from one look to the next: hundreds of handlers that failed once are not looked up every five seconds."""
+
+    def __init__(self) -> None:
+        self.certificates = Certificates()
+        self._streaks: dict[tuple[str, int], tuple[tuple[int, int], Instant, tuple[int, str]]] = {}
+
+    def streak(self, handler: str, wanted: int, seen: tuple[int, int], now: Instant) -> tuple[int, str] | None:
+        """Return how many of a handler's last tasks failed, unless what was counted of it has changed since, or it is long ago."""
+        known, at, streak = self._streaks.get((handler, wanted), ((-1, -1), now, (0, "")))
+        return streak if known == seen and 0 <= now - at < STREAKS_EVERY else None
+
+    def keep_streak(self, handler: str, wanted: int, seen: tuple[int, int], now: Instant, streak: tuple[int, str]) -> tuple[int, str]:
+        if len(self._streaks) >= MOST_STREAKS:
+            self._streaks.clear()
+        self._streaks[handler, wanted] = seen, now, streak
+        return streak
+
+
 class Certificates:
     """When the certificates of HTTP handlers' servers end, by their last attempts. Read again every ten minutes."""
 
@@ -291,21 +320,31 @@ class Certificates:
     async def read(self, store: AlertFactsStore, pattern: str, now: Instant) -> dict[str, Instant]:
         if not 0 <= now - self._read_at.get(pattern, -CERTIFICATES_EVERY) < CERTIFICATES_EVERY:
             names = {each.name for each in await store.declarations() if each.isolation == "http" and fits((pattern,), each.name)}
-            self._found[pattern] = await self._look(store, names)
+            known = {name: at for name, at in self._found.get(pattern, {}).items() if name in names}
+            self._found[pattern] = known | await self._look(store, names)
             self._read_at[pattern] = now
         return self._found[pattern]
 
     async def _look(self, store: AlertFactsStore, names: Collection[str]) -> dict[str, Instant]:
         found = {}
         for name in names:
-            query = Query(handler=name, states=tuple(state for state in State if state in FINAL), limit=1, brief=True)
-            for task in (await store.page(query)).items:
-                for attempt in reversed(await store.attempts(task.id)):
-                    ends = _certificate_of(attempt.detail)
-                    if ends is not None:
-                        found[name] = ends
-                        break
+            ends = await self._last(store, name, _ENDED)
+            if ends is None:  # a server that is away tells no certificate, and that is no end of an alert
+                ends = await self._last(store, name, (State.SUCCEEDED,))
+            if ends is not None:
+                found[name] = ends
         return found
+
+    async def _last(self, store: AlertFactsStore, name: str, states: tuple[State, ...]) -> Instant | None:
+        """Return what the last task of a handler that ended so was told, or when it was refused because the certificate had ended."""
+        for task in (await store.page(Query(handler=name, states=states, limit=1, brief=True))).items:
+            if task.error is not None and task.error.type == "TlsFailed" and "certificate has expired" in task.error.message:
+                return task.finished_at
+            for attempt in reversed(await store.attempts(task.id)):
+                ends = _certificate_of(attempt.detail)
+                if ends is not None:
+                    return ends
+        return None
 
 
 def _certificate_of(detail: bytes | None) -> Instant | None:

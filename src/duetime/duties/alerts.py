@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from duetime.clock import DAY, SECOND
-from duetime.duties.alert_facts import AlertFactsStore, Certificates, Gathering
+from duetime.duties.alert_facts import AlertFactsStore, Gathering, Memory
 from duetime.errors import StoreUnavailable
 from duetime.ids import new_id, token
 from duetime.model.alerts.course import Change, ChangeKind, Pace, advance, paced
@@ -53,7 +53,7 @@ class Alerts(Service):
         self._store = store
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{token(4)}"
         self._held = False
-        self._certificates = Certificates()
+        self._memory = Memory()
 
     async def run_once(self) -> float | None:
         if not await self._store.alert_documents(DocumentKind.RULE) and not await self._store.alert_documents(DocumentKind.MESSAGE):
@@ -67,7 +67,7 @@ class Alerts(Service):
 
     async def evaluate(self) -> int:
         """Evaluate all rules once, and submit what is to be told; return how many messages were submitted."""
-        await evaluate(self._store, self._certificates)
+        await evaluate(self._store, self._memory)
         return await submit_messages(self._store)
 
     async def stop(self) -> None:
@@ -78,10 +78,10 @@ class Alerts(Service):
                 await self._store.leave_duty(self.name, self._holder)
 
 
-async def evaluate(store: AlertsStore, certificates: Certificates) -> bool:
+async def evaluate(store: AlertsStore, memory: Memory) -> bool:
     """Evaluate all rules and keep what follows. Return False if somebody else changed something meanwhile: then nothing is kept."""
     rules, states = await rules_of(store), await states_of(store)
-    gathering = Gathering(store, certificates)
+    gathering = Gathering(store, memory)
     by_name = {each.name: each for each in states}
     changes: list[DocumentChange] = []
     told: dict[str, list[Change]] = {}

@@ -54,6 +54,10 @@ class Rate(msgspec.Struct, frozen=True):
             raise InvalidValue(f"a rate's per must be above 0 and at most 366 days, got {self.per!r}")
 
     @property
+    def rule(self) -> RateRule:
+        return RateRule(self.count, self.period, self.burst)
+
+    @property
     def period(self) -> int:
         """In microseconds; 0: a day of UTC."""
         return 0 if isinstance(self.per, str) else to_micros(self.per)
@@ -218,6 +222,7 @@ class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     by: str | None = None
     rates: Sequence[RateRule] = ()
+    own_rates: Sequence[RateRule] | None = None
     over: Over = "wait"
     counted: int = 0
     parked: int = 0
@@ -235,6 +240,14 @@ class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):
     def running_at(self, now: Instant) -> int:
         """Return how many may run now."""
         return in_force(self.declared, self.own, self.until_at, now)
+
+    def rates_at(self, now: Instant) -> Sequence[RateRule]:
+        """Return the rates that hold now."""
+        return self.rates if self.own_rates is None or not self.is_own_at(now) else self.own_rates
+
+    def is_own_at(self, now: Instant) -> bool:
+        """Return whether anything that an operator has set holds still."""
+        return (self.own is not None or self.own_rates is not None) and (self.until_at is None or self.until_at > now)
 
     def own_at(self, now: Instant) -> int | None:
         """Return what an operator has set, if that still holds."""

@@ -319,7 +319,7 @@ def _under_limit(task: TaskRecord, under: Under, facts: WhyFacts) -> Reason:
     parts = []
     if partition.running:
         parts.append(f"{partition.running:,} at a time")
-    parts += [str(rate) for rate in limit.rates]
+    parts += [str(rate) for rate in limit.rates_at(facts.now)]
     text = f"the limit {limit.name} allows {' and '.join(parts)}{who}"
     if partition.counted:
         named = ", ".join(partition.tasks[:MOST_NAMED])
@@ -329,11 +329,12 @@ def _under_limit(task: TaskRecord, under: Under, facts: WhyFacts) -> Reason:
         text += f"; the next may start at {to_datetime(partition.next_at):%Y-%m-%d %H:%M:%S.%f}"[:-4] + " UTC"
     text += f"; {count(under.before, 'task')} {'waits' if under.before == 1 else 'wait'} before it"
     own, until_at, note, set_by = partition.own, partition.until_at, partition.note, partition.set_by
-    if own is None and limit.own_at(facts.now) is not None:
+    if own is None and limit.is_own_at(facts.now):
         own, until_at, note, set_by = limit.own, limit.until_at, limit.note, limit.set_by
-    if own is not None:
+    if own is not None or limit.is_own_at(facts.now):
         until = "" if until_at is None else f" until {to_datetime(until_at):%Y-%m-%d %H:%M:%S} UTC"
-        text += f"; set by {set_by or 'somebody'}{until} instead of {limit.declared}" + (f": {note}" if note else "")
+        declared = [*([str(limit.declared)] if limit.declared else []), *map(str, limit.rates)]
+        text += f"; set by {set_by or 'somebody'}{until} instead of {' and '.join(declared)}" + (f": {note}" if note else "")
     return Reason(kind=ReasonKind.LIMIT, text=text)
 
 

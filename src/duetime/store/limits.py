@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from duetime.clock import Instant
-from duetime.model.limit import Allotment, Ask, CountedLimit, LimitRecord, PartitionRecord
+from duetime.model.limit import Allotment, Ask, CountedLimit, LimitRecord, PartitionRecord, RateRule
 
 
 class ParkedUnder(NamedTuple):
@@ -31,8 +31,20 @@ class LimitStore(Protocol):
         """
         ...
 
-    async def put_limit(self, name: str, running: int, *, until_at: Instant | None, note: str, set_by: str) -> int | None:
-        """Let a number hold instead of the declared one, until an instant if one is given; return the new version, None if unknown."""
+    async def put_limit(
+        self,
+        name: str,
+        running: int | None,
+        *,
+        until_at: Instant | None,
+        note: str,
+        set_by: str,
+        rates: Sequence[RateRule] | None = None,
+    ) -> int | None:
+        """Let a number, or rates, hold instead of the declared ones, until an instant if one is given; return the new version.
+
+        What is None holds as declared. None is returned if the limit is unknown.
+        """
         ...
 
     async def reset_limit(self, name: str) -> int | None:

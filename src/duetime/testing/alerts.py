@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duetime.duties.alert_facts import Certificates
+from duetime.duties.alert_facts import Memory
 from duetime.duties.alerts import evaluate
 from duetime.store import Store
 from duetime.store.alerts import DocumentKind
@@ -12,7 +12,7 @@ from duetime.targets.notices.notice import Notice
 
 async def new_notices(store: Store) -> list[Notice]:
     """Evaluate all rules once, and take out the notices that follow."""
-    while not await evaluate(store, Certificates()):
+    while not await evaluate(store, Memory()):
         pass  # the test has changed a rule meanwhile
     messages = await messages_of(store)
     await store.change_alert_documents([change(DocumentKind.MESSAGE, each.name, each, None) for each in messages])

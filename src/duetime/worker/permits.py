@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from duetime.clock import monotonic
 from duetime.errors import InvalidValue
-from duetime.model.limit import Allotment, Ask, CountedLimit, Limit, RateRule
+from duetime.model.limit import Allotment, Ask, CountedLimit, Limit
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 from duetime.worker.held_limit import PLENTY, HeldLimit
@@ -36,7 +36,7 @@ def counted_limits(queues: Iterable[HandlerQueue]) -> tuple[list[str], list[Coun
             running=limit.running or 0,
             uses=taken,
             by=limit.by,
-            rates=[RateRule(rate.count, rate.period, rate.burst) for rate in limit.rate],
+            rates=[rate.rule for rate in limit.rate],
             over=limit.over,
         )
         for limit, taken in uses.values()

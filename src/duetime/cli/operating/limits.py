@@ -12,6 +12,7 @@ from duetime.cli.session import Audited, json_option, on_store, store_option
 
 if TYPE_CHECKING:
     from duetime.client.limits import LimitInfo, LimitSet
+    from duetime.model.limit import Rate
 
 COLUMNS = (
     show.Column("limit", whole=True),
@@ -104,7 +105,9 @@ def _print(found: LimitInfo) -> None:
 
 @limits.command("put")
 @click.argument("name")
-@click.option("--running", metavar="N", type=int, required=True, help="How many may run at once in the whole fleet.")
+@click.option("--running", metavar="N", type=int, help="How many may run at once in the whole fleet.")
+@click.option("--rate", metavar="COUNT/PER", multiple=True, help="How many may start: 10/1s, 100/5m, 1000/day. Several times: all hold.")
+@click.option("--burst", metavar="N", type=int, default=1, help="How many of --rate may start at once after a pause.")
 @click.option("--partition", metavar="VALUE", help="Only for this value of the limit's key.")
 @click.option("--for", "lasting", metavar=parsing.DURATION, callback=parsing.duration, help="Let the declared number hold after this long.")
 @click.option("--note", metavar="TEXT", default="", help="Why; `duetime why` shows it.")
@@ -120,11 +123,13 @@ def _print(found: LimitInfo) -> None:
 @store_option
 def put_limit(name: str, as_json: bool, **options: Any) -> None:
     """Let another number hold than the declared one; nothing that runs is stopped."""
-    of = _of(options["partition"])
+    of, burst = _of(options["partition"]), options.pop("burst")
+    options["rate"] = [_rate(text, burst) for text in options["rate"]] or None
+    wanted = [*([] if options["running"] is None else [str(options["running"])]), *map(str, options["rate"] or ())]
     audited = Audited(
         "limits.put",
         name,
-        detail=lambda done: "; ".join(text for text in (of, str(options["running"]), options["note"], str(done)) if text),
+        detail=lambda done: "; ".join(text for text in (of, *wanted, options["note"], str(done)) if text),
     )
     with show.waiting(f"waiting until every worker has confirmed the limit {name}"):
         done: LimitSet = on_store(lambda app: app.limits.put(name, **options), audited=audited)
@@ -144,10 +149,22 @@ def put_limit(name: str, as_json: bool, **options: Any) -> None:
         set_now = done.limit if done.partition is None else done.partition
         until = "until it is reset" if set_now.until_at is None else f"until {show.absolute(set_now.until_at)}"
         what = name if done.partition is None else f"{name} for {done.partition.partition}"
-        click.echo(f"{what} allows {_number(set_now.running)} {until}: {done}")
+        allows = bound(done.limit) if done.partition is None else _number(done.partition.running)
+        click.echo(f"{what} allows {allows} {until}: {done}")
     if not done.in_force:
         print_error(f"the limit is set, but not confirmed by {', '.join(done.waiting)}; tasks that they have claimed may still start")
         raise click.exceptions.Exit(REFUSED)
+
+
+def _rate(text: str, burst: int) -> Rate:
+    """Read a rate such as 10/1s."""
+    from duetime.model.limit import Rate
+
+    count, _, per = text.partition("/")
+    if not count.replace(",", "").isdecimal() or not per:
+        raise click.UsageError(f"--rate must be a number and a time such as 10/1s, 100/5m or 1000/day, got {text!r}")
+    number = int(count.replace(",", ""))
+    return Rate(number, "day") if per == "day" else Rate(number, parsing.parse_seconds(per), burst)
 
 
 def _of(partition: str | None) -> str:

@@ -39,11 +39,21 @@ class Limiting(OpenSchema):
         found = {row[0]: Allotment(*row[:7]) for row in rows}
         return [found[ask.limit] for ask in asks if ask.limit in found]
 
-    async def put_limit(self, name: str, running: int, *, until_at: Instant | None, note: str, set_by: str) -> int | None:
-        return await self._set([name, running, until_at, note, set_by, self._clock.parameter])
+    async def put_limit(
+        self,
+        name: str,
+        running: int | None,
+        *,
+        until_at: Instant | None,
+        note: str,
+        set_by: str,
+        rates: Sequence[RateRule] | None = None,
+    ) -> int | None:
+        own_rates = None if rates is None else write_json(list(rates))
+        return await self._set([name, running, until_at, note, set_by, self._clock.parameter, True, own_rates])
 
     async def reset_limit(self, name: str) -> int | None:
-        return await self._set([name, None, None, "", "", None])
+        return await self._set([name, None, None, "", "", None, False, None])
 
     async def _set(self, row: Sequence[object]) -> int | None:
         found = await self._opened.rows(self._sql.put_limit, list(row))
@@ -72,9 +82,10 @@ class Limiting(OpenSchema):
                 holders=holders.get(name, []),
                 by=by,
                 rates=_rules(rates),
+                own_rates=None if own_rates is None else _rules(own_rates),
                 over=over,
                 counted=sums.get(name, (0, 0))[0],
                 parked=sums.get(name, (0, 0))[1],
             )
-            for name, declared, uses, version, own, until_at, note, set_by, set_at, accepted, by, rates, over in rows
+            for name, declared, uses, version, own, until_at, note, set_by, set_at, accepted, by, rates, over, own_rates in rows
         ]

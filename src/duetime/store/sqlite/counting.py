@@ -78,7 +78,8 @@ def admit_chosen(connection: sqlite3.Connection, counted: Counted, chosen: Seque
 
 def _partitions(connection: sqlite3.Connection, spots: Iterable[Spot], now: Instant, waiting: int = 0) -> dict[Spot, Partition]:
     spots = sorted(spots)
-    limits = {row[0]: row[1:] for row in connection.execute(SQL.limits_named, (write_json(sorted({name for name, _ in spots})),))}
+    names = {"names": write_json(sorted({name for name, _ in spots})), "now": now}
+    limits = {row[0]: row[1:] for row in connection.execute(SQL.limits_named, names)}
     partitions = {}
     for name, part in spots:
         if name not in limits:

@@ -30,14 +30,29 @@ class Limiting(OpenFile):
             self._hint(HintKind.LIMITS)
         return allotments
 
-    async def put_limit(self, name: str, running: int, *, until_at: Instant | None, note: str, set_by: str) -> int | None:
-        return await self._set((name, running, until_at, note, set_by, self._clock.now()))
+    async def put_limit(
+        self,
+        name: str,
+        running: int | None,
+        *,
+        until_at: Instant | None,
+        note: str,
+        set_by: str,
+        rates: Sequence[RateRule] | None = None,
+    ) -> int | None:
+        own_rates = None if rates is None else write_json(list(rates))
+        return await self._set((name, running, until_at, note, set_by, self._clock.now(), own_rates))
 
     async def reset_limit(self, name: str) -> int | None:
-        return await self._set((name, None, None, "", "", None))
+        return await self._set((name, None, None, "", "", None, None))
 
     async def _set(self, row: tuple[object, ...]) -> int | None:
-        found = await self._write(lambda connection: connection.execute(SQL.put_limit, row).fetchall())
+        def job(connection: sqlite3.Connection) -> list[tuple[int]]:
+            connection.execute(SQL.begin_rates_anew, (row[0], row[6]))
+            found: list[tuple[int]] = connection.execute(SQL.put_limit, row).fetchall()
+            return found
+
+        found = await self._write(job)
         if found:
             self._hint(HintKind.LIMITS)
         return found[0][0] if found else None
@@ -88,7 +103,8 @@ def _limits(connection: sqlite3.Connection) -> list[LimitRecord]:
     for name, *holder in connection.execute(SQL.all_permits):
         holders.setdefault(name, []).append(Holder(*holder))
     records = []
-    for name, declared, text, version, own, until_at, note, set_by, set_at, by, rates, over in connection.execute(SQL.all_limits):
+    for row in connection.execute(SQL.all_limits):
+        name, declared, text, version, own, until_at, note, set_by, set_at, by, rates, over, own_rates = row
         uses = _uses(text)
         records.append(
             LimitRecord(
@@ -105,6 +121,7 @@ def _limits(connection: sqlite3.Connection) -> list[LimitRecord]:
                 holders=holders.get(name, []),
                 by=by,
                 rates=_rules(rates),
+                own_rates=None if own_rates is None else _rules(own_rates),
                 over=over,
                 counted=sums.get(name, (0, 0))[0],
                 parked=sums.get(name, (0, 0))[1],

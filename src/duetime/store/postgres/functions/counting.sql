@@ -10,7 +10,8 @@ create or replace function duetime.count_partitions(
 begin
     perform from duetime.fleet_limit as f where f.name = any (p_names) order by f.name for update;
     now_at := coalesce(p_now, duetime.moment());
-    select json_agg(json_build_array(s.name, s.part, f.declared, f.own, f.until_at, f.rates::json, f.over,
+    select json_agg(json_build_array(s.name, s.part, f.declared, f.own, f.until_at,
+        case when f.own_rates is null or f.until_at <= now_at then f.rates else f.own_rates end::json, f.over,
         (select coalesce(sum(a.takes), 0) from duetime.admitted as a where a.name = s.name and a.part = s.part),
         exists (select from duetime.held as h where h.reason = 'limit' and h.limit_name = s.name and h.part = s.part),
         (select p.own from duetime.partition as p where p.name = s.name and p.part = s.part
@@ -133,6 +134,8 @@ create or replace function duetime.go_on(
 declare
     v_earliest bigint;
 begin
+    -- a look that a crash takes back is repeated; what is committed later is never durable before this
+    perform set_config('synchronous_commit', 'off', true);
     with freed as (
         delete from duetime.held as h where h.id = any (p_tasks) and h.reason = 'limit' returning h.*
     ), chosen as (
@@ -159,6 +162,7 @@ create or replace function duetime.leave(p_tasks uuid[], p_attempts integer[])
 returns table (name text, part text) language plpgsql rows 10 set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 begin
+    perform set_config('synchronous_commit', 'off', true);  -- as in go_on
     perform from duetime.fleet_limit as f where f.name = any (array(
         select distinct a.name from duetime.admitted as a where a.task = any (p_tasks))) order by f.name for update;
     return query
@@ -185,7 +189,7 @@ begin
         (select a.task from duetime.admitted as a where exists (select from duetime.held as h where h.reason = 'limit'
             and h.limit_name = a.name and h.part = a.part) limit p_limit)
         union
-        (select a.task from duetime.admitted as a order by a.at limit p_limit / 4)
+        (select a.task from duetime.admitted as a order by a.task limit p_limit / 4)
     ) as x;
     if v_seen is null then
         return 0;

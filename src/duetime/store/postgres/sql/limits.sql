@@ -9,14 +9,19 @@ where f.uses ?| $1::text[] and f.by is null and f.rates = '[]' and f.over = 'wai
 -- left_of_limits: how much is left of limits, until the transaction ends
 select name, uses, free from duetime.left_of_limits($1::bigint, $2::text[])
 
--- put_limit: what an operator has set
+-- put_limit: what an operator has set; of rates that change nothing is spent
+with anew as (
+    delete from duetime.spent as s using duetime.fleet_limit as f
+    where s.name = $1::text and f.name = s.name and f.own_rates is distinct from $8::text
+)
 update duetime.fleet_limit as f set own = $2::integer, until_at = $3::bigint, note = $4::text, set_by = $5::text,
-    set_at = case when $2::integer is not null then coalesce($6::bigint, duetime.clock()) end, version = f.version + 1
+    set_at = case when $7::boolean then coalesce($6::bigint, duetime.clock()) end, own_rates = $8::text,
+    version = f.version + 1
 where f.name = $1::text returning f.version
 
 -- all_limits: every limit
 select f.name, f.declared, f.uses::text, f.version, f.own, f.until_at, f.note, f.set_by, f.set_at,
-    duetime.accepted_of(f.uses), f.by, f.rates, f.over
+    duetime.accepted_of(f.uses), f.by, f.rates, f.over, f.own_rates
 from duetime.fleet_limit as f order by f.name collate "C"
 
 -- all_permits: what every worker has

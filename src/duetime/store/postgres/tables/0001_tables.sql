@@ -351,6 +351,7 @@ create table duetime.fleet_limit (
     set_at bigint,
     by text,
     rates text not null default '[]',
+    own_rates text,
     over text not null default 'wait'
 ) with (fillfactor = 70);
 
@@ -380,7 +381,6 @@ create table duetime.admitted (
     primary key (task, name)
 ) with (fillfactor = 70);
 create index admitted_part on duetime.admitted (name, part);
-create index admitted_at on duetime.admitted (at);
 alter table duetime.admitted set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_cost_delay = 0);
 

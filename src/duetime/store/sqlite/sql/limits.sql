@@ -25,13 +25,18 @@ insert or replace into duetime_permit (name, worker, permits, wanted, seen, numb
 -- delete_permits: a worker is gone
 delete from duetime_permit where worker = ?
 
+-- begin_rates_anew: forget what is spent of rates that change
+delete from duetime_spent where name = ?1
+    and (select own_rates from duetime_limit where name = ?1) is not ?2
+
 -- put_limit: what an operator has set
-update duetime_limit set own = ?2, until_at = ?3, note = ?4, set_by = ?5, set_at = ?6, version = version + 1
+update duetime_limit set own = ?2, until_at = ?3, note = ?4, set_by = ?5, set_at = ?6, own_rates = ?7,
+    version = version + 1
 where name = ?1 returning version
 
 -- all_limits: every limit
-select name, declared, uses, version, own, until_at, note, set_by, set_at, by, rates, over from duetime_limit
-order by name
+select name, declared, uses, version, own, until_at, note, set_by, set_at, by, rates, over, own_rates
+from duetime_limit order by name
 
 -- all_permits: what every worker has
 select name, worker, permits, wanted, seen from duetime_permit order by name, worker
@@ -57,7 +62,9 @@ select by from duetime_limit where name = ?
 update duetime_limit set uses = ?, version = version + 1 where name = ?
 
 -- limits_named: some limits that the store counts
-select name, declared, own, until_at, rates, over from duetime_limit where name in (select value from json_each(?))
+select name, declared, own, until_at,
+    case when own_rates is null or until_at <= :now then rates else own_rates end, over
+from duetime_limit where name in (select value from json_each(:names))
 
 -- candidates: those of these tasks whose handler has limits that the store counts
 select t.seq, l.handler, l.collection, t.payload, t.extras, d.attempt + 1, l.priority

@@ -368,6 +368,7 @@ create table duetime_limit (
     set_at integer,
     by text,
     rates text not null default '[]',
+    own_rates text,
     over text not null default 'wait'
 ) without rowid;
 
