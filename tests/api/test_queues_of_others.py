@@ -36,6 +36,7 @@ async def test_many_are_acknowledged_at_once_and_what_is_not_comes_back(http: Cl
         ("stale", "running"),
         (None, None),
     ]
+    assert 'duetime_store_seconds_count{verb="settle"} 1.0' in (await http("GET", "/metrics")).data.decode(), "in one write"
     assert (await task(http, first["id"]))["result"] == 12
     again = (await http("POST", path, {"items": reports[:2]})).json["items"]
     assert [each["verdict"] for each in again] == ["already", "already"]

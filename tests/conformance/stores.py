@@ -450,7 +450,6 @@ REFUSED_BY_REDIS = frozenset(
         "test_locations",
         "test_pace",
         "test_queue_one",
-        "test_state_machine",
         "test_steps",
         "test_sub_flows",
         "test_a_task_moves_only_as_the_table_says",  # to where suspended attempts wait
@@ -483,7 +482,7 @@ KINDS = [
     StoreKind("sqlite-file", SqliteFiles(), can=ALL),
     StoreKind("sharded-memory", SqliteMemory(), shards=SHARDS, whole=True, examples={"quick": 10, "usual": 60, "everything": 1_000}),
     *(StoreKind(name, PostgresSchemas(name), can=ALL) for name in postgres_names() if name != newest_postgres()),
-    StoreKind("valkey", ValkeyPrefixes(), can=ALL, lacks=REFUSED_BY_REDIS),
+    StoreKind("valkey", ValkeyPrefixes(), can=ALL, lacks=REFUSED_BY_REDIS, examples={"usual": 6, "everything": 200}),
     StoreKind(newest_postgres(), PostgresSchemas(newest_postgres()), can=ALL, whole=True, examples={"usual": 102, "everything": 500}),
 ]
 CAPABILITIES = frozenset[str]().union(*(kind.can for kind in KINDS))

@@ -189,6 +189,7 @@ async def test_nothing_is_left_of_what_was_deleted(store: RedisStore, worker: Wo
 # ---- lost replies ----
 
 
+@pytest.mark.covers("RDB.1")
 async def test_a_lost_reply_changes_nothing_when_the_call_is_repeated(server: ValkeyServer, tmp_path: Path) -> None:
     with Proxy(server.port) as proxy:
         async with opened(url_of(proxy.port, tmp_path)) as store, hired(store) as worker:

@@ -87,6 +87,8 @@ class Working(Output):
                 case b"ok":
                     if rest.pop():
                         await self._release()
+                    if rest.pop() and not rest[-1]:
+                        continue  # what expired stood before others
                     return self._claimed(now, rest, order, wanted, ahead)
                 case b"gates":
                     await self._learn_gates()

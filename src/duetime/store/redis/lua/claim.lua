@@ -3,7 +3,7 @@
 -- ARGV: now, incarnation, version of the gates, number of lanes, worker, claim, ahead, whether the claim's number must be unused, the most
 -- bytes of records, then for each lane how many.
 -- Returns now and why nothing was done, or: now, 'ok', epoch, when the next one may be due or -1, whether something due was left, and for
--- each task: the index of its lane, its id, facts and record; and how many tasks wait for no other one any more.
+-- each task: the index of its lane, its id, facts and record; then whether some had expired, and how many tasks wait for no other one any more.
 local now = instant(ARGV[1])
 local known = redis.call('HMGET', META, 'incarnation', 'open_at', 'gates', 'epoch')
 if known[1] ~= ARGV[2] then return {now, 'incarnation'} end
@@ -21,7 +21,7 @@ end
 write_without_memory()
 local last, left = now + tonumber(ARGV[7]), tonumber(ARGV[9])
 local limit = string.format('%.0f', last)
-local next_at, more, taken = -1, 0, {}
+local next_at, more, expired, taken = -1, 0, 0, {}
 for i = FIXED + 2, #KEYS do
     local quota = tonumber(ARGV[8 + i - FIXED])
     local ids = quota > 0 and redis.call('ZRANGEBYSCORE', KEYS[i], '-inf', limit, 'LIMIT', 0, quota) or {}
@@ -30,7 +30,7 @@ for i = FIXED + 2, #KEYS do
         if facts.e and facts.e <= now then
             redis.call('ZREM', KEYS[i], id)
             finish(id, facts, 'E', now)
-            more = 1
+            expired = 1
         else
             local record = redis.call('HGET', RECORDS, id)
             left = left - #record
@@ -49,4 +49,4 @@ for i = FIXED + 2, #KEYS do
     local later = redis.call('ZRANGEBYSCORE', KEYS[i], '(' .. limit, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
     if later and (next_at < 0 or tonumber(later) < next_at) then next_at = tonumber(later) end
 end
-return {now, 'ok', tonumber(known[4] or 0), next_at, more, taken, freed}
+return {now, 'ok', tonumber(known[4] or 0), next_at, more, taken, expired, freed}
