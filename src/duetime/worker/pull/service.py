@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from duetime.clock import SECOND, Instant
-from duetime.errors import StoreUnavailable, TaskNotFound
+from duetime.errors import InvalidValue, StoreUnavailable, TaskNotFound
 from duetime.ids import is_id, new_id
 from duetime.model.figures import STALE_WRITES, FigureKey
 from duetime.model.gate import Gates
@@ -207,6 +207,8 @@ class PullService:
         if again:
             return [self._bounded(task) for task in await self._store().running_tasks(worker.id, again)]
         wants = free_slots(worker, attempts)
+        if self._store().traits.atomic != "call":
+            await self._refuse_limited(wants)
         waiting.full = not wants
         async with self._claiming:
             if not wants or waiting.gone or self._closed:  # nothing is claimed for a worker that has gone
@@ -228,6 +230,16 @@ class PullService:
                 waiting.timing.know(self._store().now() + LIMITED_EVERY, self._store().now())
         claimed = await self._ungated(worker, [self._bounded(task) for task in as_running(claim, number)])
         return await self._fitting(worker, claimed) if worker.declared else claimed
+
+    async def _refuse_limited(self, wants: Mapping[str, int]) -> None:
+        """Raise InvalidValue for a handler with a limit, where claims and limits are not in one place that could count them together."""
+        for limit in await self._store().limits():
+            limited = sorted(wants.keys() & limit.uses.keys())
+            if limited:
+                raise InvalidValue(
+                    f"{limited[0]} has the limit {limit.name} of the whole fleet, which pull workers cannot keep on this store; "
+                    "leave it out of the slots and run it in a worker of Duetime"
+                )
 
     async def _lack(self, worker: PullWorker, wants: Mapping[str, int]) -> bool:
         """Let those who have idle permits know what limits keep a worker from; return whether there is such a limit.

@@ -3,7 +3,8 @@
 -- What attempts that go on elsewhere take of a limit: accepted ones, and those of pull workers.
 create or replace function duetime.accepted_of(p_uses jsonb) returns bigint language sql stable as $$
     select coalesce((select sum((p_uses ->> l.handler)::integer) from duetime.accepted as a
-        join duetime.claim as c on c.worker = '' and c.number = a.number join duetime.lane as l on l.id = c.lanes[1]), 0)
+        join duetime.claim as c on c.worker = '' and c.number = a.number
+        join duetime.lane as l on l.id = c.lanes[1]), 0)
     + coalesce((select sum((p_uses ->> l.handler)::integer) from duetime.worker as w
         join duetime.open_task as o on o.worker = w.id join duetime.lane as l on l.id = o.lane
         where w.pull_lease is not null), 0)
