@@ -12,7 +12,7 @@ from duetime.model.fairness import WeightsRecord
 from duetime.model.figures import FigureKey
 from duetime.model.flow import FlowState
 from duetime.model.gate import Gate, Gates
-from duetime.model.limit import Allotment, Ask, LimitRecord, PartitionRecord
+from duetime.model.limit import Allotment, Ask, LimitRecord, PartitionRecord, RateRule
 from duetime.model.operation import Operation
 from duetime.model.quota import QuotaAsk
 from duetime.model.rules import DayCalendar
@@ -60,8 +60,17 @@ class Controlled(OpenServer):
     async def allot(self, worker: str, number: int, asks: Sequence[Ask]) -> list[Allotment]:
         return await self._control.allot(worker, number, asks)
 
-    async def put_limit(self, name: str, running: int, *, until_at: Instant | None, note: str, set_by: str) -> int | None:
-        return await self._control.put_limit(name, running, until_at=until_at, note=note, set_by=set_by)
+    async def put_limit(
+        self,
+        name: str,
+        running: int | None,
+        *,
+        until_at: Instant | None,
+        note: str,
+        set_by: str,
+        rates: Sequence[RateRule] | None = None,
+    ) -> int | None:
+        return await self._control.put_limit(name, running, until_at=until_at, note=note, set_by=set_by, rates=rates)
 
     async def reset_limit(self, name: str) -> int | None:
         return await self._control.reset_limit(name)
