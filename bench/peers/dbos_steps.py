@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from dbos import DBOS, DBOSConfig, Queue, SetWorkflowID
+from dbos import DBOS, DBOSConfig, SetWorkflowID
 
 from bench.peers.lines import say
 
@@ -14,7 +14,6 @@ COUNT = int(sys.argv[1])
 URL = os.environ["BENCH_URL"]
 config: DBOSConfig = {"name": "bench", "system_database_url": URL, "log_level": "ERROR"}
 DBOS(config=config)
-queue = Queue("parts", polling_interval_sec=0.05)  # its own default is a second
 
 
 @DBOS.step()  # type: ignore[untyped-decorator]
@@ -30,12 +29,14 @@ def one(number: int) -> int:
 
 @DBOS.workflow()  # type: ignore[untyped-decorator]
 def total(count: int) -> int:
+    queue = DBOS.retrieve_queue("parts")
     handles = [queue.enqueue(one, number) for number in range(count)]
     return sum(handle.get_result() for handle in handles)
 
 
 if __name__ == "__main__":
     DBOS.launch()
+    DBOS.register_queue("parts", polling_interval_sec=0.05)  # its own default is a second
     with SetWorkflowID("warm"):
         assert total(1) == 0
     began = time.perf_counter()
