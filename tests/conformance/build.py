@@ -28,11 +28,17 @@ USUAL_OUTCOME = {
 
 
 def new_task(handler: str = "work", payload: bytes = b"{}", **options: Any) -> NewTask[object]:
-    """Make a task to be added, with an id of its own; a keyed one lies in the shard of its key, as every client does it."""
+    """Make a task to be added, with an id of its own; a keyed one lies in the shard of its key, as every client does it.
+
+    All others lie in one shard: over shards, too, what a test says of them must not depend on chance.
+    """
     if "id" not in options:
-        key = options.get("key")
-        options["id"] = new_id() if key is None else new_id(key_shard(handler, key))
+        options["id"] = new_id(_cell(handler, options.get("key")))
     return NewTask(handler=handler, payload=payload, **options)
+
+
+def _cell(handler: str, key: str | None) -> int:
+    return 7 if key is None else key_shard(handler, key)
 
 
 def needs(parent: TaskRecord | NewTask[object], *, end: bool = False) -> Edge:
@@ -139,7 +145,9 @@ async def task_in(store: Store, worker: Worker, state: State, handler: str = "wo
     if state is State.EXPIRED:
         options["expires_at"] = store.now() - 1
     if state is State.BLOCKED:
-        options["edges"] = (needs(await add(store, "parent")),)
+        key = options.get("key")  # a task waits for tasks of its own shard only
+        parent = await add(store, "parent", id=new_id(_cell(handler, key)))
+        options["edges"] = (needs(parent),)
     record = await add(store, handler, **options)
     match state:
         case State.RUNNING:
