@@ -64,8 +64,7 @@ class Changes:
         facts.s, facts.w, facts.c, facts.g, facts.x = "p", None, 0, 0, 0
         position = max(facts.d, now)
         self.do("ZADD", self._names.parked if facts.p else self._names.lane(facts.l), position, id)
-        if not facts.p:
-            self.do("HSETNX", self._names.lanes, facts.l, 1)
+        self.do("HSETNX", self._names.lanes, facts.l, 1)
         self.put(id, facts)
 
     def block(self, id: str, facts: Facts) -> None:
