@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from duetime.errors import StoreUnavailable
+from duetime.store.sqlite.forking import lock_against_forks
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class DatabaseThread:
         self._patience = patience
         self._path = path
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._at_work = lock_against_forks()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -73,19 +75,34 @@ class DatabaseThread:
             self._thread.join()
 
     def _run(self) -> None:
+        with self._at_work:
+            try:
+                connection = self._connect()
+            except Exception as error:
+                self._refuse_all(translated(error, self._path))
+                return
+            with contextlib.closing(connection):
+                while self._serve(connection):
+                    pass
+
+    def _serve(self, connection: sqlite3.Connection) -> bool:
+        """Wait for jobs and run them; return False when there will be no more."""
+        batch = self._take()
+        for group in _groups(batch or []):
+            self._perform(connection, group)
+            _resolve_all(group)
+        return batch is not None
+
+    def _wait_for_job(self) -> _Job[Any] | None:
+        """Return the next job. Only here, and between two tries for the write lock, this process may fork."""
+        self._at_work.release()
         try:
-            connection = self._connect()
-        except Exception as error:
-            self._refuse_all(translated(error, self._path))
-            return
-        with contextlib.closing(connection):
-            while (batch := self._take()) is not None:
-                for group in _groups(batch):
-                    self._perform(connection, group)
-                    _resolve_all(group)
+            return self._jobs.get()
+        finally:
+            self._at_work.acquire()
 
     def _take(self) -> list[_Job[Any]] | None:
-        first = self._jobs.get()
+        first = self._wait_for_job()
         if first is None:
             return None
         batch = [first]
@@ -101,7 +118,7 @@ class DatabaseThread:
         return batch
 
     def _refuse_all(self, error: Exception) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._wait_for_job()) is not None:
             job.error = error
             _resolve_all([job])
 
@@ -112,6 +129,19 @@ class DatabaseThread:
             for job in batch:
                 job.error = translated(error, self._path)
             return
+        failure = self._transact(connection, batch)
+        if failure is None:
+            return
+        if len(batch) == 1:
+            batch[0].error = batch[0].error or translated(failure, self._path)
+            return
+        # one of them cannot be committed: each gets a transaction of its own, so that only that one fails
+        for job in batch:
+            job.error = None
+            self._perform(connection, [job])
+
+    def _transact(self, connection: sqlite3.Connection, batch: list[_Job[Any]]) -> Exception | None:
+        """Run jobs and commit; return why that was not possible. Nothing of them is stored then."""
         try:
             for job in batch:
                 self._perform_one(connection, job, alone=len(batch) == 1)
@@ -120,13 +150,8 @@ class DatabaseThread:
             if connection.in_transaction:
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("rollback")
-            if len(batch) == 1:
-                batch[0].error = batch[0].error or translated(error, self._path)
-                return
-            # one of them cannot be committed: each gets a transaction of its own, so that only that one fails
-            for job in batch:
-                job.error = None
-                self._perform(connection, [job])
+            return error
+        return None
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Begin a transaction; try for the write lock at short intervals.
@@ -144,7 +169,11 @@ class DatabaseThread:
             except sqlite3.OperationalError as error:
                 if not _is_busy(error) or time.monotonic() >= deadline:
                     raise
-            time.sleep(pause)
+            self._at_work.release()
+            try:
+                time.sleep(pause)
+            finally:
+                self._at_work.acquire()
             pause = min(pause * 1.5, 0.005)
 
     def _perform_one(self, connection: sqlite3.Connection, job: _Job[Any], *, alone: bool) -> None:

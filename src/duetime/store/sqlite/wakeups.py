@@ -19,6 +19,7 @@ from pathlib import Path
 
 from duetime.clock import Instant
 from duetime.runtime.permissions import make_folder, share
+from duetime.store.sqlite.forking import lock_against_forks
 from duetime.store.values import Hint, HintKind
 
 logger = logging.getLogger("duetime.store")
@@ -133,6 +134,7 @@ class Subscription:
         self._socket: socket.socket | None = None
         self._path: str | None = None
         self._connection: sqlite3.Connection | None = None
+        self._in_sqlite = lock_against_forks()
         self._version: int | None = None
         self._look_handle: asyncio.TimerHandle | None = None
         self._own_writes = 0
@@ -152,7 +154,8 @@ class Subscription:
             self._socket = receiver
             self._loop.add_reader(receiver, self._receive, receiver)
         if watch is not None:
-            self._connection = watch()
+            with self._in_sqlite:
+                self._connection = watch()
             self._version = self._read_version()
             self._look_handle = self._loop.call_later(LOOK_EVERY, self._look)
 
@@ -199,7 +202,8 @@ class Subscription:
     def _read_version(self) -> int | None:
         assert self._connection is not None
         try:
-            (version,) = self._connection.execute("pragma data_version").fetchone()
+            with self._in_sqlite:
+                (version,) = self._connection.execute("pragma data_version").fetchone()
         except sqlite3.Error:
             return self._version
         return int(version)
@@ -210,7 +214,8 @@ class Subscription:
             self._look_handle.cancel()
             self._look_handle = None
         if self._connection is not None:
-            self._connection.close()
+            with self._in_sqlite:
+                self._connection.close()
             self._connection = None
         if self._socket is not None:
             if not self._loop.is_closed():
