@@ -88,7 +88,7 @@ async def test_a_task_is_ready_at_a_time_that_can_be_moved_and_what_runs_at_a_re
     assert (await app.get(now)).attempt == 2
 
 
-@pytest.mark.covers("RSQ.4", "QZ.10", "DBS.10")
+@pytest.mark.covers("RSQ.4", "QZ.10")
 async def test_code_stands_around_submitting_and_performing_may_refuse_and_hears_what_becomes_of_it(app: App) -> None:
     shop, seen = Handlers(prefix="shop."), []
 

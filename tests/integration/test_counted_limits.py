@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,32 @@ async def test_a_pool_for_each_group_is_changed_while_it_is_used_and_why_names_i
         release.set()
         for task in (*eu, us):
             await app.result(task, timeout=PATIENCE)
+
+
+@pytest.mark.covers("HF.5", "QZ.5", "DBS.6")
+async def test_one_at_a_time_higher_priority_first_and_what_waited_too_long_never_starts(url: str) -> None:
+    app, release, begun = App(url), asyncio.Event(), list[int]()
+
+    @app.task(limits=[Limit("one", running=1, by="collection")])
+    async def work(number: int) -> None:
+        begun.append(number)
+        await release.wait()
+
+    async with app.worker():
+        first = await work.now(number=0)
+        async for _ in looks():
+            if begun == [0]:
+                break
+        due_at = datetime.now(UTC)
+        tasks = [await work.options(priority=number).at(due_at, number=number) for number in (1, 9, 5)]
+        late = await work.options(expires=0.05).now(number=99)
+        async for _ in looks():
+            if (await app.get(late)).state == "expired":
+                break
+        release.set()
+        for task in (first, *tasks):
+            await app.result(task, timeout=PATIENCE)
+    assert begun == [0, 9, 5, 1]
 
 
 @pytest.mark.covers("HF.7")
