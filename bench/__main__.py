@@ -17,6 +17,7 @@ from bench import (
     dashboard,
     draining,
     everyday,
+    fairness,
     flows,
     http,
     http_target,
@@ -51,6 +52,7 @@ PARTS: dict[str, Callable[[Report], None]] = {
     "schedules": schedules.run,
     "many_handlers": many_handlers.run,
     "lanes": lanes.run,
+    "fairness": fairness.run,
     "http_target": http_target.run,
     "commands": commands.run,
 }

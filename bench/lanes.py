@@ -24,7 +24,7 @@ from duetime.clock import SECOND
 from duetime.ids import new_id
 from duetime.model.task import NewTask
 from duetime.store.open import store_from_url
-from duetime.store.values import NewWorker
+from duetime.store.values import Declaration, NewWorker
 
 FEW, MANY = 10, 10_000
 DUE, CLAIMS, SIZE = 20_000, 24, 500
@@ -44,9 +44,10 @@ def server_of(url: str) -> int | None:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-async def measure(url: str, collections: int) -> dict[str, float]:
+async def measure(url: str, collections: int, *, fair: bool = False) -> dict[str, float]:
     store = store_from_url(url)
     await store.open()
+    await store.declare([Declaration(name="noop", fair=fair)])
     later = int(time.time() * SECOND) + 3_600 * SECOND
     for due_at in (later, None):
         tasks = [_task(number % collections, due_at) for number in range(DUE)]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from bench.fairness import compare as compare_fairness
 from bench.lanes import compare as compare_lanes
 from bench.lateness import TASKS as LATE_TASKS
 from bench.lateness import WINDOW, bare
@@ -112,6 +113,10 @@ class Figures:
         """The figures of bench/lanes.py."""
         compare_lanes(self._report, self._new_store, rounds=self._rounds)
 
+    def fairness(self) -> None:
+        """The figures of bench/fairness.py."""
+        compare_fairness(self._report, self._new_store, rounds=self._rounds)
+
     def schedules(self) -> None:
         """The figures of bench/schedules.py; `--tasks` is how many schedules are due in the same second."""
         measure_schedules(self._report, self._new_store, rounds=self._rounds, together=self._cases.tasks or TOGETHER)
@@ -180,6 +185,7 @@ PARTS = {
     "postgres.schedules": Figures.schedules,
     "postgres.many_handlers": Figures.many_handlers,
     "postgres.lanes": Figures.lanes,
+    "postgres.fairness": Figures.fairness,
     "postgres.backlog": Figures.backlog,
     "postgres.snapshot": Figures.snapshot,
 }

@@ -55,6 +55,7 @@ WHERE_ENGINES_DIFFER = frozenset(
 SHARDS = ("a", "b", "c")
 # What is not there over shards, or not so (docs/design/scale.md): whole files, or tests whose names begin so.
 NOT_OVER_SHARDS = {
+    "test_pulled_limits": ("test_",),  # the service refuses pull workers such handlers there
     "test_claim": (  # order holds within a shard
         "test_equal_priorities_go",
         "test_higher_priority_goes_first",
@@ -444,6 +445,7 @@ class StoreKind:
 # What a Redis store refuses; tests/integration/test_redis_store.py tries the refusals.
 REFUSED_BY_REDIS = frozenset(
     {
+        "test_pulled_limits",
         "test_accepted",
         "test_add_on",
         "test_counted_limits",

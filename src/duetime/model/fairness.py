@@ -81,6 +81,7 @@ class Shares:
         self._order: list[tuple[float, str]] = []  # a heap of collections by what they had when they were put there
         self.lanes: dict[str, set[int]] = {}  # of collections with something due
         self.looked_at: float | None = None  # when all lanes were looked into, in seconds
+        self.behind = False  # whether more was due than the last claim could take
         self.few = True  # whether so few lanes had something due that all are looked into each time
         self.since: Instant = 0  # until when what became due is known
 

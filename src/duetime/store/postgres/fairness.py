@@ -10,7 +10,6 @@ from duetime.clock import Instant
 from duetime.model.claim_order import DueEntry
 from duetime.model.fairness import ALL_EVERY, AT_ONCE, FEW, OVERLAP, Shares, WeightsRecord
 from duetime.model.gate import Gates
-from duetime.store.postgres.connection import Database
 from duetime.store.postgres.database import OpenSchema
 from duetime.store.postgres.gates import next_version
 from duetime.store.postgres.lanes import Lane, Lanes
@@ -37,8 +36,8 @@ async def read_weights(run: Runner, sql: Statements) -> list[WeightsRecord]:
 class FairLanes:
     """Looks into the lanes of one fair handler, for one claim."""
 
-    def __init__(self, database: Database, sql: Statements, lanes: Lanes, clock: ServerClock, gates: Gates, lead: int) -> None:
-        self._database = database
+    def __init__(self, run: Runner, sql: Statements, lanes: Lanes, clock: ServerClock, gates: Gates, lead: int) -> None:
+        self._run = run
         self._sql = sql
         self._lanes = lanes
         self._clock = clock
@@ -66,7 +65,7 @@ class FairLanes:
             lanes = [by_id[id] for id in limits if id in by_id]
             parameters = [self._clock.parameter, [lane.id for lane in lanes], [self._floor(lane) for lane in lanes]]
             parameters += [[limits[lane.id] for lane in lanes], roads, since, self._lead]
-            rows = await self._database.rows(self._sql.peek_each, parameters)
+            rows = await self._run.rows(self._sql.peek_each, parameters)
             shares.since = now
             heads: Heads = {}
             for id, positions in rows:
@@ -94,7 +93,7 @@ class FairLanes:
     async def _look_into_all(self, handler: str, shares: Shares, allowed: Mapping[int, Lane]) -> None:
         lanes = [lane for lane in self._lanes.by_handler.get(handler, ()) if lane.id in allowed or self._lanes.way(lane).id in allowed]
         parameters = [self._clock.parameter, [lane.id for lane in lanes], [self._floor(lane) for lane in lanes], self._lead]
-        found = [row[0] for row in await self._database.rows(self._sql.due_lanes, parameters)]
+        found = [row[0] for row in await self._run.rows(self._sql.due_lanes, parameters)]
         shares.keep(set(found))
         for id in found:
             shares.found(self._lanes.by_id[id].collection, id)

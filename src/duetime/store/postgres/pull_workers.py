@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from duetime.store.postgres.connection import Rejected
+from duetime.model.pulled import Left, bounded, orders
+from duetime.store.postgres.connection import Link, Rejected
 from duetime.store.postgres.records import is_uuid, write_json
 from duetime.store.postgres.work import Working
 from duetime.store.pull_workers import PullWorker, RunningTask
@@ -36,12 +37,28 @@ class PullWorkers(Working):
         return bool(await self._opened.rows(self._sql.renew_pull_worker, [self._clock.parameter, id]))
 
     async def claim_for(self, worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+        limits = [name for (name,) in await self._opened.rows(self._sql.limits_of_handlers, [list(wants)])]
         try:
+            if limits:
+                claimed = await self._opened.once(lambda link: self._claim_within(link, limits, worker, claim, wants, total))
+                await self._after_admission()
+                return claimed
             return await self.claim(worker, claim, wants, total)
         except Rejected:  # the number is in use, by the primary key of claims
             return Claim([], self._clock.now(), None)
         finally:
             self._claims.forget(worker)  # it may settle at another server and claim there, and then what is remembered here is wrong
+
+    async def _claim_within(self, link: Link, names: list[str], worker: str, claim: int, wants: Mapping[str, int], total: int) -> Claim:
+        """Claim under the lock of the limits that these handlers have."""
+        async with link.connection.transaction():
+            rows = await link.rows(self._sql.left_of_limits, [self._clock.parameter, names])
+            limits = [Left(name, _decode_slots(uses), int(free)) for name, uses, free in rows]
+            for order in orders(wants, limits, self._claims.rotation(wants)):
+                claimed = await self._claims.claim(worker, claim, bounded(wants, total, limits, order), total, 0, inside=link)
+                if claimed.tasks:
+                    break
+            return claimed
 
     async def running_tasks(self, worker: str, ids: Sequence[str] | None = None, *, payloads: bool = True) -> list[RunningTask]:
         if ids is not None and not ids:

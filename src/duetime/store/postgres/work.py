@@ -79,9 +79,11 @@ class Claims:
         lead: int,
         through: Gate | None = None,
         below: Below | None = None,
+        inside: Link | None = None,
     ) -> Claim:
-        """Hand due tasks to a worker, or one that may pass a gate; see the contract in `store.shard`."""
+        """Hand due tasks to a worker, or one that may pass a gate; see the contract in `store.shard`. `inside` has a transaction open."""
         wants = {name: want for name, want in wants.items() if want > 0}
+        run: Runner = inside or self._database  # not another connection: those who hold one each could wait for each other's
         for _ in range(MAX_RETRIES):
             if through is None:
                 lanes, dropping, opens_at = self._open_lanes(wants, self._clock.now())
@@ -91,8 +93,8 @@ class Claims:
                 lanes = [lane for lane in lanes if most_of(lane.priority, below.get(lane.handler), 1) > 0]
             last_handler = self._claim_order.last_handler
             fair = self._claim_order.fairness.weights if through is None else {}
-            order, quotas = await self._plan(lanes, wants, total, lead, below or {}, fair)
-            how, claim = await self._take(worker, number, [*lanes, *dropping] if dropping else lanes, order, quotas, lead)
+            order, quotas = await self._plan(run, lanes, wants, total, lead, below or {}, fair)
+            how, claim = await self._take(worker, number, [*lanes, *dropping] if dropping else lanes, order, quotas, lead, inside)
             if how is _How.DONE:
                 break
             if order:  # or the handlers of this plan would be passed over, although they got nothing
@@ -100,12 +102,12 @@ class Claims:
                 self._claim_order.take_back([by_id[lane].handler for lane in order], last_handler)
             if how is not _How.OUTDATED:
                 break
-            gates = await gating.read_gates(self._database, self._sql, self._clock.parameter)
-            names = await gating.read_names(self._database, self._sql)
-            self._claim_order.fairness.learn(gates.version, await read_weights(self._database, self._sql), names.all)
+            gates = await gating.read_gates(run, self._sql, self._clock.parameter)
+            names = await gating.read_names(run, self._sql)
+            self._claim_order.fairness.learn(gates.version, await read_weights(run, self._sql), names.all)
             # together: with these gates another claim goes through, so it must know what is counted as of their version
-            self._usages, self._gates = await read_usages(self._database, self._sql), gates
-            await self._lanes.load()
+            self._usages, self._gates = await read_usages(run, self._sql), gates
+            await self._lanes.load(run)
         instants = [at for at in (claim.next_at, opens_at) if at is not None]
         if self._polls and how is _How.DONE:
             self._poll = FIRST_POLL if claim.tasks else min(LONGEST_POLL, self._poll * 2)
@@ -138,7 +140,14 @@ class Claims:
         return [lane for lane in every if self._gates.probes(gate, lane.handler, lane.collection or None, now)]
 
     async def _plan(
-        self, lanes: Sequence[Lane], wants: Mapping[str, int], total: int, lead: int, below: Below, fair: Mapping[str, Mapping[str, float]]
+        self,
+        run: Runner,
+        lanes: Sequence[Lane],
+        wants: Mapping[str, int],
+        total: int,
+        lead: int,
+        below: Below,
+        fair: Mapping[str, Mapping[str, float]],
     ) -> tuple[list[int], dict[int, int]]:
         """Return how many tasks to take from each lane, and the order of lanes in which to start them.
 
@@ -147,19 +156,29 @@ class Claims:
         if len(lanes) <= 1 and not (fair and any(lane.is_road and lane.handler in fair for lane in lanes)):
             return [], {lane.id: min(most_of(lane.priority, below.get(lane.handler), wants[lane.handler]), total) for lane in lanes}
         limit = min(total, max(wants.values()))
-        parameters = [self._clock.parameter, [lane.id for lane in lanes], [lane.floor for lane in lanes], limit + 1, lead]
-        heads: Heads = {row[0]: [(position,) for position in row[1]] for row in await self._database.rows(self._sql.peek, parameters)}
+        unseen = lanes if not fair else [lane for lane in lanes if lane.handler not in fair or not self._behind(lane.handler)]
+        heads = await self._peek(run, unseen, limit, lead)
 
         def scan(lane: int, limit: int) -> Iterator[DueEntry]:
             return iter(heads[lane][:limit])
 
-        among, divided = await self._divided(lanes, heads, wants, total, lead, fair) if fair else (lanes, ())
+        among, divided = await self._divided(run, lanes, heads, wants, total, lead, fair) if fair else (lanes, ())
         facts = [LaneFacts(lane.id, lane.handler, lane.priority, lane.collection) for lane in among if lane.id in heads]
         order = [lane for lane, _ in choose(facts, wants, total, self._claim_order, scan, below, divided).entries]
         return order, dict(Counter(order))
 
+    async def _peek(self, run: Runner, lanes: Sequence[Lane], limit: int, lead: int) -> Heads:
+        if not lanes:
+            return {}
+        parameters = [self._clock.parameter, [lane.id for lane in lanes], [lane.floor for lane in lanes], limit + 1, lead]
+        return {row[0]: [(position,) for position in row[1]] for row in await run.rows(self._sql.peek, parameters)}
+
+    def _behind(self, handler: str) -> bool:
+        return self._claim_order.fairness.shares(handler).behind
+
     async def _divided(
         self,
+        run: Runner,
         lanes: Sequence[Lane],
         heads: Heads,
         wants: Mapping[str, int],
@@ -177,16 +196,21 @@ class Claims:
             due[lane.handler] += len(heads.get(lane.id, ()))
         chosen, divided = lanes, set()
         for handler in due.keys() & fair.keys():
-            if due[handler] > wants[handler] or (due[handler] and due.total() > total):
-                mine = [lane for lane in lanes if lane.handler == handler]
-                looking = FairLanes(self._database, self._sql, self._lanes, self._clock, self._gates, lead)
-                need = min(wants[handler], total)
-                found = await looking.first(handler, mine, self._claim_order.fairness.shares(handler), fair[handler], need)
-                if found is not None:
-                    heads |= found
-                    by_id = self._lanes.by_id
-                    chosen = [lane for lane in chosen if lane.handler != handler] + [by_id[id] for id in found]
-                    divided.add(handler)
+            shares, need = self._claim_order.fairness.shares(handler), min(wants[handler], total)
+            if not shares.behind and due[handler] <= wants[handler] and not (due[handler] and due.total() > total):
+                continue
+            mine = [lane for lane in lanes if lane.handler == handler]
+            looking = FairLanes(run, self._sql, self._lanes, self._clock, self._gates, lead)
+            found = await looking.first(handler, mine, shares, fair[handler], need)
+            if found is None:
+                if shares.behind:  # no more: all that is due is claimed as if nobody had to share
+                    heads |= await self._peek(run, mine, need, lead)
+            else:
+                heads |= found
+                by_id = self._lanes.by_id
+                chosen = [lane for lane in chosen if lane.handler != handler] + [by_id[id] for id in found]
+                divided.add(handler)
+            shares.behind = found is not None
         return chosen, divided
 
     async def _take(
@@ -197,12 +221,13 @@ class Claims:
         order: Sequence[int],
         quotas: Mapping[int, int],
         lead: int,
+        inside: Link | None = None,
     ) -> tuple[_How, Claim]:
         by_id = self._lanes.by_id
         chosen = [by_id[lane] for lane in quotas]
         alone = len(chosen) == 1 and not order
         asked = sum(quotas.values())
-        looks = bool(watched) and self._lanes.due_for_look()
+        looks = bool(watched) and inside is None and self._lanes.due_for_look()  # a look is proved by its own transaction's number
 
         counts = bool(self._usages) and any(lane.handler in self._usages for lane in chosen)
 
@@ -218,14 +243,14 @@ class Claims:
                 return sent_at, era, await link.rows(self._sql.claim, parameters, CLAIM_WITHIN), None
             async with link.connection.transaction():
                 [reply] = await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)
-                tasks = [] if reply[8] is None else await self._tasks_of(reply, order, quotas)
+                tasks = [] if reply[8] is None else await self._tasks_of(reply, order, quotas, link)
                 return sent_at, era, [reply], await self.admit(link, worker, number, tasks)
 
-        sent_at, era, [reply], admitted = await self._database.once(send)
+        sent_at, era, [reply], admitted = await (self._database.once(send) if inside is None else send(inside))
         how, now, next_at, last_pos, seen_at, oldest, next_number, firsts, ids = _How(reply[0]), *reply[1:9]
         self._clock.heard(now, sent_at)
         if how is _How.CLOSED:
-            await self._lanes.restore(self._database)  # behind a pooler this is how a fail-over is noticed
+            await self._lanes.restore(inside or self._database)  # behind a pooler this is how a fail-over is noticed
         if how is not _How.DONE:
             return how, Claim([], now, next_at if how is _How.CLOSED else None)
         current = era == self._lanes.era
@@ -238,7 +263,7 @@ class Claims:
             self._lanes.looked(seen_at, oldest, next_number, firsts, watched)
         if ids is None:
             return how, Claim([], now, next_at)
-        tasks = await self._tasks_of(reply, order, quotas)
+        tasks = await self._tasks_of(reply, order, quotas, inside)
         if refused := self.note(admitted):
             tasks, ids = [task for task in tasks if task.id not in refused], [id for id in ids if id not in refused]
             next_at = now
@@ -250,11 +275,13 @@ class Claims:
             self._flows |= {task.id: task.meta[FLOW] for task in tasks if task.meta is not None and FLOW in task.meta}
         return how, Claim(tasks, now, next_at)
 
-    async def _tasks_of(self, reply: Sequence[Any], order: Sequence[int], quotas: Mapping[int, int]) -> list[ClaimedTask]:
+    async def _tasks_of(
+        self, reply: Sequence[Any], order: Sequence[int], quotas: Mapping[int, int], run: Runner | None
+    ) -> list[ClaimedTask]:
         """Return the tasks of a claim's reply in the order in which to start them."""
         by_id = self._lanes.by_id
         if not by_id.keys() >= set(reply[9]):  # of a lane that was put on the road after the versions were compared
-            await self._lanes.load()
+            await self._lanes.load(run)
             by_id = self._lanes.by_id
         tasks = _claimed(reply, by_id)
         if len(set(order)) == 1 or not order:
@@ -281,6 +308,9 @@ class Claims:
         for task, _ in found:
             del self.admitted[task]
         return found
+
+    def rotation(self, handlers: Iterable[str]) -> list[str]:
+        return self._claim_order.rotation(handlers)
 
     def flows_of(self, settlements: Sequence[Settlement]) -> set[str]:
         """Return the flows that settled tasks belong to, as their claims have told, and forget these."""

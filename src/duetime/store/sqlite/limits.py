@@ -9,6 +9,7 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.model.limit import Allotment, Ask, Holder, LimitRecord, RateRule, granted, in_force
+from duetime.model.pulled import Left
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
@@ -80,6 +81,15 @@ def _allot(connection: sqlite3.Connection, worker: str, number: int, asks: Seque
         allotments.append(Allotment(ask.limit, permits, running, version, others + permits, lacking, sharing + 1))
         tells = tells or (permits < had and lacking > 0) or (permits < ask.want and (wanted <= had or max(ask.want, ask.need) > wanted))
     return allotments, tells
+
+
+def left_of_limits(connection: sqlite3.Connection, wants: Mapping[str, int], now: Instant) -> list[Left]:
+    """Return how much is left of the limits by permits that any of these handlers has."""
+    return [
+        Left(record.name, record.uses, record.running_at(now) - record.out)
+        for record in _limits(connection)
+        if not record.is_counted and wants.keys() & record.uses.keys()
+    ]
 
 
 def _taken(uses: Mapping[str, int], accepted: Mapping[str, int]) -> int:

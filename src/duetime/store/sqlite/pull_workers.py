@@ -9,10 +9,12 @@ import msgspec
 
 from duetime.clock import Instant
 from duetime.model.claim_order import ClaimOrder
+from duetime.model.pulled import bounded, orders
 from duetime.store.pull_workers import MOST_CLAIMED_BYTES, PullWorker, RunningTask
 from duetime.store.rows.extras import read_running_task
 from duetime.store.sqlite import work
 from duetime.store.sqlite.database import OpenFile
+from duetime.store.sqlite.limits import left_of_limits
 from duetime.store.sqlite.records import write_json
 from duetime.store.sqlite.statements import SQL
 from duetime.store.values import (
@@ -63,7 +65,13 @@ def hand_out_once(
     """Claim, unless the worker runs attempts under this number; in one write transaction, so that no repeat comes in between."""
     if connection.execute(SQL.claim_in_use, (worker, number)).fetchone() is not None:
         return Claim([], now, None)
-    return work.hand_out(connection, worker, number, wants, total, 0, now, order, MOST_CLAIMED_BYTES, admit=admit)
+    limits = left_of_limits(connection, wants, now)
+    for tried in orders(wants, limits, order.rotation(wants)):
+        allowed = bounded(wants, total, limits, tried)
+        claim = work.hand_out(connection, worker, number, allowed, total, 0, now, order, MOST_CLAIMED_BYTES, admit=admit)
+        if claim.tasks:
+            break
+    return claim
 
 
 def running_tasks(connection: sqlite3.Connection, worker: str, ids: Sequence[str] | None, payloads: bool) -> list[RunningTask]:

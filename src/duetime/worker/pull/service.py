@@ -22,6 +22,7 @@ from duetime.ids import is_id, new_id
 from duetime.model.figures import STALE_WRITES, FigureKey
 from duetime.model.gate import Gates
 from duetime.model.lifecycle import conclude, without_parking
+from duetime.model.limit import Ask, LimitRecord
 from duetime.model.outcome import Ended, Outcome, Settlement, SettleVerdict
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, ErrorInfo, TaskRecord
@@ -60,6 +61,7 @@ WAIT_SHARE = 0.5  # of the lease: how long a claim may wait, since it renews the
 CLAIMS_AT_ONCE = 8  # of all pull workers of a server: one hint may wake them together
 PARKED_EVERY = 5.0  # seconds between two looks for parked tasks that fit a worker
 MOST_LOOKS = 10_000  # workers whose last look is remembered
+LIMITED_EVERY = SECOND // 2  # how soon to look again for what a limit keeps a worker from
 ON_LOOP = 5_000  # steps of a check that the event loop takes itself, about 10 ms
 KNOWN_FOR = 5.0  # seconds after which the declarations of handlers are read again
 
@@ -205,7 +207,8 @@ class PullService:
         if again:
             return [self._bounded(task) for task in await self._store().running_tasks(worker.id, again)]
         wants = free_slots(worker, attempts)
-        await self._refuse_limited(wants)
+        if self._store().traits.atomic != "call":
+            await self._refuse_limited(wants)
         waiting.full = not wants
         async with self._claiming:
             if not wants or waiting.gone or self._closed:  # nothing is claimed for a worker that has gone
@@ -213,25 +216,50 @@ class PullService:
                 return []
             claim = await self._store().claim_for(worker.id, server_claim_number() if number is None else number, wants, limit)
             if not claim.tasks and worker.declared and self._parked_due(worker.id, seconds):
-                wanted = {handler: min(want, limit) for handler, want in wants.items()}
+                limits = await self._store().limits()
+                bound = {handler for each in limits if not each.is_counted for handler in each.uses}  # only `claim_for` keeps these
+                wanted = {handler: min(want, limit) for handler, want in wants.items() if handler not in bound}
                 parked = await self._store().claim_parked(worker.id, number or server_claim_number(), worker.declared, wanted)
                 claim = msgspec.structs.replace(claim, tasks=parked.tasks)
         if not claim.tasks:
             waiting.timing.found_nothing(reasons, seconds, now=claim.now, next_at=claim.next_at)
             if claim.next_at is not None:
                 waiting.timing.know(claim.next_at, self._store().now())
+            if await self._lack(worker, wants):
+                waiting.full = True  # what ends somewhere may make room
+                waiting.timing.know(self._store().now() + LIMITED_EVERY, self._store().now())
         claimed = await self._ungated(worker, [self._bounded(task) for task in as_running(claim, number)])
         return await self._fitting(worker, claimed) if worker.declared else claimed
 
     async def _refuse_limited(self, wants: Mapping[str, int]) -> None:
-        """Raise InvalidValue for a handler with a limit: permits belong to a worker's lease, and no lease stops a pull worker's code."""
+        """Raise InvalidValue for a handler with a limit, where claims and limits are not in one place that could count them together."""
         for limit in await self._store().limits():
             limited = sorted(wants.keys() & limit.uses.keys())
             if limited:
                 raise InvalidValue(
-                    f"{limited[0]} has the limit {limit.name} of the whole fleet, which pull workers cannot keep; "
+                    f"{limited[0]} has the limit {limit.name} of the whole fleet, which pull workers cannot keep on this store; "
                     "leave it out of the slots and run it in a worker of Duetime"
                 )
+
+    async def _lack(self, worker: PullWorker, wants: Mapping[str, int]) -> bool:
+        """Let those who have idle permits know what limits keep a worker from; return whether there is such a limit.
+
+        A worker that could run nothing anyway lacks nothing, or others would keep to their part for its sake.
+        """
+        store = self._store()
+        now, asks, lacking = store.now(), [], False
+        for limit in await store.limits():
+            if limit.is_counted:
+                continue  # the claim itself keeps back what it does not let start
+            left = limit.running_at(now) - limit.out
+            kept_from = [handler for handler in wants.keys() & limit.uses.keys() if limit.uses[handler] > left]
+            due = [handler for handler in kept_from if (await store.handler_load(handler)).due]
+            need = min(sum(limit.uses[handler] * wants[handler] for handler in due), limit.running_at(now))
+            if need != next((holder.wanted for holder in limit.holders if holder.worker == worker.id), 0):
+                asks.append(_ask(limit, need))
+            lacking = lacking or bool(due)
+        await store.allot(worker.id, now, asks)
+        return lacking
 
     async def _ungated(self, worker: PullWorker, claimed: list[PulledAttempt]) -> list[PulledAttempt]:
         """Give back what a gate holds that came into force during the claim: a pull worker does not check gates itself."""
@@ -459,6 +487,11 @@ class PullService:
         for each in kept:
             self._schemas[each.name][each.digest] = msgspec.json.decode(each.schema)
         self._read_at = asyncio.get_running_loop().time()
+
+
+def _ask(limit: LimitRecord, need: int) -> Ask:
+    """Ask for no permits, but say how many a pull worker could use."""
+    return Ask(limit=limit.name, declared=limit.declared, uses=limit.uses, held=0, want=0, seen=limit.version, need=need)
 
 
 async def _misfit(schema: Mapping[str, Any], value: object) -> Misfit | None:

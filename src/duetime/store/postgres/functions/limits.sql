@@ -1,10 +1,31 @@
 -- Limits of the whole fleet, and the permits that workers have of them.
 
--- What accepted attempts take of a limit.
+-- What attempts that go on elsewhere take of a limit: accepted ones, and those of pull workers.
 create or replace function duetime.accepted_of(p_uses jsonb) returns bigint language sql stable as $$
-    select coalesce(sum((p_uses ->> l.handler)::integer), 0) from duetime.accepted as a
-    join duetime.claim as c on c.worker = '' and c.number = a.number join duetime.lane as l on l.id = c.lanes[1]
+    select coalesce((select sum((p_uses ->> l.handler)::integer) from duetime.accepted as a
+        join duetime.claim as c on c.worker = '' and c.number = a.number
+        join duetime.lane as l on l.id = c.lanes[1]), 0)
+    + coalesce((select sum((p_uses ->> l.handler)::integer) from duetime.worker as w
+        join duetime.open_task as o on o.worker = w.id join duetime.lane as l on l.id = o.lane
+        where w.pull_lease is not null), 0)
 $$;
+
+-- How much is left of limits that a pull worker's handlers have, whose rows are locked: nobody is granted permits until
+-- the claim is committed that goes by this, and who comes then counts what it has claimed. After a fail-over nothing is
+-- left before the store opens (I18); the claim itself says so.
+create or replace function duetime.left_of_limits(p_now bigint, p_names text[])
+returns table (name text, uses text, free bigint) language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    v_now bigint := coalesce(p_now, duetime.clock());
+begin
+    perform from duetime.fleet_limit as f where f.name = any (p_names) order by f.name for update;
+    return query
+    select f.name, f.uses::text, case when f.own is null or f.until_at <= v_now then f.declared else f.own end
+        - coalesce((select sum(p.permits) from duetime.permit as p where p.name = f.name), 0)
+        - duetime.accepted_of(f.uses)
+    from duetime.fleet_limit as f where f.name = any (p_names);
+end $$;
 
 -- Let a worker have permits, as model.limit.granted says. The row of the limit is locked before permits are added up,
 -- in a statement of its own, so all permits that were given before are seen. A worker that asks is not reaped

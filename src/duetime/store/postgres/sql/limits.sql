@@ -2,6 +2,13 @@
 select * from duetime.allot($1::bigint, $2::text, $3::bigint, $4::text[], $5::integer[], $6::text[], $7::integer[],
     $8::integer[], $9::bigint[], $10::integer[], $11::integer[], $12::text)
 
+-- limits_of_handlers: limits by permits that any of these handlers has
+select f.name from duetime.fleet_limit as f
+where f.uses ?| $1::text[] and f.by is null and f.rates = '[]' and f.over = 'wait'
+
+-- left_of_limits: how much is left of limits, until the transaction ends
+select name, uses, free from duetime.left_of_limits($1::bigint, $2::text[])
+
 -- put_limit: what an operator has set; of rates that change nothing is spent
 with anew as (
     delete from duetime.spent as s using duetime.fleet_limit as f

@@ -12,9 +12,9 @@ select coalesce(sum(permits), 0), coalesce(sum(max(wanted - permits, 0)), 0),
     coalesce(sum(wanted > 0 or permits > 0), 0)
 from duetime_permit where name = ? and worker <> ?
 
--- accepted_by_handler: accepted attempts
-select l.handler, count(*) from duetime_running as r join duetime_lane as l on l.id = r.lane where r.worker = ''
-group by l.handler
+-- accepted_by_handler: attempts that go on elsewhere: accepted ones, and those of pull workers
+select l.handler, count(*) from duetime_running as r join duetime_lane as l on l.id = r.lane
+where r.worker = '' or r.worker in (select id from duetime_worker where lease is not null) group by l.handler
 
 -- permit: what a worker has
 select permits, wanted, number from duetime_permit where name = ? and worker = ?
