@@ -59,6 +59,11 @@ class AttemptHandle(Protocol):
         ...
 
     @property
+    def timeout(self) -> float:
+        """How many seconds it may take."""
+        ...
+
+    @property
     def started_at(self) -> Instant: ...
 
     @property
@@ -119,6 +124,31 @@ class HandedOver(Protocol):
 
     def hand_over(self, calls: Sequence[ThreadCall]) -> None:
         """Have these calls made."""
+        ...
+
+
+class Supply(Protocol):
+    """Attempts that may follow others of their handler where those are performed, before there is a slot for them.
+
+    What was taken begins after `next_up` and `began`, and ends with `ended`; or it `went_back`. All of it in the event loop.
+    """
+
+    def now(self) -> Instant: ...
+
+    def take(self, handler: str, most: int) -> Sequence[AttemptHandle]:
+        """Return attempts that may begin; none if they should wait for slots of their own."""
+        ...
+
+    def next_up(self, attempt: AttemptHandle) -> None:
+        """Note that the attempt before it has ended: it begins, in that one's slot, or goes back."""
+        ...
+
+    def began(self, attempt: AttemptHandle, started_at: Instant) -> None: ...
+
+    def ended(self, attempt: AttemptHandle, ended: Ended, took: int) -> None: ...
+
+    def went_back(self, attempt: AttemptHandle, *, tried: bool) -> None:
+        """Note that it has not begun; `tried`: what should have performed it died."""
         ...
 
 
