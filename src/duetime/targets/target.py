@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context as Variables
 from enum import Enum
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -19,7 +19,9 @@ from duetime.model.secrets import Secret
 from duetime.store.values import ClaimedTask
 from duetime.targets.context import Context
 from duetime.targets.output import Sink
-from duetime.targets.python.threads import ThreadCall
+
+if TYPE_CHECKING:
+    from duetime.targets.python.threads import ThreadCall
 
 
 class Stop(Enum):
