@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -228,3 +229,31 @@ async def test_an_order_too_large_for_a_packet_goes_back(pool: ChildPool) -> Non
     following = Following(pool, large, small)
     await perform(pool, claimed("echo"), following)
     assert following.of(large) == ["went back"]
+
+
+async def test_a_child_whose_only_order_is_taken_back_is_used_again(pool: ChildPool) -> None:
+    pid = result_of(await perform(pool, claimed("echo"), Following(pool)))["pid"]
+    [child] = pool._children
+    talk, behind = child._conversation, claimed("echo")
+    following = Following(pool, behind)
+    assert talk._transport is not None
+    talk._transport.pause_reading()
+    first = perform(pool, claimed("quiet"), following)
+    await until(lambda: b'"done"' in answers(talk._connection), "the first has ended")
+    os.kill(pid, signal.SIGSTOP)
+    talk._transport.resume_reading()
+    await first
+    assert following.of(behind) == ["next up"]
+    pool.take_back()
+    assert following.of(behind) == ["next up", "went back"]
+    assert pool._idle == [child]
+    os.kill(pid, signal.SIGCONT)
+    assert result_of(await perform(pool, claimed("echo"), Following(pool)))["pid"] == pid
+
+
+def answers(connection: socket.socket) -> bytes:
+    """Return what a child has sent and the worker has not read."""
+    try:
+        return connection.recv(65_536, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return b""

@@ -136,8 +136,11 @@ class Conversation(asyncio.Protocol):
         while take_packet(self.packets_in) is not None:
             back.append(self._performing.pop())
         self.orders -= len(back)
-        for each in back:  # the last one first
+        free = not self._performing
+        for each in back[:-1]:  # the last one first
             each.ended(None, False, False)
+        if back:
+            back[-1].ended(None, free, False)
 
     def took_last(self, task: str) -> bool:
         """Return whether a task's attempt is the last that the child has."""

@@ -216,6 +216,8 @@ class ChildPool:
             self._later(self._died_with(chain.child, follower, end))
         else:
             follower.went_back(tried=end is not None)
+            if last:
+                self._put_back(chain.child, chain.recycling)
 
     async def _ended_with(self, child: Child, follower: Follower, done: Done) -> None:
         await child.end()
