@@ -35,11 +35,17 @@ class Followers:
         return self._executor.now()
 
     def take(self, handler: str, most: int) -> Sequence[Attempt]:
-        """Return attempts that may follow one of the same handler; none while other handlers need its slot, or starts are counted."""
+        """Return attempts that may follow one of the same handler.
+
+        None while one could have a slot of its own, while other handlers need this one's, or where starts are counted.
+        """
         executor = self._executor
         queue = executor.queues.by_name[handler]
         scarce = executor.queues.free <= 0 and executor.queues.several
         if scarce or queue.limits or queue.reserve or executor.overfull:
+            return ()
+        if queue.startable > 0 and executor.queues.free > 0:
+            executor.go_on_soon()
             return ()
         now, tasks, taken = executor.now(), queue.tasks, list[Attempt]()
         while tasks and len(taken) < most:

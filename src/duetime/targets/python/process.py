@@ -64,7 +64,7 @@ class ProcessTarget:
                 attempt.claimed,
                 started_at=attempt.started_at,
                 deadline_at=attempt.deadline_at,
-                output_path=None if sink is None else str(sink.share()),
+                output_path=None if sink is None else sink.share(),
                 progress=attempt.report,
                 began=attempt.has_begun,
                 told=partial(self._told, sink),
@@ -153,7 +153,7 @@ class _Follower:
         self.attempt = attempt
         self.told: Stop | None = None  # before it had begun
         self._sink = sink = attempt.sink
-        path, timeout = None if sink is None else str(sink.share()), int(attempt.timeout * SECOND)
+        path, timeout = None if sink is None else sink.share(), int(attempt.timeout * SECOND)
         self.order = children.order(attempt.claimed, path, clock=clock, timeout=timeout)
 
     def next_up(self) -> None:
