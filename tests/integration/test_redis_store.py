@@ -312,11 +312,20 @@ async def test_what_it_cannot_do_is_refused_before_anything_is_stored(store: Red
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("redis://h/0?eviction=no", "takes the options control, prefix, timeout, got eviction"),
+        ("redis://h/0?eviction=no", "takes the options control, durable, prefix, timeout, got eviction"),
         ("redis://h/first", "number of a database"),
         ("redis://h/0?prefix=a{b}", "letters, digits"),
         ("redis://h/0?timeout=0", "number of seconds"),
         ("redis://h/0?control=redis://h/1", "control in a redis URL is a SQL store"),
+        ("redis://h/0?durable=yes", "durable in a redis URL is memory, disk, replica, both, got 'yes'"),
+        ("redis://h/0?durable=sql", "durable=sql is not built: .* connection="),
+        ("redis://h:70000/0", "'h:70000' is no host with a port"),
+        ("redis://h,i/0", "it names one server; for several write redis[+]sentinel://.* or redis[+]cluster://"),
+        ("redis+sentinel://h,i", "it names no service"),
+        ("redis+sentinel://h,,i/main", "'' is no host with a port"),
+        ("redis+sentinels://h/main", "redis://…, redis[+]sentinel://… or redis[+]cluster://…, got redis[+]sentinels://…"),
+        ("redis+cluster://h/1", "a cluster has only the database 0; use prefix="),
+        ("redis+cluster://h?sentinel_user=u", "takes the options control, durable, prefix, timeout, got sentinel_user"),
     ],
 )
 def test_a_wrong_url_says_what_is_wrong(url: str, message: str) -> None:
@@ -324,9 +333,16 @@ def test_a_wrong_url_says_what_is_wrong(url: str, message: str) -> None:
         store_from_url(url)
 
 
-def test_a_url_is_shown_without_its_password() -> None:
-    store = store_from_url("rediss://ann:sesame@h:7000/2?control=sqlite:///:memory:")
-    assert store.url == "rediss://ann:…@h:7000/2"
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("rediss://ann:sesame@h:7000/2", "rediss://ann:…@h:7000/2"),
+        ("redis+sentinel://:a%40b@h,[::1]:7/main?prefix=x", "redis+sentinel://:…@h:26379,[::1]:7/main/0?prefix=x"),
+        ("rediss+cluster://h,i:7000,h?", "rediss+cluster://h:6379,i:7000"),
+    ],
+)
+def test_a_url_is_shown_whole_and_without_its_password(url: str, shown: str) -> None:
+    assert store_from_url(f"{url}{'&' if '?' in url else '?'}control=sqlite:///:memory:").url == shown
 
 
 # ---- all together ----
