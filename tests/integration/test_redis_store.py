@@ -27,7 +27,7 @@ from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.redis.store import RedisStore
 from duetime.store.values import AddVerdict, NewWorker
-from tests.conformance.build import PLENTY, Worker, add, get, new_task, state_of
+from tests.conformance.build import PLENTY, Worker, add, ended, get, new_task, state_of
 from tests.servers.brokers import ValkeyServer
 from tests.servers.proxy import Proxy, Side
 
@@ -290,6 +290,31 @@ async def test_a_task_that_stands_nowhere_is_found_and_put_back(store: RedisStor
     assert all(problem.repaired for problem in found)
     assert await store.inspect(repair=False) == []
     assert {task.id for task in await worker.take()} == {lost.id, doubled.id, keyed.id}
+
+
+async def test_an_entry_without_a_task_keeps_no_other_one_from_its_turn(store: RedisStore, worker: Worker, admin: Redis) -> None:
+    admin.zadd("{duetime}:due:5work\0", {"01a1f21c-0000-7000-8000-000000000000": 1})
+    record = await add(store)
+    assert [task.id for task in await worker.take()] == [record.id]
+    assert await store.inspect(repair=False) == []
+
+
+async def test_one_end_that_is_told_twice_in_a_call_counts_once(store: RedisStore, worker: Worker) -> None:
+    records = [await add(store), await add(store, key="k")]
+    ends = [ended(task, State.SUCCEEDED, at=store.now()) for task in await worker.take() for _ in range(2)]
+    assert await store.settle(worker.id, ends) == [SettleVerdict.ACCEPTED, SettleVerdict.ALREADY] * 2
+    assert [(await get(store, record)).state for record in records] == [State.SUCCEEDED] * 2
+    assert await store.inspect(repair=False) == []
+
+
+async def test_one_task_that_is_named_twice_in_a_call_is_stored_once(store: RedisStore) -> None:
+    task = new_task()
+    assert [added.verdict for added in await store.add([task, new_task(), task])] == [
+        AddVerdict.ADDED,
+        AddVerdict.ADDED,
+        AddVerdict.REPEATED,
+    ]
+    assert await store.inspect(repair=False) == []
 
 
 # ---- what it cannot do ----

@@ -80,7 +80,7 @@ def _redis_store() -> type[RedisStore]:
     try:
         from duetime.store.redis.store import RedisStore
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "redis":
+        if error.name is None or error.name.partition(".")[0] not in ("redis", "hiredis"):
             raise
         raise MissingExtra("a Redis store needs redis-py: pip install 'duetime[redis]'") from error
     return RedisStore

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from hiredis import pack_command
 from redis.exceptions import MovedError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from duetime.errors import StoreUnavailable
@@ -124,7 +125,8 @@ class Link:
         replies: list[asyncio.Future[Any]] = [loop.create_future() for _ in commands]
         self._waiting.extend(replies)
         try:
-            await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
+            packed = b"".join(pack_command(tuple(command)) for command in commands)  # type: ignore[arg-type]
+            await self._connection.send_packed_command(packed, check_health=False)
             async with asyncio.timeout(self._address.timeout):
                 return [await reply for reply in replies]
         except (RedisError, OSError, TimeoutError) as error:

@@ -19,33 +19,42 @@ if ARGV[8] == '1' then
     end
 end
 write_without_memory()
+local READ_AT_ONCE = 50  -- records may be large
 local last, left = now + tonumber(ARGV[7]), tonumber(ARGV[9])
 local limit = string.format('%.0f', last)
 local next_at, more, expired, taken = -1, 0, 0, {}
 for i = FIXED + 2, #KEYS do
     local quota = tonumber(ARGV[8 + i - FIXED])
     local ids = quota > 0 and redis.call('ZRANGEBYSCORE', KEYS[i], '-inf', limit, 'LIMIT', 0, quota) or {}
-    for _, id in ipairs(ids) do
-        local facts = cmsgpack.unpack(redis.call('HGET', FACTS, id))
-        if facts.e and facts.e <= now then
-            redis.call('ZREM', KEYS[i], id)
-            finish(id, facts, 'E', now)
-            expired = 1
-        else
-            local record = redis.call('HGET', RECORDS, id)
-            left = left - #record
-            if left < 0 and #taken > 0 then
-                more = 1
-                break
+    local claimed, written, full = {}, {}, false
+    for first = 1, #ids, READ_AT_ONCE do
+        local some = {unpack(ids, first, math.min(first + READ_AT_ONCE - 1, #ids))}
+        local records = redis.call('HMGET', RECORDS, unpack(some))
+        for number, facts in ipairs(read_all(some)) do
+            local id, record = some[number], records[number]
+            if not facts or not record then
+                redis.call('ZREM', KEYS[i], id)  -- there is no such task, and no other one must wait behind it
+            elseif facts.e and facts.e <= now then
+                redis.call('ZREM', KEYS[i], id)
+                finish(id, facts, 'E', now)
+                expired = 1
+            else
+                left = left - #record
+                full = left < 0 and #taken > 0
+                if full then break end
+                facts.s, facts.w, facts.c, facts.g, facts.a = 'r', worker, claim, now, (facts.a or 0) + 1
+                local count, raw = #taken, packed(facts)
+                claimed[#claimed + 1] = id
+                written[#written + 1], written[#written + 2] = id, raw
+                taken[count + 1], taken[count + 2], taken[count + 3], taken[count + 4] = i - FIXED - 2, id, raw, record
             end
-            redis.call('ZREM', KEYS[i], id)
-            redis.call('SADD', running, id)
-            facts.s, facts.w, facts.c, facts.g, facts.a = 'r', worker, claim, now, (facts.a or 0) + 1
-            write_facts(id, facts)
-            local count = #taken
-            taken[count + 1], taken[count + 2], taken[count + 3], taken[count + 4] = i - FIXED - 2, id, cmsgpack.pack(facts), record
         end
+        if full then break end
     end
+    if full then more = 1 end
+    all_at_once('ZREM', KEYS[i], claimed)
+    all_at_once('SADD', running, claimed)
+    all_at_once('HSET', FACTS, written)
     local later = redis.call('ZRANGEBYSCORE', KEYS[i], '(' .. limit, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
     if later and (next_at < 0 or tonumber(later) < next_at) then next_at = tonumber(later) end
 end
