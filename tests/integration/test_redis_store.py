@@ -216,6 +216,30 @@ async def test_a_lost_reply_changes_nothing_when_the_call_is_repeated(server: Va
             assert await worker.end(running, State.SUCCEEDED) is SettleVerdict.ALREADY
 
 
+# ---- round trips ----
+
+
+async def test_a_claim_of_several_lanes_is_one_round_trip_if_all_that_is_due_fits(store: RedisStore, worker: Worker, admin: Redis) -> None:
+    def scripts() -> int:
+        calls: int = admin.info("commandstats")["cmdstat_evalsha"]["calls"]
+        return calls
+
+    async def claimed(total: int) -> tuple[int, list[int]]:
+        before = scripts()
+        tasks = await worker.take(wants={"work": 10, "other": 10}, total=total)
+        return scripts() - before, [task.priority for task in tasks]
+
+    for priority in (3, 9, 5):
+        await add(store, priority=priority)
+    await add(store, "other", priority=9)
+    await claimed(total=1)  # from here on the server knows the script
+    assert await claimed(total=10) == (1, [9, 5, 3])
+    for priority in (3, 9, 5):
+        await add(store, priority=priority)
+    assert await claimed(total=2) == (2, [9, 5])
+    assert await claimed(total=2) == (1, [3])
+
+
 # ---- control ----
 
 
