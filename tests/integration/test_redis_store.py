@@ -316,7 +316,7 @@ async def test_a_task_that_stands_nowhere_is_found_and_put_back(store: RedisStor
     assert {task.id for task in await worker.take()} == {lost.id, doubled.id, keyed.id}
 
 
-async def test_an_entry_without_a_task_keeps_no_other_one_from_its_turn(store: RedisStore, worker: Worker, admin: Redis) -> None:
+async def test_an_entry_without_a_task_keeps_no_other_one_waiting(store: RedisStore, worker: Worker, admin: Redis) -> None:
     admin.zadd("{duetime}:due:5work\0", {"01a1f21c-0000-7000-8000-000000000000": 1})
     record = await add(store)
     assert [task.id for task in await worker.take()] == [record.id]
