@@ -102,9 +102,11 @@ async def test_targets_that_a_file_holds_already_are_served(tmp_path: Path) -> N
         assert len(t.requests("ping")) == 1
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("SCH.3")
-async def test_the_retries_of_a_run_end_before_the_next_one_or_that_is_skipped(app: App) -> None:
-    async with using(app, now=NOW) as t:
+async def test_the_retries_of_a_run_end_before_the_next_one_or_that_is_skipped(store_url: str) -> None:
+    app = App(store_url, user="ada")
+    async with using(app, url=store_url, now=NOW) as t:
         fits = RetryPolicy(tries=9, base=10, factor=1, jitter=0.5, within=50)
         await app.targets.put("fits", StoredHttp(url="https://shop.example/a", retry=fits))
         await app.targets.put("lasts", StoredHttp(url="https://shop.example/b", retry=RetryPolicy(tries=9, base=10, factor=1)))
