@@ -337,6 +337,9 @@ def test_calendars_are_made_listed_used_and_deleted(duetime: CommandLine, shop: 
     duetime("schedules", "delete", "a")
     assert duetime.lines("calendars", "delete", "office") == ["deleted office"]
     duetime("calendars", "show", "office", code=3)
+    duetime("calendars", "put", "night", "--cron", "* 22-23,0-5 * * *")
+    assert "* 22-23,0-5 * * *" in duetime("calendars").stdout
+    assert "* 22-23,0-5 * * *" in duetime("calendars", "show", "night").stdout
 
 
 def test_a_calendar_is_read_from_json_as_it_is_shown(duetime: CommandLine, shop: Shop) -> None:

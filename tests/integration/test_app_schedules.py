@@ -480,6 +480,7 @@ def test_all_of_it_works_from_synchronous_code(tmp_path: object) -> None:
         (DayCalendar(monthly=["11", "last"]), {11, 31}),
         (DayCalendar(weekdays="sat,sun"), {12, 13, 19, 20, 26, 27}),
         (DayCalendar(times="09:00-10:00"), set(range(1, 32))),
+        (DayCalendar(cron="* 8-17 12,L * *"), {12, 31}),
         (DayCalendar(monthly="11", also="weekend"), {11, 12, 13, 19, 20, 26, 27}),
     ],
 )
