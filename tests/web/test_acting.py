@@ -102,6 +102,7 @@ async def test_what_a_gate_will_hold_is_told_before_and_is_what_then_waits(app: 
             await app.client.wait(other.id, timeout=PATIENCE)
         tasks = [task async for task in app.tasks(handler="mail.send")]
         assert [task.state for task in tasks] == ["pending"] * 8
+        assert "5 due tasks start when it opens, in 0 slots." in await ui("/handlers/mail.send")
         assert sum(task.due_at <= datetime.now(UTC) for task in tasks) == 5
 
 
