@@ -10,7 +10,7 @@ import pytest
 
 from duetime import App, State, TaskFailed, TaskNotFound
 from tests.servers.waiting import PATIENCE
-from tests.web.conftest import Reader
+from tests.web.conftest import Reader, dashboard
 
 
 async def failed_charge(app: App, order_id: int = 4) -> str:
@@ -73,6 +73,20 @@ async def test_pages_show_what_waits_who_works_what_failed_and_how_much(ui: Read
         assert f'class="caption">{figure}<' in overview
     due = overview.split('class="caption">Due now<')[1].partition("</li>")[0]
     assert ">3</a>" in due
+
+
+async def test_a_task_links_to_its_trace_where_somebody_has_said_where_that_is(url: str) -> None:
+    trace, shown = "0af7651916cd43dd8448eb211c80319c", []
+    chosen: list[dict[str, Any]] = [{"trace_url": "https://traces.example/t/{trace}"}, {}]
+    for settings in chosen:
+        app = App(url, **settings)
+        async with app, dashboard(app) as ui:
+            meta = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+            with_trace = await app.handler("x").options(meta=meta, allow_unknown=True).after(60)
+            hostile = await app.handler("x").options(meta={"traceparent": '"><script>'}, allow_unknown=True).after(60)
+            shown.append(f'href="https://traces.example/t/{trace}"' in await ui(f"/tasks/{with_trace.id}"))
+            assert "traces.example" not in await ui(f"/tasks/{hostile.id}")
+    assert shown == [True, False]
 
 
 async def test_a_copy_is_run_with_another_payload_and_leads_to_its_origin(signed: Callable[..., Any], app: App) -> None:
