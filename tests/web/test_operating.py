@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from duetime import App, State, TaskFailed, TaskNotFound
 from tests.servers.waiting import PATIENCE
-from tests.web.conftest import Reader, dashboard
+from tests.web.conftest import Reader, dashboard, ids_in
 
 
 async def failed_charge(app: App, order_id: int = 4) -> str:
@@ -98,6 +100,9 @@ async def test_a_copy_is_run_with_another_payload_and_leads_to_its_origin(signed
     assert (copy.payload["order_id"], copy.collection, copy.timeout, copy.key, copy.submitted_by) == (8, "eu", 9, None, "olga")
     page = await olga(f"/tasks/{copy.id}")
     assert f'href="/ui/tasks/{task.id}"' in page
+    [same] = re.findall(r'href="/ui(/tasks\?q=[^"]+)">all with this key', await olga(f"/tasks/{task.id}"))
+    assert task.id in ids_in(await olga(html.unescape(same)))
+    assert "all with this key" not in page
     await olga(f"/tasks/{task.id}", form={"do": "copy", "payload": "[8]"}, status=303)
     assert "payload must be a JSON object" in await olga(f"/tasks/{task.id}")
     assert (await app.count(handler="orders.expire")).count == 2

@@ -19,6 +19,8 @@ from duetime.errors import ChangedMeanwhile, FlowNotFound, InvalidValue
 from duetime.ids import is_id
 from duetime.model.access import AuditOutcome, Scope
 from duetime.model.flow import FLOW, NODE
+from duetime.model.query import Query
+from duetime.model.query_text import write_query
 from duetime.model.task import COPY_OF, FINAL, State, TaskRecord, shown
 from duetime.model.trace_context import trace_id
 from duetime.store.values import CancelVerdict
@@ -68,6 +70,7 @@ async def view(visit: Visit) -> View:
         "node": task.meta.get(NODE, ""),
         "meta": _meta(task.meta),
         "origin": task.meta.get(COPY_OF, ""),
+        "same_key": write_query(Query(handler=task.handler, key=task.key)) if task.key else "",
         "trace": _trace(visit.app.config.trace_url, task.meta),
         "result": json_text(task.result) if record.result is not None else None,
         "acts": [] if acts is None else acts.items,
