@@ -172,7 +172,7 @@ async def test_a_signal_reaches_the_follower_that_runs_and_no_other(pool: ChildP
     assert not pool._children
 
 
-async def test_one_whose_end_is_on_its_way_is_not_stopped_in_place_of_its_follower(pool: ChildPool, tmp_path: Path) -> None:
+async def test_a_signal_for_one_whose_end_is_on_its_way_does_not_hit_its_follower(pool: ChildPool, tmp_path: Path) -> None:
     first, second = waiting(tmp_path), waiting(tmp_path, "second")
     following = Following(pool, second)
     running = perform(pool, first, following)
