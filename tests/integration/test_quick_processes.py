@@ -16,6 +16,7 @@ import pytest
 
 from duetime import App, State, Task
 from duetime.targets.python import conversation, process
+from duetime.worker import queues
 from duetime.worker.worker import Worker
 from tests.chaos.fleet import until
 from tests.servers.waiting import PATIENCE
@@ -144,8 +145,8 @@ Blocked: TypeAlias = tuple[Worker, list[Task[int]]]
 async def blocked(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Blocked]:
     """A worker whose two processes wait, and forty quick tasks that were handed to them and stay there."""
     monkeypatch.setattr(conversation, "STALLED_AFTER", 600)
-    for name in ("QUICK", "AHEAD"):  # on a busy machine nothing is quick
-        monkeypatch.setattr(process, name, 1_000_000_000)
+    for module, name in ((process, "QUICK"), (process, "AHEAD"), (queues, "BUFFERED_TIME")):  # on a busy machine nothing is quick
+        monkeypatch.setattr(module, name, 1_000_000_000)
     work = app.handler("work")
     async with app.worker() as worker:
         await submit(app, range(100))
