@@ -36,7 +36,7 @@ where n.flow = any ($1::uuid[])
 select a.flow::text, a.seq, a.node, a.round, a.ended, a.failed from duetime.arrival as a where a.flow = any ($1::uuid[])
 
 -- single_values: what nodes with one member returned, if somebody reads it
-select v.flow::text, v.node, v.data from duetime.node as n join duetime.value as v
+select v.flow::text, v.node, v.data, v.items from duetime.node as n join duetime.value as v
     on v.flow = n.flow and v.node = n.number and v.round = n.round and v.position = 0
 where n.flow = any ($1::uuid[])
 
@@ -131,8 +131,34 @@ select m.task::text, m.position from duetime.member as m where m.flow = $1::uuid
     and m.round = $3::integer and m.position > $4::integer order by m.position limit $5::integer
 
 -- values_of: what members of a node returned
-select v.position, v.data from duetime.value as v where v.flow = $1::uuid and v.node = $2::integer
+select v.position, v.data, v.items from duetime.value as v where v.flow = $1::uuid and v.node = $2::integer
     and v.round = $3::integer order by v.position
+
+-- next_values: what members of a node returned, from a position on, until that has so many bytes
+select n.position, n.data, n.items from (
+    select v.position, v.data, v.items, sum(octet_length(v.data)) over (order by v.position
+        rows between unbounded preceding and 1 preceding) as before
+    from duetime.value as v where v.flow = $1::uuid and v.node = $2::integer and v.round = $3::integer
+        and v.position > $4::integer order by v.position limit $5::integer
+) as n where coalesce(n.before, 0) < $6::bigint order by n.position
+
+-- save_pieces: keep what attempts of a worker have yielded; whether each is kept (1), nobody reads it (2), or stale (0)
+select duetime.save_pieces($1::text, $2::uuid[], $3::integer[], $4::integer[], $5::integer[], $6::text[])
+
+-- pieces_of: what a member has yielded, from an item on
+select p.first, p.items, p.data from duetime.piece as p where p.flow = $1::uuid and p.node = $2::integer
+    and p.round = $3::integer and p.position = $4::integer and p.first > $5::integer
+    and p.first + p.items > $6::integer order by p.first limit $7::integer
+
+-- has_yielded: whether a member has succeeded with what it yielded
+select 1 from duetime.value as v where v.flow = $1::uuid and v.node = $2::integer and v.round = $3::integer
+    and v.position = $4::integer and v.items is not null
+
+-- round_of: the present round of a node
+select n.round from duetime.node as n where n.flow = $1::uuid and n.number = $2::integer
+
+-- flow_of: the flow that a task belongs to
+select m.flow::text from duetime.member as m where m.task = $1::uuid
 
 -- flow_ids: flows, the newest first
 select f.id::text from duetime.flow as f where ($1::text is null or f.state = $1::text)
@@ -169,6 +195,7 @@ union select x.flow::text from duetime.draft as x where not exists (select from 
 union select x.flow::text from duetime.member as x where not exists (select from duetime.flow as f where f.id = x.flow)
 union select x.flow::text from duetime.arrival as x where not exists (select from duetime.flow as f where f.id = x.flow)
 union select x.flow::text from duetime.value as x where not exists (select from duetime.flow as f where f.id = x.flow)
+union select x.flow::text from duetime.piece as x where not exists (select from duetime.flow as f where f.id = x.flow)
 
 -- remove_strays: remove what is left of flows that are gone
 with gone as materialized (select unnest($1::uuid[]) as id), nodes as (
@@ -179,6 +206,8 @@ with gone as materialized (select unnest($1::uuid[]) as id), nodes as (
     delete from duetime.member as m using gone where m.flow = gone.id
 ), arrivals as (
     delete from duetime.arrival as a using gone where a.flow = gone.id
+), pieces as (
+    delete from duetime.piece as p using gone where p.flow = gone.id
 )
 delete from duetime.value as v using gone where v.flow = gone.id
 
@@ -194,6 +223,8 @@ with old as materialized (
     delete from duetime.member as m using old where m.flow = old.id
 ), arrivals as (
     delete from duetime.arrival as a using old where a.flow = old.id
+), pieces as (
+    delete from duetime.piece as p using old where p.flow = old.id
 ), kept as (
     delete from duetime.value as v using old where v.flow = old.id
 )

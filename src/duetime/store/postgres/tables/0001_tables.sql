@@ -309,7 +309,22 @@ create table duetime.value (
     round integer not null,
     position integer not null,
     data text not null,
+    items integer,
     primary key (flow, node, round, position)
+);
+
+-- What a member's attempt has yielded that somebody reads: `items` of a JSON list from `first` on. Those of the attempt
+-- that succeeded stay as long as the flow; a value with `items` stands for them.
+create table duetime.piece (
+    flow uuid not null,
+    node integer not null,
+    round integer not null,
+    position integer not null,
+    first integer not null,
+    items integer not null,
+    attempt integer not null,
+    data text not null,
+    primary key (flow, node, round, position, first)
 );
 
 -- Pull workers are workers in other languages, which a server speaks for. `pull_lease` is how many seconds one
