@@ -91,6 +91,7 @@ class Tables:
         self._now = now
         self._lock_parents = lock_parents
         self.earliest: Instant | None = None
+        self._floor: str | None = None  # all that earlier transactions have written had arrived when that was read last
 
     async def lock(self, ids: Sequence[str]) -> list[Held]:
         """Lock flows and read them by statements of their own, which see what was committed until the locks were there."""
@@ -101,8 +102,9 @@ class Tables:
         asked = [list(ids)]
         nodes: defaultdict[str, list[Sequence[Any]]] = defaultdict(list)
         arrivals: defaultdict[str, list[Arrival]] = defaultdict(list)
-        for flow, *arrival in await self._run.rows(self._sql.flow_arrivals, asked):
+        for flow, *arrival, floor in await self._run.rows(self._sql.flow_arrivals, asked):
             arrivals[flow].append(Arrival(*arrival))
+            self._floor = floor
         for flow, *node in await self._run.rows(self._sql.flow_nodes, asked):
             nodes[flow].append(node)
         values: defaultdict[str, dict[int, KeptValue]] = defaultdict(dict)
@@ -153,7 +155,7 @@ class Tables:
 
     async def write(self, changes: Sequence[Change]) -> None:
         columns = [[c.flow for c in changes], [c.state for c in changes], [c.stopping for c in changes], [c.more for c in changes]]
-        await self._run.rows(self._sql.write_flows, [*columns, [c.finished_at for c in changes]])
+        await self._run.rows(self._sql.write_flows, [*columns, [c.finished_at for c in changes], self._floor])
         nodes = [(c.flow, number, k.opened, k.ended, k.failed, k.error, k.members) for c in changes for number, k in c.nodes]
         if nodes:
             await self._run.rows(self._sql.write_nodes, [list(column) for column in zip(*nodes, strict=True)])

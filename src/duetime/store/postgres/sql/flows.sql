@@ -33,7 +33,8 @@ from duetime.node as n
 where n.flow = any ($1::uuid[])
 
 -- flow_arrivals: what is not counted yet
-select a.flow::text, a.seq, a.node, a.round, a.ended, a.failed from duetime.arrival as a where a.flow = any ($1::uuid[])
+select a.flow::text, a.seq, a.node, a.round, a.ended, a.failed, pg_snapshot_xmin(pg_current_snapshot())::text
+from duetime.arrival as a where a.flow = any ($1::uuid[])
 
 -- single_values: what nodes with one member returned, if somebody reads it
 select v.flow::text, v.node, v.data, v.items from duetime.node as n join duetime.value as v
@@ -43,8 +44,9 @@ where n.flow = any ($1::uuid[])
 -- count_arrivals: what is counted in now
 delete from duetime.arrival where seq = any ($1::bigint[])
 
--- write_flows: how flows go on
+-- write_flows: how flows go on; all that had arrived is counted which transactions before the floor have written
 update duetime.flow as f set state = c.state, stopping = c.stopping, more = c.more, finished_at = c.finished_at,
+    floor = coalesce($6::text::xid8, f.floor),
     version = f.version + 1, holds_key = f.key is not null and c.finished_at is null and (f.holds_key or not exists (
         select from duetime.flow as o where o.name = f.name and o.key = f.key and o.holds_key))
 from unnest($1::uuid[], $2::text[], $3::text[], $4::boolean[], $5::bigint[]) as c (id, state, stopping, more,
@@ -78,10 +80,17 @@ insert into duetime.arrival (flow, node, round, ended, failed)
 select m.flow, m.node, m.round, -count(*), -count(*) from duetime.member as m where m.task = any ($1::uuid[])
 group by m.flow, m.node, m.round
 
--- ready_flows: flows in which a node may be complete, something has failed, or much is not counted yet
+-- ready_flows: flows in which a node may be complete, something has failed, or much is not counted yet. Of given flows
+-- only what was written from their floors on is looked at: what was counted before may stand there for as long as
+-- somebody holds an old snapshot. The duty looks at all, also of a restored database, where floors mean nothing.
 select distinct a.flow::text from (
     select x.flow, x.node, x.round, sum(x.ended) as ended, bool_or(x.failed <> 0) as failed, count(*) as n
-    from duetime.arrival as x where $1::uuid[] is null or x.flow = any ($1::uuid[]) group by x.flow, x.node, x.round
+    from duetime.arrival as x where $1::uuid[] is null group by x.flow, x.node, x.round
+    union all
+    select x.flow, x.node, x.round, sum(x.ended), bool_or(x.failed <> 0), count(*)
+    from duetime.flow as f cross join lateral (select y.* from duetime.arrival as y where y.flow = f.id
+        and y.written_by >= f.floor) as x
+    where f.id = any ($1::uuid[]) group by x.flow, x.node, x.round
 ) as a join duetime.node as k on k.flow = a.flow and k.number = a.node
 where a.failed or a.n > $2::integer or k.round <> a.round or k.ended + a.ended >= k.opened limit $3::integer
 

@@ -247,7 +247,8 @@ create table duetime.flow (
     finished_at bigint,
     meta text,
     key text,
-    holds_key boolean not null default false
+    holds_key boolean not null default false,
+    floor xid8 not null default '0'
 );
 create unique index flow_key on duetime.flow (name, key) where holds_key;
 create index flow_state on duetime.flow (state, id);
@@ -298,9 +299,10 @@ create table duetime.arrival (
     node integer not null,
     round integer not null,
     ended integer not null,
-    failed integer not null
+    failed integer not null,
+    written_by xid8 not null default pg_current_xact_id()
 );
-create index arrival_flow on duetime.arrival (flow);
+create index arrival_flow on duetime.arrival (flow, written_by);
 
 -- What members returned that somebody reads.
 create table duetime.value (
