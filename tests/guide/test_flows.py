@@ -463,11 +463,12 @@ async def test_a_schedule_submits_a_flow_that_knows_its_interval() -> None:
         assert (meta["team"], meta["flow"], meta["node"], len(meta)) == ("reports", flow.id, "step", 3)
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("AIR.10")
-async def test_a_node_runs_again_with_what_follows_from_it() -> None:
+async def test_a_node_runs_again_with_what_follows_from_it(store_url: str) -> None:
     app = shop()
     thumbnails = shrinking(app)
-    async with duetime.testing.using(app) as t:
+    async with duetime.testing.using(app, url=store_url) as t:
         flow = await thumbnails.now(number=2)
         with pytest.raises(Conflict, match="did not run"):
             await app.flows.rerun(flow, "sizes")

@@ -58,6 +58,7 @@ class TaskOptions(TypedDict, total=False):
     reserve: Mapping[int, int] | None
     fair: Fair | None
     quota: Quota | None
+    start_within: Seconds | None
     isolation: Isolation
     recycle_after: int | None
     max_memory: int | str | None
@@ -207,6 +208,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         reserve: Mapping[int, int] | None = None,
         fair: Fair | None = None,
         quota: Quota | None = None,
+        start_within: Seconds | None = None,
         isolation: Isolation = "auto",
         recycle_after: int | None = None,
         max_memory: int | str | None = None,
@@ -223,6 +225,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         `reserve={9: 5}` keeps five of the slots for tasks of priority 9, so that long tasks of lower ones cannot hold them up.
         `fair="collection"` lets its collections share its starts, by `app.weights`, so that a flood of one does not hold up the others.
         `quota=Quota(1_000, per=60)` bounds how many are submitted, by all programs together; more are refused with QuotaExceeded.
+        `start_within` is an objective, in seconds after they are due, that nothing enforces: later ones are told by the verdict.
         `limits` bound how many run at once in the whole fleet. `aliases` are names that the handler had before; tasks stored under them
         still find it. `isolation` is "auto" (`async def` on the
         event loop, `def` in a thread), "thread" or "process" (a sub-process, which can be killed). Sub-processes are used again;
@@ -268,6 +271,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
                 reserve=reserve,
                 fair=fair,
                 quota=quota,
+                start_within=start_within,
                 aliases=aliases,
                 keep=keep,
                 doc=getattr(function, "__doc__", None) or "",

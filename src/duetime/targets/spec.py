@@ -74,7 +74,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `disabling`: its target is watched, because it may break as a whole. `limits` of the whole fleet, which it may share with others.
     `reserve`: how many slots are kept for tasks of at least that priority. `fair`: what shares its starts, by weight.
-    `quota`: how much of it may be submitted.
+    `quota`: how much of it may be submitted. `start_within`: how many seconds after being due its tasks should start at the latest.
     """
 
     name: str
@@ -91,4 +91,5 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     reserve: Mapping[int, int] = {}
     fair: Fair | None = None
     quota: Quota | None = None
+    start_within: float | None = None
     doc: str = ""
