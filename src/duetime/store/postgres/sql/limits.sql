@@ -1,6 +1,6 @@
 -- allot: permits for a worker
 select * from duetime.allot($1::bigint, $2::text, $3::bigint, $4::text[], $5::integer[], $6::text[], $7::integer[],
-    $8::integer[], $9::bigint[], $10::integer[], $11::integer[], $12::text)
+    $8::integer[], $9::bigint[], $10::integer[], $11::integer[], $12::bigint[], $13::text)
 
 -- limits_of_handlers: limits by permits that any of these handlers has
 select f.name from duetime.fleet_limit as f

@@ -17,10 +17,17 @@ select l.handler, count(*) from duetime_running as r join duetime_lane as l on l
 where r.worker = '' or r.worker in (select id from duetime_worker where lease is not null) group by l.handler
 
 -- permit: what a worker has
-select permits, wanted, number from duetime_permit where name = ? and worker = ?
+select permits, wanted, number, since from duetime_permit where name = ? and worker = ?
+
+-- first_in_turn: the other worker whose attempt has waited longest
+select since, worker from duetime_permit where name = ? and worker <> ? and since is not null
+order by since, worker limit 1
+
+-- limits_waited_for: limits of which somebody has waited for long
+select distinct name from duetime_permit where since is not null
 
 -- put_permit: what a worker has from now on
-insert or replace into duetime_permit (name, worker, permits, wanted, seen, number) values (?, ?, ?, ?, ?, ?)
+insert or replace into duetime_permit (name, worker, permits, wanted, seen, number, since) values (?, ?, ?, ?, ?, ?, ?)
 
 -- delete_permits: a worker is gone
 delete from duetime_permit where worker = ?
