@@ -21,6 +21,7 @@ from duetime.clock import SECOND, Instant
 from duetime.model.limit import DAY, Over, RateRule
 
 GRACE = SECOND // 10
+WHOLE_FOR = 60 * SECOND  # what is spent of a rate is forgotten so long after nothing is: a clock that is set back by less changes nothing
 HORIZON = 2 * SECOND  # tokens so far ahead are handed out: the duty that repeats all looks comes every second
 AT_ONCE = 500  # parked tasks of a partition that one look lets go on
 LONGEST_NAME = 200

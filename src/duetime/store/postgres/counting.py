@@ -11,6 +11,7 @@ from duetime.clock import Instant
 from duetime.model.limit import CountedLimit, PartitionRecord, RateRule, in_force
 from duetime.model.partitions import (
     AT_ONCE,
+    WHOLE_FOR,
     Admission,
     Candidate,
     Need,
@@ -203,7 +204,7 @@ class Counting(Changing):
         at = self._clock.parameter
         [[count]] = await self._opened.rows(self._sql.forget_vain_admitted, [at, SPOTS_AT_ONCE])
         spots = await self._opened.rows(self._sql.parked_spots, [SPOTS_AT_ONCE])
-        await self._opened.rows(self._sql.forget_spent, [at])
+        await self._opened.rows(self._sql.forget_spent, [at, WHOLE_FOR])
         await self._opened.rows(self._sql.forget_partitions, [at])
         if spots:
             await self._let_go_on([(name, part) for name, part in spots])

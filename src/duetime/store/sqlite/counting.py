@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.limit import DAY, CountedLimit, PartitionRecord, RateRule, in_force
+from duetime.model.limit import CountedLimit, PartitionRecord, RateRule, in_force
 from duetime.model.partitions import (
     AT_ONCE,
+    WHOLE_FOR,
     Admission,
     Candidate,
     Counted,
@@ -165,7 +166,7 @@ def look(connection: sqlite3.Connection, now: Instant) -> tuple[int, Instant | N
     vain = connection.execute(SQL.vain_admitted, {"now": now, "limit": SPOTS_AT_ONCE}).fetchall()
     connection.executemany(SQL.delete_admitted, [(task, name) for task, name, _ in vain])
     spots = connection.execute(SQL.parked_spots, (SPOTS_AT_ONCE,)).fetchall()
-    connection.execute(SQL.forget_spent, (now - 2 * DAY,))
+    connection.execute(SQL.forget_spent, {"now": now, "whole_for": WHOLE_FOR})
     connection.execute(SQL.forget_partitions, (now,))
     return len(vain), go_on(connection, spots, now) if spots else None
 

@@ -59,8 +59,9 @@ select duetime.forget_vain($1::bigint, $2::integer)
 -- parked_spots: partitions in which tasks wait
 select distinct h.limit_name, h.part from duetime.held as h where h.reason = 'limit' limit $1::integer
 
--- forget_spent: rates whose burst is whole again
-delete from duetime.spent as s where s.at < coalesce($1::bigint, duetime.clock()) - 172800000000
+-- forget_spent: rates whose burst is whole again for so long, and days that are over
+delete from duetime.spent as s where s.at < coalesce($1::bigint, duetime.clock()) - $2::bigint
+    and (s.used = 0 or s.at < coalesce($1::bigint, duetime.clock()) - 172800000000)
 
 -- forget_partitions: numbers of partitions that hold no more
 delete from duetime.partition as p where p.until_at <= coalesce($1::bigint, duetime.clock())

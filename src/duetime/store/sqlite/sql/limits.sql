@@ -137,8 +137,8 @@ where case when a.attempt is null
     else not exists (select 1 from duetime_running as r where r.task = a.task and r.attempt = a.attempt) end
 limit :limit
 
--- forget_spent: rates whose burst is whole again
-delete from duetime_spent where at < ?
+-- forget_spent: rates whose burst is whole again for so long, and days that are over
+delete from duetime_spent where at < :now - :whole_for and (used = 0 or at < :now - 172800000000)
 
 -- set_partition: a partition's own number
 insert or replace into duetime_partition (name, part, own, until_at, note, set_by, set_at) values (?, ?, ?, ?, ?, ?, ?)
