@@ -58,6 +58,9 @@ class Usage(NamedTuple):
     takes: int
 
 
+_decode = msgspec.json.Decoder().decode
+
+
 def partition_of(by: str | None, payload: str | bytes, collection: str | None, meta: Mapping[str, str]) -> str:
     """Return the partition of a task. One that lacks the field is in the partition without a name."""
     if by is None:
@@ -66,10 +69,10 @@ def partition_of(by: str | None, payload: str | bytes, collection: str | None, m
         return _named(collection)
     if by.startswith("meta."):
         return _named(meta.get(by.removeprefix("meta.")))
-    value = msgspec.json.decode(payload)
-    for part in by.split("."):
+    value = _decode(payload)
+    for part in (by,) if "." not in by else by.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    return _named(value)
+    return str(value) if type(value) is int else _named(value)
 
 
 def _named(value: object) -> str:
@@ -200,19 +203,13 @@ def admit(
     """Say which of these may start, in their order. Whoever waits holds nothing."""
     done = Admission([], [], [], [], [], set(), set())
     for candidate in candidates:
-        own = {row.need.limit: row for row in rows.get(candidate.task, ())}
-        going_on = set()
-        for row in own.values():
-            there = partitions.get(row.need.spot)
-            if there is not None:
-                there.taken -= row.need.takes
-            same = any(row.need.spot == need.spot for need in candidate.needs)
-            if row.attempt is None and same and (there is None or not there.rules or now <= row.at + GRACE):
-                going_on.add(row.need.spot)
-        refused = next((need for need in candidate.needs if not _may_start(partitions[need.spot], need, need.spot in going_on, now)), None)
+        found = rows.get(candidate.task)
+        own = {row.need.limit: row for row in found} if found else _NO_ROWS
+        going_on = _going_on(candidate, own, partitions, now) if own else _NOWHERE
+        places = [(need, partitions[need.limit, need.partition]) for need in candidate.needs]
+        refused = next((need for need, there in places if not _may_start(there, need, need.spot in going_on, now)), None)
         if refused is None:
-            for need in candidate.needs:
-                there = partitions[need.spot]
+            for need, there in places:
                 if need.spot in going_on:
                     there.taken += need.takes
                 else:
@@ -220,12 +217,30 @@ def admit(
                 if there.over == "cancel_running":
                     there.running_tasks.append(candidate.task)
             done.admitted.append(candidate)
-            done.given_back.extend((candidate.task, limit) for limit in own.keys() - {need.limit for need in candidate.needs})
+            if own:
+                done.given_back.extend((candidate.task, limit) for limit in own.keys() - {need.limit for need in candidate.needs})
             continue
         done.given_back.extend((candidate.task, limit) for limit in own)
         done.freed.update(row.need.spot for row in own.values())
         _refuse(done, candidate, refused, partitions[refused.spot])
     return done
+
+
+_NO_ROWS: Mapping[str, Row] = {}  # most tasks have none
+_NOWHERE: frozenset[Spot] = frozenset()
+
+
+def _going_on(candidate: Candidate, own: Mapping[str, Row], partitions: Mapping[Spot, Partition], now: Instant) -> set[Spot]:
+    """Take back what the rows of a task take, and return the partitions in which it may go on."""
+    going_on = set()
+    for row in own.values():
+        there = partitions.get(row.need.spot)
+        if there is not None:
+            there.taken -= row.need.takes
+        same = any(row.need.spot == need.spot for need in candidate.needs)
+        if row.attempt is None and same and (there is None or not there.rules or now <= row.at + GRACE):
+            going_on.add(row.need.spot)
+    return going_on
 
 
 def _may_start(partition: Partition, need: Need, goes_on: bool, now: Instant) -> bool:
