@@ -106,7 +106,7 @@ async def hand_over(url: str, chain: int) -> dict[str, float]:
 
 
 async def lateness(url: str, name: str) -> dict[str, float]:
-    """Start tasks of a plain handler at random instants, beside tasks of another one with limits or without; return how late the first ones are."""
+    """Start tasks of a plain handler at random instants, beside tasks of another handler; return how late the plain ones are."""
     app, late, ends, done = App(url), list[float](), 0, asyncio.Event()
     busy = round(BESIDE * WINDOW)
 
@@ -155,10 +155,10 @@ def compare(report: Report, engine: str, new_store: Callable[[str], str], *, rou
     name = f"{engine}: one ends → the next of its key starts"
     report.add(name, f"{found['median']:.1f} ms", f"p99 {found['p99']:.1f} ms", found["median"], 5, at_most=True, unit="ms")
 
-    def beside(name: str) -> float:
+    def late_beside(name: str) -> float:
         return in_process("bench.limits", "lateness", new_store("limits"), name)["p99"]
 
-    late = interleave({name: partial(beside, name) for name in BUSY}, rounds)
+    late = interleave({name: partial(late_beside, name) for name in BUSY}, rounds)
     for name in list(BUSY)[1:]:
         what = f"{engine}: lateness p99 of plain tasks beside tasks {name}"
         other = f"beside such without limits {median(late[PLAIN]):.1f} ms"
