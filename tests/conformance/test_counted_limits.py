@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import pytest
 
 from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
@@ -18,7 +19,7 @@ from duetime.model.task import State, TaskRecord
 from duetime.store import Store
 from duetime.store.accepting import OpenAttempt
 from duetime.store.values import ClaimedTask, Edit
-from tests.conformance.build import Worker, add, ended, get, state_of
+from tests.conformance.build import Worker, add, ended, get, new_task, state_of
 from tests.conformance.conftest import Dead, Hire
 
 
@@ -342,6 +343,49 @@ async def test_a_token_that_was_not_used_in_time_is_void(store: Store, worker: W
     await store.look_at_limits()
     clock.advance(10)  # nobody claimed anything
     assert len(await take(worker)) <= 2
+
+
+@pytest.mark.parametrize("step", [-3_600, 3_600])
+async def test_a_clock_that_is_set_holds_a_rate_back_for_no_longer_than_a_burst(
+    store: Store, worker: Worker, clock: ManualClock, step: float
+) -> None:
+    await declare(store, limit(0, "user", name="vendor", rates=[RateRule(10, SECOND, 3)]))
+    for _ in range(20):
+        await of(store, 7)
+    assert len(await take(worker)) == 3
+    clock.advance(step)
+    for _ in range(3):  # what comes now is in the place of what went on by the clock of before
+        await of(store, 7)
+    taken = []
+    for _ in range(30):
+        taken += [clock.now()] * len(await take(worker))
+        await store.look_at_limits()
+        clock.advance(0.05)
+    for at in taken:
+        assert sum(at <= each < at + SECOND for each in taken) <= 10 + 3 + 1
+    assert len(taken) >= 3
+
+
+async def test_every_attempt_takes_a_token(store: Store, worker: Worker, clock: ManualClock) -> None:
+    await declare(store, limit(0, "user", name="vendor", rates=[RateRule(1, 3_600 * SECOND, 3)]))
+    first = await of(store, 7)
+    for number in range(1, 4):
+        [taken] = await take(worker)
+        assert (taken.id, taken.attempt) == (first.id, number)
+        await worker.end(taken, State.PENDING, outcome=Outcome.RETRY_LATER)
+    assert await take(worker) == []
+    assert (await get(store, first)).parked
+
+
+async def test_a_parked_task_is_replaced_by_a_newer_one_of_its_key(store: Store, worker: Worker) -> None:
+    await declare(store, limit())
+    await of(store, 7)
+    parked = await of(store, 7, key="order-1")
+    assert len(await take(worker)) == 1
+    [replaced] = await store.add([new_task("work", b'{"user":8}', key="order-1", if_exists="replace")])
+    assert replaced.record.id == parked.id
+    [taken] = await take(worker)
+    assert (taken.id, taken.payload) == (parked.id, '{"user":8}')
 
 
 async def test_a_rate_per_day_begins_anew_at_midnight(store: Store, worker: Worker, clock: ManualClock) -> None:

@@ -118,6 +118,16 @@ def spend(rules: Sequence[RateRule], spent: Sequence[Spent], at: Instant) -> lis
     return after
 
 
+def as_of(rules: Sequence[RateRule], spent: Sequence[Spent], now: Instant) -> list[Spent]:
+    """Return what is spent, where the store's clock was set back: then all of a burst is spent, and no more than that."""
+    known = []
+    for rule, used in zip(rules, spent, strict=True):
+        whole = rule.burst * _interval(rule) if rule.period else 0
+        is_ahead = rule.period and used.at > now + whole + HORIZON + _interval(rule)  # tokens are handed out up to HORIZON ahead
+        known.append(Spent(now + whole) if is_ahead else used)
+    return known
+
+
 def _interval(rule: RateRule) -> int:
     return -(-rule.period // rule.count)
 
@@ -165,7 +175,12 @@ class Partition:
         return not self.running or self.taken + takes <= self.running
 
     def next_at(self, now: Instant) -> Instant:
-        return next_token(self.rules, self.spent, now) if self.rules else now
+        if not self.rules:
+            return now
+        known = as_of(self.rules, self.spent, now)
+        if known != self.spent:
+            self.spent, self.changed = known, True
+        return next_token(self.rules, self.spent, now)
 
     def take(self, takes: int, at: Instant) -> None:
         self.taken += takes

@@ -80,12 +80,12 @@ async def go_on(run: Runner, sql: Statements, spots: Iterable[Spot], at: Any) ->
     [[written_at]] = await run.rows(sql.begin_adding, [at])
     partitions, _, now = await _count(run, sql, spots, [], at, waiting=AT_ONCE)
     onward = let_go_on(partitions, now)
+    if any(each.changed for each in partitions.values()):
+        await run.rows(sql.write_spent, _spent(partitions))
     if not onward:
         return None
     rows = [(each.task, *each.need, each.at) for each in onward]
     [[earliest]] = await run.rows(sql.go_on, [max(now, written_at), *_columns(rows, 5)])
-    if any(each.changed for each in partitions.values()):
-        await run.rows(sql.write_spent, _spent(partitions))
     return None if earliest is None else int(earliest)
 
 
