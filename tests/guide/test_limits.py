@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from duetime import App, Context, Limit, Quota, QuotaExceeded, Rate
+from duetime import App, Context, Limit, Quota, QuotaExceeded, Rate, State
 from tests.servers.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -75,7 +75,7 @@ async def test_a_mutex_a_semaphore_and_a_window_by_arguments_wait_or_drop_what_i
         await asyncio.wait_for(begun.wait(), PATIENCE)
         dropped = await refresh.now()
         async with asyncio.timeout(PATIENCE):
-            while [(await app.get(task)).state for task in (*calls, dropped)].count("dropped") < 7:  # noqa: ASYNC110
+            while [(await app.get(task)).state for task in (*calls, dropped)].count(State.DROPPED) < 7:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         release.set()
         await app.result(running, timeout=PATIENCE)
