@@ -265,13 +265,15 @@ async def test_the_duty_repeats_every_look(store: Store, worker: Worker, another
     assert [task.id for task in await take(worker)] == [second.id]
 
 
-async def test_never_more_than_allowed_whoever_claims_and_ends_at_once(store: Store, hire: Hire) -> None:
+@pytest.mark.parametrize("crossed", [False, True])
+async def test_never_more_than_allowed_whoever_claims_and_ends_at_once(store: Store, hire: Hire, crossed: bool) -> None:
+    """Without a look of the duty; `crossed`: under two limits, of which each task has another pair of values."""
     workers = [await hire() for _ in range(4)]
-    await declare(store, limit(2))
+    await declare(store, limit(2), *([limit(1, "collection", name="tenant")] if crossed else []))
     chance = random.Random(21)
     for number in range(60):
-        await of(store, number % 3)
-    running: Counter[str] = Counter()
+        await of(store, number % 3, collection=f"tenant {number % 4}")
+    running: Counter[str | None] = Counter()
     done = 0
 
     async def work(worker: Worker) -> None:
@@ -282,11 +284,14 @@ async def test_never_more_than_allowed_whoever_claims_and_ends_at_once(store: St
                 return
             for task in (await worker.claim(wants={"work": chance.randint(1, 4)}, total=4)).tasks:
                 running[task.payload] += 1
+                running[task.collection] += 1
                 assert running[task.payload] <= 2
+                assert not crossed or running[task.collection] == 1
                 mine.append(task)
             chance.shuffle(mine)
             for task in [mine.pop() for _ in range(chance.randint(0, len(mine)))]:
                 running[task.payload] -= 1
+                running[task.collection] -= 1
                 again = chance.random() < 0.2
                 outcome = Outcome.RETRY_LATER if again else None
                 await worker.end(task, State.PENDING if again else State.SUCCEEDED, outcome=outcome)

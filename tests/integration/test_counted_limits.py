@@ -277,6 +277,56 @@ async def test_over_the_limit_the_newest_wins_or_is_dropped(url: str) -> None:
         await app.result(one, timeout=PATIENCE)
 
 
+async def test_the_newest_waits_for_a_handler_that_does_not_stop(url: str) -> None:
+    app, told, release, running = App(url), asyncio.Event(), asyncio.Event(), set[int]()
+
+    @app.task(limits=[Limit("preview", running=1, by="doc", over="cancel_running")])
+    async def preview(doc: int, version: int) -> list[int]:
+        running.add(version)
+        beside = sorted(running)
+        try:
+            if version == 1:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.set()
+            await release.wait()
+            raise
+        finally:
+            running.discard(version)
+        return beside
+
+    async with app.worker():
+        first = await preview.now(doc=7, version=1)
+        async for _ in looks():
+            if running == {1}:
+                break
+        newest = await preview.now(doc=7, version=2)
+        await asyncio.wait_for(told.wait(), PATIENCE)
+        async for _ in looks():
+            if (await app.get(newest)).parked:
+                break
+        assert running == {1}
+        release.set()
+        assert await app.result(newest, timeout=PATIENCE) == [2]
+        assert (await app.get(first)).state == "cancelled"
+
+
+async def test_who_pauses_takes_nothing_of_a_limit_meanwhile(url: str) -> None:
+    app, order = App(url), list[str]()
+
+    @app.task(limits=[Limit("one", running=1, by="user")])
+    async def work(ctx: Context, user: int, name: str) -> None:
+        order.append(f"{name} begins")
+        if name == "first":
+            await ctx.sleep("a while", 0.3)
+            order.append("first goes on")
+
+    async with app.worker():
+        for task in [await work.now(user=7, name=name) for name in ("first", "second")]:
+            await app.result(task, timeout=PATIENCE)
+    assert order == ["first begins", "second begins", "first begins", "first goes on"]
+
+
 async def test_what_makes_no_sense_is_refused_where_it_is_declared() -> None:
     for wrong, message in (
         (lambda: Limit("x"), "bounds nothing"),
