@@ -91,25 +91,25 @@ async def test_a_number_that_was_set_for_a_time_ends_by_itself(store: Store, wor
 async def test_who_has_waited_longest_comes_first_where_attempts_take_different_numbers(store: Store, hire: Hire) -> None:
     many, few, late = await hire(), await hire(), await hire()
 
-    async def turn(worker: Worker, number: int, held: int, want: int, least: int = 0, waited: int = 0) -> tuple[int, bool]:
+    async def given(worker: Worker, number: int, held: int, want: int, least: int = 0, waited: int = 0) -> tuple[int, bool]:
         uses = {"many": 4, "few": 1}
         asked = Ask(limit="erp", declared=4, uses=uses, held=held, want=want, least=least, waited=waited)
-        [given] = await store.allot(worker.id, number, [asked])
-        assert given.mixed
-        return given.permits, given.yields
+        [allotment] = await store.allot(worker.id, number, [asked])
+        assert allotment.mixed
+        return allotment.permits, allotment.yields
 
-    assert await turn(few, 1, 0, 3) == (3, False)
-    assert await turn(many, 1, 0, 4, least=4, waited=2 * SECOND) == (0, False)
-    assert await turn(few, 2, 2, 4) == (2, True)  # there is room, but not for it
-    assert await turn(late, 1, 0, 4, least=4, waited=SECOND) == (0, True)
-    assert await turn(few, 3, 0, 4, waited=SECOND // 2) == (0, True)
-    assert await turn(late, 2, 0, 4, least=4, waited=SECOND) == (0, True)
-    assert await turn(many, 2, 0, 4, least=4, waited=2 * SECOND) == (4, False)
-    assert await turn(few, 4, 0, 4) == (0, True)  # now the other one is waited for
-    assert await turn(many, 3, 0, 0) == (0, True)
-    assert await turn(late, 3, 0, 4, least=4, waited=SECOND) == (4, False)
-    assert await turn(late, 4, 1, 1) == (1, False)
-    assert await turn(few, 5, 0, 4) == (3, False)
+    assert await given(few, 1, 0, 3) == (3, False)
+    assert await given(many, 1, 0, 4, least=4, waited=2 * SECOND) == (0, False)
+    assert await given(few, 2, 2, 4) == (2, True)  # there is room, but not for it
+    assert await given(late, 1, 0, 4, least=4, waited=SECOND) == (0, True)
+    assert await given(few, 3, 0, 4, waited=SECOND // 2) == (0, True)
+    assert await given(late, 2, 0, 4, least=4, waited=SECOND) == (0, True)
+    assert await given(many, 2, 0, 4, least=4, waited=2 * SECOND) == (4, False)
+    assert await given(few, 4, 0, 4) == (0, True)  # now the other one is waited for
+    assert await given(many, 3, 0, 0) == (0, True)
+    assert await given(late, 3, 0, 4, least=4, waited=SECOND) == (4, False)
+    assert await given(late, 4, 1, 1) == (1, False)
+    assert await given(few, 5, 0, 4) == (3, False)
 
 
 async def test_nobody_is_waited_for_where_all_attempts_take_the_same(store: Store, hire: Hire) -> None:

@@ -296,12 +296,12 @@ def is_mixed(uses: Mapping[str, int]) -> bool:
     return len(set(uses.values())) > 1
 
 
-Turn = tuple[Instant, str]  # since when an attempt of which worker has waited: the first in order is waited for
+Waiting = tuple[Instant, str]  # since when an attempt of which worker has waited: the first in order is waited for
 
 
-def yields(turn: Turn | None, first: Turn | None) -> bool:
+def yields(own: Waiting | None, first: Waiting | None) -> bool:
     """Return whether a worker has to wait for another one, which has waited longer."""
-    return first is not None and (turn is None or first < turn)
+    return first is not None and (own is None or first < own)
 
 
 def granted(running: int, others: int, ask: Ask, *, yielding: bool = False) -> int:

@@ -221,10 +221,10 @@ def admit(
         found = rows.get(candidate.task)
         own = {row.need.limit: row for row in found} if found else _NO_ROWS
         going_on = _going_on(candidate, own, partitions, now) if own else _NOWHERE
-        places = [(need, partitions[need.limit, need.partition]) for need in candidate.needs]
-        refused = next((need for need, there in places if not _may_start(there, need, need.spot in going_on, now)), None)
+        needed = [(need, partitions[need.limit, need.partition]) for need in candidate.needs]
+        refused = next((need for need, there in needed if not _may_start(there, need, need.spot in going_on, now)), None)
         if refused is None:
-            for need, there in places:
+            for need, there in needed:
                 if need.spot in going_on:
                     there.taken += need.takes
                 else:

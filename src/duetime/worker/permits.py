@@ -16,8 +16,8 @@ from duetime.model.limit import Allotment, Ask, CountedLimit, Limit
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 from duetime.worker.held_limit import PLENTY, HeldLimit
+from duetime.worker.longest_waiting import PATIENT_FOR, LongestWaiting
 from duetime.worker.queues import HandlerQueue
-from duetime.worker.turns import PATIENT_FOR, Turns
 
 ASK_EVERY = 1.0  # seconds between two looks: a hint comes sooner, but may be lost
 INSIDE = 1 << 50  # microseconds: running attempts come before those that have not begun, which may wait for what these have
@@ -90,7 +90,7 @@ class Permits(Service):
         self._handed_over: dict[str, HandlerQueue] = {}
         self.limits: dict[str, HeldLimit] = {}
         self._queues: list[HandlerQueue] = []
-        self._turns = Turns()
+        self._waiting = LongestWaiting()
         self.bound(queues)
 
     def bound(self, queues: Iterable[HandlerQueue]) -> None:
@@ -113,7 +113,7 @@ class Permits(Service):
             limit.held = limit.asked = limit.awaited = 0
             limit.over = limit.yields = False
             limit.first = None
-        self._turns.forget()
+        self._waiting.forget()
         self.wake()
 
     # ---- what attempts do ----
@@ -196,16 +196,16 @@ class Permits(Service):
             return need, max(cost for queue in self._queues if queue is limit.first for each, cost in queue.limits if each is limit)
         return need, min(steps, default=1)
 
-    # ---- turns ----
+    # ---- who is waited for ----
 
-    async def _take_turns(self) -> None:
+    async def _find_longest_waiting(self) -> None:
         """Say which handler is waited for, of each limit of which attempts take different numbers."""
         limits = [limit for limit in tuple(self.limits.values()) if limit.mixed]
         if not limits:
             return
         before = [limit.first for limit in limits]
         queues = [queue for queue in self._queues if any(limit.mixed for limit, _ in queue.limits)]
-        waiting = await self._turns.look(queues, monotonic(), self._is_due)
+        waiting = await self._waiting.look(queues, monotonic(), self._is_due)
         for limit in limits:
             limit.first = next((queue for queue in waiting if any(each is limit for each, _ in queue.limits)), None)
         if [limit.first for limit in limits] != before:
@@ -223,14 +223,14 @@ class Permits(Service):
         if limit.mixed and limit.waiters and (waited := now - limit.waiters[0].since) >= PATIENT_FOR:
             return INSIDE + int(waited * 1e6)
         first = next((queue for queue in self._queues if queue is limit.first), None)
-        return 0 if first is None else max(1, int((now - self._turns.since(first)) * 1e6))
+        return 0 if first is None else max(1, int((now - self._waiting.since(first)) * 1e6))
 
     # ---- asking ----
 
     async def run_once(self) -> float | None:
         if not self.limits:
             return None
-        await self._take_turns()
+        await self._find_longest_waiting()
         self._number = number = max(self._number + 1, int(monotonic() * 1e6))
         asks = []
         for limit in tuple(self.limits.values()):

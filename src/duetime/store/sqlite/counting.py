@@ -90,15 +90,15 @@ def _partitions(connection: sqlite3.Connection, spots: Iterable[Spot], now: Inst
     asked = write_json(spots)
     (any_waits,) = connection.execute(SQL.any_limited).fetchone()
     known = _read(connection.execute(SQL.partitions_known, {"spots": asked, "now": now, "waits": any_waits}))
-    facts = {place: (taken, waits, own) for place, taken, waits, own in known}
+    facts = {index: (taken, waits, own) for index, taken, waits, own in known}
     spent = _spent(connection, asked) if any(rules for _, rules, _ in limits.values()) else {}
     partitions = {}
-    for place, (name, part) in enumerate(spots):
+    for index, (name, part) in enumerate(spots):
         if name not in limits:
             continue
         running, rules, over = limits[name]
-        taken, waits, own = facts.get(place, (0, False, None))
-        used = spent.get(place, {}) if rules else {}
+        taken, waits, own = facts.get(index, (0, False, None))
+        used = spent.get(index, {}) if rules else {}
         partitions[name, part] = Partition(
             running if own is None else own,
             taken or 0,
@@ -115,10 +115,10 @@ def _partitions(connection: sqlite3.Connection, spots: Iterable[Spot], now: Inst
 
 
 def _spent(connection: sqlite3.Connection, spots: str) -> dict[int, dict[int, Spent]]:
-    """Return what is spent of the rates of partitions, by their place and the number of the rate."""
+    """Return what is spent of the rates of partitions, by their index and the number of the rate."""
     spent: dict[int, dict[int, Spent]] = {}
-    for place, rate, at, used in _read(connection.execute(SQL.partitions_spent, (spots,))):
-        spent.setdefault(place, {})[rate] = Spent(at, used)
+    for index, rate, at, used in _read(connection.execute(SQL.partitions_spent, (spots,))):
+        spent.setdefault(index, {})[rate] = Spent(at, used)
     return spent
 
 

@@ -76,10 +76,10 @@ def _allot(connection: sqlite3.Connection, worker: str, number: int, asks: Seque
         others, lacking, sharing = connection.execute(SQL.others_permits, (ask.limit, worker)).fetchone()
         others += _taken(_uses(uses), accepted)
         running, mixed = in_force(declared, own, until_at, now), is_mixed(_uses(uses))
-        turn = (now - ask.waited, worker) if ask.waited else None
-        yielding = mixed and yields(turn, connection.execute(SQL.first_in_turn, (ask.limit, worker)).fetchone())
+        own_wait = (now - ask.waited, worker) if ask.waited else None
+        yielding = mixed and yields(own_wait, connection.execute(SQL.longest_waiting, (ask.limit, worker)).fetchone())
         permits = granted(running, others, ask, yielding=yielding)
-        since = turn[0] if turn is not None and permits < ask.least else None
+        since = own_wait[0] if own_wait is not None and permits < ask.least else None
         connection.execute(SQL.put_permit, (ask.limit, worker, permits, max(ask.want, ask.need), ask.seen, number, since))
         allotments.append(Allotment(ask.limit, permits, running, version, others + permits, lacking, sharing + 1, mixed, yielding))
         tells = tells or (permits < had and lacking > 0) or (permits < ask.want and (wanted <= had or max(ask.want, ask.need) > wanted))

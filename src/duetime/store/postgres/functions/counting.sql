@@ -1,7 +1,7 @@
 -- Limits that the store counts at each claim (model/partitions.py).
 
 -- What is known of partitions, as JSON: limits [name, declared, own, until_at, rates, over]; of partitions of which
--- something is known [place among p_names and p_parts, taken, waits, own, [[rate, at, used]], [[task, takes, due_at]],
+-- something is known [index into p_names and p_parts, taken, waits, own, [[rate, at, used]], [[task, takes, due_at]],
 -- [running task]]; and the rows of tasks [task, name, part, takes, attempt, at]. The limits are locked first, in a
 -- statement of its own, so all that was counted before is seen. Most limits have no tasks that wait and no numbers of
 -- single partitions, which is found out once.

@@ -19,7 +19,7 @@ where r.worker = '' or r.worker in (select id from duetime_worker where lease is
 -- permit: what a worker has
 select permits, wanted, number, since from duetime_permit where name = ? and worker = ?
 
--- first_in_turn: the other worker whose attempt has waited longest
+-- longest_waiting: the other worker whose attempt has waited longest
 select since, worker from duetime_permit where name = ? and worker <> ? and since is not null
 order by since, worker limit 1
 
@@ -82,10 +82,10 @@ where l.handler in (select value from json_each(:handlers))
 -- any_limited: whether a task waits under a limit
 select exists (select 1 from duetime_held where reason = 'limit')
 
--- partitions_known: the place among these partitions, what is taken, whether tasks wait, and its own number, of those
+-- partitions_known: the index among these partitions, what is taken, whether tasks wait, and its own number, of those
 -- of which something is known
 with known as materialized (
-    select s.key as place, (select sum(a.takes) from duetime_admitted as a
+    select s.key as spot, (select sum(a.takes) from duetime_admitted as a
             where a.name = s.value ->> 0 and a.part = s.value ->> 1) as taken,
         :waits and exists (select 1 from duetime_held as h
             where h.reason = 'limit' and h.limit_name = s.value ->> 0 and h.part = s.value ->> 1) as waits,
@@ -93,10 +93,10 @@ with known as materialized (
             and (p.until_at is null or p.until_at > :now)) as own
     from json_each(:spots) as s
 )
-select json_group_array(json_array(k.place, k.taken, k.waits, k.own)) from known as k
+select json_group_array(json_array(k.spot, k.taken, k.waits, k.own)) from known as k
 where k.taken is not null or k.waits or k.own is not null
 
--- partitions_spent: what is spent of rates, by the place among these partitions
+-- partitions_spent: what is spent of rates, by the index among these partitions
 select json_group_array(json_array(s.key, x.rate, x.at, x.used))
 from json_each(?) as s cross join duetime_spent as x on x.name = s.value ->> 0 and x.part = s.value ->> 1
 

@@ -1,4 +1,4 @@
-"""Turns: which handlers have waited long for permits of a limit of which attempts take different numbers.
+"""Which handlers have waited longest for permits of a limit of which attempts take different numbers.
 
 Attempts that take few could keep out for ever those that take many: what becomes free is enough for them. So whoever has waited for
 PATIENT_FOR comes first, the longest waiting before all, and nothing else begins under the limit until it has what it needs. All limits go
@@ -25,7 +25,7 @@ class Wait(msgspec.Struct):
     sure: bool = False
 
 
-class Turns:
+class LongestWaiting:
     """Since when each handler has waited for permits."""
 
     def __init__(self) -> None:
