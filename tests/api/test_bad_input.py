@@ -110,6 +110,12 @@ async def test_a_parameter_that_does_not_fit_is_named(http: Client, query: str, 
     assert [fault["parameter"] for fault in problem["errors"]] == [parameter]
 
 
+@pytest.mark.parametrize("query", ["", "?"])
+async def test_a_parameter_that_is_missing_is_named(http: Client, query: str) -> None:
+    problem = await http.problem("DELETE", f"/v1/gates{query}", status=422)
+    assert [fault["parameter"] for fault in problem["errors"]] == ["handler"]
+
+
 async def test_a_cursor_of_somebody_elses_making_is_refused(http: Client) -> None:
     for cursor in ("x", "W10", "WyJ4Il0", "____", "%C3%A9"):
         await http.problem("GET", f"/v1/tasks?cursor={cursor}", status=422)

@@ -154,6 +154,7 @@ def bodies(scene: Scene) -> dict[str, Any]:
         "put_calendar": {"weekdays": "sat,sun"},
         "register_worker": {"handlers": {"greet": {}}},
         "complete_task": told,
+        "complete_tasks": {"items": [{"task": scene.own["tasks"], "attempt": 1}]},
         "note_progress": {**told, "fraction": 0.5},
         "append_logs": {**told, "text": "common"},
         "start_operation": {"verb": "retry", "filter": {"handler": "greet"}},

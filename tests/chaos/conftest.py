@@ -17,6 +17,12 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
 
 
 @pytest.fixture
+def postgres_url(bare_postgres_url: str) -> str:
+    """The address of a schema that no other test uses: what a killed process has sent to the server may be carried out late."""
+    return bare_postgres_url
+
+
+@pytest.fixture
 async def postgres_fleet(tmp_path: Path, postgres_url: str) -> AsyncIterator[Fleet]:
     """A fleet on a schema of the session's server, which nobody harms."""
     async with Fleet(tmp_path, url=postgres_url) as fleet:

@@ -18,6 +18,12 @@ from tests.integration.postgres import admin, opened, schema_of
 from tools.signatures import recorded, signatures
 
 
+@pytest.fixture
+def postgres_url(bare_postgres_url: str) -> str:
+    """These tests make the tables themselves, or change more than rows."""
+    return bare_postgres_url
+
+
 def stored(url: str) -> tuple[object, ...]:
     with admin(url) as connection:
         found = connection.execute(f"select version, digest from {schema_of(url)}.functions".encode()).fetchone()

@@ -45,6 +45,12 @@ from tests.servers.wire import PostgresConversation
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture
+def postgres_url(bare_postgres_url: str) -> str:
+    """These tests make the tables themselves, or change more than rows."""
+    return bare_postgres_url
+
+
 async def refusal(url: str) -> str:
     """Try to open a store that cannot be opened; return the message of the error."""
     store = store_from_url(url)

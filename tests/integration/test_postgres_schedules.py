@@ -29,6 +29,12 @@ ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
 
 
+@pytest.fixture
+def postgres_url(bare_postgres_url: str) -> str:
+    """These tests make the tables themselves, or change more than rows."""
+    return bare_postgres_url
+
+
 async def use_every_verb(store: Store) -> None:
     now = store.now()
     await put(store, bringing(new("a", now - SECOND, rule=AfterEnd(60)), occurrence("a", now), skips=(skip("a", now),)), new("b"))

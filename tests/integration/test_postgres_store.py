@@ -36,6 +36,12 @@ from tests.servers.waiting import PATIENCE
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture
+def postgres_url(bare_postgres_url: str) -> str:
+    """These tests make the tables themselves, or change more than rows."""
+    return bare_postgres_url
+
+
 async def hired(store: Store, id: str = "w") -> Worker:
     return Worker(store, id, await store.register(NewWorker(id=id, host="here", pid=1, slots={"work": 10})))
 

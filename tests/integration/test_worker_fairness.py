@@ -19,12 +19,12 @@ async def test_workers_share_their_starts_by_weight_together(tmp_path: Path) -> 
     def program() -> App:
         app = App(f"sqlite:///{tmp_path}/shop.db")
 
-        @app.task(fair="collection", concurrency=4)
+        @app.task(fair="collection", concurrency=50)
         async def work(ctx: Context) -> None:
             started.append(ctx.task.collection or "")
             if len(started) >= 1_100:
                 enough.set()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.06)  # longer than the work that a worker takes along: thousands of quick ones would be all that there are
 
         return app
 

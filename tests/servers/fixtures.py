@@ -15,6 +15,7 @@ from tests.servers import postgres, running
 from tests.servers.installations import installations
 from tests.servers.log import excerpt
 from tests.servers.postgres import Postgres
+from tests.servers.schemas import end_schemas, schemas
 
 NewPostgres: TypeAlias = Callable[..., Postgres]
 NEWEST = "postgres-18"
@@ -40,11 +41,21 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_sessionfinish() -> None:
+    end_schemas()
     running.end()
 
 
 @pytest.fixture
-def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
+    """The address of an empty store on the newest server, which another test has emptied for this one."""
+    name = running.newest_postgres()
+    schema = schemas(name).take()
+    yield running.postgres_url(name, schema=schema)
+    schemas(name).give_back(schema)
+
+
+@pytest.fixture
+def bare_postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a schema of the test's own on the newest server; there is no such schema before the test or after it."""
     name = running.newest_postgres()
     schema = f"t_{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]}"

@@ -19,16 +19,18 @@ def scratch() -> Path:
     """Give this session's folder. Pytest's own would not do: only the account that runs the tests may enter it."""
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         _remove_if_abandoned(left)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    folder.chmod(0o755)
-    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    made = Path(tempfile.mkdtemp(prefix="new-"))
+    made.chmod(0o755)
+    lock = os.open(made / "lock", os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # held until this process ends, in whatever way
+    # named only now: between making the lock and taking it, another session that begins would think it abandoned
+    folder = made.rename(made.with_name(PREFIX + made.name.removeprefix("new-")))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def _remove_if_abandoned(folder: Path) -> None:
-    """Remove what a session that was killed left behind. Without a lock it may have begun just now, so it stays."""
+    """Remove what a session that was killed left behind."""
     with contextlib.suppress(OSError):
         lock = os.open(folder / "lock", os.O_RDWR)
         try:

@@ -128,8 +128,8 @@ def test_a_given_address_replaces_all_servers(monkeypatch: pytest.MonkeyPatch) -
     assert running.postgres_url("postgres-given", database="other").startswith("postgresql://me:secret@db.example:5433/other?")
 
 
-def test_a_schema_of_its_own_is_there_for_a_test(postgres_url: str) -> None:
-    address, _, schema = postgres_url.partition("?schema=")
+def test_a_schema_of_its_own_is_there_for_a_test(bare_postgres_url: str) -> None:
+    address, _, schema = bare_postgres_url.partition("?schema=")
     with psycopg.connect(address) as connection:
         assert connection.execute("select to_regnamespace(%s)", (schema,)).fetchone() == (None,)
         connection.execute(f"create schema {schema}".encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from typing import Any
 
@@ -287,6 +288,29 @@ async def test_a_caller_who_gives_up_does_not_end_the_attempt_to_connect_of_othe
     first.cancel()
     assert await second == {"to": "shop"}
     assert len(dialling.dialled) == 1
+
+
+async def test_a_connection_that_swallows_a_cancel_while_it_closes_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of Kafka does: a worker that stopped at that moment hung."""
+    monkeypatch.setattr(publishing, "CLOSE_WITHIN", 0.001)
+    released, ended = asyncio.Event(), asyncio.Event()
+
+    class Deaf(FakeLink):
+        async def close(self) -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+            await released.wait()
+            ended.set()
+
+    async def dial(address: Address, host: tuple[str, int]) -> FakeLink:
+        return Deaf()
+
+    broker = Broker(read_address("kafka://h"), dial)
+    await broker.publish(MESSAGE)
+    await broker.close()
+    assert not ended.is_set()
+    released.set()
+    await ended.wait()
 
 
 async def test_handlers_of_one_url_share_a_broker() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from duetime.clock import EARLIEST, LATEST, SECOND
 from duetime.errors import InvalidValue
-from duetime.model.query import Query
+from duetime.model.query import OF_THE_PAGE, Query
 from duetime.model.query_text import LONGEST, MAPS, TEXTS, both, read_query, write_query
 from duetime.model.task import State
 
@@ -79,7 +79,7 @@ def test_whatever_is_read_is_a_query_or_refused_with_a_message(text: str) -> Non
 def test_every_part_of_a_query_can_be_said() -> None:
     said = {*TEXTS.values(), *MAPS, "state", "states", "retrying", "parked", "mine", "priority_min", "priority_max"}
     said |= {f"{name}_{bound}" for name in ("due", "submitted", "finished") for bound in ("after", "before")}
-    assert set(Query.__struct_fields__) - said == {"limit", "cursor", "brief", "scan"}
+    assert set(Query.__struct_fields__) - said == OF_THE_PAGE
 
 
 @pytest.mark.parametrize(

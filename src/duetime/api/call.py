@@ -219,8 +219,6 @@ def too_nested() -> Refusal:
 
 
 def read_query(query: bytes, kind: type[S]) -> S:
-    if not query:
-        return msgspec.convert({}, kind)
     try:
         pairs = parse_qsl(
             query.decode("ascii"), keep_blank_values=True, strict_parsing=False, errors="strict", max_num_fields=MOST_PARAMETERS

@@ -25,7 +25,7 @@ from duetime.model.operation import (
     ended,
     in_state,
 )
-from duetime.model.query import Query, read_cursor, write_cursor
+from duetime.model.query import OF_THE_PAGE, Query, read_cursor, write_cursor
 from duetime.model.task import check_name, check_priority, delay_micros, due_instant
 from duetime.model.text_search import read_terms
 from duetime.store import Store
@@ -108,7 +108,7 @@ class Request(NamedTuple):
 
 def fields_of(query: Query) -> dict[str, Any]:
     """Return the fields of a query that choose tasks, as they are shown."""
-    given = {name: getattr(query, name) for name in Query.__struct_fields__ if name not in ("limit", "cursor", "brief", "scan")}
+    given = {name: getattr(query, name) for name in Query.__struct_fields__ if name not in OF_THE_PAGE}
     return {name: to_datetime(value) if name.endswith(_BOUNDS) else value for name, value in given.items() if value not in (None, (), {})}
 
 

@@ -23,6 +23,7 @@ MOST_SCANNED = 1_000_000
 MOST_COUNTED = 1_000_000
 USUAL_COUNT = 100_000
 BRIEF = 300  # characters of a payload
+OF_THE_PAGE = frozenset({"limit", "cursor", "brief", "scan", "each"})  # fields that say how matches are shown, not what matches
 
 T = TypeVar("T")
 

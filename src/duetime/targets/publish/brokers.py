@@ -7,10 +7,10 @@ However many tasks are due, at most one connection is tried per second and broke
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
+from typing import Any
 
 from duetime.targets.publish.address import Address
 from duetime.targets.publish.messages import Acknowledgement, BrokerUnreachable, Link, Message, PublishRefused
@@ -61,7 +61,7 @@ class Broker:
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.cancel()
-            await asyncio.wait([connecting], timeout=CLOSE_WITHIN)
+            await asyncio.wait([connecting], timeout=2 * CLOSE_WITHIN)  # a cancelled one still closes what it had opened
         link, self._link = self._link, None
         if link is not None:
             await _closed(link)
@@ -126,10 +126,20 @@ class Broker:
 
 
 async def _closed(link: Link) -> None:
-    """Close a connection that may be broken: that may fail, and must not take long."""
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(CLOSE_WITHIN):
-            await link.close()
+    await closed_in_time(link.close())
+
+
+async def closed_in_time(closing: Coroutine[Any, Any, object]) -> None:
+    """Close a connection that may be broken: that may fail, and must not take long.
+
+    A task of its own, because some clients swallow the one cancel that a time-out sends, and then wait without end.
+    """
+    task = asyncio.create_task(closing)
+    try:
+        await asyncio.wait([task], timeout=CLOSE_WITHIN)
+    finally:
+        task.cancel()
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
 
 class Brokers:

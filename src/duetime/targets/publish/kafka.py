@@ -5,8 +5,6 @@ A message's key is the task's key, or its id: messages of one key keep their ord
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import ssl
 
 from aiokafka import AIOKafkaProducer
@@ -24,7 +22,7 @@ from aiokafka.errors import (
 )
 
 from duetime.targets.publish.address import Address
-from duetime.targets.publish.brokers import CLOSE_WITHIN, CONFIRM_WITHIN
+from duetime.targets.publish.brokers import CONFIRM_WITHIN, closed_in_time
 from duetime.targets.publish.messages import Acknowledgement, BrokerUnreachable, Message, PublishRefused
 from duetime.targets.publish.spec import CONTENT_TYPE
 
@@ -72,11 +70,9 @@ class KafkaLink:
 
 async def _stop(producer: AIOKafkaProducer) -> None:
     """Stop a producer without waiting for what cannot be sent: its tasks would go on trying for ever."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(CLOSE_WITHIN):
-            if producer._sender is not None:
-                await producer._sender.close()
-            await producer.stop()
+    if producer._sender is not None:
+        await producer._sender.close()
+    await producer.stop()
 
 
 def _text(error: BaseException) -> str:
@@ -103,7 +99,7 @@ async def open_kafka(address: Address, host: tuple[str, int]) -> KafkaLink:
     try:
         await producer.start()
     except BaseException as error:
-        await _stop(producer)
+        await closed_in_time(_stop(producer))
         if isinstance(error, SaslAuthenticationFailed):
             raise PublishRefused("NotPermitted", f"{address.shown} refuses user and password: {_text(error)}") from error
         if isinstance(error, KafkaError | OSError):

@@ -14,7 +14,7 @@ from duetime.clock import to_datetime, to_seconds
 from duetime.errors import DuetimeError, InvalidValue
 from duetime.ids import is_id
 from duetime.model.access import Scope
-from duetime.model.query import Query, fits_pattern
+from duetime.model.query import OF_THE_PAGE, Query, fits_pattern
 from duetime.model.query_text import read_query, write_query
 from duetime.model.task import State, TaskRecord
 from duetime.web.page import Action, Done, Page, View
@@ -27,7 +27,7 @@ MOST_SELECTED = 100
 UNITS = {"s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
-FILTERS = [name for name in Query.__struct_fields__ if name not in ("limit", "cursor", "brief", "scan", "each")]
+FILTERS = [name for name in Query.__struct_fields__ if name not in OF_THE_PAGE]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
