@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out of a quick run what is slow or needs a server, and of all but the longest what needs the system's packages."""
+    """Leave out of a quick run what is slow or needs a server, and of all but the longest what is long or needs the system's packages."""
     scope = config.getoption("--scope")
     left_out = {item for item in items if _is_left_out(item, scope)}
     if left_out:
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_left_out(item: pytest.Item, scope: str) -> bool:
-    if scope != "everything" and item.get_closest_marker("system") is not None:
+    if scope != "everything" and any(item.get_closest_marker(name) is not None for name in ("system", "long")):
         return True
     if item.get_closest_marker("browser") is not None and (scope == "quick" or chromium() is None):
         return True

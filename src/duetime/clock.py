@@ -77,6 +77,15 @@ class SystemClock:
         return _monotonic()
 
 
+CLOCKS_APART = 2.0  # seconds between two clocks that nobody minds
+
+
+def ahead_of(store_now: Instant) -> float:
+    """Return how many seconds this host's clock of day is ahead of a store's; 0 while nobody would mind."""
+    ahead = (SystemClock().now() - store_now) / SECOND
+    return ahead if abs(ahead) >= CLOCKS_APART else 0.0
+
+
 class ManualClock:
     """A clock for tests, which moves only by `advance` and `set`."""
 

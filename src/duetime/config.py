@@ -56,6 +56,7 @@ class Settings(TypedDict, total=False):
     public_url: str
     public_status: str | Sequence[str]
     heartbeat_url: str
+    trace_url: str
     artifacts: str
     hide: str
     artifact_cap: int | str
@@ -109,6 +110,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str | None
     public_status: tuple[str, ...] | None
     heartbeat_url: Masked | None
+    trace_url: str | None
     artifacts: str | None
     hide: Hiding | None
     artifact_cap: int
@@ -252,6 +254,14 @@ def _heartbeat(value: Any, name: str) -> Masked:
     return Masked(text)
 
 
+def _trace_url(value: Any, name: str) -> str:
+    text = _text(value, name)
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or text.count("{trace}") != 1 or "{" in text.replace("{trace}", ""):
+        raise InvalidValue(f"{name} must be a URL with {{trace}} in it, such as https://traces.example/trace/{{trace}}, got {text!r}")
+    return text
+
+
 def _public_url(value: Any, name: str) -> str:
     text = _text(value, name).rstrip("/")
     try:
@@ -313,6 +323,7 @@ SETTINGS = (
         "public_status", None, "handlers and schedules whose status is public at `/status/NAME`: names, or prefixes with `*`", _patterns
     ),
     Setting("heartbeat_url", None, "what is called each minute, for a monitor outside: its silence tells that all is down", _heartbeat),
+    Setting("trace_url", None, "where the dashboard finds the trace of a task: `https://traces.example/trace/{trace}`", _trace_url),
     Setting(
         "artifacts",
         None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -134,8 +133,8 @@ async def until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/store.db"
+def url(store_url: str) -> str:
+    return store_url
 
 
 @pytest.fixture

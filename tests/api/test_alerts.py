@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
-from duetime import AlertNotFound, AlertRule, App, Backlog, ChannelNotFound, Conflict, Fatal, InvalidValue, Late, Mail, Slo, Webhook
+from duetime import (
+    AlertNotFound,
+    AlertRule,
+    App,
+    Backlog,
+    Certificate,
+    ChannelNotFound,
+    Conflict,
+    Deadline,
+    Disabled,
+    Failing,
+    Fatal,
+    InvalidValue,
+    Late,
+    Mail,
+    Missed,
+    Running,
+    Slo,
+    Webhook,
+    WorkerLost,
+)
 from duetime.duties.alert_facts import Memory
 from duetime.duties.alerts import evaluate
+from duetime.model.alerts.conditions import Condition
 from tests.api.conftest import Client, served, until
 from tests.servers.http import Conversation, serving
 
@@ -78,6 +100,33 @@ async def test_a_remote_program_has_the_same_verbs(app: App, http: Client) -> No
             await remote.channels.get("ops")
 
 
+EVERY_CONDITION: list[Condition] = [
+    Failing(in_a_row=3),
+    Failing(ratio=0.2, within=600.0, least=5, handler="shop.*"),
+    Disabled(handler="shop.*"),
+    Late(oldest_due=60.0),
+    Slo(start_within=2.5, ratio=0.99, window=86_400.0, burn=2.0, least=100, handler="shop.charge"),
+    Running(longer_than=600.0),
+    Backlog(due=1_000),
+    Certificate(days=(30, 7)),
+    Missed(schedule="nightly", within=7_200.0),
+    Deadline(schedule="nightly", by="07:00", tz="Europe/Berlin"),
+    WorkerLost(within=600.0),
+]
+
+
+async def test_every_condition_is_the_same_in_python_and_over_http(app: App, http: Client) -> None:
+    assert {type(each) for each in EVERY_CONDITION} == set(get_args(Condition))
+    await app.channels.put("ops", Webhook(url="https://example.com/"))
+    async with App(http.url) as remote:
+        for condition in EVERY_CONDITION:
+            sent = msgspec.json.decode(msgspec.json.encode(condition))
+            info = (await http("PUT", "/v1/alert-rules/rule", {"when": sent, "channels": ["ops"]})).json
+            assert info["rule"]["when"] == sent
+            assert (await app.alerts.get("rule")).rule.when == (await remote.alerts.get("rule")).rule.when == condition
+            await remote.alerts.delete("rule")
+
+
 async def test_a_token_for_some_handlers_sees_their_alerts_only_and_all_are_counted(app: App) -> None:
     for name in ("shop.a", "other"):
 
@@ -107,9 +156,10 @@ async def test_a_token_for_some_handlers_sees_their_alerts_only_and_all_are_coun
 # ---- for everybody ----
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("CJO.10")
-async def test_status_pages_show_what_is_chosen_to_everybody_and_nothing_else(tmp_path: Path) -> None:
-    app = App(f"sqlite:///{tmp_path}/store.db", public_status="shop.*, nightly")
+async def test_status_pages_show_what_is_chosen_to_everybody_and_nothing_else(store_url: str) -> None:
+    app = App(store_url, public_status="shop.*, nightly")
 
     @app.task(name="shop.<b>charge")
     async def charge() -> None: ...

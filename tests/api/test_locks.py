@@ -47,6 +47,7 @@ async def test_a_remote_program_holds_locks(app: App, http: Client) -> None:
             await remote.locks.delete("nightly")
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("SHL.7")
 async def test_a_token_is_for_locks_that_are_named_like_its_handlers_and_they_are_counted(app: App) -> None:
     token = (await app.tokens.create("shop", scopes=["submit"], handlers=["shop.*"])).token

@@ -113,6 +113,7 @@ async def test_flows_belong_to_their_owner_too(app: App, bearer: Bearer) -> None
     assert (await ben("POST", f"/v1/flows/{flow}/cancel")).json["state"] in ("cancelling", "cancelled")
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("CJO.11")
 async def test_a_token_has_scopes_a_rate_and_addresses_and_its_handlers_have_priorities_and_limits(app: App, bearer: Bearer) -> None:
     elsewhere = await bearer("elsewhere", "read", addresses=["10.0.0.0/8", "fd00::1"])

@@ -8,7 +8,7 @@ import pytest
 
 from duetime import App, Every, Schedule
 from duetime.clock import ManualClock, to_instant
-from duetime.store.sqlite.store import SqliteStore
+from duetime.store.open import store_from_url
 from tests.integration import test_backfill
 from tests.integration.reached import over_server
 
@@ -21,9 +21,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def app(clock: ManualClock) -> AsyncIterator[App]:
-    home = App("sqlite:///:memory:", user="anna@shop")
-    async with home.using_store(SqliteStore(":memory:", clock=clock)), over_server(home) as app:
+async def app(store_url: str, clock: ManualClock) -> AsyncIterator[App]:
+    home = App(store_url, user="anna@shop")
+    async with home.using_store(store_from_url(store_url, clock=clock)), over_server(home) as app:
 
         @app.task
         async def count(day: int = 0) -> None: ...

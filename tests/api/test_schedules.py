@@ -23,14 +23,10 @@ SUNDRY = "2030-01-01T00:00:00Z"
 NOON = datetime(2029, 1, 1, 12, 30, tzinfo=UTC)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, url: str) -> str:
-    return url if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
-
-
 # ---- making and reading ----
 
 
+@pytest.mark.each_store
 async def test_a_schedule_is_made_read_changed_and_removed(store_url: str) -> None:
     async with served(new_app(store_url)) as http:
         made = await http("PUT", "/v1/schedules/sweep", {**SWEEP, "note": "for Ada"}, status=201)
@@ -140,6 +136,7 @@ async def test_all_options_come_back_as_they_were_sent(http: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b", "50% off?", "Ünïcode ☃", "'; drop table x; --", '<i>"q"</i>', "..", "a#b&c=d", "run", "x" * 200])
+@pytest.mark.each_store
 async def test_any_printable_name_works_in_an_address(store_url: str, name: str) -> None:
     async with served(new_app(store_url)) as http:
         body = {**GREET, "every": 60}
@@ -163,6 +160,7 @@ async def _raw(http: Client, method: str, path: str, body: Any = None) -> Answer
         return Answer(response.status, response.headers, await response.read())
 
 
+@pytest.mark.each_store
 async def test_lists_are_filtered_and_paged(store_url: str) -> None:
     app = new_app(store_url)
     async with served(app) as http:
@@ -194,6 +192,7 @@ async def test_lists_are_filtered_and_paged(store_url: str) -> None:
 # ---- conditions ----
 
 
+@pytest.mark.each_store
 async def test_of_two_servers_that_change_the_same_schedule_exactly_one_wins(store_url: str) -> None:
     async with served(new_app(store_url)) as one, served(new_app(store_url)) as other:
         tag = (await one("PUT", "/v1/schedules/s", {**GREET, "every": 60}, status=201)).headers["etag"]
@@ -210,6 +209,7 @@ async def test_of_two_servers_that_change_the_same_schedule_exactly_one_wins(sto
             tag = won.headers["etag"]
 
 
+@pytest.mark.each_store
 async def test_of_two_servers_that_make_the_same_schedule_exactly_one_does(store_url: str) -> None:
     async with served(new_app(store_url)) as one, served(new_app(store_url)) as other:
         headers = {"If-None-Match": "*"}
@@ -219,6 +219,7 @@ async def test_of_two_servers_that_make_the_same_schedule_exactly_one_does(store
         assert sorted(answer.status for answer in answers) == [201, 412, 412, 412]
 
 
+@pytest.mark.each_store
 async def test_of_two_servers_that_change_the_same_task_exactly_one_wins(store_url: str) -> None:
     async with served(new_app(store_url)) as one, served(new_app(store_url)) as other:
         path = f"/v1/tasks/{(await one.submit(delay=600))['id']}"
@@ -264,6 +265,7 @@ async def test_firing_does_not_change_the_tag() -> None:
 # ---- operating ----
 
 
+@pytest.mark.each_store
 async def test_a_schedule_is_paused_resumed_run_and_previewed(store_url: str) -> None:
     app = new_app(store_url)
     async with served(app) as http:
@@ -287,6 +289,7 @@ async def test_a_schedule_is_paused_resumed_run_and_previewed(store_url: str) ->
             await http.problem("POST", f"/v1/schedules/none/{verb}", status=404)
 
 
+@pytest.mark.each_store
 async def test_a_schedule_is_copied_under_another_name(store_url: str) -> None:
     app = new_app(store_url)
     async with served(app) as http:
@@ -306,10 +309,11 @@ async def test_a_schedule_is_copied_under_another_name(store_url: str) -> None:
         ]
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("AIR.3")
-async def test_skips_are_listed_and_the_past_is_run() -> None:
-    app = new_app("sqlite:///:memory:")
-    async with using(app, now=NOON) as kit, served(app) as http:
+async def test_skips_are_listed_and_the_past_is_run(store_url: str) -> None:
+    app = new_app(store_url)
+    async with using(app, url=store_url, now=NOON) as kit, served(app) as http:
         await http("PUT", "/v1/schedules/s", {**GREET, "every": 3600, "overlap": "allow"}, status=201)
         for _ in range(3):
             await http("POST", "/v1/schedules/s/pause")
@@ -375,6 +379,7 @@ async def test_the_load_ahead_is_told(http: Client) -> None:
 # ---- as code ----
 
 
+@pytest.mark.each_store
 async def test_a_program_declares_its_schedules(store_url: str) -> None:
     async with served(new_app(store_url)) as http:
         await http("PUT", "/v1/schedules/by-hand", {**GREET, "every": 60}, status=201)

@@ -8,7 +8,7 @@ import pytest
 
 from duetime import App
 from tests.api.conftest import Client, new_app, served
-from tests.api.test_schedules import GREET, SUNDRY, store_url  # noqa: F401  # a fixture
+from tests.api.test_schedules import GREET, SUNDRY
 from tests.api.test_tokens import Bearer, acts, bearer  # noqa: F401  # a fixture
 
 # ---- what is wrong ----
@@ -78,7 +78,8 @@ async def test_what_is_wrong_is_pointed_at(http: Client, change: dict[str, Any],
 
 
 @pytest.mark.parametrize("text", ["'; drop table duetime_schedule; --", "<script>alert(1)</script>", '"quoted"', "Ü☃", "a\x00b", "\n\r\t"])
-async def test_hostile_text_is_stored_as_it_is_or_refused(store_url: str, text: str) -> None:  # noqa: F811
+@pytest.mark.each_store
+async def test_hostile_text_is_stored_as_it_is_or_refused(store_url: str, text: str) -> None:
     async with served(new_app(store_url)) as http:
         body = {"handler": "anything", "payload": {"value": text}, "every": 60, "note": text, "meta": {"x": text}}
         answer = await http("PUT", "/v1/schedules/s", body, status=None)

@@ -30,6 +30,7 @@ def files(authority: trustme.CA, tmp_path: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("XXL.12")
 async def test_workers_in_any_language_have_a_token_for_their_handlers_and_an_encrypted_transport(
     app: App, authority: trustme.CA, files: tuple[Path, Path]

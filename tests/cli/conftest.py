@@ -38,8 +38,8 @@ def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/store.db"
+def url(store_url: str) -> str:
+    return store_url
 
 
 class CommandLine:

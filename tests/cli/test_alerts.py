@@ -2,15 +2,63 @@
 
 from __future__ import annotations
 
-from tests.cli.conftest import CommandLine, Shop
+import msgspec
+import pytest
+
+from duetime.duties.alert_facts import Memory
+from duetime.duties.alerts import evaluate
+from duetime.model.alerts.conditions import Condition, written
+from tests.api.test_alerts import EVERY_CONDITION
+from tests.cli.conftest import CommandLine, Program, Shop
+from tests.servers.mail import MailServer
+
+MAIL = ("--server", "smtp://mail.example", "--from", "a@b.example", "--to", "c@d.example")
+
+
+def test_every_condition_is_put_as_it_is_listed(duetime: CommandLine, shop: Shop) -> None:
+    duetime("channels", "put", "mail", "ops", *MAIL)
+    for condition in EVERY_CONDITION:
+        duetime("alerts", "put", "rule", *written(condition).split(" "), "--channel", "ops")
+        shown = duetime.json("alerts", "show", "rule")["rule"]["when"]
+        assert msgspec.convert(shown, Condition) == condition
+        assert written(condition) in duetime("alerts", "show", "rule").stdout
+
+
+def test_what_fires_is_listed_and_acknowledged(duetime: CommandLine, shop: Shop) -> None:
+    duetime("channels", "put", "mail", "ops", *MAIL)
+    duetime("alerts", "put", "backlog", "backlog", "due=1", "--channel", "ops")
+    for name in "abc":
+        duetime.submit("greet", f"name={name}")
+
+    async def look() -> None:
+        async with shop.app:
+            assert await evaluate(shop.app.store, Memory())
+
+    shop.do(look())
+    [alert] = duetime.json("alerts", "firing")["items"]
+    assert (alert["rule"], alert["subject"], alert["state"]) == ("backlog", "greet", "firing")
+    assert "greet has 3 due tasks; 1 is allowed." in duetime("alerts", "firing").stdout
+    assert "acknowledged 1 alert" in duetime("alerts", "acknowledge", "backlog", "greet").stderr
+    assert "acknowledged by" in duetime("alerts", "firing").stdout
+    assert "does not fire for 'fail'" in duetime("alerts", "acknowledge", "backlog", "fail", code=3).stderr
+
+
+@pytest.mark.slow
+def test_a_channel_is_tried_and_the_answer_of_its_server_told(duetime: CommandLine, program: Program) -> None:
+    with MailServer() as server, program.worker():
+        duetime("channels", "put", "mail", "ops", *MAIL[2:], "--server", f"smtp://127.0.0.1:{server.port}")
+        assert "the test has arrived at ops" in duetime("channels", "test", "ops").stderr
+        assert server.received[0]["Subject"] == "[Duetime] A test of the channel ops"
+        server.answer = "451 the disk is full"
+        assert "MailRefused: " in (said := duetime("channels", "test", "ops", code=1).stderr)
+        assert "451 the disk is full" in said
 
 
 def test_channels_and_rules_are_put_shown_and_deleted(duetime: CommandLine, shop: Shop) -> None:
     assert "duetime channels put" in duetime("channels").stderr
     assert "duetime alerts suggest" in duetime("alerts").stderr
     assert "duetime alerts put late late" in duetime("alerts", "suggest").stdout
-    mail = ("--server", "smtp://mail.example", "--from", "a@b.example", "--to", "c@d.example")
-    duetime("channels", "put", "mail", "ops", *mail, "--user", "me", "--password", "smtp")
+    duetime("channels", "put", "mail", "ops", *MAIL, "--user", "me", "--password", "smtp")
     assert "c@d.example by smtp://mail.example" in duetime("channels").stdout
     assert duetime.json("channels", "show", "ops")["channel"]["auth"]["password"] == {"secret": "smtp"}
     duetime("channels", "put", "webhook", "hook", "--to", "https://example.com/hook", "--sign", "signing")

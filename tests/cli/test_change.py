@@ -54,6 +54,7 @@ def test_many_are_cancelled_by_filters_only_if_that_is_confirmed(duetime: Comman
     assert (done["matched"], done["answers"], done["dry_run"]) == (0, {}, False)
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("AIR.10")
 def test_a_failed_task_is_explained_and_runs_again_with_its_history(duetime: CommandLine, shop: Shop) -> None:
     _mood.clear()

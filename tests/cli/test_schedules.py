@@ -315,6 +315,15 @@ def test_lines_that_cannot_be_imported_stop_it_unless_they_are_skipped(duetime: 
     assert (item["schedule"]["payload"], item["zone"]) == ({"command": "report", "user": "root"}, "Asia/Tokyo")
 
 
+def test_retries_that_last_into_the_next_run_are_told(duetime: CommandLine, shop: Shop) -> None:
+    said = duetime("schedules", "put", "often", "--handler", "greet", "name=x", "--every", "10s").stderr
+    assert "the retries of a run may last 15.0 s, and the next one is planned 10.0 s after it: then overlap='skip' decides" in said
+    assert "the retries of a run may last 15.0 s" in duetime("schedules", "show", "often").stdout
+    assert duetime("schedules", "put", "seldom", "--handler", "greet", "name=x", "--every", "1m").stderr == ""
+    assert duetime.json("schedules", "show", "seldom")["warning"] == ""
+    assert duetime("schedules", "put", "beside", "--handler", "greet", "name=x", "--every", "10s", "--overlap", "allow").stderr == ""
+
+
 # ---- calendars ----
 
 
@@ -337,6 +346,9 @@ def test_calendars_are_made_listed_used_and_deleted(duetime: CommandLine, shop: 
     duetime("schedules", "delete", "a")
     assert duetime.lines("calendars", "delete", "office") == ["deleted office"]
     duetime("calendars", "show", "office", code=3)
+    duetime("calendars", "put", "night", "--cron", "* 22-23,0-5 * * *")
+    assert "* 22-23,0-5 * * *" in duetime("calendars").stdout
+    assert "* 22-23,0-5 * * *" in duetime("calendars", "show", "night").stdout
 
 
 def test_a_calendar_is_read_from_json_as_it_is_shown(duetime: CommandLine, shop: Shop) -> None:

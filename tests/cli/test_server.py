@@ -7,13 +7,14 @@ import http.client
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.cli.conftest import CommandLine, Program, RunningWorker
+from tests.cli.conftest import CommandLine, Program, RunningWorker, until
 from tests.servers.waiting import PATIENCE
 
 
@@ -74,6 +75,51 @@ def test_a_server_without_an_app_knows_what_was_declared(program: Program, dueti
         assert running.ask("POST", "/v1/tasks", {"handler": "greet", "payload": {}})[0] == 422
         running.signal(signal.SIGINT)
         assert running.process.wait(PATIENCE) == 0
+
+
+class Insistent:
+    """Submits through servers in turn: a request that nobody has answered goes to the next one, under the same key."""
+
+    def __init__(self, servers: Sequence[RunningServer]) -> None:
+        self._servers = servers
+        self.accepted: list[str] = []
+        self.at_first_try = 0
+
+    def submit(self, number: int) -> None:
+        body = msgspec.json.encode({"handler": "greet", "payload": {"name": f"n{number}"}})
+        headers = {"Content-Type": "application/json", "Idempotency-Key": f"order-{number}"}
+        for tries in range(2):
+            running = self._servers[(number + tries) % 2]
+            with (
+                contextlib.suppress(OSError, http.client.HTTPException),
+                contextlib.closing(http.client.HTTPConnection(running.host, timeout=PATIENCE)) as connection,
+            ):
+                connection.request("POST", "/v1/tasks", body, headers)
+                response = connection.getresponse()
+                answer = msgspec.json.decode(response.read())
+                assert response.status == 201, answer
+                self.accepted.append(answer["id"])
+                self.at_first_try += tries == 0
+                return
+        raise AssertionError(f"nobody has accepted request {number}")
+
+
+@pytest.mark.slow
+@pytest.mark.each_store
+@pytest.mark.covers("REQ.4")
+def test_one_of_two_servers_is_killed_and_every_request_is_accepted_at_once_and_stored_once(program: Program, duetime: CommandLine) -> None:
+    with server(program, "tests.cli.shop:app") as one, server(program, "tests.cli.shop:app") as other:
+        client = Insistent([one, other])
+        with ThreadPoolExecutor(4) as threads:
+            requests = [threads.submit(client.submit, number) for number in range(400)]
+            until(lambda: len(client.accepted) >= 100, lambda: "a hundred requests are accepted")
+            one.process.kill()
+            for each in requests:
+                each.result()
+        assert len(client.accepted) == len(set(client.accepted)) == 400
+        assert 100 <= client.at_first_try < 400, "some went to the one that was killed"
+    assert {each["state"] for each in duetime.json("tasks", "--all")["items"]} == {"pending"}, "acceptance waits for nobody to work"
+    assert sorted(duetime.ids()) == sorted(client.accepted)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])

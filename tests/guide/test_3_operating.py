@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from duetime import App, Context, Fatal, Handlers, RetryPolicy, State, TaskFailed
+from duetime import App, Context, Fatal, Handlers, RetryPolicy, Slo, State, TaskFailed
 from duetime.model.why import ReasonKind
 from tests.guide.waiting import until
 from tests.servers.waiting import PATIENCE
@@ -163,3 +163,27 @@ async def test_handlers_are_paused_by_pattern_or_all_at_once_and_so_are_schedule
         assert (await app.schedules.get("hourly")).health == "ok"
         await app.drain_worker(worker.id)
         assert (await app.get_worker(worker.id)).worker.draining
+
+
+async def test_an_objective_for_lateness_warns_and_expires_nothing(app: App) -> None:
+    going_on = asyncio.Event()
+
+    @app.task(start_within=0.05, concurrency=1)
+    async def charge() -> None:
+        await going_on.wait()
+
+    async with app.worker():
+        tasks = await app.submit_many([charge.new() for _ in range(5)])
+
+        async def told() -> list[str]:
+            return [each.text for each in (await app.health()).findings if "; it should start within " in each.text]
+
+        async with asyncio.timeout(PATIENCE):
+            while not await told():  # noqa: ASYNC110  # the store's clock decides it
+                await asyncio.sleep(0.02)
+        going_on.set()
+        await app.results(tasks, timeout=PATIENCE)
+        assert await told() == []
+    assert (await charge.info()).start_within == 0.05
+    [rule] = [each for each in await app.alerts.suggest() if each.name == "on time: charge"]
+    assert rule.when == Slo(handler="charge", start_within=0.05)

@@ -19,13 +19,13 @@ NEW_YEAR = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def app() -> App:
-    return App("sqlite:///:memory:", user="anna@shop")
+def app(store_url: str) -> App:
+    return App(store_url, user="anna@shop")
 
 
 @pytest.fixture
-async def t(app: App) -> AsyncIterator[Kit]:
-    async with using(app, now=NEW_YEAR) as t:
+async def t(app: App, store_url: str) -> AsyncIterator[Kit]:
+    async with using(app, url=store_url, now=NEW_YEAR) as t:
         yield t
 
 
@@ -53,6 +53,7 @@ async def test_or_put_one_at_run_time_and_look_at_it(app: App, t: Kit) -> None:
     assert info.last.state == "succeeded"
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("AIR.2")
 async def test_each_occurrence_stands_for_an_interval_that_a_backfill_gets_too(app: App, t: Kit) -> None:
     @app.schedule(cron="0 9 * * MON-FRI", tz="Europe/Berlin", overlap="skip")
@@ -74,6 +75,7 @@ async def test_each_occurrence_stands_for_an_interval_that_a_backfill_gets_too(a
     assert again == [ran[0], "Fri 02. 09:00+0100 to Mon 05. 09:00+0100", ran[1]]
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("AIR.2")
 async def test_rules_join_and_calendars_leave_days_out(app: App, t: Kit) -> None:
     @app.task
@@ -87,6 +89,7 @@ async def test_rules_join_and_calendars_leave_days_out(app: App, t: Kit) -> None
     ]
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("HF.3", "XXL.2", "QZ.3")
 @pytest.mark.parametrize(
     ("missed", "made_up_for"), [("skip", 0), ("latest", 1), ("earliest", 1), ("all", 6), ("all within 2h", 2), ("all at most 3", 3)]
@@ -112,6 +115,7 @@ async def test_a_delay_is_counted_from_the_end_of_the_last_run(app: App, t: Kit)
     assert len(await t.advance(hours=1)) == 3
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("QZ.8")
 async def test_pause_with_a_note_resume_run_now_and_repeat_the_past(app: App, t: Kit) -> None:
     @app.schedule(every=timedelta(hours=1))
@@ -129,6 +133,7 @@ async def test_pause_with_a_note_resume_run_now_and_repeat_the_past(app: App, t:
     assert [each.task.planned_at for each in ran] == done.planned
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("CJO.7")
 async def test_a_schedule_can_pause_itself_when_its_runs_fail_in_a_row(app: App, t: Kit) -> None:
     @app.schedule(every=timedelta(hours=1), pause_after=3, retry=RetryPolicy(tries=1))
@@ -142,6 +147,7 @@ async def test_a_schedule_can_pause_itself_when_its_runs_fail_in_a_row(app: App,
     assert info.paused.automatic
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("COA.1")
 async def test_remind_around_an_appointment_and_move_all_of_it(app: App, t: Kit) -> None:
     reminded: list[str] = []
@@ -160,6 +166,7 @@ async def test_remind_around_an_appointment_and_move_all_of_it(app: App, t: Kit)
     assert reminded == ["-90m", "-90m", "-1h", "-15m", "+15m"]
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("COA.2")
 async def test_ask_again_until_there_is_an_answer(app: App, t: Kit) -> None:
     asked: list[str] = []
@@ -194,6 +201,7 @@ async def test_see_the_difference_before_it_is_applied(app: App, t: Kit) -> None
     assert not await app.schedules.plan(wanted)
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("RED.1", "DBS.2", "QZ.2")
 async def test_once_after_a_delay_at_a_rate_with_a_delay_between_runs_by_cron_by_calendar_or_not_at_all(app: App, t: Kit) -> None:
     @app.task
@@ -223,6 +231,7 @@ async def test_once_after_a_delay_at_a_rate_with_a_delay_between_runs_by_cron_by
     )
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("QZ.1", "DBS.9", "QZ.6")
 async def test_a_handler_has_many_schedules_with_data_outlives_them_and_knows_the_run_before(app: App, t: Kit) -> None:
     @app.task
@@ -240,6 +249,7 @@ async def test_a_handler_has_many_schedules_with_data_outlives_them_and_knows_th
     assert "count" in {each.name for each in await app.handlers()}
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("CJO.1")
 async def test_sets_of_minutes_hours_days_months_and_weekdays_in_a_zone_until_a_date(app: App, t: Kit) -> None:
     @app.task

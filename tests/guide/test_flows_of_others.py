@@ -61,14 +61,14 @@ class Shop:
 
 
 @pytest.fixture
-def shop() -> Shop:
+def shop(store_url: str) -> Shop:
     log.clear()
-    return Shop(App("sqlite:///:memory:"))
+    return Shop(App(store_url))
 
 
 @pytest.fixture
-async def t(shop: Shop) -> AsyncIterator[Kit]:
-    async with duetime.testing.using(shop.app, now=NEW_YEAR, raise_errors=False) as t:
+async def t(shop: Shop, store_url: str) -> AsyncIterator[Kit]:
+    async with duetime.testing.using(shop.app, url=store_url, now=NEW_YEAR, raise_errors=False) as t:
         yield t
 
 
@@ -317,6 +317,7 @@ def batched_of(numbers: range, size: int) -> list[list[int]]:
     return [list(numbers[start : start + size]) for start in range(0, len(numbers), size)]
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("CEL.11")
 async def test_results_of_one_of_many_and_of_a_group(shop: Shop, t: Kit) -> None:
     app, square = shop.app, shop.square

@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import random
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import psycopg
 import pytest
 
 from duetime import (
@@ -34,6 +37,7 @@ from duetime.runtime.service import Alarms
 from duetime.store.open import store_from_url
 from duetime.testing import using
 from tests.guide.waiting import until
+from tests.integration.callers import bare
 from tests.servers.waiting import PATIENCE
 
 
@@ -272,6 +276,61 @@ async def test_tasks_that_only_a_newer_version_knows_wait_for_it_and_old_ones_ar
         left = await newer.submit(resize.new().at(datetime.now(UTC) - timedelta(days=15)))
         assert (await app.cancel_many(handler="resize", due_before=datetime.now(UTC) - timedelta(days=14))).answers == {"cancelled": 1}
         assert (await app.get(left)).state is State.CANCELLED
+
+
+@contextlib.contextmanager
+def own_connection(url: str) -> Iterator[Any]:
+    """A connection of the program's own, to the database that has its tasks."""
+    opened = psycopg.connect(bare(url)) if url.startswith("postgresql") else sqlite3.connect(url.removeprefix("sqlite:///"))
+    with contextlib.closing(opened) as connection:
+        connection.execute("create temporary table orders (id int)")
+        connection.commit()
+        yield connection
+
+
+@pytest.mark.covers("DBS.10")
+async def test_what_a_transaction_stages_meets_interceptors_and_listeners_and_outlives_a_change_of_its_parameters(app: App) -> None:
+    newer, seen = App(app.config.url), []
+
+    @app.on_submit
+    def stamp(task: NewTask[object]) -> dict[str, str]:
+        return {"tenant": "shop"}
+
+    @app.task
+    async def expire(order_id: int) -> None: ...
+
+    with own_connection(app.config.url) as connection:
+        stage = expire.options(connection=connection)
+        connection.execute("insert into orders values (1)")
+        taken_back = await stage.now(order_id=1)
+        connection.rollback()
+        connection.execute("insert into orders values (2)")
+        staged = await stage.now(order_id=2)
+        connection.commit()
+
+    @newer.middleware
+    async def around(ctx: Context, call_next: Next) -> object:
+        seen.append(f"before, of {ctx.task.meta['tenant']}")
+        return await call_next()
+
+    @newer.on("task.succeeded", handler="expire")
+    async def listen(event: TaskEvent) -> None:
+        seen.append(f"{event.name} {event.task == staged.id}")
+
+    @newer.task(name="expire")
+    async def expire_number(number: int, reason: str) -> str:
+        return f"{number}: {reason}"
+
+    @expire_number.upgrade
+    def from_order_id(payload: dict[str, Any]) -> dict[str, Any]:
+        return {"number": payload["order_id"], "reason": "unpaid"}
+
+    async with newer.worker():
+        assert await newer.result(staged.id, timeout=PATIENCE) == "2: unpaid"
+        await until_so(lambda: len(seen) == 2, "the listener is called")
+    assert seen == ["before, of shop", "task.succeeded True"]
+    with pytest.raises(TaskNotFound):
+        await newer.get(taken_back.id)
 
 
 @pytest.mark.covers("REQ.10", "YZ.4")

@@ -102,14 +102,18 @@ async def test_targets_that_a_file_holds_already_are_served(tmp_path: Path) -> N
         assert len(t.requests("ping")) == 1
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("SCH.3")
-async def test_the_retries_of_a_run_end_before_the_next_one_or_that_is_skipped(app: App) -> None:
-    async with using(app, now=NOW) as t:
+async def test_the_retries_of_a_run_end_before_the_next_one_or_that_is_skipped(store_url: str) -> None:
+    app = App(store_url, user="ada")
+    async with using(app, url=store_url, now=NOW) as t:
         fits = RetryPolicy(tries=9, base=10, factor=1, jitter=0.5, within=50)
         await app.targets.put("fits", StoredHttp(url="https://shop.example/a", retry=fits))
         await app.targets.put("lasts", StoredHttp(url="https://shop.example/b", retry=RetryPolicy(tries=9, base=10, factor=1)))
         for name in ("fits", "lasts"):
-            await app.schedules.put(Schedule(name, handler=name, rule=Every(60)))
+            told = await app.schedules.put(Schedule(name, handler=name, rule=Every(60)))
+            assert ("the retries of a run may last 1 min 20 s" in told.warning) is (name == "lasts")
+            assert (await app.schedules.get(name)).warning == told.warning
             t.answer_next(name, status=500, times=40)
         await t.advance(minutes=3, raise_errors=False)
         ends = [(run.attempt, run.finished_at, run.planned_at) for run in t.tasks(handler="fits", state=State.FAILED)]

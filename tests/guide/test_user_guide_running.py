@@ -303,14 +303,15 @@ async def polite(marks: str) -> None:
 
 
 @pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
-    (tmp_path / "photos.py").write_text(PHOTOS.format(url=f"sqlite:///{tmp_path}/duetime.db"))
+def photos(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+    (tmp_path / "photos.py").write_text(PHOTOS.format(url=store_url))
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module("photos").app
     del sys.modules["photos"]
 
 
 @pytest.mark.slow
+@pytest.mark.each_store
 @pytest.mark.covers("RSQ.2", "RMQ.4")
 async def test_a_process_of_its_own_contains_crashes_and_a_poisonous_task_is_quarantined(photos: App) -> None:
     async with photos.worker():
@@ -345,6 +346,7 @@ async def test_handlers_run_on_the_loop_in_threads_or_in_processes_that_are_repl
 
 
 @pytest.mark.slow
+@pytest.mark.each_store
 @pytest.mark.covers("CEL.5")
 async def test_a_time_limit_is_soft_first_then_hard_and_set_per_task(photos: App, tmp_path: Path) -> None:
     async with photos.worker():

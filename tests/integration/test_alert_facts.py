@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import trustme
 
-from duetime import AlertRule, App, Certificate, DisableAfter, Disabled, Failing, Missed, RetryPolicy, Slo, Task, Webhook, WorkerLost
+from duetime import AlertRule, App, Certificate, DisableAfter, Disabled, Failing, Late, Missed, RetryPolicy, Slo, Task, Webhook, WorkerLost
 from duetime.clock import ManualClock, to_instant
 from duetime.duties.alert_facts import Memory
 from duetime.duties.alerts import evaluate, submit_messages
 from duetime.model.alerts.conditions import Condition
 from duetime.model.figures import WORKERS_LOST, FigureKey
 from duetime.model.query import Query
-from duetime.store.sqlite.store import SqliteStore
+from duetime.store.alerts import DocumentKind
+from duetime.store.open import store_from_url
 from tests.chaos.fleet import until
 from tests.servers.http import Conversation, serving
 from tests.servers.waiting import PATIENCE
@@ -30,10 +31,10 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def app(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
+async def app(store_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
     monkeypatch.setenv("DUETIME_HTTP_ALLOW", "127.0.0.1")
-    app = App(f"sqlite:///{tmp_path}/unused.db", user="anna")
-    async with app.using_store(SqliteStore(str(tmp_path / "store.db"), clock=clock)):
+    app = App(store_url, user="anna")
+    async with app.using_store(store_from_url(store_url, clock=clock)):
         await app.channels.put("ops", Webhook(url="http://127.0.0.1:9/"))
         yield app
 
@@ -51,6 +52,8 @@ async def told(app: App) -> list[tuple[str, str]]:
     return [(change["subject"], change["kind"]) for notice in notices for change in notice.payload["changes"]]
 
 
+@pytest.mark.each_store
+@pytest.mark.covers("CJO.6")
 async def test_a_certificate_is_told_once_at_each_number_of_days_and_again_when_it_was_renewed(
     app: App, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -114,9 +117,30 @@ async def test_a_certificate_that_ends_soon_is_not_over_because_its_server_is_aw
     assert await told(app) == [("ping", "firing")]
     await call("failed")
     assert await told(app) == [("ping", "firing")]
+    async for task in app.tasks(handler="ping"):
+        await app.delete(task)
+    assert await told(app) == [("ping", "firing")], "what was seen is known although the tasks that saw it are gone"
+    assert [each.name for each in await app.store.alert_documents(DocumentKind.CERTIFICATE)] == ["ping"]
+
+
+async def test_a_gate_of_a_collection_hides_nothing_else_that_is_late(app: App, clock: ManualClock) -> None:
+    @app.task
+    async def charge() -> None: ...
+
+    await rule(app, Late(oldest_due=60))
+    await app.gates.pause("charge", collection="eu")
+    await charge.options(collection="eu").now()
+    clock.advance(120)
+    assert await told(app) == [], "what a gate holds back is not late"
+    await charge.options(collection="us").now()
+    clock.advance(61)
+    assert await told(app) == [("charge", "firing")]
+    assert (await app.alerts.firing())[0].text.startswith("The oldest due task of charge has waited for 1 min 1 s")
 
 
 @pytest.mark.slow
+@pytest.mark.each_store
+@pytest.mark.covers("CJO.6")
 async def test_a_handler_that_disables_itself_and_works_again_is_told_once_each(app: App, clock: ManualClock) -> None:
     broken = True
 

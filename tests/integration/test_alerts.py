@@ -45,7 +45,7 @@ from duetime.duties.alerts import evaluate, submit_messages
 from duetime.model.alerts.conditions import written
 from duetime.store.alerts import DocumentChange, DocumentKind
 from duetime.store.open import store_from_url
-from duetime.store.sqlite.store import SqliteStore
+from duetime.targets.notices import channels
 from tests.servers.http import Conversation, serving
 from tests.servers.mail import MailServer
 from tests.servers.waiting import PATIENCE
@@ -107,7 +107,7 @@ async def run(app: App, charge: Any, *fails: bool) -> None:
 # ---- channels ----
 
 
-@pytest.mark.covers("CJO.6", "REQ.8", "AIR.9")
+@pytest.mark.covers("CJO.6", "REQ.8", "XXL.10")
 async def test_who_is_told_of_failures_by_mail_hears_of_their_end_too(app: App, caplog: pytest.LogCaptureFixture) -> None:
     charge = failing(app, "no stock\r\nBcc: everybody@example.com")
     with MailServer() as server:
@@ -147,7 +147,7 @@ async def test_who_is_told_of_failures_by_mail_hears_of_their_end_too(app: App, 
     assert "\nBcc" not in text
 
 
-@pytest.mark.covers("RSQ.5")
+@pytest.mark.covers("RSQ.5", "XXL.10")
 async def test_a_webhook_is_signed_and_slack_shows_markup_as_text(app: App) -> None:
     secret = webhooks.new_secret()
     charge = failing(app, "<!channel> & <http://evil|click>")
@@ -218,6 +218,23 @@ async def test_a_password_is_a_secret_and_goes_to_the_server_only(app: App, tmp_
     assert len(server.received) == 1
 
 
+async def test_tls_from_the_first_byte_and_without_any_nothing_is_sent(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    monkeypatch.setattr(channels, "_LOOPBACK", ())  # as if the server were elsewhere
+    with MailServer(tls=context) as secure, MailServer() as plain:
+        await app.channels.put("secure", msgspec.structs.replace(mail(secure.port), server=f"smtps://127.0.0.1:{secure.port}"))
+        await app.channels.put("plain", mail(plain.port))
+        tasks = [await app.channels.test("secure"), await app.channels.test("plain")]
+        async with app.worker(handlers=[]):
+            ended = [await app.client.wait(task.id, timeout=PATIENCE) for task in tasks]
+    assert [(task.state, task.error and task.error.type) for task in ended] == [("succeeded", None), ("failed", "MailNotEncrypted")]
+    assert (len(secure.received), plain.received) == (1, [])
+
+
 async def test_a_mail_server_that_accepts_and_hangs_is_left_when_the_worker_stops(app: App) -> None:
     arrived = asyncio.Event()
 
@@ -254,7 +271,6 @@ async def test_bad_channels_are_refused_with_what_is_expected(app: App) -> None:
 # ---- exactly one ----
 
 
-@pytest.mark.covers("XXL.10")
 async def test_any_number_of_evaluators_tell_once(app: App, url: str) -> None:
     charge = failing(app)
     await app.channels.put("ops", Webhook(url="http://127.0.0.1:9/"))
@@ -404,10 +420,11 @@ async def test_waiting_running_and_missing_work_fires(app: App, url: str) -> Non
                 await look(app)
 
 
-async def test_a_schedule_that_has_not_succeeded_by_its_time_fires_until_it_has(tmp_path: Path) -> None:
-    app = App(f"sqlite:///{tmp_path}/store.db", user="anna")
+@pytest.mark.covers("AIR.9")
+async def test_a_schedule_that_has_not_succeeded_by_its_time_fires_until_it_has(url: str) -> None:
+    app = App(url, user="anna")
     clock = ManualClock(to_instant(datetime(2026, 3, 2, 1, tzinfo=UTC)))
-    store = SqliteStore(str(tmp_path / "other.db"), clock=clock)
+    store = store_from_url(url, clock=clock)
 
     @app.schedule(cron="0 2 * * *")
     async def nightly() -> None: ...

@@ -25,7 +25,7 @@ from duetime.store.alerts import DocumentKind
 from duetime.store.sqlite.store import SqliteStore
 from duetime.targets.notices import mail as mailing
 from duetime.targets.notices.notice import Notice
-from duetime.targets.notices.target import SLOTS
+from duetime.targets.notices.target import SLOTS, SLOTS_OF_ONE
 from tests.servers.fixtures import NewPostgres
 from tests.servers.http import Conversation, serving
 from tests.servers.mail import MailServer
@@ -98,8 +98,8 @@ async def told(app: App) -> list[str]:
     return [change["kind"] for task in await notices(app) for change in task.payload["changes"]]
 
 
-def notice() -> NewTask[Any]:
-    return NewTask[Any](id=new_id(), handler=NOTIFY, payload=msgspec.json.encode(Notice(channel="ops", test=True)), priority=9)
+def notice(channel: str = "ops") -> NewTask[Any]:
+    return NewTask[Any](id=new_id(), handler=NOTIFY, payload=msgspec.json.encode(Notice(channel=channel, test=True)), priority=9)
 
 
 def charging(app: App) -> Any:
@@ -296,24 +296,29 @@ async def test_mail_servers_that_accept_and_hang_hold_nobody_else(tmp_path: Path
     monkeypatch.setenv("DUETIME_HTTP_ALLOW", "127.0.0.1")
     monkeypatch.setattr(mailing, "ANSWER_WITHIN", 3_600.0)
     app = App(f"sqlite:///{tmp_path}/store.db", user="anna")
-    all_hang, hanging = asyncio.Event(), 0
+    all_hang, hanging, channels = asyncio.Event(), 0, [f"hangs {number}" for number in range((SLOTS - 1) // SLOTS_OF_ONE)]
 
     async def silent(conversation: Conversation) -> None:
         nonlocal hanging
         hanging += 1
-        if hanging == SLOTS:
+        if hanging == SLOTS_OF_ONE * len(channels):
             all_hang.set()
         await conversation.reader.read()
 
     async with app, serving(silent) as server:
-        await app.channels.put("ops", Mail(server=f"smtp://127.0.0.1:{server.port}", sender="a@b.example", to=("c@d.example",)))
-        for _ in range(SLOTS):
-            await app.client.submit(notice())
-        async with app.worker(handlers=[], grace=0.1):
-            await asyncio.wait_for(all_hang.wait(), PATIENCE)
-            answered = await asyncio.wait_for(asyncio.to_thread(threading.current_thread), PATIENCE)
-            assert "asyncio" in answered.name
-        assert {task.state for task in await notices(app)} == {"pending"}
+        with MailServer() as good:
+            for name, port in (*((each, server.port) for each in channels), ("ops", good.port)):
+                await app.channels.put(name, Mail(server=f"smtp://127.0.0.1:{port}", sender="a@b.example", to=("c@d.example",)))
+            for name in channels * SLOTS:
+                await app.client.submit(notice(name))
+            async with app.worker(handlers=[], grace=0.1):
+                await asyncio.wait_for(all_hang.wait(), PATIENCE)
+                task = await app.client.submit(notice())
+                assert (await app.client.wait(task.id, timeout=PATIENCE)).state == "succeeded", "other channels have slots left"
+                answered = await asyncio.wait_for(asyncio.to_thread(threading.current_thread), PATIENCE)
+                assert "asyncio" in answered.name
+            assert (hanging, len(good.received)) == (SLOTS_OF_ONE * len(channels), 1)
+        assert sorted({task.state for task in await notices(app)}) == ["pending", "succeeded"]
 
 
 async def test_a_mail_server_that_never_answers_is_a_failure_that_says_so_and_is_tried_again(

@@ -32,8 +32,8 @@ from duetime.clock import ManualClock, to_instant
 from duetime.duties.firing import Firing
 from duetime.model.schedule import SkipReason
 from duetime.runtime.service import Alarms
+from duetime.store.open import store_from_url
 from duetime.store.schedules import ScheduleWrite
-from duetime.store.sqlite.store import SqliteStore
 from duetime.store.values import NewWorker
 from tests.conformance.build import ended
 from tests.servers.waiting import PATIENCE
@@ -48,14 +48,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def app(clock: ManualClock) -> AsyncIterator[App]:
-    app = App("sqlite:///:memory:", user="anna@shop")
+async def app(store_url: str, clock: ManualClock) -> AsyncIterator[App]:
+    app = App(store_url, user="anna@shop")
 
     @app.task(priority=7)
     async def sweep(ctx: Context, shop: int = 0) -> int:
         return shop
 
-    async with app.using_store(SqliteStore(":memory:", clock=clock)):
+    async with app.using_store(store_from_url(store_url, clock=clock)):
         yield app
 
 
@@ -403,6 +403,7 @@ async def test_business_days_of_a_calendar_in_use_keep_it(app: App) -> None:
         await app.calendars.delete("holidays")
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("QZ.4")
 async def test_editing_a_calendar_plans_its_schedules_anew_and_fires_nothing_that_has_passed(app: App, clock: ManualClock) -> None:
     await app.calendars.put("free", DayCalendar(weekdays="mon,tue"))
@@ -469,6 +470,7 @@ def test_all_of_it_works_from_synchronous_code(tmp_path: object) -> None:
     app.sync(app.close())
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("QZ.4")
 @pytest.mark.parametrize(
     ("calendar", "left_out"),
@@ -478,6 +480,7 @@ def test_all_of_it_works_from_synchronous_code(tmp_path: object) -> None:
         (DayCalendar(monthly=["11", "last"]), {11, 31}),
         (DayCalendar(weekdays="sat,sun"), {12, 13, 19, 20, 26, 27}),
         (DayCalendar(times="09:00-10:00"), set(range(1, 32))),
+        (DayCalendar(cron="* 8-17 12,L * *"), {12, 31}),
         (DayCalendar(monthly="11", also="weekend"), {11, 12, 13, 19, 20, 26, 27}),
     ],
 )

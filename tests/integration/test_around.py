@@ -13,7 +13,7 @@ import pytest
 from duetime import App, Context, DuplicateKey, Handler, InvalidValue, State, Task
 from duetime.app.around import label_of
 from duetime.clock import ManualClock, to_instant
-from duetime.store.sqlite.store import SqliteStore
+from duetime.store.open import store_from_url
 from duetime.store.values import NewWorker
 from tests.integration.callers import bare
 from tests.servers.waiting import PATIENCE
@@ -29,13 +29,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def app(tmp_path: Path, clock: ManualClock) -> AsyncIterator[App]:
-    app = App("sqlite:///:memory:", user="anna@shop")
+async def app(store_url: str, clock: ManualClock) -> AsyncIterator[App]:
+    app = App(store_url, user="anna@shop")
 
     @app.task
     async def remind(ctx: Context, booking: int) -> None: ...
 
-    async with app.using_store(SqliteStore(str(tmp_path / "duetime.db"), clock=clock)):
+    async with app.using_store(store_from_url(store_url, clock=clock)):
         yield app
 
 
@@ -96,6 +96,7 @@ async def test_offsets_that_are_no_longer_listed_are_cancelled(app: App, remind:
     assert list(await live(app)) == ["b@-1m"]
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("COA.3")
 async def test_cancelling_ends_what_is_left_of_the_set_and_no_other(app: App, remind: Remind) -> None:
     await app.around(NOON, key="b", offsets=OFFSETS).submit(remind.new(booking=7))
@@ -143,7 +144,7 @@ async def test_what_makes_no_sense_is_refused(app: App, remind: Remind) -> None:
 
 @pytest.fixture
 def shop(tmp_path: Path, app: App) -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(tmp_path / "duetime.db", isolation_level=None)
+    connection = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     yield connection
     connection.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from duetime import AfterEnd, App, Context, Every, InvalidValue, Occurrence, RetryPolicy, Schedule, State
 from duetime.clock import ManualClock, to_instant
-from duetime.store.sqlite.store import SqliteStore
+from duetime.store.open import store_from_url
 from tests.integration.test_app_schedules import fire
 from tests.servers.waiting import PATIENCE
 
@@ -23,13 +23,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def app(clock: ManualClock) -> AsyncIterator[App]:
-    app = App("sqlite:///:memory:", user="anna@shop")
+async def app(store_url: str, clock: ManualClock) -> AsyncIterator[App]:
+    app = App(store_url, user="anna@shop")
 
     @app.task
     async def count(day: int = 0) -> None: ...
 
-    async with app.using_store(SqliteStore(":memory:", clock=clock)):
+    async with app.using_store(store_from_url(store_url, clock=clock)):
         await app.schedules.put(Schedule("hourly", "count", Every(hours=1), payload={"day": 7}, missed="skip", collection="eu"))
         yield app
 
@@ -58,6 +58,7 @@ async def test_a_dry_run_tells_and_does_nothing(app: App) -> None:
     assert done.tasks == told.tasks
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("AIR.3")
 @pytest.mark.parametrize("concurrency", [1, 2, 10])
 async def test_each_task_waits_for_the_end_of_the_one_that_many_before(app: App, concurrency: int) -> None:
@@ -69,6 +70,7 @@ async def test_each_task_waits_for_the_end_of_the_one_that_many_before(app: App,
         assert (await app.get(done.tasks[free])).state is State.PENDING
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("AIR.3")
 async def test_what_has_a_task_is_skipped_or_run_again_as_asked(app: App, clock: ManualClock) -> None:
     clock.advance(HOUR)

@@ -27,7 +27,7 @@ from duetime.store import Store
 from duetime.store.open import store_from_url
 from duetime.store.redis.store import RedisStore
 from duetime.store.values import AddVerdict, NewWorker
-from tests.conformance.build import PLENTY, Worker, add, get, new_task, state_of
+from tests.conformance.build import PLENTY, Worker, add, ended, get, new_task, state_of
 from tests.servers.brokers import ValkeyServer
 from tests.servers.proxy import Proxy, Side
 
@@ -216,6 +216,30 @@ async def test_a_lost_reply_changes_nothing_when_the_call_is_repeated(server: Va
             assert await worker.end(running, State.SUCCEEDED) is SettleVerdict.ALREADY
 
 
+# ---- round trips ----
+
+
+async def test_a_claim_of_several_lanes_is_one_round_trip_if_all_that_is_due_fits(store: RedisStore, worker: Worker, admin: Redis) -> None:
+    def scripts() -> int:
+        calls: int = admin.info("commandstats")["cmdstat_evalsha"]["calls"]
+        return calls
+
+    async def claimed(total: int) -> tuple[int, list[int]]:
+        before = scripts()
+        tasks = await worker.take(wants={"work": 10, "other": 10}, total=total)
+        return scripts() - before, [task.priority for task in tasks]
+
+    for priority in (3, 9, 5):
+        await add(store, priority=priority)
+    await add(store, "other", priority=9)
+    await claimed(total=1)  # from here on the server knows the script
+    assert await claimed(total=10) == (1, [9, 5, 3])
+    for priority in (3, 9, 5):
+        await add(store, priority=priority)
+    assert await claimed(total=2) == (2, [9, 5])
+    assert await claimed(total=2) == (1, [3])
+
+
 # ---- control ----
 
 
@@ -292,6 +316,31 @@ async def test_a_task_that_stands_nowhere_is_found_and_put_back(store: RedisStor
     assert {task.id for task in await worker.take()} == {lost.id, doubled.id, keyed.id}
 
 
+async def test_an_entry_without_a_task_keeps_no_other_one_waiting(store: RedisStore, worker: Worker, admin: Redis) -> None:
+    admin.zadd("{duetime}:due:5work\0", {"01a1f21c-0000-7000-8000-000000000000": 1})
+    record = await add(store)
+    assert [task.id for task in await worker.take()] == [record.id]
+    assert await store.inspect(repair=False) == []
+
+
+async def test_one_end_that_is_told_twice_in_a_call_counts_once(store: RedisStore, worker: Worker) -> None:
+    records = [await add(store), await add(store, key="k")]
+    ends = [ended(task, State.SUCCEEDED, at=store.now()) for task in await worker.take() for _ in range(2)]
+    assert await store.settle(worker.id, ends) == [SettleVerdict.ACCEPTED, SettleVerdict.ALREADY] * 2
+    assert [(await get(store, record)).state for record in records] == [State.SUCCEEDED] * 2
+    assert await store.inspect(repair=False) == []
+
+
+async def test_one_task_that_is_named_twice_in_a_call_is_stored_once(store: RedisStore) -> None:
+    task = new_task()
+    assert [added.verdict for added in await store.add([task, new_task(), task])] == [
+        AddVerdict.ADDED,
+        AddVerdict.ADDED,
+        AddVerdict.REPEATED,
+    ]
+    assert await store.inspect(repair=False) == []
+
+
 # ---- what it cannot do ----
 
 
@@ -312,11 +361,20 @@ async def test_what_it_cannot_do_is_refused_before_anything_is_stored(store: Red
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("redis://h/0?eviction=no", "takes the options control, prefix, timeout, got eviction"),
+        ("redis://h/0?eviction=no", "takes the options control, durable, prefix, timeout, got eviction"),
         ("redis://h/first", "number of a database"),
         ("redis://h/0?prefix=a{b}", "letters, digits"),
         ("redis://h/0?timeout=0", "number of seconds"),
         ("redis://h/0?control=redis://h/1", "control in a redis URL is a SQL store"),
+        ("redis://h/0?durable=yes", "durable in a redis URL is memory, disk, replica, both, got 'yes'"),
+        ("redis://h/0?durable=sql", "durable=sql is not built: .* connection="),
+        ("redis://h:70000/0", "'h:70000' is no host with a port"),
+        ("redis://h,i/0", "it names one server; for several write redis[+]sentinel://.* or redis[+]cluster://"),
+        ("redis+sentinel://h,i", "it names no service"),
+        ("redis+sentinel://h,,i/main", "'' is no host with a port"),
+        ("redis+sentinels://h/main", "redis://…, redis[+]sentinel://… or redis[+]cluster://…, got redis[+]sentinels://…"),
+        ("redis+cluster://h/1", "a cluster has only the database 0; use prefix="),
+        ("redis+cluster://h?sentinel_user=u", "takes the options control, durable, prefix, timeout, got sentinel_user"),
     ],
 )
 def test_a_wrong_url_says_what_is_wrong(url: str, message: str) -> None:
@@ -324,9 +382,16 @@ def test_a_wrong_url_says_what_is_wrong(url: str, message: str) -> None:
         store_from_url(url)
 
 
-def test_a_url_is_shown_without_its_password() -> None:
-    store = store_from_url("rediss://ann:sesame@h:7000/2?control=sqlite:///:memory:")
-    assert store.url == "rediss://ann:…@h:7000/2"
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("rediss://ann:sesame@h:7000/2", "rediss://ann:…@h:7000/2"),
+        ("redis+sentinel://:a%40b@h,[::1]:7/main?prefix=x", "redis+sentinel://:…@h:26379,[::1]:7/main/0?prefix=x"),
+        ("rediss+cluster://h,i:7000,h?", "rediss+cluster://h:6379,i:7000"),
+    ],
+)
+def test_a_url_is_shown_whole_and_without_its_password(url: str, shown: str) -> None:
+    assert store_from_url(f"{url}{'&' if '?' in url else '?'}control=sqlite:///:memory:").url == shown
 
 
 # ---- all together ----

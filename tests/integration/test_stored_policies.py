@@ -25,12 +25,13 @@ HTTP = '{"kind": "http", "url": "https://x.example", '
 
 
 @pytest.fixture
-async def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
+async def app(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
     monkeypatch.setenv("DUETIME_SECRET_KEYS", write_key(new_key("a")))
-    async with App(f"sqlite:///{tmp_path}/duetime.db") as app:
+    async with App(store_url) as app:
         yield app
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("CJO.7")
 async def test_a_stored_target_is_disabled_after_failures_and_opens_when_a_probe_succeeds(app: App) -> None:
     broken = True

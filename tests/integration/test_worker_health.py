@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from duetime import App, Context, InvalidValue, RetryPolicy, State, StoreUnavailable
+from duetime.clock import SECOND, ManualClock, SystemClock
 from duetime.model.claim_order import Below
 from duetime.model.outcome import Settlement, SettleVerdict
 from duetime.runtime import service
 from duetime.runtime.outage import LONGEST_REMINDER, Outage
 from duetime.runtime.service import NO_PROGRESS, Alarms, Pulse, Service
+from duetime.store.open import store_from_url
 from duetime.store.shard import Lease
 from duetime.store.sqlite.store import SqliteStore
 from duetime.store.sqlite.workers import SqliteLease
@@ -27,6 +29,20 @@ from tests.chaos.fleet import until
 from tests.servers.waiting import PATIENCE
 
 DOWN = StoreUnavailable("the store cannot be reached")
+
+
+async def test_a_machine_whose_clock_is_not_that_of_the_store_is_told(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    app = App(postgres_url)
+    for behind, said in ((3_600, "ahead of"), (-3_600, "behind"), (1, "")):
+        caplog.clear()
+        clock = ManualClock(SystemClock().now() - behind * SECOND)
+        async with app.using_store(store_from_url(postgres_url, clock=clock)):
+            found = [each for each in (await app.doctor.examine()).findings if each.kind == "clocks apart"]
+            assert [f" {said} that of the store" in each.detail for each in found] == ([True] if said else [])
+            async with app.worker(handlers=[]):
+                logged = [record.getMessage() for record in caplog.records if "the clock of this machine" in record.getMessage()]
+        assert [f" s {said} that of the store" in each for each in logged] == ([True] if said else [])
+
 
 # ---- one loop ----
 

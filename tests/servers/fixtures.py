@@ -64,6 +64,19 @@ def bare_postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
         connection.execute(f"drop schema if exists {schema} cascade".encode())
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what is marked so on each kind of store."""
+    if metafunc.definition.get_closest_marker("each_store") is not None:
+        metafunc.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
+
+
+@pytest.fixture
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store: a SQLite file, and for a test that is marked `each_store` PostgreSQL too."""
+    on_postgres = getattr(request, "param", "sqlite") == "postgres"
+    return str(request.getfixturevalue("postgres_url")) if on_postgres else f"sqlite:///{tmp_path}/store.db"
+
+
 @pytest.fixture
 def new_postgres() -> Iterator[NewPostgres]:
     """Starts servers of the test's own, to be killed and changed at will; they are gone after the test."""

@@ -83,6 +83,16 @@ def test_a_gate_that_closed_by_itself_fires_and_one_that_somebody_closed_does_no
     assert text(Disabled(), gates=[gate(automatic=True)]) == "charge has disabled itself: 20 failures since 14:02, last 503"
 
 
+def test_each_collection_that_disables_itself_makes_it_worse() -> None:
+    def gate(collection: str, at: int) -> Gate:
+        return Gate(handler="charge", collection=collection, action=GateAction.PAUSE, note="503", automatic=True, set_at=at)
+
+    found = [observe(Disabled(), AlertFacts(now=NOW, gates=gates)) for gates in ([gate("eu", 1)], [gate("eu", 1), gate("us", 2)])]
+    assert [[(each.subject, each.level) for each in seen] for seen in found] == [[("charge", 1)], [("charge", 2)]]
+    assert found[0][0].text == "charge, collection eu, has disabled itself: 503"
+    assert found[1][0].text == "charge, collection us, has disabled itself (1 other collection of it too): 503"
+
+
 def test_a_certificate_is_graver_with_each_number_of_days() -> None:
     def level(days: float) -> list[int]:
         ends = {"charge": NOW + round(days * DAY)}

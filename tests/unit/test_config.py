@@ -56,6 +56,7 @@ def test_every_setting_can_be_given_in_the_environment() -> None:
         "public_url": ("https://duetime.example/api/", "https://duetime.example/api"),
         "public_status": ("shop.*, nightly", ("shop.*", "nightly")),
         "heartbeat_url": ("https://monitor.example/7", Masked("https://monitor.example/7")),
+        "trace_url": ("https://traces.example/{trace}?tab=1", "https://traces.example/{trace}?tab=1"),
         "artifacts": ("s3://bucket/prefix", "s3://bucket/prefix"),
         "hide": ("payload.card.*, meta.*", Hiding(payload=(("card", "*"),), meta=(("*",),))),
         "artifact_cap": ("10MB", 10_000_000),
@@ -92,6 +93,8 @@ def test_an_empty_variable_is_refused(setting: Any, empty: str) -> None:
         ("DUETIME_USER", "a\nb"),
         ("DUETIME_HTTP_ALLOW", "10.0.0.1/8"),
         ("DUETIME_HTTP_DENY", "intranet.example"),
+        ("DUETIME_TRACE_URL", "https://traces.example/"),
+        ("DUETIME_TRACE_URL", "javascript:alert({trace})"),
     ],
 )
 def test_a_malformed_variable_is_refused_by_name(variable: str, value: str) -> None:

@@ -71,6 +71,9 @@ def test_the_oldest_due_task_may_wait_for_a_minute() -> None:
     assert kinds(handlers=handler(due=1, oldest_due=LATE + 0.001)) == [FindingKind.LATE]
     assert kinds(handlers=handler(due=1, oldest_due=LATE + 1), gates=gate()) == []
     assert kinds(handlers=handler(due=1, oldest_due=LATE + 1), gates=gate(collection="eu")) == [], "the oldest may be behind that gate"
+    assert kinds(handlers=handler(due=1, oldest_due=LATE + 1, start_within=300.0)) == [], "its own objective"
+    late = only_text(handlers=handler(due=1, oldest_due=6.0, start_within=5.0))
+    assert late == "The oldest of 1 due task of charge has waited for 6.0 s; it should start within 5.0 s."
     assert only_text(handlers=handler(due=1, oldest_due=61.0)) == "The oldest of 1 due task of charge has waited for 1 min 1 s."
 
 

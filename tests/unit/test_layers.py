@@ -28,6 +28,7 @@ HOMES = {
     "opentelemetry": {"duetime.tracing"},
     "prometheus_client": {"duetime.api"},
     "redis": {"duetime.store.redis", "duetime.targets.publish"},
+    "hiredis": {"duetime.store.redis"},
     "rich": {"duetime.cli"},
     "sqlite3": {"duetime.store.sqlite", "duetime.cli"},  # the demonstration keeps its own orders
     "starlette": {"duetime.api", "duetime.web"},

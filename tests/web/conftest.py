@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable, Iterable
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -65,8 +64,8 @@ async def dashboard(app: App, **options: Any) -> AsyncIterator[Reader]:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/store.db"
+def url(store_url: str) -> str:
+    return store_url
 
 
 @pytest.fixture

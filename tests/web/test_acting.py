@@ -6,9 +6,11 @@ import asyncio
 import html
 import random
 import re
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 import pytest
@@ -54,6 +56,26 @@ async def test_the_preview_of_a_rule_is_that_of_the_schedules(before_summer_time
         assert listed == expected, f"{cron} {zone}"
 
 
+async def test_a_span_of_the_past_is_counted_and_then_run(app: App, signed: Callable[..., Any]) -> None:
+    await app.schedules.put(Schedule(name="past", handler="mail.send", rule=Every(hours=1), payload={"to": "a", "template": "b"}))
+    begun = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(days=2)
+    span = {"since": f"{begun:%Y-%m-%dT%H:%M}", "until": f"{begun + timedelta(hours=4):%Y-%m-%dT%H:%M}"}
+    olga, reader = await signed("olga"), await signed("rita", scopes=["read"])
+    told = await reader(f"/schedules/past?{urlencode(span)}")
+    assert "5 of 5 occurrences would run." in told
+    assert 'value="backfill"' not in told
+    assert 'value="backfill"' in await olga(f"/schedules/past?{urlencode(span)}")
+    await olga("/schedules/past", form={"do": "backfill", **span, "concurrency": "2"}, status=303)
+    assert "5 occurrences of the past run now." in await olga("/schedules/past")
+    made = [task async for task in app.tasks(schedule="past")]
+    assert sorted(task.planned_at for task in made if task.planned_at) == [begun + timedelta(hours=hour) for hour in range(5)]
+    assert "0 of 5 occurrences would run; 5 have a task already." in await olga(f"/schedules/past?{urlencode(span)}")
+    for wrong, said in (({**span, "since": "soon"}, "from must be a date and a time"), ({**span, "concurrency": "0"}, "from 1 to 1,000")):
+        assert said in await olga(f"/schedules/past?{urlencode(wrong)}")
+    acts = [(each.by, each.detail) for each in (await app.tokens.audit.list()).items if each.action == "schedules.backfill"]
+    assert acts == [("olga", f"5 tasks from {span['since']} until {span['until']}")]
+
+
 async def test_saving_over_the_change_of_somebody_else_tells_both_rules(before_summer_time: tuple[App, Reader]) -> None:
     app, ui = before_summer_time
     page = await ui("/schedules/s?every=15min")
@@ -80,6 +102,7 @@ async def test_what_a_gate_will_hold_is_told_before_and_is_what_then_waits(app: 
             await app.client.wait(other.id, timeout=PATIENCE)
         tasks = [task async for task in app.tasks(handler="mail.send")]
         assert [task.state for task in tasks] == ["pending"] * 8
+        assert "5 due tasks start when it opens, in 0 slots." in await ui("/handlers/mail.send")
         assert sum(task.due_at <= datetime.now(UTC) for task in tasks) == 5
 
 

@@ -54,6 +54,7 @@ async def test_kinds_lead_to_their_page_and_from_there_to_their_tasks(ui: Reader
     assert found[0] in await ui(f"/tasks?q=fingerprint:{fingerprint}")
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("AIR.10")
 async def test_one_is_tried_and_all_are_run_again(ui: Reader, app: App) -> None:
     fingerprint = await fail(app, 4, 8, 12)

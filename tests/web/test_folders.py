@@ -28,6 +28,7 @@ def test_a_folder_is_what_a_slash_ends() -> None:
     assert counted(NAMES, "reports/daily/") == {}
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("CJO.9")
 async def test_schedules_are_in_folders_and_are_copied_and_acted_on_together(ui: Reader, app: App) -> None:
     await _put(app)

@@ -44,6 +44,7 @@ async def test_locks_are_released_only_by_those_who_may(signed: Callable[..., An
     assert [each.name for each in await app.locks.list()] == ["orders.lock"]
 
 
+@pytest.mark.each_store
 @pytest.mark.covers("CEL.12")
 async def test_events_are_shown_as_they_come_and_found_by_name_handler_and_task(ui: Reader, app: App) -> None:
     assert "No event yet" in await ui("/events")

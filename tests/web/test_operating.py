@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from duetime import App, State, TaskFailed, TaskNotFound
 from tests.servers.waiting import PATIENCE
-from tests.web.conftest import Reader
+from tests.web.conftest import Reader, dashboard, ids_in
 
 
 async def failed_charge(app: App, order_id: int = 4) -> str:
@@ -75,6 +77,20 @@ async def test_pages_show_what_waits_who_works_what_failed_and_how_much(ui: Read
     assert ">3</a>" in due
 
 
+async def test_a_task_links_to_its_trace_where_somebody_has_said_where_that_is(url: str) -> None:
+    trace, shown = "0af7651916cd43dd8448eb211c80319c", []
+    chosen: list[dict[str, Any]] = [{"trace_url": "https://traces.example/t/{trace}"}, {}]
+    for settings in chosen:
+        app = App(url, **settings)
+        async with app, dashboard(app) as ui:
+            meta = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+            with_trace = await app.handler("x").options(meta=meta, allow_unknown=True).after(60)
+            hostile = await app.handler("x").options(meta={"traceparent": '"><script>'}, allow_unknown=True).after(60)
+            shown.append(f'href="https://traces.example/t/{trace}"' in await ui(f"/tasks/{with_trace.id}"))
+            assert "traces.example" not in await ui(f"/tasks/{hostile.id}")
+    assert shown == [True, False]
+
+
 async def test_a_copy_is_run_with_another_payload_and_leads_to_its_origin(signed: Callable[..., Any], app: App) -> None:
     olga = await signed("olga")
     expire = app.handler("orders.expire").options(key="order-7", collection="eu", timeout=9)
@@ -84,6 +100,9 @@ async def test_a_copy_is_run_with_another_payload_and_leads_to_its_origin(signed
     assert (copy.payload["order_id"], copy.collection, copy.timeout, copy.key, copy.submitted_by) == (8, "eu", 9, None, "olga")
     page = await olga(f"/tasks/{copy.id}")
     assert f'href="/ui/tasks/{task.id}"' in page
+    [same] = re.findall(r'href="/ui(/tasks\?q=[^"]+)">all with this key', await olga(f"/tasks/{task.id}"))
+    assert task.id in ids_in(await olga(html.unescape(same)))
+    assert "all with this key" not in page
     await olga(f"/tasks/{task.id}", form={"do": "copy", "payload": "[8]"}, status=303)
     assert "payload must be a JSON object" in await olga(f"/tasks/{task.id}")
     assert (await app.count(handler="orders.expire")).count == 2

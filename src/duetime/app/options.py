@@ -30,6 +30,7 @@ class TargetOptions(TypedDict, total=False):
     reserve: Mapping[int, int] | None
     fair: Fair | None
     quota: Quota | None
+    start_within: Seconds | None
     keep_succeeded: Seconds | None
     keep_failed: Seconds | None
     keep_cancelled: Seconds | None
@@ -55,6 +56,7 @@ def checked_spec(
     reserve: Mapping[int, int] | None = None,
     fair: Fair | None = None,
     quota: Quota | None = None,
+    start_within: Seconds | None = None,
     disabling: Disabling | None = None,
     doc: str,
 ) -> HandlerSpec:
@@ -74,6 +76,7 @@ def checked_spec(
         reserve=reserve_of(name, reserve, concurrency),
         fair=check_fair(name, fair),
         quota=check_quota(name, quota),
+        start_within=None if start_within is None else positive(start_within, "start_within"),
         doc=doc.strip(),
     )
 

@@ -19,6 +19,7 @@ from duetime.client.insight import Insight, names_of
 from duetime.client.limits import LimitInfo, Limits
 from duetime.client.liveness import lives, silence
 from duetime.client.secrets import LocalSecrets
+from duetime.clock import ahead_of
 from duetime.model.wording import count, span
 from duetime.runtime.permissions import readable_by_others
 from duetime.runtime.service import Service
@@ -162,6 +163,8 @@ class LocalDoctor(Doctor):
             yield finding
         for finding in self._readable():
             yield finding
+        for finding in self._clock():
+            yield finding
         async for finding in self._unreadable():
             yield finding
         for reference in await self._artifacts.missing():
@@ -200,6 +203,16 @@ class LocalDoctor(Doctor):
                 yield Finding("note", "parked", counts.handler, detail)
         for misfits in (await report(self._store, by_declaration(await self._store.declarations()), LOOKED_AT)).misfits:
             yield Finding("note", "misfit", misfits.handler, str(misfits))
+
+    def _clock(self) -> Iterator[Finding]:
+        """Find a clock of this machine that tells another time than the store's."""
+        ahead = 0.0 if self._store.traits.liveness == "lock" else ahead_of(self._store.now())
+        if ahead:
+            detail = (
+                f"the clock of this machine is {span(timedelta(seconds=abs(ahead)))} {'ahead of' if ahead > 0 else 'behind'} that of the "
+                "store, which decides what is due: an instant that a program here takes from its own clock is off by that. Synchronise both"
+            )
+            yield Finding("note", "clocks apart", platform.node(), detail)
 
     def _readable(self) -> Iterator[Finding]:
         """Find files of the store that any user of this machine may read: payloads, results and logs are in them."""

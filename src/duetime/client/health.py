@@ -37,6 +37,7 @@ async def gather(store: Store, names: HandlerNames, silent: Mapping[str, float])
     starting = [worker for worker in workers if _lives(worker, silent) and not worker.draining]
     serving = Counter(name for worker in starting for name in {names.present(each) for each in worker.slots})
     known = sorted({*sample.handlers, *(handler for _, handler in reading.buckets if handler != ALL)})
+    goals = {each.name: each.start_within for each in await store.declarations()}
     handlers = []
     for name in known:
         load = sample.handlers.get(name)
@@ -45,6 +46,7 @@ async def gather(store: Store, names: HandlerNames, silent: Mapping[str, float])
                 name=name,
                 due=0 if load is None else load.due,
                 oldest_due=0.0 if load is None else load.oldest_due / SECOND,
+                start_within=goals.get(names.present(name)),
                 workers=serving[name],
                 attempts=counted(name, recent, SeriesName.ATTEMPTS),
                 failed=counted(name, recent, *_FAILED),

@@ -56,8 +56,8 @@ class AttemptInfo(msgspec.Struct, frozen=True, kw_only=True):
 class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A declared handler: its policies, the schema of its payload, and counts of its tasks.
 
-    `keep`: for how many seconds its finished tasks are kept, by state, where it differs from the settings. `target`: how its attempts
-    are performed, if that is stored and not in code.
+    `keep`: for how many seconds its finished tasks are kept, by state, where it differs from the settings. `start_within`: how many
+    seconds after being due its tasks should start. `target`: how its attempts are performed, if that is stored and not in code.
     """
 
     name: str
@@ -74,6 +74,7 @@ class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
     states: Mapping[State, int]
     aliases: Sequence[str] = ()
     keep: Mapping[State, float] = {}
+    start_within: float | None = None
     target: TargetInfo | None = None
 
 
@@ -549,6 +550,7 @@ def _handler_info(
         states={state: states.get(state, 0) for state in State},
         aliases=declared.aliases,
         keep=declared.keep,
+        start_within=declared.start_within,
         target=target,
     )
 

@@ -35,9 +35,11 @@ from duetime.model.rules import DayCalendar, plan_of
 from duetime.model.schedule import ScheduleRecord, SkipReason
 from duetime.model.series import ALL, STEPS, Buckets, Counted, Sample, Step, bucket_of, chosen_step
 from duetime.model.task import FINAL, State, TaskRecord
+from duetime.store.alerts import DocumentKind
 from duetime.store.control import Control
 from duetime.store.schedules import ScheduleFilter
 from duetime.store.shard import LookingUp, Timekeeping
+from duetime.targets.notices.documents import certificates_of, change
 
 T = TypeVar("T")
 
@@ -115,9 +117,21 @@ class Gathering:
 
     async def _oldest_due(self) -> dict[str, float]:
         """Return for how long the oldest due task of each handler has waited; behind a gate tasks wait on purpose."""
-        held = {gate.handler for gate in await self._gates() if gate.closed(self.now)}
-        sample = await self._sample()
-        return {name: load.oldest_due / SECOND for name, load in sample.handlers.items() if name not in held}
+        closed = [gate for gate in await self._gates() if gate.closed(self.now)]
+        held = {gate.handler for gate in closed if gate.collection is None}
+        parts = {(gate.handler, gate.collection) for gate in closed if gate.handler not in held}
+        waits = {name: load.oldest_due / SECOND for name, load in (await self._sample()).handlers.items() if name not in held}
+        partly = {handler for handler, _ in parts} & waits.keys()
+        return waits | await self._oldest_outside(partly, parts) if partly else waits
+
+    async def _oldest_outside(self, handlers: Collection[str], parts: Collection[tuple[str, str | None]]) -> dict[str, float]:
+        """Return for how long the oldest due task of handlers has waited, leaving out some collections of theirs."""
+        counts = await self._once("counts", self._store.counts)
+        found = dict.fromkeys(handlers, 0.0)
+        for lane in counts.lanes:
+            if lane.handler in found and lane.oldest_due_at is not None and (lane.handler, lane.collection) not in parts:
+                found[lane.handler] = max(found[lane.handler], (counts.now - lane.oldest_due_at) / SECOND)
+        return found
 
     # ---- series ----
 
@@ -311,7 +325,10 @@ class Memory:
 
 
 class Certificates:
-    """When the certificates of HTTP handlers' servers end, by their last attempts. Read again every ten minutes."""
+    """When the certificates of HTTP handlers' servers end, by their last attempts. Read again every ten minutes.
+
+    What was seen is stored: it is known when those tasks are gone, and to other evaluators.
+    """
 
     def __init__(self) -> None:
         self._read_at: dict[str, Instant] = {}
@@ -319,11 +336,26 @@ class Certificates:
 
     async def read(self, store: AlertFactsStore, pattern: str, now: Instant) -> dict[str, Instant]:
         if not 0 <= now - self._read_at.get(pattern, -CERTIFICATES_EVERY) < CERTIFICATES_EVERY:
-            names = {each.name for each in await store.declarations() if each.isolation == "http" and fits((pattern,), each.name)}
-            known = {name: at for name, at in self._found.get(pattern, {}).items() if name in names}
-            self._found[pattern] = known | await self._look(store, names)
+            declared = {each.name for each in await store.declarations() if each.isolation == "http"}
+            names = {name for name in declared if fits((pattern,), name)}
+            self._found[pattern] = await self._remember(store, names, declared, await self._look(store, names))
             self._read_at[pattern] = now
         return self._found[pattern]
+
+    async def _remember(
+        self, store: AlertFactsStore, names: Collection[str], declared: Collection[str], seen: Mapping[str, Instant]
+    ) -> dict[str, Instant]:
+        """Return what is known of handlers: what was seen now, or else before. If somebody else stores at the same time, that will do."""
+        stored = {each.name: each for each in await certificates_of(store)}
+        changes = [
+            change(DocumentKind.CERTIFICATE, name, stored.get(name), ends)
+            for name, ends in seen.items()
+            if name not in stored or stored[name].value != ends
+        ]
+        changes += [change(DocumentKind.CERTIFICATE, name, each, None) for name, each in stored.items() if name not in declared]
+        if changes:
+            await store.change_alert_documents(changes)
+        return {name: each.value for name, each in stored.items() if name in names} | dict(seen)
 
     async def _look(self, store: AlertFactsStore, names: Collection[str]) -> dict[str, Instant]:
         found = {}

@@ -81,11 +81,15 @@ class HealthFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandlerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A handler: what is due and for how many seconds the oldest has waited, its live workers, and its attempts of the last minutes."""
+    """A handler: what is due and for how many seconds the oldest has waited, its live workers, and its attempts of the last minutes.
+
+    `start_within` is its own objective, in place of `LATE`.
+    """
 
     name: str
     due: int = 0
     oldest_due: float = 0.0
+    start_within: float | None = None
     workers: int = 0
     attempts: int = 0
     failed: int = 0
@@ -194,9 +198,14 @@ def _of_handlers(facts: HealthFacts) -> Iterator[HealthFinding]:
         if each.due and not each.workers and not held:
             text = f"{each.name} has {count(each.due, 'due task')} and no live worker; the oldest has waited for {_span(each.oldest_due)}."
             yield _of_handler(FindingKind.NO_WORKER, each.name, text)
-        elif each.oldest_due > LATE and not held and not _holding(facts, each.name, any_collection=True):
+        elif (
+            each.oldest_due > (LATE if each.start_within is None else each.start_within)
+            and not held
+            and not _holding(facts, each.name, any_collection=True)
+        ):
             # behind a gate on a collection tasks wait on purpose, and the oldest may be one of those
-            text = f"The oldest of {count(each.due, 'due task')} of {each.name} has waited for {_span(each.oldest_due)}."
+            goal = "" if each.start_within is None else f"; it should start within {_span(each.start_within)}"
+            text = f"The oldest of {count(each.due, 'due task')} of {each.name} has waited for {_span(each.oldest_due)}{goal}."
             yield _of_handler(FindingKind.LATE, each.name, text)
         if each.failed >= FAILURES and each.failed > FAILURE_SHARE * each.attempts:
             share = round(100 * each.failed / each.attempts)

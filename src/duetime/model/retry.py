@@ -13,6 +13,7 @@ from duetime.model.rules.reading import duration_text
 
 DEFAULT_TRIES = 5
 
+MOST_SUMMED = 10_000  # tries whose delays are added up
 MOST_NAMED = 6  # delays that a policy in words names one by one
 
 REPEATS_AS_ASKED = 10
@@ -128,6 +129,12 @@ class RetryPolicy(StoredRetry, frozen=True, kw_only=True):
             # the exponent is bounded because factor**tries overflows long before anyone would wait for it
             delay = min(to_seconds(self.base) * self.factor ** min(tries - 1, 64), to_seconds(self.cap))
         return delay * (1 - self.jitter * chance)
+
+    @property
+    def lasts(self) -> float:
+        """The most seconds between the first try and the beginning of the last one, without what tries take themselves."""
+        waits = sum(self.delay(used, 0.0) or 0.0 for used in range(1, min(self.max_tries, MOST_SUMMED)))
+        return waits if self.within is None else min(waits, to_seconds(self.within))
 
     def numbers(self) -> bytes:
         """Return the policy as JSON for a store, without exception types: no name from a store is ever imported."""

@@ -6,12 +6,19 @@ This needs no tracing library: a server without one passes on the headers of a r
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 MOST_STATE = 512  # characters that the recommendation requires to be passed on
 
 _PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{1,200})?")
 _STATE = re.compile(r"[ -~\t]+")
+
+
+def trace_id(meta: Mapping[str, str]) -> str:
+    """Return the id of the trace that a task belongs to, 32 hexadecimal digits; "" if it belongs to none."""
+    parent = read_headers(meta.get(TRACEPARENT), None).get(TRACEPARENT, "")
+    return parent.split("-")[1] if parent else ""
 
 
 def read_headers(parent: str | None, state: str | None) -> dict[str, str]:

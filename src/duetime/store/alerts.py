@@ -12,8 +12,8 @@ MAP = "map"  # of shards: the document in control
 
 
 class DocumentKind(StrEnum):
-    """What a document is: a rule, the state of an alert, a channel, how much it was told lately, a message that is to be submitted, or
-    what a store knows of shards.
+    """What a document is: a rule, the state of an alert, a channel, how much it was told lately, a message that is to be submitted, when a
+    certificate ends, or what a store knows of shards.
     """
 
     RULE = "rule"
@@ -21,6 +21,7 @@ class DocumentKind(StrEnum):
     CHANNEL = "channel"
     PACE = "pace"
     MESSAGE = "message"
+    CERTIFICATE = "certificate"
     SHARDS = "shards"
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 Engine: TypeAlias = Literal["sqlite", "postgresql", "redis"]
 
 EXAMPLES = (
-    "sqlite:///duetime.db, sqlite:////var/lib/app/duetime.db, sqlite:///:memory:, postgresql://user@host/database or redis://host:6379/0"
+    "sqlite:///duetime.db, sqlite:////var/lib/app/duetime.db, sqlite:///:memory:, postgresql://user@host/database, redis://host:6379/0, "
+    "redis+sentinel://host:26379,host:26379,host:26379/service or redis+cluster://host:6379,host:6379"
 )
 
 
@@ -51,7 +52,7 @@ async def over_shards(store: Store, *, clock: Clock | None = None) -> Store:
 def engine_of(url: str) -> tuple[Engine, str]:
     """Return which kind of store a URL names, and the URL without SQLAlchemy's name of a driver."""
     scheme = url.partition(":")[0].strip().lower()  # not urlsplit, which may refuse the rest with a text that shows it
-    if scheme in ("redis", "rediss"):
+    if scheme.partition("+")[0] in ("redis", "rediss"):
         _redis_store()
         return "redis", url
     if "+" in scheme:  # SQLAlchemy's way to name a driver; ours are fixed
@@ -79,7 +80,7 @@ def _redis_store() -> type[RedisStore]:
     try:
         from duetime.store.redis.store import RedisStore
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "redis":
+        if error.name is None or error.name.partition(".")[0] not in ("redis", "hiredis"):
             raise
         raise MissingExtra("a Redis store needs redis-py: pip install 'duetime[redis]'") from error
     return RedisStore

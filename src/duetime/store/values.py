@@ -68,8 +68,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     `aliases` are its former names. `upgrades` changes with the code that reads payloads of former schemas. `keep` is for how many seconds
     its finished tasks are kept, by state, where that differs from the settings. `reserve`: how many of its slots are kept for tasks of at
     least that priority. `fair`: its collections share its starts. `quota`: how much of it may be
-    submitted. `declared_at` is when this was first declared; all the
-    rest is what `digest` stands for.
+    submitted. `start_within`: how many seconds after being due its tasks should start. `declared_at` is when this was first declared; all
+    the rest is what `digest` stands for.
     """
 
     name: str
@@ -87,6 +87,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     reserve: dict[int, int] = {}
     fair: bool = False
     quota: Quota | None = None
+    start_within: float | None = None
 
     @property
     def digest(self) -> str:

@@ -47,6 +47,7 @@ def _declaration(spec: HandlerSpec) -> Declaration:
         reserve=dict(spec.reserve),
         fair=spec.fair is not None,
         quota=spec.quota,
+        start_within=spec.start_within,
     )
 
 

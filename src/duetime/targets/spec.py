@@ -43,6 +43,10 @@ class Payloads(Protocol):
         """Return a function that decodes into positional arguments, which is quicker; None if the handler cannot be called with such."""
         ...
 
+    def takes_results(self, name: str) -> bool:
+        """Return whether a parameter may be a stream of results: `Results[…]`."""
+        ...
+
     def schema(self) -> bytes:
         """Return the JSON Schema of the payload."""
         ...
@@ -70,7 +74,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `disabling`: its target is watched, because it may break as a whole. `limits` of the whole fleet, which it may share with others.
     `reserve`: how many slots are kept for tasks of at least that priority. `fair`: what shares its starts, by weight.
-    `quota`: how much of it may be submitted.
+    `quota`: how much of it may be submitted. `start_within`: how many seconds after being due its tasks should start at the latest.
     """
 
     name: str
@@ -87,4 +91,5 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     reserve: Mapping[int, int] = {}
     fair: Fair | None = None
     quota: Quota | None = None
+    start_within: float | None = None
     doc: str = ""

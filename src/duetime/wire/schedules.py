@@ -171,6 +171,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     next_at: datetime | None
     health: ScheduleHealth
     problem: str
+    warning: Annotated[str, Meta(description="Whether retries of a run may last into the next one; lists leave it out.")] = ""
     last: LastRunView | None
     paused: PauseInfo | None
     fired: int

@@ -19,7 +19,7 @@ from typing import Literal, NoReturn, Self, get_args
 import msgspec
 
 from duetime.artifacts.source import ArtifactSource
-from duetime.clock import SECOND, monotonic
+from duetime.clock import SECOND, ahead_of, monotonic
 from duetime.errors import InvalidValue, StoreUnavailable
 from duetime.ids import token
 from duetime.model.addresses import AddressRules
@@ -286,6 +286,11 @@ class Worker:
                 self._app_path, inherit=inherit, max_idle=max(DEFAULT_PROCESSES, 4), output_cap=self._settings.output_cap
             )
         fenced = self._store.traits.liveness == "lease"
+        if fenced and (ahead := ahead_of(self._store.now())):
+            text = (
+                "the clock of this machine is %.1f s %s that of the store, which decides what is due; `datetime.now()` in handlers is off"
+            )
+            logger.warning(text, abs(ahead), "ahead of" if ahead > 0 else "behind")
         self._keeper = self._new_keeper(
             lease,
             self.executor.current,

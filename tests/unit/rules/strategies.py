@@ -96,3 +96,10 @@ day_calendars = st.builds(
     times=st.sampled_from(["09:00-17:00", "22:00-06:00", "09:00-12:00,13:00-17:00", "00:00-24:00"]),
     tz=zones,
 )
+
+cron_calendars = st.builds(
+    DayCalendar,
+    mode=st.sampled_from(["exclude", "include"]),
+    cron=st.sampled_from(["* 9-17 * * MON-FRI", "* 22-23,0-5 * * *", "* * 1,L * *", "* 12 * 2,12 *", "30-59 6 * * *"]),
+    tz=zones,
+)

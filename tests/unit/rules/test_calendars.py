@@ -15,7 +15,7 @@ from duetime.clock import LATEST, SECOND, Instant, to_datetime, to_instant
 from duetime.errors import InvalidValue
 from duetime.model.rules import AfterEnd, Cron, DayCalendar, Every, Rule, plan_of
 from duetime.model.rules.calendars import Permission
-from tests.unit.rules.strategies import day_calendars, instants, rules
+from tests.unit.rules.strategies import cron_calendars, day_calendars, expressions, instants, rules
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -94,6 +94,9 @@ def test_unknown_names_and_circles_are_refused() -> None:
         (lambda: DayCalendar(yearly="04-31"), "yearly: April never has a day 31"),
         (lambda: DayCalendar(weekdays="weekend"), "weekdays must name weekdays"),
         (lambda: DayCalendar(times="9-17"), "times must be a time of day"),
+        (lambda: DayCalendar(cron="* 25 * * *"), "hour must be 0–23"),
+        (lambda: DayCalendar(cron="0 * 5 * * *"), "has 5 fields, because it means whole minutes"),
+        (lambda: DayCalendar(cron="* 5 * * *", weekdays="sat"), "leave out dates, yearly, monthly, weekdays and times"),
         (lambda: DayCalendar(times="09:00"), "times must be a range of times"),
         (lambda: DayCalendar(times="09:00-09:00"), "times must be a range of times"),
         (lambda: DayCalendar(weekdays="sat", tz="Nowhere"), "tz must be an IANA time zone"),
@@ -111,7 +114,7 @@ def test_calendars_are_written_in_one_way() -> None:
     assert DayCalendar(times="9:00-17:00").times == ("09:00-17:00",)
 
 
-@given(day_calendars)
+@given(st.one_of(day_calendars, cron_calendars))
 def test_a_calendar_survives_json(calendar: DayCalendar) -> None:
     encoded = msgspec.json.encode(calendar)
     decoded = msgspec.json.decode(encoded, type=DayCalendar)
@@ -139,7 +142,14 @@ def test_a_calendar_looks_at_nothing_but_the_local_day_and_time(calendar: DayCal
     assert calendar.permits(instant) is (matches if calendar.mode == "include" else not matches)
 
 
-@given(st.lists(day_calendars, min_size=1, max_size=3), instants)
+@given(expressions.filter(lambda text: len(text.split()) == 5), instants)
+def test_a_calendar_of_cron_matches_each_minute_in_which_the_expression_would_fire(expression: str, instant: Instant) -> None:
+    minute = instant - instant % (60 * SECOND)
+    fires = bool(plan_of(Cron(expression)).between(minute - 1, minute, 1))
+    assert DayCalendar(mode="include", cron=expression).permits(instant) is fires
+
+
+@given(st.lists(st.one_of(day_calendars, cron_calendars), min_size=1, max_size=3), instants)
 def test_the_first_permitted_instant_is_the_first(calendars: list[DayCalendar], instant: Instant) -> None:
     found = Permission(calendars).first(instant)
     horizon = instant + 3 * 86_400 * SECOND
@@ -150,7 +160,7 @@ def test_the_first_permitted_instant_is_the_first(calendars: list[DayCalendar], 
     assert found is None or all(calendar.permits(found) for calendar in calendars)
 
 
-@given(rules, day_calendars, instants)
+@given(rules, st.one_of(day_calendars, cron_calendars), instants)
 def test_a_plan_within_a_calendar_is_what_the_calendar_permits_of_it(rule: Rule, calendar: DayCalendar, instant: Instant) -> None:
     until = instant + 40 * 86_400 * SECOND
     everything = plan_of(rule).between(instant, until, 300)

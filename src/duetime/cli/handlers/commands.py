@@ -117,6 +117,7 @@ def _facts(found: HandlerDetails, now: datetime) -> list[tuple[str, object]]:
         ("about", found.doc.strip().partition("\n")[0] or None),
         ("former names", ", ".join(found.aliases) or None),
         ("workers", f"{found.workers} with {show.count(found.slots, 'slot')}"),
+        ("should start", None if found.start_within is None else f"within {show.span(timedelta(seconds=found.start_within))}"),
         ("running", does.running),
         ("pending", found.states[State.PENDING]),
         ("failed", found.states[State.FAILED]),

@@ -63,7 +63,8 @@ def _document(name: str, calendar: DayCalendar) -> dict[str, Any]:
 def _row(name: str, calendar: DayCalendar) -> tuple[object, ...]:
     days = [*calendar.dates, *calendar.yearly, *(f"day {day}" for day in calendar.monthly)]
     shown = ", ".join(days[:3]) + (f" and {len(days) - 3:,} more" if len(days) > 3 else "")
-    return (name, calendar.mode, calendar.weekdays, ", ".join(calendar.times), shown, calendar.tz, ", ".join(calendar.also))
+    times = calendar.cron or ", ".join(calendar.times)
+    return (name, calendar.mode, calendar.weekdays, times, shown, calendar.tz, ", ".join(calendar.also))
 
 
 @calendars.command("show")
@@ -85,6 +86,7 @@ def show_calendar(name: str, as_json: bool) -> None:
             ("every month", ", ".join(map(str, calendar.monthly))),
             ("weekdays", calendar.weekdays),
             ("times", ", ".join(calendar.times)),
+            ("cron", calendar.cron),
             ("zone", calendar.tz),
             ("also", ", ".join(calendar.also)),
         )
@@ -99,6 +101,7 @@ def show_calendar(name: str, as_json: bool) -> None:
 @click.option("--monthly", metavar="DAY", multiple=True, help="A day of every month, 1 to 31 or last; may be repeated.")
 @click.option("--weekdays", metavar="DAYS", help="Weekdays, such as sat,sun or mon-fri.")
 @click.option("--times", metavar="HH:MM-HH:MM", multiple=True, help="Hours of the day; may be repeated.")
+@click.option("--cron", metavar="EXPRESSION", help="Each minute that a cron expression names, in place of days and hours.")
 @click.option("--tz", metavar="ZONE", callback=parsing.zone, help="The zone of its days and hours; otherwise UTC.")
 @click.option("--also", metavar="NAME", multiple=True, help="Another calendar that must permit it too; may be repeated.")
 @click.option("--definition", metavar="JSON|@FILE|-", callback=parsing.payload, help="The whole calendar as a JSON object instead.")

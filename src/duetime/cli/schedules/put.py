@@ -100,6 +100,8 @@ def put(
         show.print_json(tables.document(info))
     else:
         click.echo(show.printable(f"{info.name}: {info.description}; next {tables.next_words(info, now) or 'never'}"))
+        if info.warning:
+            show.note(info.warning)
 
 
 @click.command()

@@ -100,6 +100,7 @@ def _facts(info: ScheduleInfo, now: datetime) -> Iterable[tuple[str, object]]:
         ("handler", info.handler),
         ("rule", info.description),
         ("health", f"{info.health}: {info.problem}" if info.problem else info.health),
+        ("warning", info.warning or None),
         ("paused", paused),
         ("next", next_words(info, now)),
         ("last run", None if last is None else f"{last.state}, {both(last.finished_at)}, task {last.task}"),

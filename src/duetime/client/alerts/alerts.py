@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Protocol, TypeAlias
 
@@ -194,9 +195,10 @@ class LocalAlerts(Alerts):
 
     async def suggest(self) -> builtins.list[AlertRule]:
         await self._opened()
-        kinds = {each.isolation for each in await self._store.declarations()}
+        declared = await self._store.declarations()
+        goals = {each.name: each.start_within for each in declared if each.start_within is not None}
         schedules = await self._store.list_schedules(ScheduleFilter(limit=1))
-        return suggested(kinds, schedules=bool(schedules))
+        return suggested({each.isolation for each in declared}, schedules=bool(schedules), goals=goals)
 
     async def _rule(self, name: str) -> Kept[StoredRule]:
         found = await self._rule_or_none(check_alert_name(name, "the name of a rule"))
@@ -255,8 +257,8 @@ def shown(state: AlertState) -> Alert:
     )
 
 
-def suggested(kinds: set[str], *, schedules: bool) -> list[AlertRule]:
-    """Return rules worth having, for what a store runs."""
+def suggested(kinds: set[str], *, schedules: bool, goals: Mapping[str, float] = {}) -> list[AlertRule]:  # never changed
+    """Return rules worth having, for what a store runs. `goals`: within how many seconds tasks of handlers should start."""
     wanted: list[tuple[str, Condition, float, str]] = [
         ("late", Late(oldest_due=60), 0, "Work waits for a minute: too few workers or slots, or none."),
         ("failing", Failing(ratio=0.2, within=300), 0, "A fifth of a handler's attempts fail."),
@@ -264,6 +266,10 @@ def suggested(kinds: set[str], *, schedules: bool) -> list[AlertRule]:
         ("on time", Slo(start_within=5, ratio=0.95, window=3_600), 0, "95 % start within five seconds."),
         ("worker lost", WorkerLost(), 0, "Killed, out of memory, or its machine is gone."),
     ]
+    for handler, seconds in sorted(goals.items()):
+        objective = Slo(handler=handler, start_within=min(max(seconds, 0.001), 3_600.0))
+        name = re.sub(r"[^\w .:-]", "-", f"on time: {handler}")[:100].strip()
+        wanted.append((name, objective, 0, "95 % start within what the handler declares."))
     if schedules:
         wanted.append(("missed", Missed(), 0, "Nobody fired a schedule in time."))
     if "http" in kinds:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from duetime.client.schedules.schedule import Schedule, schedule_of
-from duetime.clock import SECOND, Instant, to_datetime
+from duetime.clock import LATEST, SECOND, Instant, to_datetime
 from duetime.errors import InvalidValue
 from duetime.model.firing import has_ended, next_planned
 from duetime.model.gate import Gates
+from duetime.model.policies import read_overlap
+from duetime.model.retry import RetryPolicy
 from duetime.model.rules import DayCalendar, Plan, Rule, describe, plan_of
 from duetime.model.schedule import ScheduleRecord, ScheduleSpec, Skip, SkipReason
+from duetime.model.wording import span
 from duetime.targets.occurrence import LastRunView, last_run_view
+
+LOOKED_AHEAD = 10  # occurrences between which retries must fit
 
 ScheduleHealth: TypeAlias = Literal["ok", "failing", "paused", "late", "gated", "ended", "broken"]
 
@@ -38,8 +44,9 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     "ok", "failing" (the last run failed), "paused", "gated" (a gate is closed), "late" (due for longer than its grace, and nobody fires),
     "ended" (nothing more is planned) or "broken" (it cannot be planned any more, for example without a calendar; `problem` says why).
     `fired` and `missed` count occurrences that became tasks and that did not, `failures` the failed runs in a row. `running` are its
-    tasks that had not ended at the last look. `declared` is the revision of the program that declared it, if one did. `tag` differs
-    after every change that people make, but not after firing: `put` and `delete` can require it.
+    tasks that had not ended at the last look. `warning` says when the retries of a run may last into the next one; lists leave it out.
+    `declared` is the revision of the program that declared it, if one did. `tag` differs after every change that people make, but not
+    after firing: `put` and `delete` can require it.
     """
 
     name: str
@@ -64,6 +71,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: datetime
     changed_by: str
     problem: str = ""
+    warning: str = ""
     tag: str = ""
 
 
@@ -128,6 +136,23 @@ def schedule_info(record: ScheduleRecord, calendars: Mapping[str, DayCalendar], 
         changed_by=record.changed_by,
         problem=problem,
         tag=tag_of(record),
+    )
+
+
+def warning_of(record: ScheduleRecord, calendars: Mapping[str, DayCalendar], retry: bytes | None, now: Instant) -> str:
+    """Return a warning if a run may still be retried when the next one is planned, by the delays alone; `retry` as it is stored."""
+    overlap, plan = read_overlap(record.spec.overlap), plan_or_none(record.spec, calendars)
+    if retry is None or plan is None or plan.waits or (overlap.kind == "allow" and overlap.limit is None):
+        return ""
+    lasts = RetryPolicy().with_numbers(retry).lasts
+    planned = plan.between(now, LATEST, LOOKED_AHEAD)
+    gaps = [(later - earlier) / SECOND for earlier, later in pairwise(planned)]
+    if not gaps or lasts < min(gaps):
+        return ""
+    between, most = (span(timedelta(seconds=seconds)) for seconds in (min(gaps), lasts))
+    return (
+        f"the retries of a run may last {most}, and the next one is planned {between} after it: then overlap={record.spec.overlap!r} "
+        f"decides. RetryPolicy(within={min(gaps) * 0.9:g}) ends them before"
     )
 
 

@@ -18,7 +18,7 @@ from duetime.client.schedules import backfill as backfilling
 from duetime.client.schedules.backfill import Backfill, Existing
 from duetime.client.schedules.declaring import SchedulePlan, refuse_twice
 from duetime.client.schedules.forecasting import Ahead, look_ahead
-from duetime.client.schedules.info import ScheduleInfo, SkipInfo, plan_for, plan_or_none, schedule_info, skip_info, tag_of
+from duetime.client.schedules.info import ScheduleInfo, SkipInfo, plan_for, plan_or_none, schedule_info, skip_info, tag_of, warning_of
 from duetime.client.schedules.reconciling import Reconciliation, Refuse
 from duetime.client.schedules.schedule import LONGEST_NOTE, RULES, Schedule
 from duetime.client.schedules.service import MOST_PREVIEWED, MOST_SKIPS, Schedules, Stored, refuse_nobody
@@ -333,7 +333,17 @@ class LocalSchedules(Schedules):
     async def _info(self, record: ScheduleRecord) -> ScheduleInfo:
         gates, calendars = await gates_and_calendars(self._store)
         [info] = await self._infos([record], calendars, gates)
-        return info
+        retry, now = await self._retry_of(record), self._store.now()
+        return replace(info, warning=await off_loop(lambda: warning_of(record, calendars, retry, now)))
+
+    async def _retry_of(self, record: ScheduleRecord) -> bytes | None:
+        """Return the retry policy of a schedule's runs, its own or its handler's; None for a handler that nobody has declared."""
+        if record.spec.retry is not None:
+            return bytes(record.spec.retry)
+        try:
+            return (await self._admission.declaration(record.spec.handler)).retry
+        except UnknownHandler:
+            return None
 
     async def _infos(
         self, records: Sequence[ScheduleRecord], calendars: Mapping[str, DayCalendar], gates: Gates

@@ -99,10 +99,7 @@ def _seen(condition: Condition, facts: AlertFacts) -> Iterator[Observation]:
         case Failing():
             yield from _failing(condition, facts)
         case Disabled():
-            for gate in facts.gates:
-                if gate.automatic and gate.until_at is None and gate.closed(facts.now):
-                    of = gate.handler if gate.collection is None else f"{gate.handler}, collection {gate.collection},"
-                    yield Observation(subject=gate.handler, text=f"{of} has disabled itself: {gate.note}")
+            yield from _disabled(facts)
         case Late():
             allowed = to_seconds(condition.oldest_due)
             for name, waited in facts.oldest_due.items():
@@ -147,6 +144,19 @@ def _seen(condition: Condition, facts: AlertFacts) -> Iterator[Observation]:
                 yield Observation(subject=WORKERS, text=text)
         case _:
             assert_never(condition)
+
+
+def _disabled(facts: AlertFacts) -> Iterator[Observation]:
+    """Of a handler with several such collections each that is added makes it worse, and so is told."""
+    closed: dict[str, list[Gate]] = {}
+    for gate in facts.gates:
+        if gate.automatic and gate.until_at is None and gate.closed(facts.now):
+            closed.setdefault(gate.handler, []).append(gate)
+    for name, gates in closed.items():
+        last = max(gates, key=lambda gate: gate.set_at)
+        of = name if last.collection is None else f"{name}, collection {last.collection},"
+        others = f" ({count(len(gates) - 1, 'other collection')} of it too)" if len(gates) > 1 else ""
+        yield Observation(subject=name, text=f"{of} has disabled itself{others}: {last.note}", level=len(gates))
 
 
 def _failing(condition: Failing, facts: AlertFacts) -> Iterator[Observation]:

@@ -14,6 +14,7 @@ from msgspec.structs import force_setattr
 
 from duetime.clock import SECOND, Instant
 from duetime.errors import InvalidValue
+from duetime.model.rules.cron import Expression, read_expression
 from duetime.model.rules.days import weekday_of
 from duetime.model.rules.reading import (
     DAY_SECONDS,
@@ -41,11 +42,13 @@ class DayCalendar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     A time matches if its local day is one of `dates`, `yearly`, `monthly` or `weekdays` (any day if none of these is given) and its local
     time lies in one of `times` (any time if none is given; from the start up to, not including, the end; a range over midnight
-    means the early and the late hours of the same day). `exclude` permits what does not match, `include` what does.
+    means the early and the late hours of the same day). With `cron`, an expression of five fields in place of all of these, it matches
+    in each minute that the expression names. `exclude` permits what does not match, `include` what does.
     `also` names other calendars that must permit the time too.
 
         DayCalendar(dates=["2030-04-22"], yearly=["12-25", "12-26"], tz="Europe/Berlin")
         DayCalendar(monthly=["1", "last"], tz="Europe/Berlin")
+        DayCalendar(cron="* 22-23,0-5 * * MON-FRI", tz="Europe/Berlin")
         DayCalendar(mode="include", weekdays="mon-fri", times="09:00-17:00", tz="Europe/Berlin", also=["holidays"])
     """
 
@@ -55,6 +58,7 @@ class DayCalendar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     monthly: str | Sequence[str | int] = ()
     weekdays: str | Sequence[str] = ""
     times: str | Sequence[str] = ()
+    cron: str = ""
     tz: str = "UTC"
     also: str | Sequence[str] = ()
 
@@ -75,10 +79,15 @@ class DayCalendar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         force_setattr(self, "times", tuple(f"{time_text(start)}-{time_text(end)}" for start, end in times))
         force_setattr(self, "tz", read_zone(self.tz))
         force_setattr(self, "also", tuple(dict.fromkeys(also)))
-        if not (self.dates or self.yearly or self.monthly or self.weekdays or self.times):
+        said = self.dates or self.yearly or self.monthly or self.weekdays or self.times
+        if not said and not self.cron:
             raise InvalidValue(
-                'a calendar must say which time it means: dates, yearly, monthly, weekdays or times, for example weekdays="sat,sun"'
+                'a calendar must say which time it means: dates, yearly, monthly, weekdays, times or cron, for example weekdays="sat,sun"'
             )
+        if self.cron:
+            if said:
+                raise InvalidValue("cron says both the days and the hours: leave out dates, yearly, monthly, weekdays and times")
+            _read_minutes(self.cron)
 
     def permits(self, instant: Instant, calendars: Mapping[str, DayCalendar] | None = None) -> bool:
         """Return whether this calendar and all of its `also`, looked up in `calendars`, permit an instant."""
@@ -117,8 +126,12 @@ class CalendarRule:
         self._yearly = frozenset(read_month_and_day(text, "yearly") for text in calendar.yearly)
         self._monthly = frozenset(read_day_of_month(text, "monthly") for text in calendar.monthly)
         self._weekdays = read_weekdays(calendar.weekdays, "weekdays")
-        self._any_day = not (self._dates or self._yearly or self._monthly or self._weekdays)
-        self._ranges = _split_ranges(read_range(text, "times") for text in calendar.times)
+        self._cron = _read_minutes(calendar.cron) if calendar.cron else None
+        self._any_day = not (self._dates or self._yearly or self._monthly or self._weekdays or self._cron)
+        if self._cron is None:
+            self._ranges = _split_ranges(read_range(text, "times") for text in calendar.times)
+        else:
+            self._ranges = _minutes_of(self._cron)
         self._borders = sorted({border for pair in self._ranges for border in pair} | {DAY_SECONDS})
 
     def permits(self, instant: Instant) -> bool:
@@ -159,8 +172,11 @@ class CalendarRule:
     def _matches_day(self, day: int) -> bool:
         if self._any_day or day in self._dates or self._weekdays >> weekday_of(day) & 1:
             return True
-        if (self._yearly or self._monthly) and FIRST_SECOND <= day * DAY_SECONDS <= LAST_SECOND:
+        if (self._yearly or self._monthly or self._cron) and FIRST_SECOND <= day * DAY_SECONDS <= LAST_SECOND:
             when = date_of(day)
+            if self._cron is not None:
+                length = monthrange(when.year, when.month)[1]
+                return bool(self._cron.days_of(when.month, length, weekday_of(day - when.day + 1)) >> (when.day - 1) & 1)
             if (when.month, when.day) in self._yearly or when.day in self._monthly:
                 return True
             return 0 in self._monthly and when.day == monthrange(when.year, when.month)[1]
@@ -173,6 +189,25 @@ class CalendarRule:
                 return False
             reached = max(reached, end)
         return reached >= DAY_SECONDS
+
+
+def _read_minutes(text: str) -> Expression:
+    """Parse the expression of a calendar, which means whole minutes."""
+    if isinstance(text, str) and len(text.split()) == 6:
+        raise InvalidValue(f'cron of a calendar has 5 fields, because it means whole minutes, got {text!r}; for example "* 0-5 * * *"')
+    return read_expression(text)
+
+
+def _minutes_of(expression: Expression) -> list[tuple[int, int]]:
+    """Return the hours of a day that an expression names, in seconds; minutes that follow one another are one range."""
+    ranges: list[tuple[int, int]] = []
+    for minute in range(24 * 60):
+        if expression.hours >> minute // 60 & 1 and expression.minutes >> minute % 60 & 1:
+            start = minute * 60
+            if ranges and ranges[-1][1] == start:
+                start = ranges.pop()[0]
+            ranges.append((start, minute * 60 + 60))
+    return ranges
 
 
 def _split_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -18,9 +18,10 @@ from duetime.store import Store
 from duetime.store.redis.address import Address
 from duetime.store.redis.changes import Changes
 from duetime.store.redis.keys import Keys
-from duetime.store.redis.link import Server, Word
+from duetime.store.redis.link import Word
 from duetime.store.redis.records import Stored, read_content, read_end, read_facts, read_progress, record_of
 from duetime.store.redis.scripts import CHANGE, MIRROR, READ, Script
+from duetime.store.redis.server import Server
 from duetime.store.redis.wakeups import Wakeups
 from duetime.store.server_clock import ServerClock
 from duetime.store.values import HintKind

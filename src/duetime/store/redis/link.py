@@ -8,20 +8,21 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from hiredis import pack_command
+from redis.exceptions import MovedError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from duetime.errors import StoreUnavailable
 from duetime.model.fences import next_epoch
-from duetime.store.redis.address import Address
+from duetime.store.redis.address import FORMS, Address, Endpoint
 from duetime.store.redis.keys import Keys
 from duetime.store.redis.scripts import BEGIN, Script
-from duetime.store.server_clock import ServerClock, monotonic
+from duetime.store.server_clock import ServerClock
 
 Word: TypeAlias = str | bytes | int | float
 
-LEASE_FACTOR = 1.2
-LONGEST_LEASE = 15.0  # seconds; a worker may have a longer one, and then says so when it registers
+USUAL_LEASE = 15.0  # seconds; that of workers which did not note a longer or shorter one
 _FIRST_EPOCH = -next_epoch(-(10**12), 0)  # where the numbers of epochs begin, in seconds of Unix time
+_NEVER_A_REPLICA = "0" * 40
 
 
 def unavailable(error: BaseException, address: Address) -> StoreUnavailable:
@@ -30,6 +31,8 @@ def unavailable(error: BaseException, address: Address) -> StoreUnavailable:
     if isinstance(error, ResponseError):
         if isinstance(error, OutOfMemoryError):
             return StoreUnavailable(f"{address.shown} has no memory left (its maxmemory): nothing was stored; raise it, or remove tasks")
+        if isinstance(error, MovedError) and address.kind != "cluster":
+            return StoreUnavailable(f"{address.shown} is a node of a cluster, and another one has our keys: write {FORMS['cluster']}")
         return StoreUnavailable(f"{address.shown} refuses: {text}")
     return StoreUnavailable(f"{address.shown} does not answer: {text}")
 
@@ -37,20 +40,26 @@ def unavailable(error: BaseException, address: Address) -> StoreUnavailable:
 class Link:
     """One connection, and so one start of one server: what it says of the server holds as long as it lasts."""
 
-    def __init__(self, address: Address, keys: Keys, clock: ServerClock) -> None:
+    def __init__(self, address: Address, server: Endpoint, keys: Keys, clock: ServerClock) -> None:
         self._address = address
+        self.server = server
         self._keys = keys
         self._clock = clock
-        self._connection = address.new_connection()
+        self._connection = address.new_connection(server)
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._problem: BaseException | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._retired = False
         self.incarnation = ""
         self.version = ""
+        self.keeps_file = False  # whether it writes an append-only file,
+        self.flushes = ""  # and when it flushes that: always, everysec or no
+        self.waits_for_disks = False  # whether it knows WAITAOF
+        self.replicas = 0  # how many were connected to it at the beginning
 
     @property
     def is_usable(self) -> bool:
-        return self._problem is None and self._reading is not None
+        return self._problem is None and self._reading is not None and not self._retired
 
     async def connect(self) -> None:
         """Connect, and learn which start of which server this is. One that is new is closed until the leases of before are over."""
@@ -70,20 +79,32 @@ class Link:
     async def _meet(self) -> None:
         info: bytes = await self.call("INFO")
         facts = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+        if "sentinel" in (facts.get("server_mode"), facts.get("redis_mode")):
+            raise StoreUnavailable(f"{self._address.shown} is a Sentinel: write {FORMS['sentinel']}")
         self.incarnation = facts["run_id"]
         self.version = facts.get("valkey_version") or facts["redis_version"]
         if facts.get("role") != "master":
-            raise StoreUnavailable(f"{self._address.shown} is a replica, which takes no writes; name the primary")
+            raise StoreUnavailable(f"{self.server} is a replica, which takes no writes; name the primary")
         settings = await self.call("CONFIG", "GET", "appendfsync")
-        keeps_all = facts.get("aof_enabled") == "1" and settings[-1:] == [b"always"]
-        closed = 0 if keeps_all else round(LONGEST_LEASE * LEASE_FACTOR * 1_000_000)
-        await self.run(BEGIN, [], [self.incarnation, closed, _FIRST_EPOCH])
+        self.keeps_file = facts.get("aof_enabled") == "1"
+        self.replicas = int(facts.get("connected_slaves", 0))
+        # a replica that was promoted may lack what the primary had, however often it writes to its own disk
+        was_promoted = facts.get("master_replid2", _NEVER_A_REPLICA) != _NEVER_A_REPLICA
+        self.flushes = settings[-1].decode() if self.keeps_file and settings else ""
+        keeps_all = self.flushes == "always" and not was_promoted
+        try:
+            await self.call("WAITAOF", 0, 0, 1)
+            self.waits_for_disks = True
+        except ResponseError:
+            self.waits_for_disks = False
+        usual = round(USUAL_LEASE * 1_000_000)
+        await self.run(
+            BEGIN, [], [self.incarnation, str(self.server), int(keeps_all), int(self._address.kind == "single"), _FIRST_EPOCH, usual]
+        )
 
     async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> Any:
-        """Run a script with the fixed keys, these keys, the time that a test gives, and these arguments."""
-        every = [*self._keys.fixed, *keys]
-        given = self._clock.parameter
-        words = (len(every), *every, "" if given is None else given, *arguments)
+        """Run a script on this connection, and on no other one."""
+        words = script_words(self._keys, self._clock, keys, arguments)
         try:
             return await self.call("EVALSHA", script.digest, *words)
         except NoScriptError:
@@ -104,7 +125,8 @@ class Link:
         replies: list[asyncio.Future[Any]] = [loop.create_future() for _ in commands]
         self._waiting.extend(replies)
         try:
-            await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
+            packed = b"".join(pack_command(tuple(command)) for command in commands)  # type: ignore[arg-type]
+            await self._connection.send_packed_command(packed, check_health=False)
             async with asyncio.timeout(self._address.timeout):
                 return [await reply for reply in replies]
         except (RedisError, OSError, TimeoutError) as error:
@@ -116,10 +138,16 @@ class Link:
                 if not reply.cancel() and not reply.cancelled():
                     reply.exception()  # seen, whether or not it came to be awaited
 
+    async def retire(self) -> None:
+        """Take no more commands: another server has the keys now. Replies that are under way are waited for."""
+        self._retired = True
+        if not self._waiting:
+            await self.close()
+
     async def close(self) -> None:
         self._problem = self._problem or ConnectionError("it was closed")
         reading, self._reading = self._reading, None
-        if reading is not None:
+        if reading is not None and reading is not asyncio.current_task():
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reading
@@ -129,7 +157,7 @@ class Link:
         """Hand each reply to whoever waits longest, until the connection ends."""
         problem: BaseException = ConnectionError("it was closed")
         try:
-            while True:
+            while not self._retired or self._waiting:
                 try:
                     reply: Any = await self._connection.read_response()
                 except ResponseError as refused:  # the reply to one command; the connection goes on
@@ -145,62 +173,17 @@ class Link:
                 if not waiting.done():
                     waiting.set_exception(ConnectionError(str(problem)))
             self._waiting.clear()
+            if self._retired:
+                await self._connection.disconnect(nowait=True)
 
 
-class Server:
-    """The connections of one opened store: one for each event loop that uses it."""
+def script_words(keys: Keys, clock: ServerClock, own: Sequence[str], arguments: Sequence[Word]) -> tuple[Word, ...]:
+    """Return what follows a script: the fixed keys, its own, the time that a test gives, and its arguments."""
+    every = [*keys.fixed, *own]
+    given = clock.parameter
+    return len(every), *every, "" if given is None else given, *arguments
 
-    def __init__(self, address: Address, keys: Keys, clock: ServerClock) -> None:
-        self.address = address
-        self.keys = keys
-        self.clock = clock
-        self._link: Link | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._door = asyncio.Lock()
 
-    async def link(self) -> Link:
-        """Return a connection that can be used."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._door, self._link = loop, asyncio.Lock(), None
-        if self._link is not None and self._link.is_usable:
-            return self._link
-        async with self._door:
-            if self._link is None or not self._link.is_usable:
-                link = Link(self.address, self.keys, self.clock)
-                await link.connect()
-                self._link = link
-        return self._link
-
-    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> Any:
-        """Run a script that returns the server's time first; see `Link.run`."""
-        return await self.run_at(await self.link(), script, keys, arguments)
-
-    async def run_at(self, link: Link, script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> Any:
-        sent = monotonic()
-        try:
-            reply = await link.run(script, keys, arguments)
-        except ResponseError as error:
-            raise unavailable(error, self.address) from error
-        if isinstance(reply, list) and self.clock.parameter is None:
-            self.clock.heard(reply[0], sent)
-        return reply
-
-    async def call(self, *command: Word) -> Any:
-        link = await self.link()
-        try:
-            return await link.call(*command)
-        except ResponseError as error:
-            raise unavailable(error, self.address) from error
-
-    async def call_all(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        replies = await (await self.link()).call_all(commands)
-        for reply in replies:
-            if isinstance(reply, ResponseError):
-                raise unavailable(reply, self.address) from reply
-        return replies
-
-    async def close(self) -> None:
-        link, self._link = self._link, None
-        if link is not None and self._loop is asyncio.get_running_loop():
-            await link.close()
+def is_replica(error: object) -> bool:
+    """Return whether a server refused to write because it has become a replica. Redis 6 says so within another error."""
+    return isinstance(error, ReadOnlyError) or (isinstance(error, ResponseError) and "READONLY" in str(error))

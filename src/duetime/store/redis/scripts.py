@@ -16,6 +16,6 @@ class Script:
         self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-ADD, PEEK, CLAIM, SETTLE, CHANGE, READ, RENEW, BEGIN, MIRROR = map(
-    Script, ("add", "peek", "claim", "settle", "change", "read", "renew", "begin", "mirror")
+ADD, PEEK, CLAIM, SETTLE, CHANGE, READ, RENEW, BEGIN, MIRROR, LEASE, MARK = map(
+    Script, ("add", "peek", "claim", "settle", "change", "read", "renew", "begin", "mirror", "lease", "mark")
 )

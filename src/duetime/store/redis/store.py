@@ -14,13 +14,14 @@ from duetime.errors import StoreUnavailable
 from duetime.ids import token
 from duetime.runtime.permissions import make_file
 from duetime.store import Store
-from duetime.store.redis.address import Address, read_address
+from duetime.store.redis.address import Address, Durable, read_address
+from duetime.store.redis.confirmed import Confirmed
 from duetime.store.redis.controlled import Controlled
-from duetime.store.redis.link import Server
 from duetime.store.redis.mirrored import Mirrored
 from duetime.store.redis.reading import Reading
 from duetime.store.redis.refusing import Refusing
 from duetime.store.redis.requests import Requests
+from duetime.store.redis.server import Server
 from duetime.store.redis.upkeep import Upkeep
 from duetime.store.redis.work import Working
 from duetime.store.redis.workers import Registering
@@ -34,12 +35,22 @@ _KEPT = {
     ("yes", "everysec"): "a crash of the server; a loss of power may take back the last one or two seconds (appendfsync=everysec)",
     ("yes", "no"): "a crash of the server; a loss of power may take back the last half a minute (appendfsync=no)",
 }
+_CONFIRMED: dict[Durable, str] = {
+    "disk": "a crash of the server and a loss of power; a replica that takes over may lack the last ones",
+    "replica": "the loss of the server, if the replica that had it takes over",
+    "both": "the loss of the server, if the replica that had it takes over, and a loss of power of both",
+}
 
 
-def durability(appendonly: str, appendfsync: str) -> str:
-    """Return what a returned write survives, in one sentence for people."""
-    kept = _KEPT.get((appendonly, appendfsync), "nothing but a crash of clients: the server writes no appendonly file")
-    return f"A returned write survives {kept}; a replica that takes over may lack the last ones."
+def durability(appendonly: str, appendfsync: str, durable: Durable = "memory") -> str:
+    """Return what a returned write survives, in two sentences for people at most."""
+    if durable == "memory":
+        kept = _KEPT.get((appendonly, appendfsync), "nothing but a crash of clients: the server writes no appendonly file")
+        return f"A returned write survives {kept}; a replica that takes over may lack the last ones."
+    return (
+        f"A submission, cancel or edit that has returned survives {_CONFIRMED[durable]} (durable={durable}). "
+        "Ends of attempts do not wait for that: one that is lost lets its task run again."
+    )
 
 
 class BothListeners:
@@ -53,7 +64,7 @@ class BothListeners:
             listener.close()
 
 
-class RedisStore(Upkeep, Mirrored, Requests, Reading, Working, Registering, Refusing, Controlled):
+class RedisStore(Confirmed, Upkeep, Mirrored, Requests, Reading, Working, Registering, Refusing, Controlled):
     """A server and a SQL store behind the verbs of `duetime.store.Store`."""
 
     def __init__(self, address: Address, control: Store, *, clock: Clock | None = None) -> None:
@@ -96,8 +107,10 @@ class RedisStore(Upkeep, Mirrored, Requests, Reading, Working, Registering, Refu
             raise StoreUnavailable(
                 f"{self.url} has maxmemory-policy {policy[-1].decode()}, which removes tasks when memory is short; set it to noeviction"
             )
-        settings = [(await server.call("CONFIG", "GET", name))[-1].decode() for name in ("appendonly", "appendfsync")]
-        self.traits = msgspec.structs.replace(self.traits, durability=durability(*settings))
+        appendonly, appendfsync = [(await server.call("CONFIG", "GET", name))[-1].decode() for name in ("appendonly", "appendfsync")]
+        said = durability(appendonly, appendfsync, self._address.durable)
+        self.traits = msgspec.structs.replace(self.traits, durability=said)
+        await self._check_durable(server)
         await server.call("HSETNX", self._keys.meta, "format", FORMAT)
         stored = await server.call("HGET", self._keys.meta, "format")
         if stored.decode() != FORMAT:
@@ -110,6 +123,16 @@ class RedisStore(Upkeep, Mirrored, Requests, Reading, Working, Registering, Refu
                 f"{self.url} belongs to another control than {self._control.url}: schedules, gates and tokens would exist twice. Let all "
                 "programs name the same one, on several hosts a PostgreSQL database: redis://…?control=postgresql://…"
             )
+
+    async def _check_durable(self, server: Server) -> None:
+        """Refuse a level that cannot be had here. A replica that was there before may come back, so then only new tasks wait for it."""
+        link, durable = await server.link(), self._address.durable
+        server.waiting.check(link, durable)
+        if durable in ("replica", "both"):
+            if link.replicas:
+                await server.call("HSETNX", self._keys.meta, "replicated", 1)
+            elif not await server.call("HEXISTS", self._keys.meta, "replicated"):
+                raise StoreUnavailable(f"durable={durable} needs a replica, and none is connected to {self.url} ({link.server})")
 
     def _identity(self) -> str:
         """Return what tells control from any other: what stands in a file beside it, or its address."""

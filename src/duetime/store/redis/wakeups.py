@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from duetime.clock import Instant
 from duetime.errors import StoreUnavailable
 from duetime.ids import token
-from duetime.store.redis.link import Server
+from duetime.store.redis.server import Server
 from duetime.store.values import Hint, HintKind
 
 logger = logging.getLogger("duetime.store")
@@ -116,8 +116,9 @@ class Wakeups:
         """Subscribe and listen; begin again after any failure."""
         back_off, failed = FIRST_BACK_OFF, False
         while self._server is not None:
-            connection = self._server.address.new_connection()
+            connection = None
             try:
+                connection = await self._server.new_connection()
                 await connection.connect()  # type: ignore[no-untyped-call]
                 await connection.send_command("SUBSCRIBE", self._channel)
                 await connection.read_response()
@@ -126,11 +127,12 @@ class Wakeups:
                 back_off, failed = FIRST_BACK_OFF, False
                 while True:
                     self._hear(await connection.read_response())
-            except (RedisError, OSError) as error:
+            except (RedisError, OSError, StoreUnavailable) as error:
                 logger.debug("wake-ups: %s; polling goes on meanwhile", error)
                 failed = True
             finally:
-                await connection.disconnect(nowait=True)
+                if connection is not None:
+                    await connection.disconnect(nowait=True)
             await asyncio.sleep(back_off)
             back_off = min(LONGEST_BACK_OFF, back_off * 2)
 

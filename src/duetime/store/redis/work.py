@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from duetime.clock import Instant
 from duetime.model.claim_order import Below, DueEntry, LaneFacts, choose, most_of
@@ -25,6 +26,30 @@ CLAIMED_AT_ONCE = 1_000  # tasks of one script
 SETTLED_AT_ONCE = 500
 PARKED_AT_ONCE = 100
 NOT_THEIR_WORD = (Outcome.LOST, Outcome.RELEASED)  # what a reaper or a farewell writes in a worker's name
+
+
+Heads: TypeAlias = dict[str, list[DueEntry]]  # the first entries of lanes, of those that have any
+
+
+def _heads(lanes: Sequence[str], words: Sequence[Sequence[bytes]]) -> Heads:
+    return {lane: list(zip(map(float, each[1::2]), each[::2], strict=True)) for lane, each in zip(lanes, words, strict=False) if each}
+
+
+def _limit(lane: str, wants: Mapping[str, int], total: int, below: Below | None) -> int:
+    """Return how many tasks of the only lane may start."""
+    handler = handler_of(lane)
+    return min(most_of(priority_of(lane), (below or {}).get(handler), wants[handler]), total)
+
+
+def _more_than_fits(lanes: Sequence[str], wants: Mapping[str, int], total: int) -> int:
+    """Return how many entries of one lane tell for certain that not all of them may start."""
+    return min(total, max(wants[handler_of(lane)] for lane in lanes)) + 1
+
+
+def _whole(lanes: Sequence[str], wants: Mapping[str, int], total: int) -> list[int]:
+    """Return what the script must know to see whether all that is due may start."""
+    handlers = list(dict.fromkeys(map(handler_of, lanes)))
+    return [*(handlers.index(handler_of(lane)) + 1 for lane in lanes), total, *(wants[handler] for handler in handlers)]
 
 
 class Working(Output):
@@ -59,13 +84,14 @@ class Working(Output):
         below: Below | None = None,
         once: bool = False,
     ) -> Claim:
-        """Choose among the heads of the lanes, if there are several, and take as many of each as were chosen.
+        """Take all that is due if it fits; otherwise choose among the heads of the lanes, and take as many of each as were chosen.
 
         The script refuses if the gates or lanes are not those that we know, so what is taken is what they allow.
         """
         if total > CLAIMED_AT_ONCE:
             return await self._claim_much(worker, claim, wants, total, is_open, ahead=ahead, below=below, once=once)
         server = self._opened
+        heads: Heads | None = None
         for _ in range(ROUNDS):
             link = await server.link()
             now = self.now()
@@ -73,22 +99,39 @@ class Working(Output):
             lanes = [lane for lane in wanted if is_open(lane, now)]
             if below:
                 lanes = [lane for lane in lanes if most_of(priority_of(lane), below.get(handler_of(lane)), 1) > 0]
-            order, quotas = await self._choose(lanes, wants, total, ahead, below)
+            whole: list[int] = []
+            order: list[str] = []
+            if len(lanes) < 2 or total <= 0:
+                quotas = {lane: _limit(lane, wants, max(0, total), below) for lane in lanes}
+            elif heads is None and not below:
+                quotas = dict.fromkeys(lanes, _more_than_fits(lanes, wants, total))
+                whole = _whole(wanted, wants, total)
+            else:
+                heads = heads or await self._peek(lanes, _more_than_fits(lanes, wants, total), ahead)
+                order, quotas = self._chosen(heads, wants, total, below)
             now, said, *rest = await server.run_at(
                 link,
                 CLAIM,
                 [self._keys.running(worker), *(self._keys.lane(lane) for lane in wanted)],
                 [
                     *(link.incarnation, self._gates.version, len(self._lanes), worker, claim, ahead, int(once)),
-                    *(MOST_CLAIMED_BYTES, *(quotas.get(lane, 0) for lane in wanted)),
+                    *(MOST_CLAIMED_BYTES, *(quotas.get(lane, 0) for lane in wanted), *whole),
                 ],
             )
+            if said == b"heads":
+                heads = _heads(wanted, rest[0])
+                continue
+            heads = None
             match said:
                 case b"ok":
                     if rest.pop():
                         await self._release()
-                    if rest.pop() and not rest[-1]:
+                    expired = rest.pop()
+                    taken_from = _heads(wanted, rest.pop())
+                    if expired and not rest[-1]:
                         continue  # what expired stood before others
+                    if taken_from:
+                        order, _ = self._chosen(taken_from, wants, total, None)
                     return self._claimed(now, rest, order, wanted, ahead)
                 case b"gates":
                     await self._learn_gates()
@@ -127,30 +170,21 @@ class Working(Output):
             if len(some.tasks) < CLAIMED_AT_ONCE or below or len(tasks) == total:
                 return Claim(tasks, some.now, some.next_at)
 
-    async def _choose(
-        self, lanes: Sequence[str], wants: Mapping[str, int], total: int, ahead: int, below: Below | None
-    ) -> tuple[list[str], dict[str, int]]:
-        """Return the lanes of the tasks to start, in that order, and how many that are of each lane."""
-        if len(lanes) == 1:
-            [lane] = lanes
-            limit = min(most_of(priority_of(lane), (below or {}).get(handler_of(lane)), wants[handler_of(lane)]), total)
-            return [], {lane: limit}
-        if not lanes or total <= 0:
-            return [], {}
-        few = min(total, max(wants[handler_of(lane)] for lane in lanes)) + 1
+    async def _peek(self, lanes: Sequence[str], few: int, ahead: int) -> Heads:
         reply: list[Any] = await self._run(PEEK, [self._keys.lane(lane) for lane in lanes], [ahead, few])
-        heads = [list(zip(map(float, each[1::2]), each[::2], strict=True)) for each in reply[1:]]
+        return _heads(lanes, reply[1:])
+
+    def _chosen(self, heads: Heads, wants: Mapping[str, int], total: int, below: Below | None) -> tuple[list[str], dict[str, int]]:
+        """Return the lanes of the tasks to start, in that order, and how many that are of each lane."""
+        lanes = list(heads)
 
         def scan(lane: int, limit: int) -> Iterator[DueEntry]:
-            yield from heads[lane][:limit]
+            yield from heads[lanes[lane]][:limit]
 
-        facts = [LaneFacts(number, handler_of(lane), priority_of(lane)) for number, lane in enumerate(lanes) if heads[number]]
+        facts = [LaneFacts(number, handler_of(lane), priority_of(lane)) for number, lane in enumerate(lanes)]
         chosen = choose(facts, wants, total, self._claim_order, scan, below)
         order = [lanes[number] for number, _ in chosen.entries]
-        quotas: dict[str, int] = {}
-        for lane in order:
-            quotas[lane] = quotas.get(lane, 0) + 1
-        return order, quotas
+        return order, dict(Counter(order))
 
     def _claimed(self, now: Instant, rest: Sequence[Any], order: Sequence[str], wanted: Sequence[str], ahead: int) -> Claim:
         epoch, later, more, taken = rest

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import MovedError, NoScriptError, RedisError
 from redis.retry import Retry
 
 from duetime.clock import Clock, Instant
@@ -18,13 +18,14 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.task import FINAL, ErrorInfo
 from duetime.store import Store
 from duetime.store.pull_workers import CONFIRMED_ALL, PullWorker, RunningTask
-from duetime.store.redis.address import Address
+from duetime.store.redis.address import Address, Endpoint
 from duetime.store.redis.changes import Changes
 from duetime.store.redis.database import ROUNDS, OpenServer
+from duetime.store.redis.finding import Finder
 from duetime.store.redis.keys import Keys
-from duetime.store.redis.link import Word, unavailable
+from duetime.store.redis.link import USUAL_LEASE, Word, unavailable
 from duetime.store.redis.records import Stored, encode, end_of, read_facts, running_of
-from duetime.store.redis.scripts import RENEW
+from duetime.store.redis.scripts import LEASE, RENEW
 from duetime.store.server_clock import ServerClock
 from duetime.store.shard import Lease
 from duetime.store.values import HintKind, NewWorker, Renewal, RunningAttempt, RunningCount, WorkerRecord
@@ -70,31 +71,61 @@ class RedisLease:
         self._address = address
         self._keys = [*keys.fixed, keys.running(worker)]
         self._clock = clock
-        within = lease * PATIENCE
-        settings: dict[str, Any] = {**address.settings(), "socket_timeout": within, "socket_connect_timeout": within}
-        self._client = Redis(**settings, ssl=address.tls, retry=Retry(NoBackoff(), 0))
+        self._within = lease * PATIENCE
+        self._finder = Finder(address)
+        self._server: Endpoint | None = None
+        self._client: Redis | None = None
 
     def renew(self) -> Renewal:
-        given = self._clock.parameter
-        words = [*self._keys, "" if given is None else str(given), self._worker]
         try:
-            try:
-                reply: Any = self._client.evalsha(RENEW.digest, len(self._keys), *words)
-            except NoScriptError:
-                reply = self._client.eval(RENEW.text, len(self._keys), *words)
-        except (RedisError, OSError) as error:
-            self._client.close()
-            raise unavailable(error, self._address) from error
+            reply = self._beat(self._present())
+        except MovedError as error:
+            if self._address.kind != "cluster":
+                raise unavailable(error, self._address) from error
+            self._finder.told(Endpoint(error.host or str(self._server and self._server.host), error.port))
+            self.close()
+            reply = self._beat(self._present())
         if len(reply) == 1:
             return Renewal(False, 0, [])
         _, gates, targets, draining, attempts = reply
         return Renewal(True, int(gates), _attempts(attempts), int(targets), bool(draining))
 
+    def _present(self) -> Redis:
+        """Return a client of the server that has the keys at present.
+
+        Sentinels are asked at each beat: a beat on a former primary that is cut off, and does not know that there is another one, would
+        prove nothing. A cluster's node knows by itself, and stops to write when it is cut off from the others.
+        """
+        if self._client is None or self._address.kind == "sentinel":
+            server = self._finder.find_now(self._within)
+            if server != self._server or self._client is None:
+                self.close()
+                settings = self._address.settings(server) | {"socket_timeout": self._within, "socket_connect_timeout": self._within}
+                self._client = Redis(**settings, ssl=self._address.tls, retry=Retry(NoBackoff(), 0))
+                self._server = server
+        return self._client
+
+    def _beat(self, client: Redis) -> Any:
+        given = self._clock.parameter
+        words = [*self._keys, "" if given is None else str(given), self._worker]
+        try:
+            try:
+                return client.evalsha(RENEW.digest, len(self._keys), *words)
+            except NoScriptError:
+                return client.eval(RENEW.text, len(self._keys), *words)
+        except MovedError:
+            raise
+        except (RedisError, OSError) as error:
+            self.close()
+            raise unavailable(error, self._address) from error
+
     def inheritable(self) -> Sequence[int]:
         return ()
 
     def close(self) -> None:
-        self._client.close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
 def _attempts(words: Sequence[bytes]) -> list[RunningAttempt]:
@@ -112,7 +143,21 @@ class Registering(OpenServer):
         super().__init__(address, control, clock)
         self._known_to_control: dict[str, Lease] = {}
 
+    async def _note_lease(self, lease: float) -> None:
+        """Let a server that forgets its last writes know how long an attempt may go on that it has forgotten, before there is one."""
+        server = self._opened
+        link = await server.link()
+        words = [round(lease * 1_000_000), round(USUAL_LEASE * 1_000_000)]
+        if not (await self._run(LEASE, [], [*words, 0]))[1]:
+            return
+        if link.flushes == "always" or (link.flushes == "everysec" and link.waits_for_disks):
+            await server.waiting.until("disk", link.incarnation)
+        if link.replicas:
+            await server.waiting.until("replica", link.incarnation)
+        await self._run(LEASE, [], [*words, 1])
+
     async def register(self, worker: NewWorker) -> Lease:
+        await self._note_lease(worker.lease)
         row = Row(
             worker.host,
             worker.pid,
@@ -320,6 +365,7 @@ class Registering(OpenServer):
     # ---- pull workers ----
 
     async def register_pull_worker(self, worker: PullWorker) -> None:
+        await self._note_lease(worker.lease)
         for _ in range(ROUNDS):
             raw, row = await self._row(worker.id)
             if row is not None and row.name is None:

@@ -39,6 +39,7 @@ _TYPES: Mapping[DocumentKind, Any] = {
     DocumentKind.CHANNEL: StoredChannel,
     DocumentKind.PACE: Pace,
     DocumentKind.MESSAGE: Notice,
+    DocumentKind.CERTIFICATE: int,
 }
 _READERS = {kind: msgspec.json.Decoder(kept) for kind, kept in _TYPES.items()}
 
@@ -61,6 +62,11 @@ async def paces_of(store: AlertStore) -> list[Kept[Pace]]:
 
 async def messages_of(store: AlertStore) -> list[Kept[Notice]]:
     return await _kept(store, DocumentKind.MESSAGE)
+
+
+async def certificates_of(store: AlertStore) -> list[Kept[Instant]]:
+    """Return when the certificates of HTTP handlers' servers end, by handler, as the last calls have seen them."""
+    return await _kept(store, DocumentKind.CERTIFICATE)
 
 
 async def _kept(store: AlertStore, kind: DocumentKind, names: Collection[str] | None = None) -> list[Kept[Any]]:

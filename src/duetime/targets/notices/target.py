@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeAlias
@@ -33,6 +34,8 @@ _read_stored = msgspec.json.Decoder(StoredChannel).decode
 ChannelReader: TypeAlias = Callable[[str], Awaitable[bytes | None]]
 
 SLOTS = 10
+SLOTS_OF_ONE = 3  # of a channel: one that hangs leaves the others to others
+AGAIN_IN = 2.0  # seconds after which a notice is tried again whose channel has all of these
 
 
 class NoticeTarget:
@@ -45,6 +48,7 @@ class NoticeTarget:
         self._host = host
         self._sender: Sender | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._under_way = Counter[str]()
 
     def stop(self, attempt: AttemptHandle, reason: Stop) -> float:
         attempt.cancel()
@@ -60,7 +64,14 @@ class NoticeTarget:
         if channel is None:
             text = f"there is no channel {notice.channel!r} any more; the alert was told to nobody"
             return Ended(Outcome.FATAL, error=ErrorInfo("ChannelNotFound", text))
-        ended = await (self._mail(attempt, notice, channel) if isinstance(channel, Mail) else self._post(attempt, notice, channel))
+        if self._under_way[notice.channel] >= SLOTS_OF_ONE:
+            text = f"{SLOTS_OF_ONE} other notices are on their way to the channel {notice.channel}, which takes its time"
+            return Ended(Outcome.RETRY_LATER, delay=AGAIN_IN, error=ErrorInfo("ChannelBusy", text))
+        self._under_way[notice.channel] += 1
+        try:
+            ended = await (self._mail(attempt, notice, channel) if isinstance(channel, Mail) else self._post(attempt, notice, channel))
+        finally:
+            self._under_way[notice.channel] -= 1
         return msgspec.structs.replace(ended, detail=ended.detail or detail_of({"channel": notice.channel, "kind": kind_of(channel)}))
 
     async def _mail(self, attempt: AttemptHandle, notice: Notice, channel: Mail) -> Ended:

@@ -15,8 +15,10 @@ from duetime.model.access import Scope
 from duetime.model.query import Query
 from duetime.model.rules import Rule, describe
 from duetime.model.rules.clock_changes import clock_changes
+from duetime.model.wording import count
 from duetime.store.schedules import ScheduleFilter
 from duetime.web.page import Action, Done, Page, View
+from duetime.web.pages import backfilling
 from duetime.web.pages.tasks import read_duration
 from duetime.web.visit import Visit
 from duetime.wire.rules import RuleFields, rule_of
@@ -112,6 +114,8 @@ async def view_one(visit: Visit) -> View:
     runs = await visit.app.client.page(Query(schedule=schedule.name, limit=RUNS))
     preview, problem, written = await _preview(visit, schedule)
     rule = None if preview is None else read_rule(written["cron"], written["every"], written["tz"])
+    span = backfilling.Span.of(visit.query)
+    past, past_problem = await backfilling.foreseen(service(visit), schedule, span)
     facts = {
         "schedule": schedule,
         "runs": runs.items,
@@ -122,6 +126,9 @@ async def view_one(visit: Visit) -> View:
         "problem": problem,
         "written": written,
         "words": "" if rule is None else describe(rule),
+        "span": span,
+        "past": past,
+        "past_problem": past_problem,
         "would_change": [] if rule is None else clock_changes(rule, visit.now, visit.now + AHEAD),
         "may_operate": visit.may("operate", schedule.handler),
     }
@@ -229,6 +236,18 @@ async def resume(visit: Visit) -> Done:
     return Done(said=f"{schedule.name} fires again.")
 
 
+async def backfill(visit: Visit) -> Done:
+    """Run occurrences of the past."""
+    schedule = await _get(visit)
+    async with visit.acting("schedules.backfill", schedule.name) as act:
+        visit.allow(Scope.OPERATE, schedule.handler)
+        span = backfilling.Span.of(visit.form)
+        done = await backfilling.backfill(service(visit, Scope.OPERATE), schedule, span, dry_run=False)
+        act.detail = f"{count(len(done.tasks), 'task')} from {span.since} until {span.until}"
+    said = f"{count(len(done.tasks), 'occurrence')} of the past {'runs' if len(done.tasks) == 1 else 'run'} now."
+    return Done(said=said, to=visit.link("schedules", schedule.name))
+
+
 async def change(visit: Visit) -> Done:
     """Save another rule. Refused if somebody else has changed the schedule since the form was shown, or if code declares it."""
     schedule = await _get(visit)
@@ -254,6 +273,7 @@ ACTIONS = {
     "pause": Action(run=pause),
     "resume": Action(run=resume),
     "change": Action(run=change),
+    "backfill": Action(run=backfill),
     "copy": Action(run=copy),
     "delete": Action(run=delete),
     "many": Action(run=act_on_many),

@@ -19,7 +19,10 @@ from duetime.errors import ChangedMeanwhile, FlowNotFound, InvalidValue
 from duetime.ids import is_id
 from duetime.model.access import AuditOutcome, Scope
 from duetime.model.flow import FLOW, NODE
+from duetime.model.query import Query
+from duetime.model.query_text import write_query
 from duetime.model.task import COPY_OF, FINAL, State, TaskRecord, shown
+from duetime.model.trace_context import trace_id
 from duetime.store.values import CancelVerdict
 from duetime.web.page import Action, Done, Page, View
 from duetime.web.pages.tasks import read_duration, read_json, read_number
@@ -67,6 +70,8 @@ async def view(visit: Visit) -> View:
         "node": task.meta.get(NODE, ""),
         "meta": _meta(task.meta),
         "origin": task.meta.get(COPY_OF, ""),
+        "same_key": write_query(Query(handler=task.handler, key=task.key)) if task.key else "",
+        "trace": _trace(visit.app.config.trace_url, task.meta),
         "result": json_text(task.result) if record.result is not None else None,
         "acts": [] if acts is None else acts.items,
         "tag": _tag(record),
@@ -79,6 +84,12 @@ async def view(visit: Visit) -> View:
     }
     every = None if final and record.finished_at is not None and visit.now - record.finished_at > 15 * SECOND else 1.0
     return View(title=f"{record.handler} {record.id[:8]}", facts=facts, crumbs=(("/tasks", "Tasks"),), every=every)
+
+
+def _trace(template: str | None, meta: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the id of a task's trace and where it is shown; None if it has none, or nobody has said where."""
+    found = trace_id(meta)
+    return (found, template.replace("{trace}", found)) if found and template else None
 
 
 def _meta(meta: Mapping[str, str]) -> list[tuple[str, str]]:

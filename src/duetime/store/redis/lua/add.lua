@@ -44,7 +44,7 @@ local function link(id, waits)
     end
 end
 
-local at, known, task = 3, {}, nil
+local at, known, task, plain, tasks = 3, {}, nil, true, {}
 while at <= #ARGV do
     task, at = read(at)
     for i = 0, task.edges - 1 do
@@ -54,13 +54,60 @@ while at <= #ARGV do
             return {now, 'unknown', parent}
         end
     end
-    known[task.id] = true
+    plain = plain and task.names == 0 and task.edges == 0 and not known[task.id]
+    known[task.id], tasks[#tasks + 1] = true, task
+end
+
+-- Return the facts of a new task.
+local function new_facts(task, number)
+    local due = task.due ~= '' and tonumber(task.due) or now + tonumber(task.delay)
+    local expiry = nil
+    if task.expires ~= '' then expiry = tonumber(task.expires) end
+    if task.life ~= '' then expiry = math.min(tonumber(ARGV[2]), due + tonumber(task.life)) end
+    return {s = 'p', l = task.lane, d = due, i = due, u = now, n = number, e = expiry}
 end
 
 local verdicts = {now}
-at = 3
-while at <= #ARGV do
-    task, at = read(at)
+
+-- Add tasks that have neither keys nor others to wait for, each of which is named once, with few calls.
+local function add_plain()
+    local ids, new = {}, 0
+    for i, each in ipairs(tasks) do ids[i] = each.id end
+    local stored = redis.call('HMGET', FACTS, unpack(ids))
+    for i = 1, #ids do
+        if not stored[i] then new = new + 1 end
+    end
+    local number = new > 0 and redis.call('HINCRBY', META, 'seq', new) - new or 0
+    local records, facts_of, numbered, expiring, lanes = {}, {}, {}, {}, {}
+    for i, each in ipairs(tasks) do
+        verdicts[i + 1] = stored[i] and 1 or 0
+        if not stored[i] then
+            number = number + 1
+            local id, facts = each.id, new_facts(each, number)
+            local lane = lanes[each.number] or {name = each.lane}
+            lanes[each.number] = lane
+            lane[#lane + 1], lane[#lane + 2] = math.max(facts.d, now), id
+            records[#records + 1], records[#records + 2] = id, each.record
+            numbered[#numbered + 1], numbered[#numbered + 2] = number, id
+            if facts.e then expiring[#expiring + 1], expiring[#expiring + 2] = facts.e, id end
+            facts_of[#facts_of + 1], facts_of[#facts_of + 2] = id, packed(facts)
+        end
+    end
+    all_at_once('HSET', RECORDS, records)
+    all_at_once('ZADD', ALL, numbered)
+    all_at_once('ZADD', LIVE, numbered)
+    all_at_once('ZADD', EXPIRY, expiring)
+    for key, lane in pairs(lanes) do
+        redis.call('HSETNX', LANES, lane.name, 1)
+        all_at_once('ZADD', KEYS[FIXED + tonumber(key)], lane)
+    end
+    all_at_once('HSET', FACTS, facts_of)
+    return verdicts
+end
+
+if plain and #tasks > 0 then return add_plain() end
+
+for _, task in ipairs(tasks) do
     local id, holder = task.id, nil
     for i = 0, task.names - 1 do
         holder = holder or redis.call('HGET', HOLDERS, ARGV[task.fields + i])
@@ -70,12 +117,8 @@ while at <= #ARGV do
     elseif holder then
         verdicts[#verdicts + 1] = holder
     else
-        local due = task.due ~= '' and tonumber(task.due) or now + tonumber(task.delay)
-        local expiry = nil
-        if task.expires ~= '' then expiry = tonumber(task.expires) end
-        if task.life ~= '' then expiry = math.min(tonumber(ARGV[2]), due + tonumber(task.life)) end
         local number = redis.call('HINCRBY', META, 'seq', 1)
-        local facts = {s = 'p', l = task.lane, d = due, i = due, u = now, n = number, e = expiry}
+        local facts = new_facts(task, number)
         if task.names > 0 then facts.h = ARGV[task.fields] end
         redis.call('HSET', RECORDS, id, task.record)
         redis.call('HSETNX', LANES, task.lane, 1)
@@ -93,10 +136,10 @@ while at <= #ARGV do
                 verdict, facts.s, facts.q = 2, 'b', waits
                 redis.call('ZADD', BLOCKED, number, id)
             else
-                redis.call('ZADD', KEYS[FIXED + tonumber(task.number)], math.max(due, now), id)
+                redis.call('ZADD', KEYS[FIXED + tonumber(task.number)], math.max(facts.d, now), id)
             end
             redis.call('ZADD', LIVE, number, id)
-            if expiry then redis.call('ZADD', EXPIRY, expiry, id) end
+            if facts.e then redis.call('ZADD', EXPIRY, facts.e, id) end
             if facts.h then redis.call('HSET', HOLDERS, facts.h, id) end
             write_facts(id, facts)
         end

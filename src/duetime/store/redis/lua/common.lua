@@ -19,9 +19,25 @@ local function write_without_memory()
     redis.call('ZREM', PARKED, '')
 end
 
-local function write_facts(id, facts)
+local function packed(facts)
     facts.v = (facts.v or 0) + 1
-    redis.call('HSET', FACTS, id, cmsgpack.pack(facts))
+    return cmsgpack.pack(facts)
+end
+
+local function write_facts(id, facts)
+    redis.call('HSET', FACTS, id, packed(facts))
+end
+
+-- Run a command with many arguments, if there are any. A call from Lua costs more than most of what it does, so batches are gathered.
+local function all_at_once(command, key, words)
+    if #words > 0 then redis.call(command, key, unpack(words)) end
+end
+
+-- Read the facts of tasks, at most a few thousand; nil for each that there is not.
+local function read_all(ids)
+    local found = #ids > 0 and redis.call('HMGET', FACTS, unpack(ids)) or {}
+    for i, raw in ipairs(found) do found[i] = raw and cmsgpack.unpack(raw) end
+    return found
 end
 
 -- No one has the task any more.

@@ -6,16 +6,30 @@
 -- Returns now, how many tasks wait for no other one any more, and for each: the letter that it has now, or '' if the worker does not run this attempt.
 local now, worker, running = instant(ARGV[1]), ARGV[2], KEYS[FIXED + 1]
 write_without_memory()
-local letters = {now, 0}
+local letters, ids, facts_of = {now, 0}, {}, {}
+for at = 3, #ARGV, 12 do ids[#ids + 1] = ARGV[at] end
+for i, facts in ipairs(read_all(ids)) do facts_of[ids[i]] = facts_of[ids[i]] or facts end
+local settled, ran, last, plain, ended, tallies = {}, {}, {}, {}, {}, {}  -- what is written at the end, all at once
+
+-- Record the end of a task that nobody waits for and that has no key and no expiry.
+local function finish_plainly(id, facts, letter, at)
+    let_go(facts)
+    facts.s, facts.f, facts.p, facts.r, facts.q = letter, at, nil, nil, nil
+    ended[letter] = ended[letter] or {}
+    local of, field = ended[letter], letter .. facts.l
+    of[#of + 1], of[#of + 2] = at, id
+    tallies[field] = (tallies[field] or 0) + 1
+    plain[#plain + 1] = id
+    settled[#settled + 1], settled[#settled + 2] = id, packed(facts)
+end
+
 for at = 3, #ARGV, 12 do
     local id, attempt, letter, due, tries, crashes, ending, cancelled, ended_at, lane, attempts, refused = unpack(ARGV, at, at + 11)
-    local raw = redis.call('HGET', FACTS, id)
-    local facts = raw and cmsgpack.unpack(raw)
+    local facts = facts_of[id]
     if not facts or facts.s ~= 'r' or facts.w ~= worker or facts.a ~= tonumber(attempt) then
         letters[#letters + 1] = ''
     else
-        redis.call('SREM', running, id)
-        redis.call('HDEL', PROGRESS, id)
+        ran[#ran + 1] = id
         if facts.x and cancelled ~= '' then letter, ending = 'C', cancelled end
         facts.t, facts.k = tonumber(tries), tonumber(crashes)
         if letter == 'p' or letter == 'P' then
@@ -33,13 +47,24 @@ for at = 3, #ARGV, 12 do
             else
                 redis.call('ZADD', KEYS[FIXED + tonumber(lane)], math.max(due, now), id)
             end
-            write_facts(id, facts)
+            settled[#settled + 1], settled[#settled + 2] = id, packed(facts)
         else
-            redis.call('HSET', ENDS, id, ending)
-            finish(id, facts, letter, tonumber(ended_at))
+            last[#last + 1], last[#last + 2] = id, ending
+            if facts.h or facts.e or facts.m then
+                finish(id, facts, letter, tonumber(ended_at))
+            else
+                finish_plainly(id, facts, letter, tonumber(ended_at))
+            end
         end
         letters[#letters + 1] = letter
     end
 end
+all_at_once('SREM', running, ran)
+all_at_once('HDEL', PROGRESS, ran)
+all_at_once('HSET', ENDS, last)
+all_at_once('ZREM', LIVE, plain)
+for letter, of in pairs(ended) do all_at_once('ZADD', ENDED[letter], of) end
+for field, count in pairs(tallies) do redis.call('HINCRBY', TALLIES, field, count) end
+all_at_once('HSET', FACTS, settled)
 letters[2] = freed
 return letters

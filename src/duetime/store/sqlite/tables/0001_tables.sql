@@ -268,7 +268,22 @@ create table duetime_value (
     round integer not null,
     position integer not null,
     data text not null,
+    items integer,
     primary key (flow, node, round, position)
+) without rowid;
+
+-- What a member's attempt has yielded that somebody reads: `items` of a JSON list from `first` on. Those of the attempt
+-- that succeeded stay as long as the flow; a value with `items` stands for them.
+create table duetime_piece (
+    flow text not null,
+    node integer not null,
+    round integer not null,
+    position integer not null,
+    first integer not null,
+    items integer not null,
+    attempt integer not null,
+    data text not null,
+    primary key (flow, node, round, position, first)
 ) without rowid;
 
 -- Claimed attempts, and accepted ones.
