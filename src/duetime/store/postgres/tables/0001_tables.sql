@@ -373,7 +373,8 @@ create table duetime.fleet_limit (
 ) with (fillfactor = 70);
 
 -- What workers have of them; it goes with the worker. `number` is that of the worker's last call, `seen` the version
--- of the limit that it goes by.
+-- of the limit that it goes by, `since` when an attempt of it has waited for long that cannot begin
+-- (model.limit.yields).
 create table duetime.permit (
     name text not null references duetime.fleet_limit,
     worker text not null references duetime.worker on delete cascade,
@@ -381,6 +382,7 @@ create table duetime.permit (
     wanted integer not null,
     seen bigint not null,
     number bigint not null,
+    since bigint,
     primary key (name, worker)
 ) with (fillfactor = 50);
 create index permit_worker on duetime.permit (worker);

@@ -387,7 +387,8 @@ create table duetime_limit (
     over text not null default 'wait'
 ) without rowid;
 
--- What workers have of them. `number` is that of the worker's last call, `seen` the version that it goes by.
+-- What workers have of them. `number` is that of the worker's last call, `seen` the version that it goes by, `since`
+-- when an attempt of it has waited for long that cannot begin (model.limit.yields).
 create table duetime_permit (
     name text not null,
     worker text not null,
@@ -395,6 +396,7 @@ create table duetime_permit (
     wanted integer not null,
     seen integer not null,
     number integer not null,
+    since integer,
     primary key (name, worker)
 ) without rowid;
 create index duetime_permit_worker on duetime_permit (worker);
